@@ -1,0 +1,1 @@
+"""ontrain: trains any PyTorch module or ONNX file as one ONNX graph."""

@@ -1,0 +1,167 @@
+"""Reverse-mode differentiation of a graph: everything that rules share lives here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.autodiff.registry import Op, find_rule, zero_gradients
+from ontrain.errors import GradientError
+from ontrain.functions import inline
+from ontrain.graph import (
+    OPSET,
+    Builder,
+    describe,
+    inherit_source,
+    is_float,
+    schema_of,
+    shape_text,
+    source_of,
+    static_dims,
+)
+
+__all__ = ["differentiate", "unbroadcast"]
+
+
+def differentiate(
+    op: Builder, outputs: Sequence[tuple[ir.Value, ir.Value | None]], wrt: Sequence[ir.Value]
+) -> list[ir.Value | None]:
+    """Append to the builder's graph the gradient of `outputs` with respect to `wrt`.
+
+    Args:
+        op: builder of the graph that holds the forward nodes; shapes must be concrete.
+        outputs: (value, adjoint) pairs; an adjoint of None means one, for a scalar.
+        wrt: float values to differentiate by.
+
+    Returns:
+        For each of `wrt` its adjoint with its own shape and dtype, or None if no output depends on it.
+
+    Raises:
+        GradientError: an operator between `wrt` and an output has no rule.
+    """
+    active = _reached_from(op.graph, wrt)
+    adjoints: dict[ir.Value, ir.Value] = {}
+    for value, seed in outputs:
+        if value in active:
+            _accumulate(op, adjoints, value, seed if seed is not None else op.const(1.0, value.dtype))
+    work = _needed(op.graph, adjoints, active)
+    with op.arithmetic():
+        _walk(op, work, adjoints, active)
+    return [adjoints.get(value) for value in wrt]
+
+
+def _walk(op: Builder, work: list[ir.Node], adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]) -> None:
+    while work:
+        node = work.pop()
+        dys = [adjoints.get(v) for v in node.outputs]
+        if all(dy is None for dy in dys):
+            continue
+        wanted = [v is not None and v in active and is_float(v) for v in node.inputs]
+        if not any(wanted) or (node.domain, node.op_type) in zero_gradients:
+            continue
+        with inherit_source(node, op.nodes):
+            for value, grad, want in zip(node.inputs, _apply(op, node, dys, wanted), wanted, strict=True):
+                if grad is not None and want and value is not None:
+                    _accumulate(op, adjoints, value, grad)
+
+
+def _apply(
+    op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: Sequence[bool]
+) -> list[ir.Value | None]:
+    rule = find_rule(node, OPSET)
+    if rule is None:
+        return _through_body(op, node, dys, wanted)
+    attributes = _attributes(node)
+    result = rule(Op(op, node, node.inputs, dys, wanted), dys[0], *node.inputs, **attributes)
+    grads = list(result) if isinstance(result, tuple | list) else [result]
+    while len(grads) > len(node.inputs) and grads[-1] is None:
+        grads.pop()  # optional inputs that this node leaves out
+    if len(grads) != len(node.inputs):
+        raise AssertionError(f"the rule of {node.op_type} gave {len(grads)} adjoints for {len(node.inputs)} inputs")
+    return grads
+
+
+def _through_body(
+    op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: Sequence[bool]
+) -> list[ir.Value | None]:
+    """Differentiate a composite without a rule of its own through its body of plain operators."""
+    start = len(op.nodes)
+    outputs = inline(op, node, node.inputs)
+    if outputs is None:
+        raise GradientError(
+            f"operator {node.op_type} has no gradient, and the loss depends on a parameter through it",
+            node=describe(node),
+            source=source_of(node),
+            reason=f"no rule is registered for {(node.domain or 'ai.onnx')}.{node.op_type}",
+            way_out="register one with ontrain.autodiff.gradient, freeze the parameters before it, or detach its input",
+        )
+    inner = op.nodes[start:]
+    reached: set[ir.Value] = {v for v, want in zip(node.inputs, wanted, strict=True) if want and v is not None}
+    sources = set(reached)
+    for one in inner:
+        if any(v in reached for v in one.inputs if v is not None):
+            reached.update(v for v in one.outputs if is_float(v))
+    adjoints: dict[ir.Value, ir.Value] = {}
+    for value, dy in zip(outputs, dys, strict=False):
+        if value is not None and dy is not None and value in reached:
+            _accumulate(op, adjoints, value, dy)
+    _walk(op, list(inner), adjoints, reached)
+    return [adjoints.get(v) if v in sources else None for v in node.inputs]
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    """The node's attributes, with the defaults that the operator's schema states."""
+    found: dict[str, Any] = {}
+    schema = schema_of(node.op_type, node.domain)
+    if schema is not None:
+        for name, spec in schema.attributes.items():
+            if spec.default_value.type:
+                found[name] = ir.from_proto(spec.default_value).value
+    found.update((name, attr.value) for name, attr in node.attributes.items())
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+
+
+def _reached_from(graph: ir.Graph, wrt: Sequence[ir.Value]) -> set[ir.Value]:
+    """The float values that depend on one of `wrt`."""
+    reached = set(wrt)
+    for node in graph:
+        if any(v in reached for v in node.inputs if v is not None):
+            if (node.domain, node.op_type) not in zero_gradients:
+                reached.update(v for v in node.outputs if is_float(v))
+    return reached
+
+
+def _needed(graph: ir.Graph, adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]) -> list[ir.Node]:
+    """The nodes on a path from an active value to a seeded one, in graph order."""
+    needed = set(adjoints)
+    kept: list[ir.Node] = []
+    for node in reversed(graph):
+        if any(v in needed for v in node.outputs) and any(v in active for v in node.inputs if v is not None):
+            kept.append(node)
+            needed.update(v for v in node.inputs if v is not None and v in active)
+    return kept[::-1]
+
+
+def _accumulate(op: Builder, adjoints: dict[ir.Value, ir.Value], value: ir.Value, grad: ir.Value) -> None:
+    grad = unbroadcast(op, grad, value)
+    if grad.dtype != value.dtype:
+        grad = op.Cast(grad, to=value.dtype)
+    before = adjoints.get(value)
+    adjoints[value] = grad if before is None else op.Add(before, grad)
+
+
+def unbroadcast(op: Builder, grad: ir.Value, like: ir.Value) -> ir.Value:
+    """Sum `grad` over the axes along which `like` was broadcast to its shape."""
+    have, want = static_dims(grad), static_dims(like)
+    if have == want:
+        return grad
+    lead = len(have) - len(want)
+    if lead < 0 or any(w not in (1, h) for h, w in zip(have[lead:], want, strict=True)):
+        raise AssertionError(f"an adjoint of shape {have} cannot belong to {like.name}: {shape_text(like)}")
+    axes = [*range(lead), *(lead + i for i, w in enumerate(want) if w == 1 and have[lead + i] != 1)]
+    grad = op.ReduceSum(grad, axes, keepdims=1) if axes else grad
+    if lead:
+        grad = op.Reshape(grad, list(want))
+    return grad

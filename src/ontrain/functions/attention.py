@@ -1,0 +1,57 @@
+"""Scaled dot-product attention with dropout on the probabilities, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.functions.registry import composite
+
+__all__: list[str] = []
+
+
+def _types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> list[tuple[ir.DataType, ir.Shape]]:
+    q, k, v = inputs[:3]
+    lead, length = list(q.shape)[:-1], list(k.shape)[-2]
+    probs = ir.Shape([*lead, length])
+    return [(q.dtype, ir.Shape([*lead, list(v.shape)[-1]])), (q.dtype, probs), (ir.DataType.BOOL, probs)]
+
+
+@composite("Attention", infer=_types)
+def attention(
+    op: Any, q: Any, k: Any, v: Any, bias: Any = None, *, scale: float = 1.0, dropout: float = 0.0
+) -> tuple[Any, Any, Any]:
+    """y = Dropout(Softmax(q kᵀ · scale + bias)) v for q [B, H, L, E], k [B, H, S, E], v [B, H, S, F].
+
+    `bias` broadcasts to [B, H, L, S]. Also gives the probabilities before dropout and the dropout mask (all true
+    when dropout is 0). Source: torch.nn.functional.scaled_dot_product_attention.
+    """
+    scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
+    if bias is not None:
+        scores = scores + bias
+    probs = op.Softmax(scores, axis=-1)
+    dropped, mask = op.Dropout(probs, dropout, dropout > 0, outputs=2)
+    return op.MatMul(dropped, v), probs, mask
+
+
+def _grad_types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> list[tuple[ir.DataType, ir.Shape]]:
+    return [(inputs[i].dtype, inputs[i].shape) for i in (1, 2, 3, 4)]
+
+
+@composite("AttentionGrad", infer=_grad_types)
+def attention_grad(
+    op: Any, dy: Any, q: Any, k: Any, v: Any, probs: Any, mask: Any, *, scale: float = 1.0, dropout: float = 0.0
+) -> tuple[Any, Any, Any, Any]:
+    """Adjoints of (q, k, v, scores) from the saved probabilities and dropout mask; scores' adjoint is the bias's."""
+    transposed = [0, 1, 3, 2]
+    keep = 1 / (1 - dropout)
+    dropped = op.Where(mask, probs * keep, 0.0) if dropout else probs
+    dv = op.MatMul(op.Transpose(dropped, perm=transposed), dy)
+    dp = op.MatMul(dy, op.Transpose(v, perm=transposed))
+    if dropout:
+        dp = op.Where(mask, dp * keep, 0.0)
+    ds = op.composite("SoftmaxGrad", dp, probs, axis=-1)
+    dq = op.MatMul(ds, k) * scale
+    dk = op.MatMul(op.Transpose(ds, perm=transposed), q) * scale
+    return dq, dk, dv, ds

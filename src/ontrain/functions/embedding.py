@@ -1,0 +1,42 @@
+"""Embedding with a padding row, and the gradient of a row gather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.registry import composite
+from ontrain.graph import static_dims
+
+__all__: list[str] = []
+
+
+def _embedding_types(inputs: list[Any], *, padding_idx: int = -1) -> list[tuple[ir.DataType, ir.Shape]]:
+    weight, ids = inputs[0], inputs[1]
+    return [(weight.dtype, ir.Shape([*ids.shape, *list(weight.shape)[1:]]))]
+
+
+@composite("Embedding", infer=_embedding_types)
+def embedding(op: Any, weight: Any, ids: Any, *, padding_idx: int = -1) -> Any:
+    """Rows of weight [V, D] by ids […]. Row `padding_idx` takes no gradient; −1 means none (torch.nn.Embedding)."""
+    return op.Gather(weight, ids, axis=0)
+
+
+def _grad_types(inputs: list[Any], *, rows: int = 0, padding_idx: int = -1) -> list[tuple[ir.DataType, ir.Shape]]:
+    dy, ids = inputs[0], inputs[1]
+    return [(dy.dtype, ir.Shape([rows, *list(dy.shape)[len(ids.shape) :]]))]
+
+
+@composite("EmbeddingGrad", infer=_grad_types)
+def embedding_grad(op: Any, dy: Any, ids: Any, *, rows: int = 0, padding_idx: int = -1) -> Any:
+    """Sum of the rows of dy per id, as a [rows, …] tensor; ids equal to `padding_idx` contribute nothing."""
+    shape = static_dims(dy)[len(static_dims(ids)) :]
+    flat_ids = op.Reshape(ids, [-1, 1])
+    flat_dy = op.Reshape(dy, [-1, *shape])
+    if padding_idx >= 0:
+        kept = op.Not(op.Equal(flat_ids, padding_idx))
+        flat_dy = op.Where(op.Reshape(kept, [-1] + [1] * len(shape)), flat_dy, 0.0)
+    zeros = op.Expand(op.const(np.zeros((1,), dy.dtype.numpy())), [rows, *shape])
+    return op.ScatterND(zeros, flat_ids, flat_dy, reduction="add")

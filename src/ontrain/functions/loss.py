@@ -1,0 +1,61 @@
+"""Gradients of the classification losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.functions.registry import composite
+from ontrain.graph import static_dims
+
+__all__ = ["NO_IGNORE"]
+
+NO_IGNORE = -(2**31)
+"""The value of `ignore_index` that ignores nothing."""
+
+
+def _row_weight(op: Any, labels: Any, weights: Any, dtype: Any, ignore_index: int) -> tuple[Any, Any]:
+    """Labels made safe to index with, and each row's weight: its class weight, or 0 where it is ignored."""
+    valid = op.Not(op.Equal(labels, ignore_index))
+    safe = op.Where(valid, labels, 0)
+    weight = op.Gather(weights, safe, axis=0) if weights is not None else op.const(1.0, dtype)
+    return safe, op.Where(valid, weight, 0.0)
+
+
+def _per_row(op: Any, dloss: Any, row: Any, reduction: str) -> Any:
+    """Adjoint of each row's own loss term."""
+    if reduction == "none":
+        return dloss * row
+    return dloss * row if reduction == "sum" else dloss * (row / op.ReduceSum(row, keepdims=0))
+
+
+@composite("SoftmaxCrossEntropyLossGrad", like=[1])
+def softmax_cross_entropy_loss_grad(
+    op: Any, dloss: Any, log_prob: Any, labels: Any, weights: Any = None,
+    *, reduction: str = "mean", ignore_index: int = NO_IGNORE,
+) -> Any:  # fmt: skip
+    """Adjoint of the scores [N, C, …] from the loss's second output, log_prob; labels are [N, …].
+
+    A row whose label is `ignore_index` gets zero. Source:
+    https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+    """
+    safe, row = _row_weight(op, labels, weights, log_prob.dtype, ignore_index)
+    coefficient = op.Unsqueeze(_per_row(op, dloss, row, reduction), [1])
+    return coefficient * (op.Exp(log_prob) - _one_hot(op, safe, log_prob))
+
+
+@composite("NegativeLogLikelihoodLossGrad", like=[1])
+def negative_log_likelihood_loss_grad(
+    op: Any, dloss: Any, log_prob: Any, labels: Any, weights: Any = None,
+    *, reduction: str = "mean", ignore_index: int = NO_IGNORE,
+) -> Any:  # fmt: skip
+    """Adjoint of NegativeLogLikelihoodLoss's input [N, C, …]; labels are [N, …]."""
+    safe, row = _row_weight(op, labels, weights, log_prob.dtype, ignore_index)
+    coefficient = op.Unsqueeze(_per_row(op, dloss, row, reduction), [1])
+    return op.Neg(coefficient * _one_hot(op, safe, log_prob))
+
+
+def _one_hot(op: Any, labels: Any, like: Any) -> Any:
+    classes = static_dims(like)[1]
+    return op.OneHot(labels, op.const(classes, ir.DataType.INT64), op.const([0.0, 1.0], like.dtype), axis=1)

@@ -1,0 +1,183 @@
+"""The one way nodes are made: typed at once, folded at once, with the source line of what they derive from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph.fold import evaluate, foldable
+from ontrain.graph.infer import DOMAIN, infer_node, schema_of
+
+__all__ = ["Builder", "Operand", "dims", "is_float", "static_dims"]
+
+Operand = ir.Value | np.ndarray[Any, Any] | bool | int | float | Sequence[int] | None
+_SCALARS = (bool, int, float)
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether a value has a floating-point dtype."""
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def dims(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
+    """Return the shape of a value whose rank is known."""
+    assert value.shape is not None, f"{value.name} has no shape"
+    return tuple(value.shape)
+
+
+def static_dims(value: ir.Value) -> tuple[int, ...]:
+    """Return the shape of a value all of whose dimensions are numbers."""
+    shape = dims(value)
+    assert all(isinstance(d, int) for d in shape), f"{value.name} has symbolic dimensions {shape}"
+    return tuple(int(d) for d in shape)
+
+
+class Builder:
+    """Appends nodes to a graph: `op.MatMul(a, b)`, `op.Split(x, outputs=3, axis=-1)`, `op.composite("GeluGrad", dy, x)`.
+
+    Python numbers among the operands become constants of the dtype that the operator's schema asks for. A node whose
+    inputs are all constant is evaluated on the spot; `Shape` of a static shape is a constant. Inside
+    `with op.arithmetic():` values also take `+ - * /` and unary minus.
+    """
+
+    def __init__(self, graph: ir.Graph, *, fold: bool = True) -> None:
+        self.graph = graph
+        self.nodes: list[ir.Node] = []
+        self._fold = fold
+        self._constants: dict[tuple[Any, ...], ir.Value] = {}
+        self._count = 0
+        made = (v for node in graph for v in node.outputs)
+        self._taken: set[str] = {v.name for v in (*graph.inputs, *graph.initializers.values(), *made) if v.name}
+
+    def __getattr__(self, op_type: str) -> Any:
+        if op_type.startswith("_") or not op_type[0].isupper():
+            raise AttributeError(op_type)
+
+        def make(*operands: Operand, outputs: int = 1, **attributes: Any) -> Any:
+            return self.call("", op_type, operands, attributes, outputs)
+
+        return make
+
+    def composite(self, op_type: str, *operands: Operand, outputs: int = 1, **attributes: Any) -> Any:
+        """Append a composite operator of the ontrain domain."""
+        return self.call(DOMAIN, op_type, operands, attributes, outputs)
+
+    def call(
+        self, domain: str, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Any], outputs: int = 1
+    ) -> Any:
+        """Append one node and return its output, or a tuple of them when `outputs` is above one."""
+        inputs = self._inputs(domain, op_type, operands)
+        attrs = [ir.convenience.convert_attribute(k, v) for k, v in attributes.items() if v is not None]
+        node = ir.Node(domain, op_type, inputs, attrs, num_outputs=outputs)
+        return self.add(node)
+
+    def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
+        """Append a ready node: infer its outputs, fold it if it is constant, name the outputs."""
+        if self._fold:
+            known = self._known(node)
+            if known is not None:
+                return known
+        for value, found in zip(node.outputs, infer_node(node), strict=False):
+            if found is not None:
+                value.dtype, value.shape = found
+        if self._fold and foldable(node):
+            made = tuple(self.const(array) for array in evaluate(node))
+            return made[0] if len(made) == 1 else made
+        for i, value in enumerate(node.outputs):
+            value.name = self.fresh(names[i] if i < len(names) and names[i] else f"{node.op_type.lower()}_{self._count}")
+        node.name = node.outputs[0].name
+        self._count += 1
+        self.graph.append(node)
+        self.nodes.append(node)
+        return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
+
+    def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """Return a constant (an initializer with a value); equal constants are made once."""
+        array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
+        if dtype is None and not isinstance(value, np.ndarray | np.generic):
+            array = array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)
+        key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 1024 else (id(value), "large")
+        if key not in self._constants:
+            tensor = ir.tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
+            made = ir.Value(
+                name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+            )
+            self.graph.register_initializer(made)
+            self._constants[key] = made
+        return self._constants[key]
+
+    def fresh(self, wish: str) -> str:
+        """Return `wish`, or `wish` with a number behind it if the name is taken."""
+        name, n = wish, 0
+        while name in self._taken:
+            n += 1
+            name = f"{wish}_{n}"
+        self._taken.add(name)
+        return name
+
+    def shape_of(self, value: ir.Value) -> ir.Value:
+        """Return the shape as an int64 vector: a constant where it is static, else a Shape node."""
+        if value.shape is not None and value.shape.is_static():
+            return self.const(np.array(static_dims(value), np.int64))
+        shape: ir.Value = self.Shape(value)
+        return shape
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Let values be combined by `+ - * /` and unary minus, each making a node here."""
+        before = ir.set_value_magic_handler(self)  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            ir.set_value_magic_handler(before)
+
+    def _known(self, node: ir.Node) -> ir.Value | None:
+        """Shape, Size and same-dtype Cast of a typed value need no node."""
+        if node.domain or not node.inputs or node.inputs[0] is None:
+            return None
+        x = node.inputs[0]
+        if node.op_type == "Cast" and x.dtype is not None and node.attributes["to"].value == x.dtype.value:
+            return x
+        if node.op_type not in ("Shape", "Size") or x.shape is None:
+            return None
+        rank = len(x.shape)
+        attributes = {name: attr.value for name, attr in node.attributes.items()}
+        start, end = attributes.get("start", 0), attributes.get("end", rank)
+        wanted = list(x.shape)[start:end] if node.op_type == "Shape" else list(x.shape)
+        if not all(isinstance(d, int) for d in wanted):
+            return None
+        array = np.array(wanted, np.int64)
+        return self.const(array if node.op_type == "Shape" else np.array(array.prod(), np.int64))
+
+    def _inputs(self, domain: str, op_type: str, operands: Sequence[Operand]) -> list[ir.Value | None]:
+        made: list[ir.Value | None] = []
+        for i, operand in enumerate(operands):
+            if operand is None or isinstance(operand, ir.Value):
+                made.append(operand)
+            elif isinstance(operand, np.ndarray):
+                made.append(self.const(operand))
+            else:
+                made.append(self.const(operand, self._wanted_dtype(domain, op_type, i, operands)))
+        while made and made[-1] is None:
+            made.pop()
+        return made
+
+    def _wanted_dtype(self, domain: str, op_type: str, index: int, operands: Sequence[Operand]) -> ir.DataType | None:
+        """The dtype for a Python number: that of another operand of the same type variable, or the schema's only one."""
+        values = [v for v in operands if isinstance(v, ir.Value)]
+        schema = schema_of(op_type, domain)
+        if schema is None:
+            return next((v.dtype for v in values if is_float(v)), None)
+        formal = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(len(operands))]
+        wanted = formal[index].type_str
+        for other, operand in zip(formal, operands, strict=True):
+            if other.type_str == wanted and isinstance(operand, ir.Value):
+                return operand.dtype
+        if wanted.startswith("tensor("):
+            return ir.DataType[wanted[7:-1].upper()] if wanted != "tensor(bool)" else ir.DataType.BOOL
+        return ir.DataType.INT64 if not isinstance(operands[index], float) else None
+

@@ -1,0 +1,114 @@
+"""Shape and dtype inference of one node: onnx's own rules for standard operators, ours for composites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import shape_inference
+
+from ontrain.errors import GraphError
+from ontrain.graph.source import describe
+
+__all__ = ["DOMAIN", "OPSET", "TypeAndShape", "infer_node", "register_inference", "schema_of", "type_and_shape"]
+
+OPSET = 23
+"""Version of the default ONNX operator set inside ontrain."""
+DOMAIN = "ontrain"
+"""Domain of ontrain's composite operators."""
+
+TypeAndShape = tuple[ir.DataType, ir.Shape]
+Inference = Callable[[ir.Node], Sequence[TypeAndShape]]
+
+_ours: dict[str, Inference] = {}
+# Element counts up to which a constant's values are shown to shape inference (shapes, axes, pads are this small).
+_DATA_LIMIT = 256
+
+
+def register_inference(op_type: str, inference: Inference) -> None:
+    """Register shape inference for a composite operator of the ontrain domain."""
+    _ours[op_type] = inference
+
+
+@cache
+def schema_of(op_type: str, domain: str = "", version: int = OPSET) -> onnx.defs.OpSchema | None:
+    """Return the operator's schema at `version`, or None if onnx does not know the operator."""
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def type_and_shape(value: ir.Value) -> TypeAndShape:
+    """Return dtype and shape of a value that must have both."""
+    if value.dtype is None or value.shape is None:
+        raise GraphError(f"value {value.name!r} has no dtype or shape", reason="inference stopped before it")
+    return value.dtype, value.shape
+
+
+def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
+    """Return dtype and shape of each output of `node`; None for an output that inference cannot know.
+
+    Raises:
+        GraphError: the inputs do not fit the operator.
+    """
+    if node.domain == DOMAIN:
+        return _ours[node.op_type](node)
+    schema = schema_of(node.op_type, node.domain)
+    if schema is None:
+        raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
+    for i, value in enumerate(node.inputs):
+        proto.input.append("" if value is None else f"i{i}")
+        if value is None:
+            continue
+        if value.dtype is not None:
+            types[f"i{i}"] = _type_proto(value)
+        const = value.const_value
+        if const is not None and const.size <= _DATA_LIMIT:
+            data[f"i{i}"] = onnx.numpy_helper.from_array(np.asarray(const.numpy()), f"i{i}")
+    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
+    proto.attribute.extend(ir.to_proto(attr) for attr in node.attributes.values())
+    try:
+        found = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=_imports(node.domain))
+    except (shape_inference.InferenceError, RuntimeError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
+    return [_from_proto(found.get(f"o{i}")) for i in range(len(node.outputs))]
+
+
+@cache
+def _imports(domain: str) -> list[onnx.OperatorSetIdProto]:
+    return [onnx.helper.make_opsetid(domain, OPSET)]
+
+
+def _type_proto(value: ir.Value) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    assert value.dtype is not None
+    proto.tensor_type.elem_type = value.dtype.value
+    if value.shape is not None:
+        shape = proto.tensor_type.shape
+        shape.ClearField("dim")
+        for dim in value.shape:
+            one = shape.dim.add()
+            if isinstance(dim, int):
+                one.dim_value = dim
+            elif dim.value is not None:
+                one.dim_param = dim.value
+        shape.SetInParent()
+    return proto
+
+
+def _from_proto(proto: onnx.TypeProto | None) -> TypeAndShape | None:
+    if proto is None or not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    tensor = proto.tensor_type
+    dims: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        dims.append(dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None))
+    return ir.DataType(tensor.elem_type), ir.Shape(dims)

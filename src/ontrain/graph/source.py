@@ -1,0 +1,58 @@
+"""Where a node came from: the line of the user's model, and a printable description of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+
+__all__ = ["annotate", "describe", "inherit_source", "shape_text", "source_of"]
+
+_SOURCE, _MODULE = "ontrain.source", "ontrain.module"
+
+
+def annotate(node: ir.Node, source: str | None, module: str | None) -> None:
+    """Record the user's source line ("file.py:12: code") and module path ("encoder.layer.0") on a node."""
+    if source:
+        node.metadata_props[_SOURCE] = source
+    if module:
+        node.metadata_props[_MODULE] = module
+
+
+def source_of(node: ir.Node) -> str | None:
+    """Return the user's line that made the node, with the module it sits in, or None."""
+    source, module = node.metadata_props.get(_SOURCE), node.metadata_props.get(_MODULE)
+    return f"{source} (in {module})" if source and module else source or module
+
+
+@contextmanager
+def inherit_source(node: ir.Node, made: list[ir.Node]) -> Iterator[None]:
+    """Give every node that is appended to `made` inside the block the source of `node`."""
+    start = len(made)
+    yield
+    for new in made[start:]:
+        for key in (_SOURCE, _MODULE):
+            if key in node.metadata_props:
+                new.metadata_props.setdefault(key, node.metadata_props[key])
+
+
+def shape_text(value: ir.Value | None) -> str:
+    """Return "float32[batch, 128]" for a value."""
+    if value is None:
+        return "absent"
+    dtype = str(value.dtype).lower() if value.dtype is not None else "unknown"
+    dims = "?" if value.shape is None else ", ".join(str(_dim(d)) for d in value.shape)
+    return f"{dtype}[{dims}]"
+
+
+def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def describe(node: ir.Node) -> str:
+    """Return a node as one readable line: operator, name, inputs with dtype and shape, outputs."""
+    op = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    inputs = ", ".join("-" if v is None else f"{v.name}: {shape_text(v)}" for v in node.inputs)
+    outputs = ", ".join(f"{v.name}: {shape_text(v)}" for v in node.outputs)
+    return f"{op}({inputs}) -> {outputs}"

@@ -1,0 +1,78 @@
+"""The verifier that runs between passes: names, order, types and roles of a graph."""
+
+from __future__ import annotations
+
+import os
+
+import onnx_ir as ir
+
+from ontrain.errors import GraphError
+from ontrain.graph.infer import infer_node
+from ontrain.graph.roles import by_role, Role, updates_of
+from ontrain.graph.source import describe, shape_text, source_of
+
+__all__ = ["verify", "verify_requested"]
+
+
+def verify_requested() -> bool:
+    """Whether the environment asks for verification between passes (`ONTRAIN_VERIFY=1`)."""
+    return os.environ.get("ONTRAIN_VERIFY", "0") not in ("", "0")
+
+
+def verify(model: ir.Model, *, after: str = "") -> None:
+    """Check single definition, topological order, dtypes and shapes, and that every update names a resident input.
+
+    Raises:
+        GraphError: names the node, its source line and, with `after`, the pass that broke the graph.
+    """
+    graph, when = model.graph, f" after {after}" if after else ""
+    defined: dict[ir.Value, str] = {}
+    names: set[str] = set()
+
+    def define(value: ir.Value) -> None:
+        if not value.name:
+            raise GraphError(f"a value without a name{when}")
+        if value.name in names:
+            raise GraphError(f"the name {value.name!r} is defined twice{when}")
+        names.add(value.name)
+        defined[value] = value.name
+
+    for value in (*graph.inputs, *graph.initializers.values()):
+        define(value)
+    for node in graph:
+        for used in node.inputs:
+            if used is not None and used not in defined:
+                raise GraphError(
+                    f"value {used.name!r} is used before it is defined{when}",
+                    node=describe(node),
+                    source=source_of(node),
+                )
+        _check_types(node, when)
+        for value in node.outputs:
+            define(value)
+    residents = {v.name for v in by_role(graph, Role.PARAMETER, Role.BUFFER, Role.STATE)}
+    for value in graph.outputs:
+        if value not in defined:
+            raise GraphError(f"output {value.name!r} is made by no node{when}")
+        target = updates_of(value)
+        if target is not None and target not in residents:
+            raise GraphError(f"output {value.name!r} updates {target!r}, which is no resident input{when}")
+
+
+def _check_types(node: ir.Node, when: str) -> None:
+    for value, found in zip(node.outputs, infer_node(node), strict=False):
+        if found is None:
+            continue
+        dtype, shape = found
+        stated = value.shape
+        clash = value.dtype is not None and value.dtype != dtype
+        if stated is not None and not clash:
+            clash = len(stated) != len(shape) or any(
+                isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(stated, shape, strict=False)
+            )
+        if clash:
+            raise GraphError(
+                f"{value.name!r} says {shape_text(value)} where its operator makes {dtype}{shape}{when}",
+                node=describe(node),
+                source=source_of(node),
+            )
