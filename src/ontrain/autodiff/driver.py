@@ -118,7 +118,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     if schema is not None:
         for name, spec in schema.attributes.items():
             if spec.default_value.type:
-                found[name] = ir.from_proto(spec.default_value).value
+                found[name] = ir.serde.deserialize_attribute(spec.default_value).value
     found.update((name, attr.value) for name, attr in node.attributes.items())
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
 
@@ -127,9 +127,9 @@ def _reached_from(graph: ir.Graph, wrt: Sequence[ir.Value]) -> set[ir.Value]:
     """The float values that depend on one of `wrt`."""
     reached = set(wrt)
     for node in graph:
-        if any(v in reached for v in node.inputs if v is not None):
-            if (node.domain, node.op_type) not in zero_gradients:
-                reached.update(v for v in node.outputs if is_float(v))
+        passes = (node.domain, node.op_type) not in zero_gradients
+        if passes and any(v in reached for v in node.inputs if v is not None):
+            reached.update(v for v in node.outputs if is_float(v))
     return reached
 
 

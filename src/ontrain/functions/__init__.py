@@ -1,6 +1,16 @@
 """Composite operators with bodies of plain ONNX operators."""
 
-from ontrain.functions import activation, attention, convolution, embedding, loss, normalization, optimizer, pooling
+from ontrain.functions import (
+    activation,
+    attention,
+    convolution,
+    detach,
+    embedding,
+    loss,
+    normalization,
+    optimizer,
+    pooling,
+)
 from ontrain.functions.registry import Composite, attributes_of, composite, composites, inline, inline_all, lookup
 
 __all__ = [
@@ -11,6 +21,7 @@ __all__ = [
     "composite",
     "composites",
     "convolution",
+    "detach",
     "embedding",
     "inline",
     "inline_all",

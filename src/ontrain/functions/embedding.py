@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
@@ -32,11 +32,14 @@ def _grad_types(inputs: list[Any], *, rows: int = 0, padding_idx: int = -1) -> l
 @composite("EmbeddingGrad", infer=_grad_types)
 def embedding_grad(op: Any, dy: Any, ids: Any, *, rows: int = 0, padding_idx: int = -1) -> Any:
     """Sum of the rows of dy per id, as a [rows, …] tensor; ids equal to `padding_idx` contribute nothing."""
-    shape = static_dims(dy)[len(static_dims(ids)) :]
-    flat_ids = op.Reshape(ids, [-1, 1])
-    flat_dy = op.Reshape(dy, [-1, *shape])
+    id_dims, dy_dims = static_dims(ids), static_dims(dy)
+    count, row = math.prod(id_dims), dy_dims[len(id_dims) :]
+    flat_ids, flat_dy = op.Reshape(ids, [count, 1]), op.Reshape(dy, [count, math.prod(row)])
     if padding_idx >= 0:
-        kept = op.Not(op.Equal(flat_ids, padding_idx))
-        flat_dy = op.Where(op.Reshape(kept, [-1] + [1] * len(shape)), flat_dy, 0.0)
-    zeros = op.Expand(op.const(np.zeros((1,), dy.dtype.numpy())), [rows, *shape])
-    return op.ScatterND(zeros, flat_ids, flat_dy, reduction="add")
+        flat_dy = op.Where(op.Equal(flat_ids, padding_idx), 0.0, flat_dy)
+    zeros = op.Expand(op.const(0.0, dy.dtype), [rows, math.prod(row)])
+    # Not ScatterND, whose addition races in onnxruntime on a CPU.
+    summed = op.ScatterElements(
+        zeros, op.Expand(flat_ids, [count, math.prod(row)]), flat_dy, axis=0, reduction="add"
+    )
+    return op.Reshape(summed, [rows, *row])

@@ -15,19 +15,19 @@ NO_IGNORE = -(2**31)
 """The value of `ignore_index` that ignores nothing."""
 
 
-def _row_weight(op: Any, labels: Any, weights: Any, dtype: Any, ignore_index: int) -> tuple[Any, Any]:
-    """Labels made safe to index with, and each row's weight: its class weight, or 0 where it is ignored."""
+def _per_row(
+    op: Any, dloss: Any, labels: Any, weights: Any, dtype: Any, reduction: str, ignore_index: int
+) -> tuple[Any, Any]:
+    """Labels made safe to index with, and the adjoint of each row's own loss term.
+
+    An ignored row gets zero, also where all rows are ignored and the loss itself is 0/0 (as in torch).
+    """
     valid = op.Not(op.Equal(labels, ignore_index))
     safe = op.Where(valid, labels, 0)
-    weight = op.Gather(weights, safe, axis=0) if weights is not None else op.const(1.0, dtype)
-    return safe, op.Where(valid, weight, 0.0)
-
-
-def _per_row(op: Any, dloss: Any, row: Any, reduction: str) -> Any:
-    """Adjoint of each row's own loss term."""
-    if reduction == "none":
-        return dloss * row
-    return dloss * row if reduction == "sum" else dloss * (row / op.ReduceSum(row, keepdims=0))
+    row = op.Where(valid, op.Gather(weights, safe, axis=0) if weights is not None else op.const(1.0, dtype), 0.0)
+    if reduction == "mean":
+        dloss = dloss / op.ReduceSum(row, keepdims=0)
+    return safe, op.Unsqueeze(op.Where(valid, dloss * row, 0.0), [1])
 
 
 @composite("SoftmaxCrossEntropyLossGrad", like=[1])
@@ -40,8 +40,7 @@ def softmax_cross_entropy_loss_grad(
     A row whose label is `ignore_index` gets zero. Source:
     https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
     """
-    safe, row = _row_weight(op, labels, weights, log_prob.dtype, ignore_index)
-    coefficient = op.Unsqueeze(_per_row(op, dloss, row, reduction), [1])
+    safe, coefficient = _per_row(op, dloss, labels, weights, log_prob.dtype, reduction, ignore_index)
     return coefficient * (op.Exp(log_prob) - _one_hot(op, safe, log_prob))
 
 
@@ -51,8 +50,7 @@ def negative_log_likelihood_loss_grad(
     *, reduction: str = "mean", ignore_index: int = NO_IGNORE,
 ) -> Any:  # fmt: skip
     """Adjoint of NegativeLogLikelihoodLoss's input [N, C, …]; labels are [N, …]."""
-    safe, row = _row_weight(op, labels, weights, log_prob.dtype, ignore_index)
-    coefficient = op.Unsqueeze(_per_row(op, dloss, row, reduction), [1])
+    safe, coefficient = _per_row(op, dloss, labels, weights, log_prob.dtype, reduction, ignore_index)
     return op.Neg(coefficient * _one_hot(op, safe, log_prob))
 
 

@@ -16,20 +16,23 @@ def layer_normalization_grad(
 ) -> tuple[Any, Any, Any]:
     """Adjoints of (x, scale, bias) from LayerNormalization's saved mean and inverse deviation.
 
-    `scale` has the shape of the normalised axes `axis…rank-1`; `mean` and `inv_std` have ones there.
+    `scale` has the shape of the normalised axes `axis…rank-1`; `mean` and `inv_std` have ones there, and theirs is the
+    dtype of the computation: single precision for a half-precision x.
     Source: https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
     """
     rank = len(static_dims(x))
     first = axis % rank
     inner, outer = list(range(first, rank)), list(range(first))
-    x_hat = (x - mean) * inv_std
-    g = dy * scale
+    wide_dy, wide_x, wide_scale = (op.Cast(v, to=mean.dtype) for v in (dy, x, scale))
+    x_hat = (wide_x - mean) * inv_std
+    g = wide_dy * wide_scale
     dx = inv_std * (
         g - op.ReduceMean(g, inner, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1)
     )
-    if not outer:
-        return dx, dy * x_hat, op.Identity(dy)
-    return dx, op.ReduceSum(dy * x_hat, outer, keepdims=0), op.ReduceSum(dy, outer, keepdims=0)
+    dscale, dbias = wide_dy * x_hat, op.Identity(wide_dy)
+    if outer:
+        dscale, dbias = op.ReduceSum(dscale, outer, keepdims=0), op.ReduceSum(wide_dy, outer, keepdims=0)
+    return op.Cast(dx, to=x.dtype), op.Cast(dscale, to=scale.dtype), op.Cast(dbias, to=scale.dtype)
 
 
 @composite("BatchNormalizationGrad", like=[1, 2, 2])

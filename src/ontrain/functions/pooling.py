@@ -1,0 +1,51 @@
+"""Gradients of pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.registry import composite
+from ontrain.graph import static_dims
+
+__all__: list[str] = []
+
+
+def _types(inputs: list[Any], *, shape: Sequence[int] = (), **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    return [(inputs[0].dtype, ir.Shape(list(shape)))]
+
+
+@composite("MaxPoolGrad", infer=_types)
+def max_pool_grad(op: Any, dy: Any, indices: Any, *, shape: Sequence[int] = ()) -> Any:
+    """dy added at the places of an input of `shape` that MaxPool's second output, `indices`, counts flat."""
+    zeros = op.Expand(op.const(0.0, dy.dtype), [math.prod(shape)])
+    flat = op.ScatterElements(zeros, op.Reshape(indices, [-1]), op.Reshape(dy, [-1]), axis=0, reduction="add")
+    return op.Reshape(flat, list(shape))
+
+
+@composite("AveragePoolGrad", infer=_types)
+def average_pool_grad(
+    op: Any, dy: Any,
+    *, shape: Sequence[int] = (), kernel_shape: Sequence[int] = (), strides: Sequence[int] = (),
+    dilations: Sequence[int] = (), pads: Sequence[int] = (), count_include_pad: int = 0,
+) -> Any:  # fmt: skip
+    """dy divided by each window's count and spread over its window, for an input of `shape` [N, C, …]."""
+    rank = len(kernel_shape)
+    out, space = static_dims(dy)[2:], list(shape)[2:]
+    counts = np.ones((1, 1), np.int64)
+    for i in range(rank):
+        before, after = (pads[i], pads[rank + i]) if count_include_pad else (0, 0)
+        places = np.arange(out[i])[:, None] * strides[i] - pads[i] + np.arange(kernel_shape[i]) * dilations[i]
+        counts = counts[..., None] * ((places >= -before) & (places < space[i] + after)).sum(1)
+    images = op.Reshape(dy / op.const(counts, dy.dtype), [-1, 1, *out])
+    ones = op.Expand(op.const(1.0, dy.dtype), [1, 1, *kernel_shape])
+    full = op.ConvTranspose(images, ones, strides=strides, dilations=dilations)
+    made, axes = static_dims(full)[2:], list(range(2, 2 + rank))
+    kept = op.Slice(full, list(pads[:rank]), [pads[i] + space[i] for i in range(rank)], axes)
+    missing = [max(0, pads[i] + space[i] - made[i]) for i in range(rank)]
+    kept = op.Pad(kept, [0] * (rank + 4) + missing) if any(missing) else kept
+    return op.Reshape(kept, list(shape))

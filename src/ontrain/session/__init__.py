@@ -1,1 +1,7 @@
-"""."""
+"""Sessions: what holds state and plans between calls."""
+
+from ontrain.session.inference import InferenceSession
+from ontrain.session.plans import Plan, make_plan
+from ontrain.session.training import Counters, TrainingSession
+
+__all__ = ["Counters", "InferenceSession", "Plan", "TrainingSession", "make_plan"]

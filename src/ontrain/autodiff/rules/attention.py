@@ -1,0 +1,46 @@
+"""Attention with dropout on the probabilities, and rotary positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.autodiff.registry import Op, gradient
+from ontrain.autodiff.rules.matmul import transposed
+from ontrain.graph import DOMAIN
+
+__all__: list[str] = []
+
+
+@gradient("Attention", domain=DOMAIN)
+def attention(
+    op: Op, dy: ir.Value | None, q: ir.Value, k: ir.Value, v: ir.Value, bias: ir.Value | None = None,
+    *, scale: float = 1.0, dropout: float = 0.0,
+) -> Any:  # fmt: skip
+    """The composite AttentionGrad from the saved probabilities and mask; scores' adjoint only for a wanted bias."""
+    dbias = len(op.wanted) > 3 and op.wanted[3]
+    probs, mask, dprobs = op.saved(1), op.saved(2), op.dys[1] if len(op.dys) > 1 else None
+    grads: list[Any] = [None] * 4
+    if dy is not None:
+        made = op.composite(
+            "AttentionGrad", dy, q, k, v, probs, mask, outputs=4 if dbias else 3, scale=scale, dropout=dropout
+        )
+        grads[: len(made)] = made
+    if dprobs is not None:
+        # The probabilities are an output too: a second derivative, or a loss on them, flows back through it.
+        ds = op.composite("SoftmaxGrad", dprobs, probs, axis=-1)
+        more = [op.MatMul(ds, k) * scale, op.MatMul(transposed(op, ds), q) * scale, None, ds]
+        grads = [b if a is None else a if b is None else a + b for a, b in zip(grads, more, strict=True)]
+    return grads
+
+
+@gradient("RotaryEmbedding")
+def rotary_embedding(
+    op: Op, dy: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, positions: ir.Value | None = None,
+    **attributes: Any,
+) -> Any:  # fmt: skip
+    """A rotation's transpose is the rotation by the opposite angle."""
+    if op.wanted[1] or op.wanted[2]:
+        raise op.refused("the tables of angles are constants to its gradient", "detach the tables")
+    return op.RotaryEmbedding(dy, cos, op.Neg(sin), positions, **attributes), None, None, None

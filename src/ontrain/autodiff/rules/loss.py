@@ -1,0 +1,48 @@
+"""Classification losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.autodiff.registry import Op, gradient
+from ontrain.functions.loss import NO_IGNORE
+
+__all__: list[str] = []
+
+_FIXED = "the class weights of a loss are constants to its gradient"
+
+
+@gradient("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(
+    op: Op, dy: ir.Value | None, scores: ir.Value, labels: ir.Value, weights: ir.Value | None = None,
+    *, reduction: str, ignore_index: int = NO_IGNORE,
+) -> Any:  # fmt: skip
+    """The composite from the saved log-probabilities, and LogSoftmax's adjoint if they are used themselves."""
+    if len(op.wanted) > 2 and op.wanted[2]:
+        raise op.refused(_FIXED, "detach the weights")
+    log_prob, dlog_prob = op.saved(1), op.dys[1] if len(op.dys) > 1 else None
+    dscores = None
+    if dy is not None:
+        dscores = op.composite(
+            "SoftmaxCrossEntropyLossGrad", dy, log_prob, labels, weights, reduction=reduction, ignore_index=ignore_index
+        )
+    if dlog_prob is not None:
+        more = op.composite("LogSoftmaxGrad", dlog_prob, log_prob, axis=1)
+        dscores = more if dscores is None else dscores + more
+    return dscores, None, None
+
+
+@gradient("NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(
+    op: Op, dy: ir.Value, log_prob: ir.Value, labels: ir.Value, weights: ir.Value | None = None,
+    *, reduction: str, ignore_index: int = NO_IGNORE,
+) -> Any:  # fmt: skip
+    """The composite of the same name."""
+    if len(op.wanted) > 2 and op.wanted[2]:
+        raise op.refused(_FIXED, "detach the weights")
+    dx = op.composite(
+        "NegativeLogLikelihoodLossGrad", dy, log_prob, labels, weights, reduction=reduction, ignore_index=ignore_index
+    )
+    return dx, None, None

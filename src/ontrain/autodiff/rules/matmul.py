@@ -1,0 +1,127 @@
+"""Matrix products. A gradient is one product, never a batched product that is summed afterwards."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.autodiff.registry import Op, gradient
+from ontrain.graph import static_dims
+
+__all__ = ["transposed"]
+
+
+def transposed(op: Op, x: ir.Value) -> Any:
+    """Swap the last two axes of `x`; a value that is itself such a swap is undone instead."""
+    rank = len(static_dims(x))
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    maker = x.producer()
+    if maker is not None and maker.op_type == "Transpose" and not maker.domain:
+        perm = maker.attributes.get_ints("perm", swap[::-1] if rank != 2 else swap)
+        if list(perm) == swap:
+            return maker.inputs[0]
+    return op.Transpose(x, perm=swap)
+
+
+@gradient("MatMul")
+def matmul(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """For y = a b: dy bᵀ and aᵀ dy. An operand that the whole batch shares gets one 2-D product over all rows."""
+    a_dims, b_dims = static_dims(a), static_dims(b)
+    if len(a_dims) == 1 or len(b_dims) == 1:
+        return _with_vector(op, dy, a, b)
+    da = db = None
+    if op.wanted[0]:
+        shared = math.prod(a_dims[:-2]) == 1 and len(b_dims) > 2
+        da = _shared_left(op, dy, b) if shared else op.MatMul(dy, transposed(op, b))
+    if op.wanted[1]:
+        shared = math.prod(b_dims[:-2]) == 1 and len(a_dims) > 2 and static_dims(dy)[:-2] == a_dims[:-2]
+        db = op.MatMul(transposed(op, _rows(op, a)), _rows(op, dy)) if shared else op.MatMul(transposed(op, a), dy)
+    return da, _like(op, db, b_dims)
+
+
+def _rows(op: Op, x: ir.Value) -> Any:
+    """[…, K] as [rows, K]."""
+    shape = static_dims(x)
+    return op.reshaped(x, [math.prod(shape[:-1]), shape[-1]])
+
+
+def _like(op: Op, grad: Any, shape: tuple[int, ...]) -> Any:
+    """Give a 2-D product the leading ones of the operand it belongs to."""
+    return op.reshaped(grad, shape) if grad is not None and math.prod(static_dims(grad)) == math.prod(shape) else grad
+
+
+def _shared_left(op: Op, dy: ir.Value, b: ir.Value) -> Any:
+    """For a [M, K] under b […, K, N]: Σ over the batch of dy bᵀ, as [M, batch·N] [batch·N, K]."""
+    batch = static_dims(dy)[:-2]
+    m, n, k = static_dims(dy)[-2], static_dims(dy)[-1], static_dims(b)[-2]
+    last = len(batch)
+    if static_dims(b)[:-2] != batch:
+        return op.MatMul(dy, transposed(op, b))
+    left = op.reshaped(op.Transpose(dy, perm=[last, *range(last), last + 1]), [m, math.prod(batch) * n])
+    return op.MatMul(left, op.reshaped(transposed(op, b), [math.prod(batch) * n, k]))
+
+
+def _with_vector(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """A vector stands for a row on the left and for a column on the right."""
+    a_dims, b_dims = static_dims(a), static_dims(b)
+    if len(a_dims) == len(b_dims) == 1:
+        return dy * b, dy * a
+    if len(b_dims) == 1:
+        da = op.Unsqueeze(dy, [-1]) * b if op.wanted[0] else None
+        db = op.MatMul(op.reshaped(dy, [1, math.prod(a_dims[:-1])]), _rows(op, a)) if op.wanted[1] else None
+        return da, db
+    row = op.Unsqueeze(dy, [-2])
+    da = op.MatMul(row, transposed(op, b)) if op.wanted[0] else None
+    return da, op.Unsqueeze(a, [-1]) * row if op.wanted[1] else None
+
+
+@gradient("Gemm")
+def gemm(
+    op: Op, dy: ir.Value, a: ir.Value, b: ir.Value, c: ir.Value | None = None,
+    *, alpha: float, beta: float, transA: int, transB: int,
+) -> Any:  # fmt: skip
+    """For y = alpha · A B + beta · c, A = aᵀ if transA: A gets alpha · dy Bᵀ and B gets alpha · Aᵀ dy."""
+
+    def product(left: ir.Value, right: ir.Value, trans_left: int, trans_right: int) -> Any:
+        if alpha == 1 and not trans_left and not trans_right:
+            return op.MatMul(left, right)
+        return op.Gemm(left, right, alpha=alpha, transA=trans_left, transB=trans_right)
+
+    da = db = None
+    if op.wanted[0]:
+        da = product(b, dy, transB, 1) if transA else product(dy, b, 0, 1 - transB)
+    if op.wanted[1]:
+        db = product(dy, a, 1, transA) if transB else product(a, dy, 1 - transA, 0)
+    dc = None if c is None else dy if beta == 1 else dy * beta
+    return da, db, dc
+
+
+@gradient("Einsum")
+def einsum(op: Op, dy: ir.Value, *xs: ir.Value, equation: str) -> Any:
+    """Each operand's adjoint is the einsum of dy with all other operands, with dy's subscripts in its place."""
+    terms, result = _subscripts(op, equation, xs)
+    return [_einsum_operand(op, dy, xs, terms, result, i) if want else None for i, want in enumerate(op.wanted)]
+
+
+def _einsum_operand(op: Op, dy: ir.Value, xs: Any, terms: list[str], result: str, index: int) -> Any:
+    mine, others = terms[index], [t for i, t in enumerate(terms) if i != index]
+    reachable = [c for c in mine if c in result or any(c in t for t in others)]
+    operands = [dy, *(x for i, x in enumerate(xs) if i != index)]
+    grad = op.Einsum(*operands, equation=f"{','.join([result, *others])}->{''.join(reachable)}")
+    alone = [i for i, c in enumerate(mine) if c not in reachable]  # summed within this operand
+    return op.Expand(op.Unsqueeze(grad, alone), list(static_dims(xs[index]))) if alone else grad
+
+
+def _subscripts(op: Op, equation: str, xs: Any) -> tuple[list[str], str]:
+    """The operands' and the result's subscripts, the implicit result spelled out."""
+    if "..." in equation:
+        raise op.refused("an ellipsis in an Einsum equation", "write the subscripts out")
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if any(len(set(term)) < len(term) for term in terms):
+        raise op.refused("a subscript that repeats within one operand (a diagonal)", "use a mask or a gather instead")
+    if not arrow:
+        result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
+    return terms, result

@@ -1,0 +1,35 @@
+"""The translation table, one module a family of operators."""
+
+from ontrain.capture.aten import (
+    activation,
+    arithmetic,
+    attention,
+    convolution,
+    creation,
+    indexing,
+    linear,
+    loss,
+    normalization,
+    pooling,
+    reduction,
+    view,
+)
+from ontrain.capture.aten.registry import aten, find, table
+
+__all__ = [
+    "activation",
+    "arithmetic",
+    "aten",
+    "attention",
+    "convolution",
+    "creation",
+    "find",
+    "indexing",
+    "linear",
+    "loss",
+    "normalization",
+    "pooling",
+    "reduction",
+    "table",
+    "view",
+]

@@ -1,0 +1,66 @@
+"""The table from ATen operators to ONNX: one decorated function an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["aten", "find", "is_view", "operator_name", "table"]
+
+Handler = Callable[..., Any]
+
+table: dict[str, Handler] = {}
+"""Translation functions by operator name, with or without overload: "add.Tensor", "linear"."""
+
+
+def aten(*names: str) -> Callable[[Handler], Handler]:
+    """Register the decorated function as the translation of ATen operators.
+
+    It takes an `AtenBuilder` and the operator's arguments as ATen orders and names them: tensors as graph values,
+    symbolic sizes as `Sym`, all else as torch gives it. It returns a value, or a tuple or list as the operator does.
+
+    Args:
+        names: "linear" for all overloads, "add.Tensor" for one; other namespaces as "prims::name".
+    """
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            assert name not in table, f"{name} is translated twice"
+            table[name] = handler
+        return handler
+
+    return register
+
+
+def operator_name(target: torch._ops.OpOverload) -> str:
+    """Return "add" for aten::add.Tensor, "prims::add" in another namespace, the functional name of an in-place one."""
+    name: str = target._schema.name.removeprefix("aten::")
+    if target._schema.is_mutable:
+        if name.startswith("__i"):
+            return f"__{name[3:]}"
+        return name.removesuffix("_")
+    return name
+
+
+def find(target: Any) -> Handler | None:
+    """Return the translation of an operator; an in-place operator has that of its functional form."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    if target._schema.is_mutable and not _first_argument_only(target):
+        return None
+    name = operator_name(target)
+    return table.get(f"{name}.{target._overloadname}", table.get(name))
+
+
+def is_view(target: Any) -> bool:
+    """Whether the operator's result may share memory with an argument that it does not write."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return any(out.alias_info is not None and not out.alias_info.is_write for out in target._schema.returns)
+
+
+def _first_argument_only(target: torch._ops.OpOverload) -> bool:
+    arguments = target._schema.arguments
+    return not any(a.alias_info is not None and a.alias_info.is_write for a in arguments[1:])

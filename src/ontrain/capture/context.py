@@ -1,0 +1,184 @@
+"""The builder that translations work with: the graph's builder plus what torch knows about the current node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import fx
+
+from ontrain.capture.symbols import Sym, Symbols
+from ontrain.errors import CaptureError
+from ontrain.graph import Builder
+
+__all__ = ["AtenBuilder", "Size", "dtype_of", "to_array"]
+
+Size = int | Sym
+
+_DTYPES = {
+    torch.float32: ir.DataType.FLOAT,
+    torch.float64: ir.DataType.DOUBLE,
+    torch.float16: ir.DataType.FLOAT16,
+    torch.bfloat16: ir.DataType.BFLOAT16,
+    torch.int64: ir.DataType.INT64,
+    torch.int32: ir.DataType.INT32,
+    torch.int16: ir.DataType.INT16,
+    torch.int8: ir.DataType.INT8,
+    torch.uint8: ir.DataType.UINT8,
+    torch.bool: ir.DataType.BOOL,
+}
+
+
+def dtype_of(dtype: torch.dtype) -> ir.DataType:
+    """Return ONNX's name of a torch dtype.
+
+    Raises:
+        CaptureError: graphs have no such dtype.
+    """
+    if dtype not in _DTYPES:
+        raise CaptureError(f"{dtype} has no counterpart in a graph", way_out="use a real floating-point or integer dtype")
+    return _DTYPES[dtype]
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor's values as a numpy array of its own."""
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype is torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ir.DataType.BFLOAT16.numpy()).copy()
+    return plain.numpy().copy()
+
+
+class AtenBuilder(Builder):
+    """A `Builder` for one exported program; `node` is the FX node that is being translated."""
+
+    def __init__(self, graph: ir.Graph, symbols: Symbols) -> None:
+        super().__init__(graph)
+        self.symbols = symbols
+        self.node: fx.Node
+        self.trained: set[ir.Value] = set()
+        self.environment: dict[fx.Node, Any] = {}
+        self._memo: dict[Hashable, Any] = {}
+
+    def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
+        """Append a node, noting whether its outputs depend on a parameter."""
+        made = super().add(node, names)
+        if any(value in self.trained for value in node.inputs if value is not None):
+            self.trained.update(made if isinstance(made, tuple) else (made,))
+        return made
+
+    @property
+    def val(self) -> torch.Tensor:
+        """The result of the current node as torch sees it: a tensor without data (the first of several)."""
+        found = self.node.meta["val"]
+        return found[0] if isinstance(found, tuple | list) else found  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The dtype of the current node's result."""
+        return dtype_of(self.val.dtype)
+
+    @property
+    def shape(self) -> list[Size]:
+        """The shape of the current node's result."""
+        return self.shape_of_val(self.val)
+
+    def shape_of_val(self, val: torch.Tensor) -> list[Size]:
+        """Return the shape of a tensor without data, with sizes that vary under the user's names."""
+        return [self.symbols.convert(size) for size in val.shape]  # type: ignore[misc]
+
+    def argument(self, index: int, name: str = "") -> Any:
+        """Return an argument of the current node as torch sees it: data-less tensor, or plain value."""
+        found = self.node.args[index] if index < len(self.node.args) else self.node.kwargs.get(name)
+        return found.meta["val"] if isinstance(found, fx.Node) else found
+
+    def input_shape(self, index: int = 0) -> list[Size]:
+        """Return the shape of a tensor argument of the current node."""
+        return self.shape_of_val(self.argument(index))
+
+    def assign(self, target: Any, value: ir.Value) -> None:
+        """Let later readers of an FX node (a buffer, a tensor changed in place) see `value`."""
+        if isinstance(target, fx.Node):
+            self.environment[target] = value
+
+    def cast(self, value: Any, dtype: ir.DataType) -> Any:
+        """Return a value, number or size as a value of `dtype`."""
+        if isinstance(value, Sym):
+            value = self.scalar(value)
+        if isinstance(value, ir.Value):
+            return value if value.dtype == dtype else self.Cast(value, to=dtype)
+        return self.const(value, dtype)
+
+    def scalar(self, size: Size) -> ir.Value:
+        """Return a size as a 0-d int64 value."""
+        if not isinstance(size, Sym):
+            return self.const(np.array(size, np.int64))
+        made: ir.Value = self.Squeeze(self.symbols.emit(self, size), [0])
+        return made
+
+    def sizes(self, items: Sequence[Size]) -> Any:
+        """Return sizes as an operand: a list where all are numbers, else an int64 vector."""
+        if all(not isinstance(item, Sym) for item in items):
+            return [int(item) for item in items]  # type: ignore[arg-type]
+        key = ("sizes", tuple(items))
+        return self.memo(key, lambda: self._vector(items))
+
+    def _vector(self, items: Sequence[Size]) -> ir.Value:
+        parts: list[ir.Value] = []
+        run: list[int] = []
+        for item in (*items, None):
+            if isinstance(item, int):
+                run.append(int(item))
+                continue
+            if run:
+                parts.append(self.const(np.array(run, np.int64)))
+                run = []
+            if isinstance(item, Sym):
+                parts.append(self.symbols.emit(self, item))
+        made: ir.Value = parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
+        return made
+
+    def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what `make` made for this key, made once a graph."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def reshape(self, x: ir.Value, target: Sequence[Size], before: Sequence[Size]) -> ir.Value:
+        """Reshape x from the sizes `before` to `target`, with a constant target shape wherever one says it."""
+        if list(target) == list(before):
+            return x
+        varying = [i for i, size in enumerate(target) if isinstance(size, Sym)]
+        made: ir.Value
+        if any(size == 0 for size in target):
+            made = self.Reshape(x, self.sizes(target), allowzero=1)
+            return made
+        shape: list[Size] = list(target)
+        left = [i for i in varying if not (i < len(before) and before[i] == target[i])]
+        if len(left) <= 1:
+            shape = [0 if i in varying else size for i, size in enumerate(target)]
+            if left:
+                shape[left[0]] = -1
+        made = self.Reshape(x, self.sizes(shape))
+        return made
+
+    def expand(self, x: ir.Value, target: Sequence[Size], before: Sequence[Size]) -> ir.Value:
+        """Broadcast x from the sizes `before` to `target`; sizes that stay are asked for as 1."""
+        if list(target) == list(before):
+            return x
+        lead = len(target) - len(before)
+        wanted: list[Size] = [
+            1 if i >= lead and before[i - lead] == size else size for i, size in enumerate(target)
+        ]
+        made: ir.Value = self.Expand(x, self.sizes(wanted))
+        return made
+
+    def refuse(self, problem: str, reason: str, way_out: str) -> CaptureError:
+        """Return the error for an operator that is known but used in a way that has no translation."""
+        from ontrain.capture.source import source_line
+
+        return CaptureError(
+            problem, node=self.node.format_node(), source=source_line(self.node), reason=reason, way_out=way_out
+        )

@@ -1,0 +1,204 @@
+"""An exported program made ready for translation: one flat graph, no writes through views, known operators only."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from ontrain.capture.aten.registry import find, is_view, operator_name, table
+from ontrain.capture.source import source_line
+from ontrain.errors import CaptureError, nearest
+
+__all__ = ["canonical", "flat_graph", "is_ignored", "mutates", "prepare"]
+
+_SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
+                      "sym_constrain_range_for_size"})  # fmt: skip
+_HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_DETACH = torch.ops.aten.detach.default
+
+
+def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
+    """Return the program and its flat graph, decomposed no further than the table needs.
+
+    Raises:
+        CaptureError: an operator has neither a translation nor a decomposition into operators that have one.
+    """
+    _keep_no_grad(program.graph_module)
+    graph = flat_graph(program.graph_module)
+    if _missing(graph):
+        kept = torch.export.default_decompositions()
+        for target in [target for target in kept if find(target) is not None]:
+            kept.pop(target)
+        program = program.run_decompositions(kept)
+        graph = flat_graph(program.graph_module)
+    elif _writes_through_views(graph):
+        program = program.run_decompositions({})
+        graph = flat_graph(program.graph_module)
+        if _missing(graph):
+            return prepare(program)
+    missing = _missing(graph)
+    if missing:
+        raise _missing_error(missing[0])
+    return program, graph
+
+
+def is_ignored(node: fx.Node) -> bool:
+    """Whether a node only asserts what the trace found out."""
+    target = node.target
+    if target in (operator.eq, operator.ge, operator.le, torch._check):
+        return True
+    return isinstance(target, torch._ops.OpOverload) and operator_name(target) in _SKIPPED
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether a node writes to its first argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def canonical(node: fx.Node) -> fx.Node:
+    """Return the node whose tensor this is: an in-place operator's result is its first argument."""
+    while node.op == "call_function" and mutates(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _keep_no_grad(module: fx.GraphModule) -> None:
+    """Detach what leaves a no_grad block, in the block itself: inlining it, by us or by torch, loses the block."""
+    for node in list(module.graph.nodes):
+        for name in [a.target for a in node.all_input_nodes if a.op == "get_attr"]:
+            inner = getattr(module, str(name), None)
+            if not isinstance(inner, fx.GraphModule):
+                continue
+            _keep_no_grad(inner)
+            if _higher(node) == _HIGHER[0] and node.args[0] is False:
+                _detach_outputs(inner)
+
+
+def _detach_outputs(module: fx.GraphModule) -> None:
+    output = module.graph.output_node()
+
+    def detached(value: fx.Node) -> fx.Node:
+        val = value.meta.get("val")
+        if not isinstance(val, torch.Tensor) or not val.dtype.is_floating_point or value.target is _DETACH:
+            return value
+        with module.graph.inserting_before(output):
+            made = module.graph.call_function(_DETACH, (value,))
+        made.meta = dict(value.meta)
+        return made
+
+    output.args = fx.map_arg(output.args, detached)
+    module.recompile()
+
+
+def flat_graph(module: fx.GraphModule) -> fx.Graph:
+    """Return the module's graph with the bodies of no_grad and disabled-autocast blocks in place of their calls."""
+    flat = fx.Graph(module)
+    results = _inline(flat, module, None)
+    output = flat.output(results)
+    output.meta = dict(module.graph.output_node().meta)
+    return flat
+
+
+def _inline(flat: fx.Graph, module: fx.GraphModule, inputs: list[Any] | None) -> Any:
+    made: dict[fx.Node, Any] = {}
+    given = iter(inputs or ())
+
+    def renamed(value: Any) -> Any:
+        return fx.map_arg(value, lambda node: made[node])
+
+    for node in module.graph.nodes:
+        if node.op == "output":
+            return renamed(node.args[0])
+        if node.op == "placeholder" and inputs is not None:
+            made[node] = next(given)
+        elif node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), fx.GraphModule):
+            made[node] = getattr(module, str(node.target))
+        elif node.op == "get_attr":
+            made[node] = flat.create_node("get_attr", node.target, name=node.name)
+            made[node].meta = {**node.meta, "ontrain.constant": _attribute(module, str(node.target))}
+        elif (kind := _higher(node)) in _HIGHER:
+            made[node] = _call(flat, node, kind, [made[a] if isinstance(a, fx.Node) else a for a in node.args])
+        elif node.target is operator.getitem and isinstance(made.get(node.args[0]), tuple | list):  # type: ignore[arg-type]
+            made[node] = made[node.args[0]][node.args[1]]  # type: ignore[index]
+        else:
+            made[node] = flat.node_copy(node, renamed)
+    raise AssertionError("a graph without output")
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _call(flat: fx.Graph, node: fx.Node, kind: str, args: list[Any]) -> Any:
+    if kind == "wrap_with_autocast":
+        # (device_type, dtype, enabled, cache_enabled, body, *inputs)
+        if args[2]:
+            raise CaptureError(
+                "the module turns autocast on inside forward",
+                node=node.format_node(),
+                source=next((line for user in node.users if (line := source_line(user))), None),
+                reason="the casts are applied below the level at which the graph is captured",
+                way_out="take torch.autocast out of forward, or cast explicitly with .to()",
+            )
+        return _inline(flat, args[4], args[5:])
+    return _inline(flat, args[1], args[2:])
+
+
+def _higher(node: fx.Node) -> str:
+    target = node.target
+    return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else ""
+
+
+def _writes_through_views(graph: fx.Graph) -> bool:
+    """Whether some in-place operator's effect is seen under another name, so that renaming its result is not enough."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    roots: dict[fx.Node, fx.Node] = {}
+    family: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        same = node.op == "call_function" and (mutates(node) or is_view(node.target) or node.target is operator.getitem)
+        first = node.args[0] if node.args else None
+        roots[node] = roots[first] if same and isinstance(first, fx.Node) else node
+        family.setdefault(roots[node], []).append(node)
+    for node in graph.nodes:
+        if node.op != "call_function" or not mutates(node):
+            continue
+        target = node.args[0]
+        if not isinstance(target, fx.Node):
+            return True
+        if roots[target].op == "placeholder" and canonical(target) is not roots[target]:
+            return True
+        for other in family[roots[target]]:
+            later = any(order[user] > order[node] for user in other.users)
+            if later and canonical(other) is not canonical(target) and order[other] < order[node]:
+                return True
+    return False
+
+
+def _missing(graph: fx.Graph) -> list[fx.Node]:
+    found = []
+    for node in graph.nodes:
+        if node.op != "call_function" or is_ignored(node) or node.target is operator.getitem:
+            continue
+        if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
+            continue
+        if find(node.target) is None:
+            found.append(node)
+    return found
+
+
+def _missing_error(node: fx.Node) -> CaptureError:
+    name = str(node.target)
+    known = nearest(name.removeprefix("aten."), table)
+    return CaptureError(
+        f"operator {name} has no translation",
+        node=node.format_node(),
+        source=source_line(node),
+        reason=f"it is not in ontrain's table of {len(table)} operators, and torch does not decompose it into any there",
+        way_out=f"register one with ontrain.capture.aten, or write the line with other operators (near: {known})",
+    )

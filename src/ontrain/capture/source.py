@@ -1,0 +1,58 @@
+"""The line of the user's model behind a graph node or an exception."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from types import TracebackType
+
+import torch
+from torch import fx
+
+__all__ = ["module_of", "source_line", "user_frame"]
+
+_OURS = os.path.dirname(os.path.abspath(__file__))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_PYTHON = os.path.dirname(os.path.abspath(os.__file__))
+_PACKAGES = f"{os.sep}site-packages{os.sep}"
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s*(?P<code>[^\n]+))?')
+
+
+def _foreign(file: str) -> bool:
+    """Whether a frame is the user's or a model library's, not torch's and not ours."""
+    return not file.startswith((_OURS, _TORCH, "<")) and (_PACKAGES in file or not file.startswith(_PYTHON))
+
+
+def source_line(node: fx.Node) -> str | None:
+    """Return "file.py:12: code" for the innermost frame outside torch that made the node, or None."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return None
+    frames = [match for match in _FRAME.finditer(trace) if _foreign(match["file"])]
+    return _text(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"]) if frames else None
+
+
+def user_frame(trace: TracebackType | None) -> str | None:
+    """Return "file.py:12: code" for the innermost frame of a traceback that lies outside torch and ontrain.
+
+    Frames below the module's `forward` only: the caller of the capture is no part of the model.
+    """
+    frames = traceback.extract_tb(trace)
+    start = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_OURS)), 0)
+    found = [frame for frame in frames[start:] if _foreign(frame.filename)]
+    return _text(found[-1].filename, found[-1].lineno or 0, found[-1].line) if found else None
+
+
+def _text(file: str, line: int, code: str | None) -> str:
+    name = file.split(_PACKAGES)[-1] if _PACKAGES in file else os.path.basename(file)
+    return f"{name}:{line}: {code.strip()}" if code else f"{name}:{line}"
+
+
+def module_of(node: fx.Node, prefix: str) -> str | None:
+    """Return the path of the innermost submodule that made the node, "encoder.layers.0"; None for the root."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return None
+    path: str = list(stack.values())[-1][0]
+    return path.removeprefix(prefix).removeprefix(".") or None

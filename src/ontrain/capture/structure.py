@@ -1,0 +1,218 @@
+"""Nested arguments and results taken apart into tensors and put together again."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ontrain.errors import CaptureError, InputError
+
+__all__ = ["CallSpec", "Spec", "bind", "call", "check_plain", "flatten", "leaf_paths", "unflatten"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The structure of a nested value: `kind` is "tensor", "plain", or how `children` are held together."""
+
+    kind: str
+    children: tuple[Spec, ...] = ()
+    keys: tuple[Any, ...] = ()
+    type: type | None = None
+    value: Any = None
+
+    def tensors(self) -> int:
+        """Return the number of tensors in the structure."""
+        return 1 if self.kind == "tensor" else sum(child.tensors() for child in self.children)
+
+
+def flatten(value: Any) -> tuple[list[torch.Tensor], Spec]:
+    """Return the tensors in a nested value, in order, and its structure."""
+    if isinstance(value, torch.Tensor):
+        return [value], Spec("tensor")
+    if isinstance(value, Mapping):
+        return _group("mapping", type(value), list(value.keys()), list(value.values()))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _group("namedtuple", type(value), list(value._fields), list(value))
+    if isinstance(value, tuple | list):
+        return _group("sequence", type(value), list(range(len(value))), list(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return _group("dataclass", type(value), names, [getattr(value, name) for name in names])
+    return [], Spec("plain", type=type(value), value=value)
+
+
+def _group(kind: str, made: type, keys: Sequence[Any], values: Sequence[Any]) -> tuple[list[torch.Tensor], Spec]:
+    parts = [flatten(value) for value in values]
+    tensors = [tensor for found, _ in parts for tensor in found]
+    return tensors, Spec(kind, tuple(spec for _, spec in parts), tuple(keys), made)
+
+
+def unflatten(spec: Spec, tensors: Sequence[Any]) -> Any:
+    """Return the nested value with these leaves in place of its tensors; plain leaves are those of the capture."""
+    return _build(spec, iter(tensors))
+
+
+def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
+    if spec.kind == "tensor":
+        return next(leaves)
+    if spec.kind == "plain":
+        return spec.value
+    values = [_build(child, leaves) for child in spec.children]
+    made: Any = spec.type
+    if spec.kind == "namedtuple":
+        return made(*values)
+    if spec.kind == "sequence":
+        return made(values)
+    named = dict(zip(spec.keys, values, strict=True))
+    if spec.kind == "dataclass":
+        return _dataclass(made, named)
+    # transformers' ModelOutput is a dict whose constructor takes fields; a defaultdict's takes a factory.
+    if dataclasses.is_dataclass(made):
+        return made(**named)
+    if made is dict:
+        return named
+    result = made()
+    result.update(named)
+    return result
+
+
+def _dataclass(made: Any, named: dict[str, Any]) -> Any:
+    initialised = {field.name for field in dataclasses.fields(made) if field.init}
+    result = made(**{name: value for name, value in named.items() if name in initialised})
+    for name in named.keys() - initialised:
+        object.__setattr__(result, name, named[name])
+    return result
+
+
+def leaf_paths(spec: Spec, name: str = "") -> list[str]:
+    """Return for each tensor its path, "batch.0.mask"; a lone tensor's path is `name`."""
+    if spec.kind == "tensor":
+        return [name]
+    inner = zip(spec.keys, spec.children, strict=True) if spec.kind != "plain" else ()
+    return [path for key, child in inner for path in leaf_paths(child, f"{name}.{key}" if name else str(key))]
+
+
+def check_plain(spec: Spec, name: str = "output") -> None:
+    """Refuse an output leaf that is neither tensor nor plain Python value, for it may hide tensors.
+
+    Raises:
+        CaptureError: names the leaf and its type.
+    """
+    if spec.kind == "plain" and not isinstance(spec.value, _PLAIN):
+        cached = "Cache" in type(spec.value).__name__
+        raise CaptureError(
+            f"the module returns a {type(spec.value).__name__} at {name}, which is no tensor",
+            reason="a graph returns tensors; an opaque object may hold some that would go stale",
+            way_out="call the model with use_cache=False" if cached else "return tensors, tuples, dicts or dataclasses",
+        )
+    for key, child in zip(spec.keys, spec.children, strict=False):
+        check_plain(child, f"{name}.{key}")
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """How a module was called: for each argument of `forward`, by name, the structure of its value."""
+
+    signature: inspect.Signature
+    arguments: tuple[tuple[str, Spec], ...]
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """Return the tensors of a later call in the order of the captured one.
+
+        Raises:
+            InputError: the call has other arguments, another structure, or another plain value than the captured one.
+        """
+        given = bind(self.signature, args, kwargs or {})
+        tensors: list[torch.Tensor] = []
+        for name, spec in self.arguments:
+            found, now = flatten(given.pop(name) if name in given else self._default(name))
+            _compare(name, spec, now)
+            tensors += found
+        for name, value in given.items():
+            parameter = self.signature.parameters.get(name)
+            if parameter is None or not _same(parameter.default, value):
+                raise InputError(
+                    f"argument {name!r} was not given when the module was captured",
+                    reason="the graph was made for the arguments of the first call",
+                    way_out=f"leave {name!r} out, or capture the module again with it",
+                )
+        return tensors
+
+    def _default(self, name: str) -> Any:
+        parameter = self.signature.parameters.get(name)
+        if parameter is None or parameter.default is inspect.Parameter.empty:
+            raise InputError(
+                f"argument {name!r} is missing",
+                reason="the graph was made for a call that has it",
+                way_out=f"give {name!r}, or capture the module again without it",
+            )
+        return parameter.default
+
+
+def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by parameter name, in the order they are written in the call.
+
+    Raises:
+        InputError: the arguments do not fit the signature.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputError(f"the arguments do not fit forward{signature}: {error}", way_out="mend the call") from error
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            named.update(value)
+        else:
+            named[name] = value
+    written = [name for name in kwargs if name in named]
+    return {name: named[name] for name in (*(n for n in named if n not in kwargs), *written)}
+
+
+def call(function: Callable[..., Any], signature: inspect.Signature, named: Mapping[str, Any]) -> Any:
+    """Call `function` with arguments by parameter name."""
+    args: list[Any] = []
+    kwargs = dict(named)
+    for name, parameter in signature.parameters.items():
+        if name not in kwargs:
+            continue
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            args.append(kwargs.pop(name))
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            before = list(signature.parameters)[: list(signature.parameters).index(name)]
+            args = [*args, *(kwargs.pop(n) for n in before if n in kwargs), *kwargs.pop(name)]
+    return function(*args, **kwargs)
+
+
+def _compare(name: str, then: Spec, now: Spec) -> None:
+    if then.kind != now.kind or then.keys != now.keys:
+        raise InputError(
+            f"argument {name!r} is {_word(now)} where the captured call has {_word(then)}",
+            reason="the graph was made for the structure of the first call",
+            way_out="give the same structure, or capture the module again",
+        )
+    if then.kind == "plain" and not _same(then.value, now.value):
+        raise InputError(
+            f"argument {name!r} is {now.value!r} where the captured call has {then.value!r}",
+            reason="values that are no tensors are baked into the graph",
+            way_out="give the same value, or capture the module again",
+        )
+    for key, a, b in zip(then.keys, then.children, now.children, strict=True):
+        _compare(f"{name}.{key}", a, b)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and bool(a == b))
+
+
+def _word(spec: Spec) -> str:
+    if spec.kind == "tensor":
+        return "a tensor"
+    return repr(spec.value) if spec.kind == "plain" else f"a {spec.type.__name__} of {list(spec.keys)}"  # type: ignore[union-attr]

@@ -1,0 +1,268 @@
+"""The walk over an exported program that makes the graph: inputs by role, nodes by the table, outputs by name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ontrain.capture.aten import find
+from ontrain.capture.context import AtenBuilder, dtype_of, to_array
+from ontrain.capture.program import canonical, is_ignored, mutates, prepare
+from ontrain.capture.source import module_of, source_line
+from ontrain.capture.symbols import Symbols
+from ontrain.errors import CaptureError, GraphError
+from ontrain.graph import Role, annotate, live_nodes, new_model, set_role, set_updates, shape_text, verify
+
+__all__ = ["REQUIRES_GRAD", "Names", "translate"]
+
+REQUIRES_GRAD = "ontrain.requires_grad"
+"""Metadata key of a parameter input that is frozen; its value is then "0"."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the caller wants things to be called, and the module's own names for its state.
+
+    Attributes:
+        inputs: a name for each tensor input, in order.
+        outputs: names of the first tensor outputs.
+        dynamic: for each tensor input its varying dimensions, {axis: name}.
+        prefix: what the program puts before the module's own parameter names.
+        first: the first name of each parameter and buffer, by any of its names.
+        order: all first names, in the module's order.
+        frozen: parameters that want no gradient.
+    """
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    dynamic: Sequence[Mapping[int, str]]
+    prefix: str
+    first: Mapping[str, str]
+    order: Sequence[str]
+    frozen: frozenset[str]
+
+
+def translate(program: ExportedProgram, names: Names) -> tuple[ir.Model, list[str]]:
+    """Return the model of an exported program, and a message for each dimension that could not stay symbolic.
+
+    Raises:
+        CaptureError: an operator, or one use of it, has no translation.
+    """
+    program, graph = prepare(program)
+    walk = _Walk(program, graph, names)
+    walk.run()
+    walk.finish()
+    verify(walk.model, after="capture")
+    return walk.model, walk.specialised
+
+
+class _Walk:
+    def __init__(self, program: ExportedProgram, graph: fx.Graph, names: Names) -> None:
+        self.program, self.graph, self.names = program, graph, names
+        self.symbols = Symbols()
+        self.specialised: list[str] = []
+        self.buffers: dict[fx.Node, str] = {}
+        self.parameters: dict[fx.Node, str] = {}
+        constants: dict[fx.Node, torch.Tensor] = {}
+        values = self._inputs(constants)
+        self.model = new_model([*dict.fromkeys(values.values())], "captured")
+        self.op = AtenBuilder(self.model.graph, self.symbols)
+        self.op.environment.update(values)
+        self.op.trained.update(values[node] for node in self.parameters if node in values)
+        for node, tensor in constants.items():
+            self.op.environment[node] = self.op.const(to_array(tensor))
+
+    def _inputs(self, constants: dict[fx.Node, torch.Tensor]) -> dict[fx.Node, ir.Value]:
+        """Make the graph inputs: the user's, then parameters, then buffers, each in the module's order."""
+        names, program = self.names, self.program
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        users: dict[fx.Node, ir.Value] = {}
+        state: dict[str, list[fx.Node]] = {}
+        roles: dict[str, Role] = {}
+        for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                if isinstance(node.meta.get("val"), torch.Tensor):
+                    users[node] = self._user_input(node, len(users))
+                continue
+            target = str(spec.target)
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+                name = names.first[target.removeprefix(names.prefix)]
+                state.setdefault(name, []).append(node)
+                is_parameter = spec.kind is InputKind.PARAMETER
+                roles[name] = Role.PARAMETER if is_parameter else Role.BUFFER
+                (self.parameters if is_parameter else self.buffers)[node] = name
+            elif spec.kind is InputKind.CONSTANT_TENSOR:
+                constants[node] = program.constants[target]
+            else:
+                raise CaptureError(f"the program takes a {spec.kind.name.lower()}, which no graph can hold")
+        values = dict(users)
+        for role in (Role.PARAMETER, Role.BUFFER):
+            for name in names.order:
+                if roles.get(name) is role:
+                    value = self._state_input(name, role, state[name][0])
+                    values.update((node, value) for node in state[name])
+        return values
+
+    def _user_input(self, node: fx.Node, index: int) -> ir.Value:
+        name, val = self.names.inputs[index], node.meta["val"]
+        wanted = self.names.dynamic[index]
+        for axis, size in enumerate(val.shape):
+            wish = wanted.get(axis)
+            if wish is None:
+                continue
+            if not isinstance(size, torch.SymInt) or isinstance(self.symbols.convert(size), int):
+                self.specialised.append(f"dimension {axis} ({wish!r}) of input {name!r} is fixed to {size} by the model")
+            elif (found := self.symbols.name(size, wish)) != wish:
+                self.specialised.append(f"dimension {axis} ({wish!r}) of input {name!r} is tied to {found!r} by the model")
+        value = _value(name, val.dtype, self.symbols.dims(val.shape))
+        for axis, size in enumerate(val.shape):
+            if isinstance(size, torch.SymInt):
+                self.symbols.locate(size, value, axis)
+        return set_role(value, Role.INPUT)
+
+    def _state_input(self, name: str, role: Role, node: fx.Node) -> ir.Value:
+        value = _value(name, node.meta["val"].dtype, [int(size) for size in node.meta["val"].shape])
+        if name in self.names.frozen:
+            value.metadata_props[REQUIRES_GRAD] = "0"
+        return set_role(value, role)
+
+    def run(self) -> None:
+        """Translate every call in order."""
+        with self.op.arithmetic():
+            for node in self.graph.nodes:
+                if node.op == "call_function" and not is_ignored(node):
+                    self._translate(node)
+                elif node.op == "get_attr":
+                    self.op.environment[node] = self.op.const(to_array(node.meta["ontrain.constant"]))
+
+    def _translate(self, node: fx.Node) -> None:
+        op, val = self.op, node.meta.get("val")
+        if not isinstance(val, torch.Tensor | tuple | list):
+            if val is not None:
+                op.environment[node] = self.symbols.convert(val)
+            return
+        if node.target is operator.getitem:
+            op.environment[node] = self._read(node.args[0])[node.args[1]]
+            return
+        handler = find(node.target)
+        assert handler is not None, node.target
+        op.node, start = node, len(op.nodes)
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED}
+        try:
+            result = handler(op, *args, **kwargs)
+        except (GraphError, AssertionError, TypeError, IndexError) as error:
+            raise op.refuse(
+                f"the translation of {node.target} does not fit this call",
+                f"{type(error).__name__}: {error}",
+                "write the line with other operators, and please report this one",
+            ) from error
+        line, module = source_line(node), module_of(node, self.names.prefix)
+        for made in op.nodes[start:]:
+            annotate(made, line, module)
+        self._state_types(node, result, val)
+        if mutates(node):
+            self._write(canonical(node), result)
+        else:
+            op.environment[node] = result
+
+    def _write(self, target: fx.Node, result: ir.Value) -> None:
+        self.op.environment[target] = result
+        if target in self.parameters:
+            raise self.op.refuse(
+                f"forward writes to parameter {self.parameters[target]!r}",
+                "parameters change in the optimizer only",
+                "register it as a buffer, or change it outside of forward",
+            )
+
+    def _read(self, node: Any) -> Any:
+        return self.op.environment[canonical(node)]
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return self._read(value)
+        if isinstance(value, list | tuple):
+            return [self._argument(item) for item in value]
+        return value
+
+    def _state_types(self, node: fx.Node, result: Any, val: Any) -> None:
+        """Give results the shapes that torch found, under the user's names."""
+        pairs = zip(result, val, strict=False) if isinstance(result, tuple | list) else [(result, val)]
+        for value, seen in pairs:
+            if not isinstance(value, ir.Value) or not isinstance(seen, torch.Tensor):
+                continue
+            dtype, shape = dtype_of(seen.dtype), self.symbols.dims(seen.shape)
+            known = value.shape
+            fits = value.dtype in (None, dtype) and (known is None or len(known) == len(shape)) and (
+                known is None
+                or all(a == b for a, b in zip(known, shape, strict=True) if isinstance(a, int) and isinstance(b, int))
+            )
+            if not fits:
+                raise self.op.refuse(
+                    f"the translation of {node.target} made {shape_text(value)} where torch has {dtype}{shape}",
+                    "the operator's translation is wrong for these arguments",
+                    "write the line with other operators, and please report this one",
+                )
+            if value.producer() is not None:
+                value.dtype, value.shape = dtype, ir.Shape(shape)
+
+    def finish(self) -> None:
+        """Name the outputs, append the new values of buffers, drop what nothing reads."""
+        graph = self.model.graph
+        results = list(self.graph.output_node().args[0])  # type: ignore[arg-type]
+        count = 0
+        updates: dict[str, ir.Value] = {}
+        for node, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind is OutputKind.USER_OUTPUT:
+                names = self.names.outputs
+                self._output(self._read(node), names[count] if count < len(names) else f"output_{count}")
+                count += 1
+            elif spec.kind is OutputKind.BUFFER_MUTATION:
+                updates[self.names.first[str(spec.target).removeprefix(self.names.prefix)]] = self._read(node)
+        inputs = {value.name: value for value in graph.inputs}
+        for node, name in self.buffers.items():
+            if self.op.environment[node] is not inputs[name]:
+                updates[name] = self.op.environment[node]
+        for name in self.names.order:
+            if name in updates and updates[name] is not inputs[name]:
+                set_updates(self._output(updates[name], f"{name}.next"), name)
+        self._prune()
+
+    def _output(self, value: Any, name: str) -> ir.Value:
+        """Append a graph output; an input, a constant or a value that is an output already gets a name of its own."""
+        graph = self.model.graph
+        value = value if isinstance(value, ir.Value) else self.op.scalar(value)
+        if value.producer() is None or any(value is done for done in graph.outputs):
+            node = ir.Node("", "Identity", [value], num_outputs=1)
+            node.outputs[0].dtype, node.outputs[0].shape = value.dtype, value.shape
+            graph.append(node)
+            value = node.outputs[0]
+        value.name = self.op.fresh(name)
+        graph.outputs.append(value)
+        return value
+
+    def _prune(self) -> None:
+        graph = self.model.graph
+        live = set(live_nodes(graph))
+        graph.remove([node for node in graph if node not in live], safe=False)
+        used = {value for node in graph for value in node.inputs if value is not None}
+        for value in [v for v in graph.inputs if v not in used]:
+            if value.metadata_props["ontrain.role"] != Role.INPUT:
+                graph.inputs.remove(value)
+        for name in [name for name, value in graph.initializers.items() if value not in used]:
+            del graph.initializers[name]
+
+
+_DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+def _value(name: str, dtype: torch.dtype, shape: Sequence[int | str]) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(dtype_of(dtype)), shape=ir.Shape(shape))

@@ -1,0 +1,211 @@
+"""The graph of a training step: forward, loss, backward, accumulation, clipping and update in one model."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ontrain.autodiff import differentiate
+from ontrain.errors import GradientError, GraphError, OptionError, nearest
+from ontrain.graph import Builder, Role, by_role, dims, rebuild, set_role, set_updates, static_dims
+from ontrain.optim.loss import loss_weight
+from ontrain.optim.spec import OptimizerSpec
+
+__all__ = ["HYPER", "StepKind", "build_step"]
+
+HYPER = ("learning_rate", "step", "loss_scale", "loss_denominator")
+"""Inputs that every step graph has, 0-d float32, role HYPER. `step` is the number of the update, from 1;
+`loss_denominator` is how many labels the whole batch has over all micro-batches and ranks, 0 where nobody counted."""
+
+_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_'s
+
+
+class StepKind(enum.StrEnum):
+    """What a step graph does with the gradient."""
+
+    UPDATE = "update"  # one micro-batch is the batch
+    ACCUMULATE = "accumulate"  # add to the accumulators, nothing else
+    ACCUMULATE_UPDATE = "accumulate_update"  # the last micro-batch: add, then update
+
+
+@dataclass
+class _Step:
+    """What the stages of building a step share."""
+
+    op: Builder
+    hyper: Mapping[str, ir.Value]
+    optimizer: OptimizerSpec
+    grads: dict[ir.Value, ir.Value]
+    """Parameters on which the loss depends, and their gradients."""
+
+    def input(self, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
+        return _add_input(self.op, name, dtype, shape, role)
+
+    def state(self, name: str, param: ir.Value) -> ir.Value:
+        """Add a resident input of the parameter's shape, in float32 at least."""
+        return self.input(name, _state_dtype(param), static_dims(param), Role.STATE)
+
+    def output(self, value: ir.Value, name: str) -> ir.Value:
+        if self.op.fresh(name) != name:
+            raise GraphError(f"the model has a value named {name!r} already", way_out="rename it: the step needs it")
+        value.name = name
+        self.op.graph.outputs.append(value)
+        return value
+
+    def update(self, value: ir.Value, name: str) -> None:
+        """Make `value` the next value of the resident input `name`."""
+        set_updates(self.output(value, f"{name}.next"), name)
+
+
+def build_step(
+    model: ir.Model,
+    loss: str,
+    optimizer: OptimizerSpec,
+    *,
+    trainable: Iterable[str],
+    kind: StepKind = StepKind.UPDATE,
+    max_norm: float | None = None,
+    skip_nonfinite: bool = False,
+) -> ir.Model:
+    """Return a new model that makes one training step; resident inputs have an output that updates them.
+
+    Beside the model's own outputs it gives `{name}.next` for each parameter or state it changes, and with an update
+    `grad_norm` (0-d float32, of the gradient before clipping and without loss scale) and `all_finite` (0-d bool).
+    Moments are inputs `{param}.exp_avg` and the like, accumulators `{param}.grad_acc` and `loss_weight_acc`, all of
+    role STATE and zero at first. The step graph does not reset accumulators: whoever keeps them does after
+    ACCUMULATE_UPDATE. The loss is normalised by labels over all micro-batches, not by their number, see
+    `ontrain.optim.loss.loss_weight`. A parameter on which the loss does not depend is left alone, as by torch.
+
+    Args:
+        model: forward graph with concrete shapes and roles; left untouched.
+        loss: name of the output that is the loss, of one element.
+        optimizer: algorithm and hyper-parameters.
+        trainable: names of the parameters to train.
+        kind: what to do with the gradient.
+        max_norm: clip the gradient to this norm, as torch.nn.utils.clip_grad_norm_; None leaves it.
+        skip_nonfinite: keep parameters and state as they are where the gradient is NaN or infinite.
+
+    Raises:
+        OptionError: unknown loss or parameter, or `max_norm` not positive.
+        GraphError: the model uses a name that the step needs.
+        GradientError: the loss depends on none of the parameters, or an operator has no gradient.
+    """
+    if max_norm is not None and not max_norm > 0:
+        raise OptionError(f"max_norm is {max_norm}", way_out="use a positive norm, or None for no clipping")
+    kind, made = StepKind(kind), rebuild(model)
+    graph, op = made.graph, Builder(made.graph)
+    wanted = _trainable(graph, trainable, optimizer)
+    value = _loss(graph, loss)
+    hyper = {name: _add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER) for name in HYPER}
+    with op.arithmetic():
+        weight = loss_weight(op, graph, value)
+        seed = _seed(op, kind, hyper, weight)
+    seed = op.Cast(seed, to=value.dtype)
+    seed = op.Reshape(seed, list(static_dims(value))) if dims(value) else seed
+    grads = differentiate(op, [(value, seed)], wanted)
+    step = _Step(op, hyper, optimizer, {p: g for p, g in zip(wanted, grads, strict=True) if g is not None})
+    if not step.grads:
+        raise GradientError(
+            f"the loss {loss!r} depends on none of the {len(wanted)} trainable parameters",
+            way_out="check that the output named as loss is computed from the parameters, and that not all are frozen",
+        )
+    with op.arithmetic():
+        total = _accumulate(step, weight, kind) if kind is not StepKind.UPDATE else None
+        if kind is not StepKind.ACCUMULATE:
+            scale = hyper["loss_scale"] if total is None else hyper["loss_scale"] * total
+            _clip_and_update(step, op.Reciprocal(scale), max_norm, skip_nonfinite)
+    return made
+
+
+def _seed(op: Builder, kind: StepKind, hyper: Mapping[str, ir.Value], weight: ir.Value) -> ir.Value:
+    """The adjoint of the loss; accumulated gradients are sums over labels until the update divides them."""
+    scale, denominator = hyper["loss_scale"], hyper["loss_denominator"]
+    if kind is StepKind.UPDATE:
+        known = op.Greater(denominator, 0.0)
+        weight = op.Where(known, op.Div(weight, op.Where(known, denominator, 1.0)), 1.0)
+    seed: ir.Value = op.Mul(scale, weight)
+    return seed
+
+
+def _accumulate(step: _Step, weight: ir.Value, kind: StepKind) -> ir.Value | None:
+    """Add to the accumulators; for an update return the number of labels to divide the sums by, else the new sums."""
+    op = step.op
+    before = {p: step.state(f"{p.name}.grad_acc", p) for p in step.grads}
+    weight_before = step.input("loss_weight_acc", ir.DataType.FLOAT, [], Role.STATE)
+    for param, acc in before.items():
+        step.grads[param] = op.Add(acc, op.Cast(step.grads[param], to=acc.dtype))
+    labels = op.Add(weight_before, weight)
+    if kind is StepKind.ACCUMULATE:
+        for param, acc in before.items():
+            step.update(step.grads[param], acc.name or "")
+        step.update(labels, "loss_weight_acc")
+        return None
+    counted = step.hyper["loss_denominator"]
+    total = op.Where(op.Greater(counted, 0.0), counted, labels)
+    # No label anywhere: the sums are zero, and so shall the gradient be, as in eager PyTorch.
+    divisor: ir.Value = op.Where(op.Greater(total, 0.0), total, 1.0)
+    return divisor
+
+
+def _clip_and_update(step: _Step, scale: ir.Value, max_norm: float | None, skip_nonfinite: bool) -> None:
+    """Append norm, clipping and, after everything else, the updates, so that they may run in place."""
+    op = step.op
+    norm = op.Mul(op.composite("GlobalNorm", *step.grads.values()), scale)
+    finite = op.Not(op.Or(op.IsNaN(norm), op.IsInf(norm)))
+    if max_norm is not None:
+        scale = op.Mul(scale, op.Min(op.Div(max_norm, op.Add(norm, _EPSILON)), 1.0))
+    step.output(norm, "grad_norm")
+    step.output(finite, "all_finite")
+    states = {p: [step.state(name, p) for name in step.optimizer.state_names(p.name or "")] for p in step.grads}
+    for param, grad in step.grads.items():
+        olds = [param, *states[param]]
+        news = _updated(step, param, grad, states[param], scale)
+        for old, new in zip(olds, news, strict=True):
+            step.update(op.Where(finite, new, old) if skip_nonfinite else new, old.name or "")
+
+
+def _updated(
+    step: _Step, param: ir.Value, grad: ir.Value, states: Sequence[ir.Value], scale: ir.Value
+) -> tuple[ir.Value, ...]:
+    """Append the update function of one parameter; the new parameter and states."""
+    spec, lr, count = step.optimizer, step.hyper["learning_rate"], step.hyper["step"]
+    operands = [param, grad, *states, lr, count, scale]
+    if spec.algorithm == "SGD":
+        operands = [param, grad, lr, scale, *states, count] if states else [param, grad, lr, scale]
+    attributes = spec.attributes_for(param.name or "")
+    made = step.op.composite(spec.algorithm, *operands, outputs=1 + len(states), **attributes)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _trainable(graph: ir.Graph, names: Iterable[str], optimizer: OptimizerSpec) -> list[ir.Value]:
+    known = {v.name or "": v for v in by_role(graph, Role.PARAMETER)}
+    optimizer.check_parameters(known)
+    names = set(names)
+    for name in sorted(names - set(known)):
+        raise OptionError(f"the model has no parameter {name!r}", way_out=f"nearest: {nearest(name, known)}")
+    return [value for name, value in known.items() if name in names]
+
+
+def _loss(graph: ir.Graph, name: str) -> ir.Value:
+    outputs = {v.name or "": v for v in graph.outputs}
+    if name not in outputs:
+        raise OptionError(f"the model has no output {name!r}", way_out=f"nearest: {nearest(name, outputs)}")
+    shape = static_dims(outputs[name])
+    if any(d != 1 for d in shape):
+        raise GraphError(f"the loss {name!r} has shape {list(shape)}", way_out="reduce it to one element")
+    return outputs[name]
+
+
+def _add_input(op: Builder, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
+    if op.fresh(name) != name:
+        raise GraphError(f"the model has a value named {name!r} already", way_out="rename it: the step needs the name")
+    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
+    op.graph.inputs.append(set_role(value, role))
+    return value
+
+
+def _state_dtype(param: ir.Value) -> ir.DataType:
+    return ir.DataType.DOUBLE if param.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT

@@ -1,0 +1,54 @@
+"""Equal computations done once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import Builder
+from ontrain.passes.infra import RewritePass
+
+__all__ = ["ShareCommonSubexpressions"]
+
+_RANDOM = frozenset({"Dropout", "Attention", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
+                     "Bernoulli", "Multinomial"})  # fmt: skip
+
+
+class ShareCommonSubexpressions(RewritePass):
+    """Let two nodes with the same operator, attributes and inputs be one.
+
+        f(x), f(x)   →   y = f(x); y, y
+
+    Equal because operators are functions of their inputs; those that draw random numbers are left alone.
+    """
+
+    def begin(self, graph: ir.Graph) -> None:
+        """Forget the graph before."""
+        self._seen: dict[Hashable, list[ir.Value | None]] = {}
+
+    def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        """Return the outputs of the equal node, if there was one."""
+        if node.op_type in _RANDOM:
+            return None
+        key = (
+            node.domain,
+            node.op_type,
+            len(node.outputs),
+            tuple(id(v) for v in inputs),
+            tuple(sorted((name, _plain(attr.value)) for name, attr in node.attributes.items())),
+        )
+        if key in self._seen:
+            return self._seen[key]
+        copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs))
+        made = op.add(copy, [v.name for v in node.outputs])
+        self._seen[key] = list(made) if isinstance(made, tuple) else [made]
+        return self._seen[key]
+
+
+def _plain(value: object) -> Hashable:
+    if isinstance(value, ir.TensorProtocol):
+        array = np.asarray(value.numpy())
+        return (array.dtype.str, array.shape, array.tobytes())
+    return tuple(value) if isinstance(value, list) else value  # type: ignore[return-value]

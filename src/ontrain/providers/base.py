@@ -1,0 +1,101 @@
+"""The contract between sessions and execution providers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import onnx_ir as ir
+
+__all__ = ["Executable", "ExecutionProvider", "OperatorTime", "State", "StateSpec"]
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """A tensor that stays with the session: a parameter, buffer, moment or gradient accumulator.
+
+    Attributes:
+        name: name of the graph input it is bound to.
+        shape, dtype: of the tensor.
+        kind: tensors of one kind, group and dtype may share a flat buffer, in the order given.
+        group: index of the optimizer group.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: ir.DataType
+    kind: str
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """Time that one run spent in an operator."""
+
+    operator: str
+    calls: int
+    milliseconds: float
+
+
+@runtime_checkable
+class State(Protocol):
+    """Resident tensors by name, in the provider's own array type. Assignment copies the value in."""
+
+    def __getitem__(self, name: str) -> Any: ...
+    def __setitem__(self, name: str, value: Any) -> None: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __contains__(self, name: object) -> bool: ...
+    def nbytes(self) -> int:
+        """Bytes that all tensors take together."""
+        ...
+
+
+class Executable(Protocol):
+    """A compiled graph for one signature."""
+
+    def run(
+        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, Any]:
+        """Run once.
+
+        Args:
+            feeds: the inputs that are not resident, by name.
+            rng: seed and offset of the random stream; equal pairs give equal dropout masks.
+            guard: name of a bool output; where it comes out false, no parameter or moment is updated.
+
+        Returns:
+            The outputs that update no state, by name; updates have been written to the state.
+        """
+        ...
+
+    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+        """Run once, timing each operator; the slowest comes first."""
+        ...
+
+    @property
+    def planned_bytes(self) -> int:
+        """Bytes of working memory beside the state."""
+        ...
+
+
+class ExecutionProvider(Protocol):
+    """Something that runs graphs."""
+
+    name: str
+
+    def supports(self, node: ir.Node) -> str | None:
+        """Return None if the provider can run the node, else the reason why not."""
+        ...
+
+    def create_state(self, specs: Sequence[StateSpec]) -> State:
+        """Allocate resident tensors, filled with zeros."""
+        ...
+
+    def compile(self, model: ir.Model, state: State) -> Executable:
+        """Compile a graph whose shapes are all concrete; resident inputs are found in `state` by name.
+
+        Raises:
+            ProviderError: a node is not supported; names the node, its source line and the reason.
+        """
+        ...

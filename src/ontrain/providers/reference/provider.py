@@ -1,0 +1,128 @@
+"""`ReferenceExecutionProvider`: bodies inlined, run by `onnx.reference`, state held in numpy arrays."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops import load_op
+
+from ontrain.errors import ProviderError
+from ontrain.functions import inline_all, lookup
+from ontrain.graph import OPSET, role_of, source_of, updates_of
+from ontrain.providers.base import OperatorTime, StateSpec
+
+__all__ = ["ReferenceExecutionProvider"]
+
+Array = np.ndarray[Any, Any]
+
+
+class _NumpyState:
+    def __init__(self, specs: Sequence[StateSpec]) -> None:
+        self._arrays: dict[str, Array] = {s.name: np.zeros(s.shape, s.dtype.numpy()) for s in specs}
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        old = self._arrays[name]
+        self._arrays[name] = np.array(value, dtype=old.dtype).reshape(old.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+
+class _ReferenceExecutable:
+    def __init__(self, model: ir.Model, state: _NumpyState) -> None:
+        plain = inline_all(model)
+        self._state = state
+        self._graph = plain.graph
+        self._resident = [v.name for v in plain.graph.inputs if role_of(v).resident and v.name]
+        self._fed = {
+            v.name: v.dtype.numpy() for v in plain.graph.inputs if not role_of(v).resident and v.name and v.dtype
+        }
+        self._evaluator = ReferenceEvaluator(ir.to_proto(plain))
+
+    @property
+    def planned_bytes(self) -> int:
+        sizes = (
+            int(np.prod(v.shape.numpy())) * v.dtype.itemsize
+            for node in self._graph
+            for v in node.outputs
+            if v.shape is not None and v.shape.is_static() and v.dtype is not None
+        )
+        return int(sum(sizes))
+
+    def run(
+        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, Any]:
+        # onnx's Dropout draws from numpy's global stream: seed it for this run and leave it as it was.
+        before = np.random.get_state()
+        np.random.seed(hash(rng) & 0xFFFFFFFF)
+        try:
+            arrays = {name: np.asarray(feeds[name], dtype) for name, dtype in self._fed.items()}
+            arrays.update((name, self._state[name]) for name in self._resident)
+            results = self._evaluator.run(None, arrays)
+        finally:
+            np.random.set_state(before)
+        named = list(zip(self._graph.outputs, results, strict=True))
+        outputs = {v.name or "": np.asarray(result) for v, result in named if updates_of(v) is None}
+        if guard is None or bool(outputs[guard]):
+            for value, result in named:
+                target = updates_of(value)
+                if target is not None:
+                    self._state[target] = result
+        return outputs
+
+    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+        start = time.perf_counter()
+        self.run(feeds, rng=rng)
+        total = (time.perf_counter() - start) * 1e3
+        calls: dict[str, int] = defaultdict(int)
+        for node in self._graph:
+            calls[node.op_type] += 1
+        # The evaluator offers no hook: its time is reported as one entry rather than guessed at per operator.
+        return [OperatorTime("ReferenceEvaluator", sum(calls.values()), total)]
+
+
+class ReferenceExecutionProvider:
+    """Runs any graph of standard operators, one numpy call a node. For tests and for settling arguments."""
+
+    name = "ReferenceExecutionProvider"
+
+    def supports(self, node: ir.Node) -> str | None:
+        """None if onnx's evaluator implements the operator or it is a composite with a body."""
+        if lookup(node) is not None:
+            return None
+        try:
+            load_op(node.domain, node.op_type, OPSET)
+        except Exception as error:  # noqa: BLE001 (onnx raises several unrelated classes here)
+            return f"onnx.reference does not implement it: {error}"
+        return None
+
+    def create_state(self, specs: Sequence[StateSpec]) -> _NumpyState:
+        """Allocate one array a tensor."""
+        return _NumpyState(specs)
+
+    def compile(self, model: ir.Model, state: Any) -> _ReferenceExecutable:
+        """Inline composites and hand the graph to onnx."""
+        for node in model.graph:
+            reason = self.supports(node)
+            if reason is not None:
+                raise ProviderError(
+                    f"{self.name} cannot run {node.op_type}", node=node.name, source=source_of(node), reason=reason
+                )
+        return _ReferenceExecutable(model, state)
+
+

@@ -1,0 +1,102 @@
+"""Storages and the views on them: what instructions name before memory exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+import torch
+
+__all__ = ["Buf", "Storage", "torch_dtype"]
+
+_DTYPES: dict[ir.DataType, torch.dtype] = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.DOUBLE: torch.float64,
+    ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
+    ir.DataType.INT64: torch.int64,
+    ir.DataType.INT32: torch.int32,
+    ir.DataType.INT16: torch.int16,
+    ir.DataType.INT8: torch.int8,
+    ir.DataType.UINT8: torch.uint8,
+    ir.DataType.BOOL: torch.bool,
+}
+
+
+def torch_dtype(dtype: ir.DataType | None) -> torch.dtype:
+    """Return torch's dtype for an ONNX one."""
+    assert dtype is not None and dtype in _DTYPES, f"torch has no dtype for {dtype}"
+    return _DTYPES[dtype]
+
+
+@dataclass(eq=False)
+class Storage:
+    """A stretch of memory: in the arena (placed by the plan) or owned from outside.
+
+    Attributes:
+        nbytes: its size.
+        tensor: the memory itself for a state, input or constant; None for the arena.
+        born, dies: first and last instruction that touches it.
+        offset: where the plan put it in the arena, in bytes.
+        merged: the storage whose memory it took over, if it was computed in place.
+    """
+
+    nbytes: int
+    tensor: torch.Tensor | None = None
+    born: int = -1
+    dies: int = -1
+    offset: int = -1
+    merged: Storage | None = None
+    pinned: bool = field(default=False)
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan decides where it lies."""
+        return self.tensor is None
+
+    def root(self) -> Storage:
+        """The storage that this one finally lives in."""
+        return self if self.merged is None else self.merged.root()
+
+
+@dataclass(frozen=True, eq=False)
+class Buf:
+    """A strided view on a storage. `meta` is a tensor on torch's meta device with its dtype, sizes, strides, offset."""
+
+    storage: Storage
+    meta: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes."""
+        return tuple(self.meta.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type."""
+        return self.meta.dtype
+
+    def same_layout(self, other: Buf) -> bool:
+        """Whether both describe the same elements in the same order."""
+        return (
+            self.meta.shape == other.meta.shape
+            and self.meta.stride() == other.meta.stride()
+            and self.meta.storage_offset() == other.meta.storage_offset()
+            and self.dtype == other.dtype
+        )
+
+    def fills_storage(self) -> bool:
+        """Whether the view is contiguous and covers its whole storage."""
+        return (
+            self.meta.is_contiguous()
+            and self.meta.storage_offset() == 0
+            and self.meta.numel() * self.dtype.itemsize == self.storage.nbytes
+        )
+
+    def materialise(self, memory: torch.UntypedStorage, byte_offset: int, device: torch.device) -> torch.Tensor:
+        """Return a real tensor for this view over `memory`, whose storage begins at `byte_offset`."""
+        size = self.dtype.itemsize
+        assert byte_offset % size == 0
+        tensor = torch.empty(0, dtype=self.dtype, device=device)
+        start = byte_offset // size + self.meta.storage_offset()
+        return tensor.set_(memory, int(start), self.meta.shape, self.meta.stride())  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,187 @@
+"""The emitter that lowerings write instructions with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.providers.torch.buffers import Buf, Storage, torch_dtype
+
+__all__ = ["Emitter", "Instruction"]
+
+
+@dataclass(eq=False)
+class Instruction:
+    """One call: a function, its arguments with `Buf`s where tensors will be, and what memory it touches."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reads: list[Buf]
+    writes: list[Buf]
+    node: ir.Node | None
+    reuses: list[Buf] = field(default_factory=list)
+    """Inputs whose memory the (single) output may take over if they die here."""
+
+
+class Emitter:
+    """Turns one node after another into instructions over storages that have no memory yet.
+
+    Lowerings take inputs with `value`, make results with `out` (or `new` for a temporary), call ATen with `call`,
+    and pass views on with `view` and `bind`, which cost nothing at run time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.program: list[Instruction] = []
+        self.generators: list[torch.Generator] = []
+        self.node: ir.Node | None = None
+        self.update_groups: dict[tuple[Any, ...], list[ir.Node]] = {}
+        self.gradient_places: dict[ir.Value, Buf] = {}
+        self._bufs: dict[ir.Value, Buf] = {}
+        self._pins: dict[ir.Value, Buf] = {}
+        self._owned: dict[tuple[int, torch.device], Storage] = {}
+
+    # Values
+
+    def value(self, value: ir.Value | None) -> Buf:
+        """Return the buffer that holds a value, in the value's own dtype."""
+        buf = self.raw(value)
+        assert value is not None
+        wanted = torch_dtype(value.dtype)
+        return buf if buf.dtype == wanted else self.cast(buf, wanted)
+
+    def raw(self, value: ir.Value | None) -> Buf:
+        """Return the buffer bound to a value as it is: a dropout mask may be kept as scaled floats."""
+        assert value is not None
+        if value not in self._bufs:
+            assert value.const_value is not None, f"{value.name} was never computed"
+            array = value.const_value.numpy()
+            # 0-d constants stay on the CPU: kernels take them as scalars without a transfer.
+            device = self.device if array.ndim else torch.device("cpu")
+            self._bufs[value] = self.constant(torch.tensor(array, dtype=torch_dtype(value.dtype), device=device))
+        return self._bufs[value]
+
+    def constant(self, tensor: torch.Tensor) -> Buf:
+        """Return a buffer over a tensor that exists already; tensors of one memory share their `Storage`."""
+        key = tensor.untyped_storage().data_ptr(), tensor.device
+        storage = self._owned.get(key) if key[0] else None
+        if storage is None:
+            storage = Storage(tensor.untyped_storage().nbytes(), tensor)
+            self._owned[key] = storage
+        return Buf(storage, _meta_like(tensor))
+
+    def bind(self, value: ir.Value, buf: Buf) -> None:
+        """Let `value` be what `buf` holds; where the value has a place of its own, copy it there."""
+        pin = self._pins.get(value)
+        if pin is not None and not (pin.storage is buf.storage and pin.same_layout(buf)):
+            self.run(torch.Tensor.copy_, pin, buf, writes=[pin])
+            buf = pin
+        self._bufs[value] = buf
+
+    def pin(self, value: ir.Value, buf: Buf) -> None:
+        """Make `value` be computed into `buf`."""
+        self._pins[value] = buf
+
+    def pinned(self, value: ir.Value) -> Buf | None:
+        """Return the place that `value` must be computed into, if it has one."""
+        return self._pins.get(value)
+
+    def bind_update(self, value: ir.Value, buf: Buf) -> None:
+        """Let an update's output be the state it was computed into."""
+        self._bufs[value] = buf
+
+    # Memory
+
+    def new(self, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> Buf:
+        """Return a contiguous temporary."""
+        meta = torch.empty(tuple(shape), dtype=dtype, device="meta")
+        return Buf(Storage(max(1, meta.numel()) * dtype.itemsize), meta)
+
+    def out(self, value: ir.Value) -> Buf:
+        """Return the buffer to compute `value` into, and bind it."""
+        buf = self._pins.get(value)
+        if buf is None:
+            assert value.shape is not None
+            buf = self.new((int(d) for d in value.shape.numpy()), torch_dtype(value.dtype))
+        self._bufs[value] = buf
+        return buf
+
+    # Instructions
+
+    def run(self, fn: Callable[..., Any], *args: Any, writes: Sequence[Buf] = (), **kwargs: Any) -> None:
+        """Emit a call that writes into `writes` itself (in-place and `out=` functions)."""
+        bufs = list(_bufs_in((args, kwargs)))
+        reads = [b for b in bufs if not any(b is w for w in writes)]
+        self.program.append(Instruction(fn, args, kwargs, reads, list(writes), self.node))
+
+    def call(self, fn: Callable[..., Any], *args: Any, out: Buf, elementwise: bool = False, **kwargs: Any) -> Buf:
+        """Emit `fn(*args, out=out)`; an elementwise one may overwrite an input that dies here."""
+        self.run(fn, *args, out=out, writes=[out], **kwargs)
+        if elementwise:
+            self.program[-1].reuses = [a for a in args if isinstance(a, Buf)]
+        return out
+
+    def compute(self, fn: Callable[..., Any], *args: Any, outs: Sequence[Buf | None], **kwargs: Any) -> None:
+        """Emit a call to a function without `out=`: its results are copied. None skips a result."""
+        kept = [o for o in outs if o is not None]
+
+        def run(targets: Sequence[torch.Tensor | None], *args: Any, **kwargs: Any) -> None:
+            result = fn(*args, **kwargs)
+            for target, tensor in zip(targets, result if isinstance(result, tuple) else (result,), strict=False):
+                if target is not None:
+                    target.copy_(tensor.reshape(target.shape))
+
+        self.run(run, list(outs), *args, writes=kept, **kwargs)
+
+    def view(self, buf: Buf, fn: Callable[[torch.Tensor], torch.Tensor]) -> Buf:
+        """Return a view of a buffer; `fn` must be a view operation of torch."""
+        return Buf(buf.storage, fn(buf.meta))
+
+    def reshape(self, buf: Buf, shape: Sequence[int]) -> Buf:
+        """Return the buffer in another shape, copying only if strides forbid a view."""
+        try:
+            return self.view(buf, lambda t: t.view(tuple(shape)))
+        except RuntimeError:
+            return self.view(self.contiguous(buf), lambda t: t.view(tuple(shape)))
+
+    def contiguous(self, buf: Buf) -> Buf:
+        """Return the buffer laid out in row-major order."""
+        if buf.meta.is_contiguous():
+            return buf
+        copy = self.new(buf.shape, buf.dtype)
+        self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
+        return copy
+
+    def cast(self, buf: Buf, dtype: torch.dtype) -> Buf:
+        """Return the buffer converted to another dtype."""
+        copy = self.new(buf.shape, dtype)
+        self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
+        return copy
+
+    def generator(self) -> torch.Generator:
+        """Return the random generator that the executable seeds at the start of each run."""
+        if not self.generators:
+            self.generators.append(torch.Generator(self.device))
+        return self.generators[0]
+
+
+def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
+    base = torch.empty(0, dtype=tensor.dtype, device="meta")
+    storage = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device="meta")
+    return base.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+
+
+def _bufs_in(tree: Any) -> Iterable[Buf]:
+    if isinstance(tree, Buf):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for one in tree:
+            yield from _bufs_in(one)
+    elif isinstance(tree, dict):
+        for one in tree.values():
+            yield from _bufs_in(one)

@@ -1,0 +1,33 @@
+"""Lowerings from ONNX operators and composites to ATen, one file per family."""
+
+from ontrain.providers.torch.lowering import (
+    attention,
+    convolution,
+    elementwise,
+    indexing,
+    loss,
+    matmul,
+    normalization,
+    optimizer,
+    random,
+    reduction,
+    shape,
+)
+from ontrain.providers.torch.lowering.registry import find_lowering, lowers, lowers_composite
+
+__all__ = [
+    "attention",
+    "convolution",
+    "elementwise",
+    "find_lowering",
+    "indexing",
+    "loss",
+    "lowers",
+    "lowers_composite",
+    "matmul",
+    "normalization",
+    "optimizer",
+    "random",
+    "reduction",
+    "shape",
+]

@@ -1,0 +1,75 @@
+"""Scaled dot-product attention and its gradient as batched products with everything between them in place."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.matmul import batched
+from ontrain.providers.torch.lowering.random import draw_mask
+from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _transposed(e: Emitter, x: Buf) -> Buf:
+    return e.view(x, lambda t: t.transpose(-1, -2))
+
+
+def _scaled(e: Emitter, x: Buf, scale: float) -> Buf:
+    """x · scale as a contiguous temporary: the copy that a batched product needs anyway."""
+    return e.call(torch.mul, x, scale, out=e.new(x.shape, x.dtype))
+
+
+@lowers_composite("Attention")
+def attention(e: Emitter, node: ir.Node) -> None:
+    q, k, v = (e.value(i) for i in node.inputs[:3])
+    bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    a = attributes(node)
+    lead = q.shape[:-2]
+    probs = e.out(node.outputs[1])
+    flat = e.view(probs, lambda t: t.view(-1, *probs.shape[-2:]))
+    e.call(torch.bmm, batched(e, _scaled(e, q, a.get("scale", 1.0)), lead), batched(e, _transposed(e, k), lead), out=flat)
+    if bias is not None:
+        e.run(torch.Tensor.add_, probs, bias, writes=[probs])
+    e.run(torch.softmax, probs, -1, out=probs, writes=[probs])
+    weights = probs
+    if a.get("dropout", 0.0) > 0:
+        mask = draw_mask(e, probs.shape, a["dropout"], probs.dtype)
+        e.bind(node.outputs[2], mask)
+        weights = e.call(torch.mul, probs, mask, out=e.new(probs.shape, probs.dtype))
+    y = e.out(node.outputs[0])
+    flat_y = e.view(y, lambda t: t.view(-1, *y.shape[-2:]))
+    e.call(torch.bmm, batched(e, weights, lead), batched(e, v, lead), out=flat_y)
+
+
+@lowers_composite("AttentionGrad")
+def attention_grad(e: Emitter, node: ir.Node) -> None:
+    dy, q, k, v, probs = (e.value(i) for i in node.inputs[:5])
+    a = attributes(node)
+    lead, scale = q.shape[:-2], a.get("scale", 1.0)
+    dropout = a.get("dropout", 0.0) > 0
+    dq, dk, dv, dscores = (e.out(o) for o in node.outputs)
+
+    def flat(x: Buf) -> Buf:
+        return e.view(x, lambda t: t.view(-1, *x.shape[-2:]))
+
+    dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
+    weights, mask = probs, None
+    if dropout:
+        mask = e.raw(node.inputs[5])
+        weights = e.call(torch.mul, probs, mask, out=e.new(probs.shape, probs.dtype))
+    e.call(torch.bmm, _transposed(e, flat(weights)), dy3, out=flat(dv))
+    e.call(torch.bmm, dy3, _transposed(e, v3), out=flat(dscores))
+    if mask is not None:
+        e.run(torch.Tensor.mul_, dscores, mask, writes=[dscores])
+    e.run(
+        aten._softmax_backward_data.out, dscores, probs, -1, probs.dtype, grad_input=dscores, writes=[dscores]
+    )
+    # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
+    e.call(torch.bmm, flat(dscores), batched(e, _scaled(e, k, scale), lead), out=flat(dq))
+    e.call(torch.bmm, _transposed(e, flat(dscores)), batched(e, _scaled(e, q, scale), lead), out=flat(dk))

@@ -1,0 +1,133 @@
+"""Gathers, scatters and embeddings."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from ontrain.graph import static_dims
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+
+__all__: list[str] = []
+
+
+@lowers("Gather")
+def gather(e: Emitter, node: ir.Node) -> None:
+    data, indices = node.inputs
+    assert indices is not None
+    x = e.value(data)
+    axis = attributes(node).get("axis", 0) % len(x.shape)
+    const = indices.const_value
+    if const is not None and const.size == 1:
+        at = int(const.numpy().reshape(())) % x.shape[axis]
+        picked = e.view(x, lambda t: t.narrow(axis, at, 1))
+        e.bind(node.outputs[0], e.reshape(picked, static_dims(node.outputs[0])))
+        return
+    _select(e, x, _positive(e, e.value(indices), x.shape[axis], const is not None), axis, node.outputs[0])
+
+
+@lowers_composite("Embedding")
+def embedding(e: Emitter, node: ir.Node) -> None:
+    weight, ids = (e.value(v) for v in node.inputs)
+    _select(e, weight, ids, 0, node.outputs[0])
+
+
+def _select(e: Emitter, x: Buf, indices: Buf, axis: int, result: ir.Value) -> None:
+    flat = e.reshape(indices, (-1,))
+    shape = (*x.shape[:axis], flat.shape[0], *x.shape[axis + 1 :])
+    out = e.out(result)
+    target = e.view(out, lambda t: t.view(shape))
+    e.call(torch.index_select, x, axis, flat, out=target)
+
+
+def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
+    """ONNX lets indices count from the end; ATen's index_select does not."""
+    if constant and indices.storage.tensor is not None:
+        return e.constant(indices.storage.tensor.remainder(size) if indices.storage.tensor.numel() else indices.storage.tensor)
+    wrapped = e.new(indices.shape, indices.dtype)
+    return e.call(torch.remainder, indices, size, out=wrapped)
+
+
+@lowers_composite("EmbeddingGrad")
+def embedding_grad(e: Emitter, node: ir.Node) -> None:
+    dy, ids = (e.value(v) for v in node.inputs)
+    a = attributes(node)
+    out = e.out(node.outputs[0])
+    width = out.meta.numel() // out.shape[0]
+    rows = e.view(out, lambda t: t.view(out.shape[0], width))
+    e.run(torch.Tensor.zero_, out, writes=[out])
+    source, index = e.reshape(dy, (-1, width)), e.reshape(ids, (-1,))
+    e.run(torch.Tensor.index_add_, rows, 0, index, source, writes=[rows])
+    if a.get("padding_idx", -1) >= 0:
+        row = e.view(rows, lambda t: t[a["padding_idx"]])
+        e.run(torch.Tensor.zero_, row, writes=[row])
+
+
+@lowers("GatherElements")
+def gather_elements(e: Emitter, node: ir.Node) -> None:
+    x, indices = (e.value(v) for v in node.inputs)
+    axis = attributes(node).get("axis", 0) % len(x.shape)
+    index = _positive(e, indices, x.shape[axis], False)
+    e.call(torch.gather, x, axis, index, out=e.out(node.outputs[0]))
+
+
+@lowers("ScatterElements")
+def scatter_elements(e: Emitter, node: ir.Node) -> None:
+    x, indices, updates = (e.value(v) for v in node.inputs)
+    a = attributes(node)
+    axis = a.get("axis", 0) % len(x.shape)
+    out = e.out(node.outputs[0])
+    index = _positive(e, indices, x.shape[axis], False)
+    e.run(torch.Tensor.copy_, out, x, writes=[out])
+    reduce = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}.get(a.get("reduction", "none"))
+    if reduce is None:
+        e.run(torch.Tensor.scatter_, out, axis, index, updates, writes=[out])
+    elif reduce == "sum":
+        e.run(torch.Tensor.scatter_add_, out, axis, index, updates, writes=[out])
+    else:
+        e.run(torch.Tensor.scatter_reduce_, out, axis, index, updates, reduce, writes=[out])
+
+
+@lowers("GatherND")
+def gather_nd(e: Emitter, node: ir.Node) -> None:
+    x, indices = (e.value(v) for v in node.inputs)
+    e.compute(_gather_nd, x, indices, attributes(node).get("batch_dims", 0), outs=[e.out(node.outputs[0])])
+
+
+def _gather_nd(x: torch.Tensor, indices: torch.Tensor, batch: int) -> torch.Tensor:
+    index = tuple(indices.unbind(-1))
+    lead = []
+    for axis in range(batch):
+        shape = [1] * (indices.dim() - 1)
+        shape[axis] = x.shape[axis]
+        lead.append(torch.arange(x.shape[axis], device=x.device).view(shape).expand(indices.shape[:-1]))
+    return x[(*lead, *index)]
+
+
+@lowers("ScatterND")
+def scatter_nd(e: Emitter, node: ir.Node) -> None:
+    x, indices, updates = (e.value(v) for v in node.inputs)
+    reduction = attributes(node).get("reduction", "none")
+    assert reduction in ("none", "add"), f"ScatterND with reduction={reduction}"
+    out = e.out(node.outputs[0])
+    e.run(torch.Tensor.copy_, out, x, writes=[out])
+    e.run(_scatter_nd, out, indices, updates, reduction == "add", writes=[out])
+
+
+def _scatter_nd(out: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, add: bool) -> None:
+    out.index_put_(tuple(indices.unbind(-1)), updates, accumulate=add)
+
+
+@lowers("OneHot")
+def one_hot(e: Emitter, node: ir.Node) -> None:
+    indices, _, values = node.inputs
+    axis = attributes(node).get("axis", -1)
+    depth = static_dims(node.outputs[0])[axis]
+
+    def run(ids: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        hot = torch.nn.functional.one_hot(ids.long().remainder(depth), depth).movedim(-1, axis).bool()
+        return torch.where(hot, values[1], values[0])
+
+    e.compute(run, e.value(indices), e.value(values), outs=[e.out(node.outputs[0])])

@@ -1,0 +1,104 @@
+"""Classification losses and their gradients, on rows."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from ontrain.functions.loss import NO_IGNORE
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+_REDUCTION = {"none": 0, "mean": 1, "sum": 2}
+
+
+def _rows(e: Emitter, x: Buf) -> Buf:
+    """[N, C, …] as [rows, C]."""
+    if len(x.shape) == 2:
+        return x
+    return e.reshape(e.view(x, lambda t: t.movedim(1, -1)), (-1, x.shape[1]))
+
+
+def _unrows(e: Emitter, rows: Buf, like: tuple[int, ...]) -> Buf:
+    """The inverse of `_rows` as a view."""
+    if len(like) == 2:
+        return rows
+    return e.view(rows, lambda t: t.view(like[0], *like[2:], like[1]).movedim(-1, 1))
+
+
+def _loss(e: Emitter, node: ir.Node, log_prob: Buf) -> None:
+    a = attributes(node)
+    labels = e.reshape(e.value(node.inputs[1]), (-1,))
+    weight = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
+    reduction = _REDUCTION[a.get("reduction", "mean")]
+    out = e.out(node.outputs[0])
+    target = e.view(out, lambda t: t.view(-1)) if reduction == 0 else out
+    total = e.new((), log_prob.dtype)
+    e.run(
+        aten.nll_loss_forward.output, log_prob, labels, weight, reduction, a.get("ignore_index", NO_IGNORE),
+        output=target, total_weight=total, writes=[target, total],
+    )  # fmt: skip
+
+
+@lowers("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(e: Emitter, node: ir.Node) -> None:
+    scores = e.value(node.inputs[0])
+    rows = _rows(e, scores)
+    log_prob = e.new(rows.shape, rows.dtype)
+    if len(node.outputs) > 1 and len(scores.shape) == 2:
+        log_prob = e.out(node.outputs[1])
+    e.call(torch.log_softmax, rows, 1, out=log_prob)
+    e.program[-1].reuses = [rows]
+    if len(node.outputs) > 1 and len(scores.shape) != 2:
+        e.bind(node.outputs[1], _unrows(e, log_prob, scores.shape))
+    _loss(e, node, log_prob)
+
+
+@lowers("NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(e: Emitter, node: ir.Node) -> None:
+    _loss(e, node, _rows(e, e.value(node.inputs[0])))
+
+
+def _coefficient(
+    dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row-wise factors [rows, 1], zero where the label is ignored, and labels safe to index with [rows, 1]."""
+    labels = labels.reshape(-1)
+    valid = labels != ignore_index
+    safe = torch.where(valid, labels, 0)
+    row = valid.to(dloss.dtype) if weight is None else torch.where(valid, weight[safe], 0)
+    factor = dloss.reshape(-1) * row if reduction != "mean" else row * (dloss / row.sum())
+    return factor[:, None], safe[:, None].long()
+
+
+@lowers_composite("SoftmaxCrossEntropyLossGrad", "NegativeLogLikelihoodLossGrad")
+def loss_grad(e: Emitter, node: ir.Node) -> None:
+    dloss, scores, labels = (e.value(v) for v in node.inputs[:3])
+    weight = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    a = attributes(node)
+    with_softmax = node.op_type == "SoftmaxCrossEntropyLossGrad"
+    reduction, ignore = a.get("reduction", "mean"), a.get("ignore_index", NO_IGNORE)
+    log_prob = _rows(e, scores)
+    flat = len(scores.shape) == 2
+    out = e.out(node.outputs[0]) if flat else e.new(log_prob.shape, log_prob.dtype)
+    if with_softmax:
+        e.call(torch.exp, log_prob, out=out, elementwise=True)
+    else:
+        e.run(torch.Tensor.zero_, out, writes=[out])
+
+    def finish(
+        out: torch.Tensor, dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None
+    ) -> None:
+        factor, safe = _coefficient(dloss, labels, weight, reduction, ignore)
+        if with_softmax:
+            out.mul_(factor)
+        out.scatter_add_(1, safe, -factor)
+
+    e.run(finish, out, dloss, labels, weight, writes=[out])
+    if not flat:
+        e.bind(node.outputs[0], _unrows(e, out, scores.shape))

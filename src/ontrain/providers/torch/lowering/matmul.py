@@ -1,0 +1,60 @@
+"""Matrix products: 2-D through `mm`/`addmm`, batches through `bmm`, transposes as strides."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from ontrain.graph import static_dims
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers
+
+__all__: list[str] = []
+
+
+@lowers("Gemm")
+def gemm(e: Emitter, node: ir.Node) -> None:
+    a = attributes(node)
+    x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
+    x = e.view(x, torch.t) if a.get("transA") else x
+    w = e.view(w, torch.t) if a.get("transB") else w
+    alpha, beta = a.get("alpha", 1.0), a.get("beta", 1.0)
+    out = e.out(node.outputs[0])
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        e.call(torch.addmm, e.value(node.inputs[2]), x, w, out=out, alpha=alpha, beta=beta)
+    else:
+        e.call(torch.mm, x, w, out=out)
+        if alpha != 1.0:
+            e.run(torch.Tensor.mul_, out, alpha, writes=[out])
+
+
+@lowers("MatMul")
+def matmul(e: Emitter, node: ir.Node) -> None:
+    x, y = e.value(node.inputs[0]), e.value(node.inputs[1])
+    if len(x.shape) == 1:
+        x = e.view(x, lambda t: t.unsqueeze(0))
+    if len(y.shape) == 1:
+        y = e.view(y, lambda t: t.unsqueeze(1))
+    out = e.out(node.outputs[0])
+    rows, columns = x.shape[-2], y.shape[-1]
+    if len(y.shape) == 2:
+        flat = e.reshape(x, (-1, x.shape[-1]))
+        e.call(torch.mm, flat, y, out=e.view(out, lambda t: t.view(flat.shape[0], columns)))
+        return
+    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch = int(torch.Size(lead).numel())
+    e.call(torch.bmm, batched(e, x, lead), batched(e, y, lead), out=e.view(out, lambda t: t.view(batch, rows, columns)))
+
+
+def batched(e: Emitter, x: Buf, lead: tuple[int, ...]) -> Buf:
+    """Return x as [batch, rows, columns] with its leading axes broadcast to `lead`."""
+    x = e.view(x, lambda t: t.expand(*lead, *t.shape[-2:]))
+    return e.reshape(x, (int(torch.Size(lead).numel()), *x.shape[-2:]))
+
+
+@lowers("Einsum")
+def einsum(e: Emitter, node: ir.Node) -> None:
+    inputs = [e.value(v) for v in node.inputs]
+    assert static_dims(node.outputs[0]) is not None
+    e.compute(torch.einsum, attributes(node)["equation"], *inputs, outs=[e.out(node.outputs[0])])

@@ -1,0 +1,84 @@
+"""Normalisations and their gradients."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+@lowers("LayerNormalization")
+def layer_normalization(e: Emitter, node: ir.Node) -> None:
+    inputs = [*node.inputs, None][:3]
+    x, scale = e.value(inputs[0]), e.value(inputs[1])
+    bias = e.value(inputs[2]) if inputs[2] is not None else None
+    a = attributes(node)
+    axis = a.get("axis", -1) % len(x.shape)
+    x = e.contiguous(x)
+    statistics = (*x.shape[:axis], *([1] * (len(x.shape) - axis)))
+    outs = [e.out(v) if v is not None else None for v in [*node.outputs, None, None][:3]]
+    y, mean, inv_std = (o if o is not None else e.new(statistics) for o in outs)
+    e.run(
+        aten.native_layer_norm.out, x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5),
+        out0=y, out1=mean, out2=inv_std, writes=[y, mean, inv_std],
+    )  # fmt: skip
+
+
+@lowers_composite("LayerNormalizationGrad")
+def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x, scale, mean, inv_std = (e.value(v) for v in node.inputs)
+    axis = attributes(node).get("axis", -1) % len(x.shape)
+    dx, dscale, dbias = (e.out(v) for v in node.outputs)
+    e.run(
+        aten.native_layer_norm_backward.out, e.contiguous(dy), e.contiguous(x), x.shape[axis:], mean, inv_std, scale,
+        None, [True, True, True], out0=dx, out1=dscale, out2=e.view(dbias, lambda t: t.view(scale.shape)),
+        writes=[dx, dscale, dbias],
+    )  # fmt: skip
+
+
+@lowers("BatchNormalization")
+def batch_normalization(e: Emitter, node: ir.Node) -> None:
+    x, scale, bias, mean, var = (e.value(v) for v in node.inputs)
+    a = attributes(node)
+    eps, momentum = a.get("epsilon", 1e-5), a.get("momentum", 0.9)
+    y = e.out(node.outputs[0])
+    if not a.get("training_mode", 0):
+        e.compute(lambda *t: torch.batch_norm(*t, False, 0.0, eps, False), x, scale, bias, mean, var, outs=[y])
+        return
+    new_mean, new_var = (e.out(v) for v in node.outputs[1:3])
+    batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)
+    e.run(
+        aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
+        out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],
+    )  # fmt: skip
+    # The running variance of ONNX is the biased one: 1/inv² − ε.
+    batch_var = e.new(mean.shape, mean.dtype)
+    e.call(torch.pow, batch_inv, -2, out=batch_var)
+    e.run(torch.Tensor.sub_, batch_var, eps, writes=[batch_var])
+    e.call(torch.lerp, batch_mean, mean, momentum, out=new_mean)
+    e.call(torch.lerp, batch_var, var, momentum, out=new_var)
+
+
+@lowers_composite("BatchNormalizationGrad")
+def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x, scale = (e.value(v) for v in node.inputs)
+    eps = attributes(node).get("epsilon", 1e-5)
+    outs: list[Buf | None] = [e.out(v) for v in node.outputs]
+
+    def run(dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        axes = [0, *range(2, x.dim())]
+        var, mean = torch.var_mean(x, axes, correction=0)
+        inv_std = torch.rsqrt(var + eps)
+        grads: tuple[torch.Tensor, ...] = aten.native_batch_norm_backward(
+            dy, x, scale, None, None, mean, inv_std, True, eps, [True, True, True]
+        )
+        return grads
+
+    e.compute(run, dy, x, scale, outs=outs)

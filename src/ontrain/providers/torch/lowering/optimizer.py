@@ -1,0 +1,213 @@
+"""Optimizer updates over flat buffers: one kernel walks all tensors of a group at once.
+
+The nodes of one algorithm with equal hyper-parameters are gathered until the last of them, then emitted together;
+neighbours in the flat buffers are merged into slices, so a whole group is usually a single slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.functions import composites
+from ontrain.functions.optimizer import decimal
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
+from ontrain.providers.torch.state import padded
+
+__all__ = ["UPDATES", "group_key"]
+
+UPDATES = ("SGD", "Adam", "AdamW", "Lamb")
+"""Composites that update a parameter: inputs (param, grad, [moments …,] lr, step, scale); outputs the new states."""
+
+Tensors = list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Update:
+    """One parameter's update: its buffers, in the order of the composite's inputs."""
+
+    param: Buf
+    grad: Buf
+    moments: tuple[Buf, ...]
+
+
+def group_key(node: ir.Node) -> tuple[Any, ...]:
+    """Nodes with equal keys are emitted together."""
+    scalars = tuple(id(v) for v in _scalars(node))
+    return (node.op_type, tuple(sorted((k, a.value) for k, a in node.attributes.items())), scalars)
+
+
+def _scalars(node: ir.Node) -> list[ir.Value | None]:
+    if node.op_type == "SGD":
+        return [node.inputs[2], node.inputs[3], node.inputs[5] if len(node.inputs) > 5 else None]
+    return [node.inputs[4], node.inputs[6], node.inputs[5]]
+
+
+def _moments(node: ir.Node) -> list[ir.Value | None]:
+    if node.op_type == "SGD":
+        return [v for v in node.inputs[4:5] if v is not None]
+    return list(node.inputs[2:4])
+
+
+@lowers_composite(*UPDATES)
+def update(e: Emitter, node: ir.Node) -> None:
+    group = e.update_groups[group_key(node)]
+    for value, source in zip(node.outputs, [node.inputs[0], *_moments(node)], strict=False):
+        e.bind_update(value, e.value(source))
+    if node is not group[-1]:
+        return
+    updates = [
+        _Update(e.value(n.inputs[0]), _own_gradient(e, n), tuple(e.value(m) for m in _moments(n))) for n in group
+    ]
+    lr, scale, step = (e.value(v) if v is not None else None for v in _scalars(node))
+    given = {**composites[node.op_type].defaults, **attributes(node)}
+    a = {k: decimal(v) if isinstance(v, float) else v for k, v in given.items()}
+    slices = _slices(updates) if node.op_type != "Lamb" else updates
+    columns = [[u.param for u in slices], [u.grad for u in slices]]
+    columns += [[u.moments[i] for u in slices] for i in range(len(slices[0].moments))]
+    kernel: Callable[..., None] = {"SGD": _sgd, "Adam": _adam, "AdamW": _adamw, "Lamb": _lamb}[node.op_type]
+    written = [*columns[0], *(b for column in columns[2:] for b in column)]
+    e.run(kernel, *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
+
+
+def _own_gradient(e: Emitter, node: ir.Node) -> Buf:
+    """The gradient in the place laid out beside its parameter: kernels scale it there, so no two may share one."""
+    param, grad = node.inputs[:2]
+    assert param is not None
+    place, have = e.gradient_places[param], e.value(grad)
+    if not (have.storage is place.storage and have.same_layout(place)):
+        e.run(torch.Tensor.copy_, place, have, writes=[place])
+    return place
+
+
+def _slices(updates: Sequence[_Update]) -> list[_Update]:
+    """Merge updates whose buffers all lie side by side with equal steps."""
+    merged: list[list[_Update]] = []
+    for one in sorted(updates, key=lambda u: (id(u.param.storage), u.param.meta.storage_offset())):
+        if merged and _adjacent(merged[-1][-1], one):
+            merged[-1].append(one)
+        else:
+            merged.append([one])
+    return [_span(run) for run in merged]
+
+
+def _parts(u: _Update) -> list[Buf]:
+    return [u.param, u.grad, *u.moments]
+
+
+def _adjacent(a: _Update, b: _Update) -> bool:
+    step = padded(a.param.shape, a.param.dtype)
+    return all(
+        x.storage is y.storage and x.meta.is_contiguous() and y.meta.is_contiguous()
+        and y.meta.storage_offset() - x.meta.storage_offset() == step and x.storage.tensor is not None
+        for x, y in zip(_parts(a), _parts(b), strict=True)
+    )  # fmt: skip
+
+
+def _span(run: list[_Update]) -> _Update:
+    def spanning(first: Buf, last: Buf) -> Buf:
+        start = first.meta.storage_offset()
+        length = last.meta.storage_offset() + last.meta.numel() - start
+        meta = torch.empty(0, dtype=first.dtype, device="meta")
+        return Buf(first.storage, meta.set_(first.meta.untyped_storage(), start, (length,), (1,)))  # type: ignore[call-overload]
+
+    spans = [spanning(x, y) for x, y in zip(_parts(run[0]), _parts(run[-1]), strict=True)]
+    return _Update(spans[0], spans[1], tuple(spans[2:]))
+
+
+def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
+           scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+    if a["mode"] == 0 and a["bias_correction"] and params[0].dtype == lr.dtype:
+        _fused(torch._fused_adamw_, params, grads, ms, vs, lr, step, scale, a)  # type: ignore[attr-defined]
+        return
+    alpha_power, beta_power = _corrections(step, a)
+    for p, g, m, v in zip(params, grads, ms, vs, strict=True):
+        _moments_step(g.mul_(scale), m, v, a)
+        if a["mode"] == 0:
+            p.mul_(1 - lr * a["weight_decay"])
+            p.addcdiv_((m / alpha_power).mul_(-lr), (v / beta_power).sqrt_().add_(a["epsilon"]))
+        else:
+            size = lr * beta_power.sqrt() / alpha_power
+            p.addcdiv_(m * -size, v.sqrt().add_(a["epsilon"]))
+            p.mul_(1 - lr * a["weight_decay"])
+
+
+def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
+          scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+    if a["bias_correction"] and params[0].dtype == lr.dtype:
+        _fused(torch._fused_adam_, params, grads, ms, vs, lr, step, scale, a)  # type: ignore[attr-defined]
+        return
+    alpha_power, beta_power = _corrections(step, a)
+    for p, g, m, v in zip(params, grads, ms, vs, strict=True):
+        g.mul_(scale).add_(p, alpha=a["weight_decay"])
+        _moments_step(g, m, v, a)
+        p.addcdiv_((m / alpha_power).mul_(-lr), (v / beta_power).sqrt_().add_(a["epsilon"]))
+
+
+def _fused(kernel: Callable[..., None], params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, lr: torch.Tensor,
+           step: torch.Tensor, scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+    # ATen's fused kernel divides by its grad_scale, the composite multiplies by its scale.
+    kernel(
+        params, grads, ms, vs, [], [step] * len(params), lr=lr, beta1=a["alpha"], beta2=a["beta"],
+        weight_decay=a["weight_decay"], eps=a["epsilon"], amsgrad=False, maximize=False,
+        grad_scale=scale.reciprocal(), found_inf=None,
+    )  # fmt: skip
+
+
+def _corrections(step: torch.Tensor, a: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    if not a["bias_correction"]:
+        return torch.ones_like(step), torch.ones_like(step)
+    # 1 − βᵗ by expm1: subtracting from one loses four digits at the first steps.
+    return -torch.expm1(step * math.log(a["alpha"])), -torch.expm1(step * math.log(a["beta"]))
+
+
+def _moments_step(g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, a: dict[str, Any]) -> None:
+    m.lerp_(g, 1 - a["alpha"])
+    v.mul_(a["beta"]).addcmul_(g, g, value=1 - a["beta"])
+
+
+def _lamb(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
+          scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+    alpha_power, beta_power = _corrections(step, a)
+    for p, g, m, v in zip(params, grads, ms, vs, strict=True):
+        _moments_step(g.mul_(scale), m, v, a)
+        torch.div(v, beta_power, out=g).sqrt_().add_(a["epsilon"])
+        torch.div(m, g, out=g).div_(alpha_power).add_(p, alpha=a["weight_decay"])
+        p_norm, u_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(g)
+        ratio = (p_norm / u_norm).clamp(a["ratio_min"], a["ratio_max"])
+        ratio = torch.where((p_norm > 0) & (u_norm > 0), ratio, 1.0)
+        p.sub_(g.mul_(lr * ratio))
+
+
+def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr: torch.Tensor,
+         step: torch.Tensor | None, scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+        g.mul_(scale)
+        if a["weight_decay"]:
+            g.add_(p, alpha=a["weight_decay"])
+        if buffers is not None:
+            assert step is not None
+            # torch starts the buffer with the undamped gradient: at step 1 the factor is one.
+            factor = torch.where(step == 1, 1.0, 1 - a["dampening"])
+            buffers[i].mul_(a["momentum"]).add_(g * factor)
+            g = g.add_(buffers[i], alpha=a["momentum"]) if a["nesterov"] else buffers[i]
+        p.sub_(g * lr)
+
+
+@lowers_composite("GlobalNorm")
+def global_norm(e: Emitter, node: ir.Node) -> None:
+    grads = [e.value(v) for v in node.inputs]
+    slices = [u.param for u in _slices([_Update(g, g, ()) for g in grads])]
+    e.compute(_norm, slices, outs=[e.out(node.outputs[0])])
+
+
+def _norm(tensors: Tensors) -> torch.Tensor:
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float32 if t.dtype.itemsize < 4 else None) for t in tensors]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))

@@ -1,0 +1,163 @@
+"""Operators that only rearrange: views where strides allow, else one copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.graph import static_dims
+from ontrain.providers.torch.buffers import Buf, torch_dtype
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+
+__all__: list[str] = []
+
+
+def constant_ints(value: ir.Value | None) -> list[int] | None:
+    """Return a constant int vector (axes, pads, starts …); None if the input is absent."""
+    if value is None:
+        return None
+    assert value.const_value is not None, f"{value.name} must be constant in a specialised graph"
+    return [int(i) for i in value.const_value.numpy().reshape(-1)]
+
+
+@lowers("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+def reshape(e: Emitter, node: ir.Node) -> None:
+    e.bind(node.outputs[0], e.reshape(e.raw(node.inputs[0]), static_dims(node.outputs[0])))
+
+
+@lowers("Identity")
+@lowers_composite("Detach")
+def identity(e: Emitter, node: ir.Node) -> None:
+    e.bind(node.outputs[0], e.raw(node.inputs[0]))
+
+
+@lowers("Transpose")
+def transpose(e: Emitter, node: ir.Node) -> None:
+    x = e.raw(node.inputs[0])
+    perm = attributes(node).get("perm") or list(range(len(x.shape)))[::-1]
+    e.bind(node.outputs[0], e.view(x, lambda t: t.permute(tuple(perm))))
+
+
+@lowers("Expand")
+def expand(e: Emitter, node: ir.Node) -> None:
+    e.bind(node.outputs[0], e.view(e.value(node.inputs[0]), lambda t: t.expand(static_dims(node.outputs[0]))))
+
+
+@lowers("Slice")
+def slice_(e: Emitter, node: ir.Node) -> None:
+    inputs = [*node.inputs, None, None][:5]
+    x = e.value(inputs[0])
+    starts, ends = constant_ints(inputs[1]) or [], constant_ints(inputs[2]) or []
+    axes = constant_ints(inputs[3]) or list(range(len(starts)))
+    steps = constant_ints(inputs[4]) or [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        x = _slice_axis(e, x, start, end, axis % len(x.shape), step)
+    e.bind(node.outputs[0], x)
+
+
+def _slice_axis(e: Emitter, x: Buf, start: int, end: int, axis: int, step: int) -> Buf:
+    picked = range(x.shape[axis])[slice(start, end if end > -(2**60) else None, step)]
+    if step > 0:
+        return e.view(x, lambda t: t[(slice(None),) * axis + (slice(picked.start, picked.stop, step),)])
+    index = e.constant(torch.tensor(list(picked), dtype=torch.int64, device=e.device))
+    shape = [*x.shape[:axis], len(picked), *x.shape[axis + 1 :]]
+    return e.call(torch.index_select, x, axis, index, out=e.new(shape, x.dtype))
+
+
+@lowers("Split")
+def split(e: Emitter, node: ir.Node) -> None:
+    x = e.value(node.inputs[0])
+    axis = attributes(node).get("axis", 0) % len(x.shape)
+    start = 0
+    for value in node.outputs:
+        size = static_dims(value)[axis]
+        e.bind(value, e.view(x, lambda t, s=start, n=size: t.narrow(axis, s, n)))
+        start += size
+
+
+@lowers("Concat")
+def concat(e: Emitter, node: ir.Node) -> None:
+    inputs = [e.value(v) for v in node.inputs]
+    e.call(torch.cat, inputs, attributes(node)["axis"], out=e.out(node.outputs[0]))
+
+
+@lowers("Tile")
+def tile(e: Emitter, node: ir.Node) -> None:
+    repeats = constant_ints(node.inputs[1])
+    e.compute(torch.Tensor.repeat, e.value(node.inputs[0]), repeats, outs=[e.out(node.outputs[0])])
+
+
+@lowers("Pad")
+def pad(e: Emitter, node: ir.Node) -> None:
+    inputs = [*node.inputs, None, None][:4]
+    x = e.value(inputs[0])
+    rank = len(x.shape)
+    axes = constant_ints(inputs[3])
+    axes = list(range(rank)) if axes is None else [a % rank for a in axes]
+    given = constant_ints(inputs[1]) or []
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[axis], after[axis] = given[i], given[i + len(axes)]
+    mode = attributes(node).get("mode", "constant")
+    out = e.out(node.outputs[0])
+    if mode != "constant" or min(*before, *after, 0) < 0:
+        pairs = [p for axis in reversed(range(rank)) for p in (before[axis], after[axis])]
+        names = {"edge": "replicate", "wrap": "circular"}
+        value = inputs[2].const_value if inputs[2] is not None else None
+        fill = {"value": float(value.numpy().reshape(()))} if value is not None and mode == "constant" else {}
+        e.compute(torch.nn.functional.pad, x, _trim(pairs, mode, rank), names.get(mode, mode), outs=[out], **fill)
+        return
+    fill_value: Any = e.value(inputs[2]) if inputs[2] is not None else 0
+    e.run(torch.Tensor.fill_, out, fill_value, writes=[out])
+    inner = out
+    for axis in range(rank):
+        inner = e.view(inner, lambda t, a=axis: t.narrow(a, before[a], x.shape[a]))
+    e.run(torch.Tensor.copy_, inner, x, writes=[inner])
+
+
+def _trim(pairs: list[int], mode: str, rank: int) -> list[int]:
+    """torch's reflect and replicate take pads of the trailing axes only."""
+    return pairs if mode == "constant" else pairs[: 2 * (rank - 2)]
+
+
+@lowers("Trilu")
+def trilu(e: Emitter, node: ir.Node) -> None:
+    k = constant_ints(node.inputs[1])[0] if len(node.inputs) > 1 and node.inputs[1] is not None else 0  # type: ignore[index]
+    fn = torch.triu if attributes(node).get("upper", 1) else torch.tril
+    e.call(fn, e.value(node.inputs[0]), k, out=e.out(node.outputs[0]))
+
+
+@lowers("ConstantOfShape")
+def constant_of_shape(e: Emitter, node: ir.Node) -> None:
+    tensor = attributes(node).get("value")
+    value = tensor.numpy().reshape(()).item() if tensor is not None else 0.0
+    out = e.out(node.outputs[0])
+    e.run(torch.Tensor.fill_, out, value, writes=[out])
+
+
+@lowers("Range")
+def range_(e: Emitter, node: ir.Node) -> None:
+    start, end, step = (v.const_value.numpy().reshape(()).item() for v in node.inputs)  # type: ignore[union-attr]
+    dtype = torch_dtype(node.outputs[0].dtype)
+    e.bind(node.outputs[0], e.constant(torch.arange(start, end, step, dtype=dtype, device=e.device)))
+
+
+@lowers("DepthToSpace", "SpaceToDepth")
+def depth_space(e: Emitter, node: ir.Node) -> None:
+    a = attributes(node)
+    block = a["blocksize"]
+    x = e.value(node.inputs[0])
+    n, c, h, w = x.shape
+    if node.op_type == "SpaceToDepth":
+        split = e.reshape(x, (n, c, h // block, block, w // block, block))
+        moved = e.view(split, lambda t: t.permute(0, 3, 5, 1, 2, 4))
+    elif a.get("mode", "DCR") == "CRD":
+        split = e.reshape(x, (n, c // block**2, block, block, h, w))
+        moved = e.view(split, lambda t: t.permute(0, 1, 4, 2, 5, 3))
+    else:
+        split = e.reshape(x, (n, block, block, c // block**2, h, w))
+        moved = e.view(split, lambda t: t.permute(0, 3, 4, 1, 5, 2))
+    e.bind(node.outputs[0], e.reshape(moved, static_dims(node.outputs[0])))

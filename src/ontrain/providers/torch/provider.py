@@ -1,0 +1,153 @@
+"""`TorchExecutionProvider`: graphs as planned lists of ATen calls, on CPU and CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.errors import OptionError, ProviderError
+from ontrain.graph import describe, role_of, source_of, static_dims, updates_of
+from ontrain.providers.base import StateSpec
+from ontrain.providers.torch.buffers import Buf, torch_dtype
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.executable import Arena, TorchExecutable
+from ontrain.providers.torch.lowering import find_lowering
+from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
+from ontrain.providers.torch.plan import plan_memory
+from ontrain.providers.torch.state import TorchState
+
+__all__ = ["TorchExecutionProvider"]
+
+# Outputs of these may be written over the state they update while reading it.
+_ELEMENTWISE_UPDATES = frozenset({*UPDATES, "Add", "Sub", "Mul", "Div", "Where", "Identity", "BatchNormalization"})
+# Through these a place wished for the output is a place for the input.
+_RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose"})
+
+
+class TorchExecutionProvider:
+    """Compiles a graph of concrete shapes to ATen calls over one arena.
+
+    Args:
+        device: a torch device string, "cpu" or "cuda[:n]".
+    """
+
+    name = "TorchExecutionProvider"
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise OptionError(
+                f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
+            )
+        self._arena = Arena(self.device)
+
+    def supports(self, node: ir.Node) -> str | None:
+        """None if a lowering exists for the operator."""
+        if find_lowering(node) is not None:
+            return None
+        return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
+
+    def create_state(self, specs: Sequence[StateSpec]) -> TorchState:
+        """Allocate flat buffers, filled with zeros."""
+        return TorchState(specs, self.device)
+
+    def compile(self, model: ir.Model, state: Any) -> TorchExecutable:
+        """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
+        graph = model.graph
+        e = Emitter(self.device)
+        feeds = _bind_inputs(e, graph, state)
+        late = _pin_updates(e, graph, state)
+        _pin_gradients(e, graph, state)
+        _pass_pins_back(e, graph)
+        for node in graph:
+            lowering = find_lowering(node)
+            if lowering is None:
+                raise ProviderError(
+                    f"{self.name} cannot run {node.op_type}",
+                    node=describe(node),
+                    source=source_of(node),
+                    reason=self.supports(node),
+                    way_out="run on another provider, or register a lowering (see CONTRIBUTING)",
+                )
+            e.node = node
+            lowering(e, node)
+        e.node = None
+        for value, target in late:
+            e.run(torch.Tensor.copy_, target, e.value(value), writes=[target])
+        outputs = {v.name or "": e.value(v) for v in graph.outputs if updates_of(v) is None}
+        nbytes = plan_memory(e.program, [buf.storage.root() for buf in outputs.values() if buf.storage.planned])
+        return TorchExecutable(e.program, feeds, outputs, nbytes, self._arena, e.generators)
+
+
+def _bind_inputs(e: Emitter, graph: ir.Graph, state: TorchState) -> dict[str, Buf]:
+    feeds: dict[str, Buf] = {}
+    for value in graph.inputs:
+        name = value.name or ""
+        if role_of(value).resident:
+            e.bind(value, e.constant(state[name]))
+        else:
+            # Hyper-parameters stay on the device too: a step never waits for the host.
+            memory = torch.zeros(static_dims(value), dtype=torch_dtype(value.dtype), device=e.device)
+            feeds[name] = e.constant(memory)
+            e.bind(value, feeds[name])
+    return feeds
+
+
+def _pin_updates(e: Emitter, graph: ir.Graph, state: TorchState) -> list[tuple[ir.Value, Buf]]:
+    """Let updates be computed straight into the state where nobody reads the old value later; return the others."""
+    position = {node: i for i, node in enumerate(graph)}
+    inputs = {v.name: v for v in graph.inputs}
+    late: list[tuple[ir.Value, Buf]] = []
+    for value in graph.outputs:
+        target = updates_of(value)
+        if target is None:
+            continue
+        place = e.constant(state[target])
+        producer = value.producer()
+        if producer is not None and producer.op_type in UPDATES:
+            continue  # the update's own lowering writes in place
+        readers = [position[use.node] for use in inputs[target].uses()]
+        direct = (
+            producer is not None
+            and producer.op_type in _ELEMENTWISE_UPDATES
+            and all(reader <= position[producer] for reader in readers)
+        )
+        if direct:
+            e.pin(value, place)
+        else:
+            late.append((value, place))
+    for node in graph:
+        if node.op_type in UPDATES:
+            e.update_groups.setdefault(group_key(node), []).append(node)
+    return late
+
+
+def _pin_gradients(e: Emitter, graph: ir.Graph, state: TorchState) -> None:
+    """Lay gradients out like the parameters they belong to, so that optimizer and norm walk one flat buffer."""
+    for node in graph:
+        if node.op_type not in UPDATES:
+            continue
+        param, grad = node.inputs[:2]
+        assert param is not None and grad is not None
+        place = e.constant(state.gradient(param.name or ""))
+        e.gradient_places[param] = place
+        if grad.producer() is not None and e.pinned(grad) is None:
+            e.pin(grad, place)
+
+
+def _pass_pins_back(e: Emitter, graph: ir.Graph) -> None:
+    for node in reversed(graph):
+        if node.op_type not in _RESHAPES or not node.outputs:
+            continue
+        pin, source = e.pinned(node.outputs[0]), node.inputs[0]
+        if pin is None or source is None or source.producer() is None or e.pinned(source) is not None:
+            continue
+        if node.op_type == "Transpose":
+            perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else ()
+            back = sorted(range(len(pin.shape)), key=lambda i: perm[i]) if perm else list(range(len(pin.shape)))[::-1]
+            e.pin(source, e.view(pin, lambda t, b=tuple(back): t.permute(b)))
+        elif pin.meta.is_contiguous():
+            e.pin(source, e.view(pin, lambda t, s=static_dims(source): t.view(s)))

@@ -1,0 +1,81 @@
+"""Resident tensors in flat buffers: one per kind, optimizer group and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ontrain.providers.base import StateSpec
+from ontrain.providers.torch.buffers import torch_dtype
+
+__all__ = ["ALIGN", "TorchState"]
+
+ALIGN = 64
+"""Bytes to which tensors in flat buffers and the arena are aligned: a cache line, and a full AVX-512 register."""
+
+
+class TorchState:
+    """Parameters, buffers, moments and gradient accumulators as views of flat tensors.
+
+    Tensors of one kind lie in the order of their specs with equal gaps, so kinds with the same shapes (a parameter,
+    its gradient and its moments) line up element by element and an optimizer can walk them as one. Gaps hold zeros.
+    """
+
+    def __init__(self, specs: Sequence[StateSpec], device: torch.device) -> None:
+        self.device = device
+        self.flat: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
+        self.place: dict[str, tuple[tuple[str, int, torch.dtype], int]] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+        sizes: dict[tuple[str, int, torch.dtype], int] = {}
+        for spec in specs:
+            dtype = torch_dtype(spec.dtype)
+            key = (spec.kind, spec.group, dtype)
+            self.place[spec.name] = (key, sizes.get(key, 0))
+            sizes[key] = sizes.get(key, 0) + padded(spec.shape, dtype)
+        for key, size in sizes.items():
+            self.flat[key] = torch.zeros(size, dtype=key[2], device=device)
+        for spec in specs:
+            key, start = self.place[spec.name]
+            count = _numel(spec.shape)
+            self._tensors[spec.name] = self.flat[key][start : start + count].view(spec.shape)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        with torch.no_grad():
+            self._tensors[name].copy_(torch.as_tensor(value))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def nbytes(self) -> int:
+        """Bytes of all flat buffers."""
+        return sum(flat.nbytes for flat in self.flat.values())
+
+    def gradient(self, name: str) -> torch.Tensor:
+        """Return the place of a parameter's gradient: a flat buffer laid out like the parameter's own."""
+        key, start = self.place[name]
+        twin = ("gradient", *key[1:])
+        if twin not in self.flat:
+            self.flat[twin] = torch.zeros_like(self.flat[key])
+        tensor = self._tensors[name]
+        return self.flat[twin][start : start + tensor.numel()].view(tensor.shape)
+
+
+def padded(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Elements that a tensor takes in a flat buffer."""
+    step = max(1, ALIGN // dtype.itemsize)
+    return -(-_numel(shape) // step) * step
+
+
+def _numel(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,138 @@
+"""A batch against a graph: dtype, shape, device and label range, each refused in words that say what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.errors import InputError
+from ontrain.graph import Role, by_role, describe, shape_text, source_of
+
+__all__ = ["Signature", "batch_inputs", "check_feeds", "explain_index_error"]
+
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
+"""Input names with concrete shapes: what a plan is made for."""
+
+
+def batch_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """Return the graph inputs that each batch brings."""
+    return by_role(graph, Role.INPUT, Role.LABEL)
+
+
+def check_feeds(graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torch.device) -> Signature:
+    """Check a batch and return its signature.
+
+    Raises:
+        InputError: a missing input, a wrong dtype, rank, fixed dimension or device, or one symbolic dimension with
+            two sizes.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    signature: list[tuple[str, tuple[int, ...]]] = []
+    for value in batch_inputs(graph):
+        name = value.name or ""
+        if name not in feeds:
+            raise InputError(f"the batch has no {name!r}", way_out=f"feed {_expected(graph)}")
+        tensor = feeds[name]
+        _check_dtype(value, tensor)
+        if tensor.device.type != device.type:
+            raise InputError(
+                f"input {name!r} is on {tensor.device}, the graph runs on {device}",
+                way_out=f"move it with .to({str(device)!r}), or set the device in the options",
+            )
+        _check_shape(value, tuple(tensor.shape), sizes)
+        signature.append((name, tuple(tensor.shape)))
+    return tuple(signature)
+
+
+def _check_dtype(value: ir.Value, tensor: torch.Tensor) -> None:
+    assert value.dtype is not None
+    have = str(tensor.dtype).removeprefix("torch.")
+    want = {"float": "float32", "double": "float64"}.get(str(value.dtype).lower(), str(value.dtype).lower())
+    if have != want:
+        raise InputError(
+            f"input {value.name!r} is {have}, the graph expects {want}",
+            reason=f"the model was captured with {value.name}: {shape_text(value)}",
+            way_out=f"convert it with .to(torch.{want})",
+        )
+
+
+def _check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
+    assert value.shape is not None
+    name, wanted = value.name or "", list(value.shape)
+    fits = len(wanted) == len(shape) and all(
+        not isinstance(w, int) or w == s for w, s in zip(wanted, shape, strict=True)
+    )
+    if not fits:
+        text = [w if isinstance(w, int) else w.value for w in wanted]
+        raise InputError(
+            f"input {name!r} has shape {list(shape)}, the graph expects {text}",
+            way_out="feed that shape, or name the dimension by a string in model_desc to let it vary",
+        )
+    for dim, size in zip(wanted, shape, strict=True):
+        if isinstance(dim, int) or dim.value is None:
+            continue
+        before = sizes.setdefault(dim.value, (size, name))
+        if before[0] != size:
+            raise InputError(
+                f"dimension {dim.value!r} is {size} in input {name!r} and {before[0]} in {before[1]!r}",
+                way_out="give the batch one size along it, or describe it under two names",
+            )
+
+
+def _expected(graph: ir.Graph) -> str:
+    return ", ".join(f"{v.name}: {shape_text(v)}" for v in batch_inputs(graph))
+
+
+def explain_index_error(graph: ir.Graph, feeds: Mapping[str, Any]) -> InputError | None:
+    """Find the label or id that lies outside what an operator can index; None if there is none."""
+    for node in graph:
+        limit, ids, ignore = _indexing(node)
+        if ids is None or limit is None:
+            continue
+        origin = _origin(ids)
+        tensor = feeds.get(origin.name or "")
+        if tensor is None:
+            continue
+        wrong = torch.as_tensor(tensor)
+        wrong = wrong[(wrong < (-limit if node.op_type == "Gather" else 0)) | (wrong >= limit)]
+        if ignore is not None:
+            wrong = wrong[wrong != ignore]
+        if wrong.numel():
+            what = "label" if "Loss" in node.op_type else "index"
+            return InputError(
+                f"input {origin.name!r} holds {what} {int(wrong[0])}, allowed is 0 to {limit - 1}"
+                + (f", or {ignore} to ignore a row" if ignore is not None else ""),
+                node=describe(node),
+                source=source_of(node),
+                way_out="check the labels against the number of classes, and the vocabulary against the tokenizer",
+            )
+    return None
+
+
+def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
+    """(how many there are to index, the indices, the index that is ignored) of an operator that indexes."""
+
+    def size(value: ir.Value | None, axis: int) -> int | None:
+        dim = value.shape[axis] if value is not None and value.shape is not None else None
+        return dim if isinstance(dim, int) else None
+
+    if node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
+        ignore = node.attributes["ignore_index"].as_int() if "ignore_index" in node.attributes else None
+        return size(node.inputs[0], 1), node.inputs[1], ignore
+    if node.op_type in ("Gather", "Embedding"):
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        return size(node.inputs[0], axis), node.inputs[1], None
+    return None, None, None
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """The graph input that a value is a rearrangement of, or the value itself."""
+    producer = value.producer()
+    while producer is not None and producer.op_type in ("Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast"):
+        assert producer.inputs[0] is not None
+        value = producer.inputs[0]
+        producer = value.producer()
+    return value

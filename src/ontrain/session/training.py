@@ -1,0 +1,214 @@
+"""`TrainingSession`: resident state, one plan a signature, and the counters that a step advances."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.errors import NonFiniteLossError
+from ontrain.graph import Role, by_role
+from ontrain.optim import OptimizerSpec, StepKind, build_step
+from ontrain.providers import ExecutionProvider, OperatorTime, State, StateSpec
+from ontrain.session.feeds import Signature, check_feeds, explain_index_error
+from ontrain.session.plans import Plan, make_plan
+
+__all__ = ["Counters", "TrainingSession"]
+
+
+@dataclass
+class Counters:
+    """Where a run stands.
+
+    Attributes:
+        updates: optimizer updates done.
+        micro_steps: micro-batches seen; also the offset of the random stream.
+        pending: micro-batches whose gradients wait in the accumulators.
+    """
+
+    updates: int = 0
+    micro_steps: int = 0
+    pending: int = 0
+
+
+class TrainingSession:
+    """Runs a captured graph as training steps on a provider.
+
+    Args:
+        model: captured graph in training mode, roles on its inputs.
+        loss: name of the scalar output to minimise.
+        optimizer: algorithm, hyper-parameters and groups.
+        trainable: names of the parameters to update; the others stay.
+        provider: what compiles and runs the graphs.
+        initial: values of parameters and buffers by name.
+        max_norm: clip the gradient's global norm to this; None leaves it.
+        accumulation_steps: micro-batches per update.
+        seed: of the dropout stream.
+        disabled_passes: graph passes to leave out, by name.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        loss: str,
+        optimizer: OptimizerSpec,
+        trainable: Sequence[str],
+        provider: ExecutionProvider,
+        initial: Mapping[str, torch.Tensor],
+        max_norm: float | None = None,
+        accumulation_steps: int = 1,
+        seed: int = 0,
+        disabled_passes: Sequence[str] = (),
+        device: str = "cpu",
+    ) -> None:
+        self.model, self.provider, self.optimizer = model, provider, optimizer
+        self.loss, self.trainable, self.max_norm = loss, list(trainable), max_norm
+        self.accumulation_steps, self.seed = accumulation_steps, seed
+        self.device = torch.device(device)
+        self.counters = Counters()
+        self.eval_model: ir.Model | None = None
+        self._disabled = disabled_passes
+        self._plans: dict[tuple[str, Signature], Plan] = {}
+        self.state: State = provider.create_state(self._specs())
+        for name in by_role(model.graph, Role.PARAMETER, Role.BUFFER):
+            self.state[name.name or ""] = initial[name.name or ""]
+
+    def step(self, feeds: Mapping[str, torch.Tensor], learning_rate: float) -> dict[str, torch.Tensor]:
+        """Train on one micro-batch; every `accumulation_steps`-th one updates the parameters.
+
+        Returns:
+            The graph's outputs by name, with `grad_norm` and `all_finite` after an update.
+
+        Raises:
+            InputError: the batch does not fit the graph, or an index is out of range.
+            NonFiniteLossError: loss or gradient is NaN or infinite. Parameters and moments are as before the batch,
+                the accumulators are empty.
+        """
+        kind = self._next_kind()
+        plan = self.plan(kind, feeds)
+        number = self.counters.updates + 1
+        hyper = {
+            "learning_rate": learning_rate,
+            "step": float(number),
+            "loss_scale": 1.0,
+            "loss_denominator": 0.0,
+        }
+        guard = None if kind is StepKind.ACCUMULATE else "all_finite"
+        try:
+            outputs = self._run(plan, {**feeds, **hyper}, guard)
+        finally:
+            # Nothing of an interrupted batch may stay behind.
+            if kind is StepKind.ACCUMULATE_UPDATE:
+                self._clear_accumulators()
+        self.counters.micro_steps += 1
+        finite = bool(torch.isfinite(outputs[self.loss]).all()) and bool(outputs.get("all_finite", True))
+        if not finite:
+            self._clear_accumulators()
+            loss = float(outputs[self.loss])
+            what = f"the loss is {loss}" if not torch.isfinite(outputs[self.loss]).all() else "a gradient is not finite"
+            raise NonFiniteLossError(
+                f"{what} at step {number}",
+                reason="parameters and moments are as they were before this batch",
+                way_out="lower the learning rate, clip the gradient, or look for bad values in the batch",
+            )
+        if kind is StepKind.ACCUMULATE:
+            self.counters.pending += 1
+        else:
+            self.counters.updates, self.counters.pending = number, 0
+        return outputs
+
+    def evaluate(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the evaluation graph on a batch with the present parameters; nothing is updated."""
+        return self._run(self.plan(None, feeds), feeds, None)
+
+    def profile(self, feeds: Mapping[str, torch.Tensor]) -> list[OperatorTime]:
+        """Time each operator of an evaluation-free training step; parameters are put back afterwards."""
+        plan = self.plan(StepKind.UPDATE, feeds)
+        saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
+        hyper = {"learning_rate": 0.0, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}
+        try:
+            return plan.executable.profile({**feeds, **hyper}, rng=(self.seed, self.counters.micro_steps))
+        finally:
+            for name, value in saved.items():
+                self.state[name] = value
+
+    def plan(self, kind: StepKind | None, feeds: Mapping[str, torch.Tensor]) -> Plan:
+        """Return the plan for a batch's shapes, making it at the first call. `kind` None is evaluation."""
+        model = self.model if kind is not None else self.eval_model
+        assert model is not None, "set eval_model before evaluating"
+        signature = check_feeds(model.graph, feeds, self.device)
+        key = (kind.value if kind is not None else "eval", signature)
+        if key not in self._plans:
+            build = functools.partial(self._build, kind=kind) if kind is not None else None
+            self._plans[key] = make_plan(
+                model, signature, self.provider, self.state, build=build, disabled=self._disabled
+            )
+        return self._plans[key]
+
+    @property
+    def plans(self) -> Mapping[tuple[str, Signature], Plan]:
+        """All plans made so far, by kind and signature."""
+        return self._plans
+
+    def state_bytes(self) -> int:
+        """Bytes of parameters, buffers, moments and accumulators."""
+        return self.state.nbytes()
+
+    def _build(self, forward: ir.Model, kind: StepKind) -> ir.Model:
+        return build_step(
+            forward, self.loss, self.optimizer, trainable=self.trainable, kind=kind, max_norm=self.max_norm
+        )
+
+    def _next_kind(self) -> StepKind:
+        if self.accumulation_steps == 1:
+            return StepKind.UPDATE
+        last = self.counters.pending == self.accumulation_steps - 1
+        return StepKind.ACCUMULATE_UPDATE if last else StepKind.ACCUMULATE
+
+    def _run(self, plan: Plan, feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
+        try:
+            outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
+        except (IndexError, RuntimeError) as error:
+            explained = explain_index_error(plan.model.graph, feeds)
+            if explained is None:
+                raise
+            raise explained from error
+        return {name: torch.as_tensor(value) for name, value in outputs.items()}
+
+    def _clear_accumulators(self) -> None:
+        self.counters.pending = 0
+        for name in self._accumulators:
+            self.state[name] = torch.zeros_like(torch.as_tensor(self.state[name]))
+
+    def _specs(self) -> list[StateSpec]:
+        """Resident tensors in an order that lets parameters, gradients and moments of a group lie side by side."""
+        specs: list[StateSpec] = []
+        self._accumulators: list[str] = []
+        trainable = set(self.trainable)
+        groups: dict[tuple[Any, ...], int] = {}
+        for value in by_role(self.model.graph, Role.PARAMETER, Role.BUFFER):
+            name, shape = value.name or "", tuple(int(d) for d in value.shape.numpy())  # type: ignore[union-attr]
+            assert value.dtype is not None
+            if name not in trainable:
+                specs.append(StateSpec(name, shape, value.dtype, "fixed"))
+                continue
+            attributes = tuple(sorted(self.optimizer.attributes_for(name).items()))
+            group = groups.setdefault(attributes, len(groups))
+            specs.append(StateSpec(name, shape, value.dtype, "parameter", group))
+            moment_dtype = value.dtype if value.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+            for moment in self.optimizer.state_names(name):
+                specs.append(StateSpec(moment, shape, moment_dtype, moment.rpartition(".")[2], group))
+            if self.accumulation_steps > 1:
+                self._accumulators.append(f"{name}.grad_acc")
+                specs.append(StateSpec(f"{name}.grad_acc", shape, moment_dtype, "grad_acc", group))
+        if self.accumulation_steps > 1:
+            self._accumulators.append("loss_weight_acc")
+            specs.append(StateSpec("loss_weight_acc", (), ir.DataType.FLOAT, "loss_weight_acc"))
+        return specs
+
+

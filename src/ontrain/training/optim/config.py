@@ -1,0 +1,224 @@
+"""Optimizer configurations with onnxruntime.training.optim's names: what a user writes, checked at once."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ontrain.errors import OptionError, nearest
+from ontrain.optim import OptimizerSpec
+
+__all__ = ["AdamConfig", "LambConfig", "SGDConfig"]
+
+
+class _DecayMode(enum.IntEnum):
+    """When weight decay is applied: to the old weight (torch.optim.AdamW) or to the updated one."""
+
+    BEFORE_WEIGHT_UPDATE = 0
+    AFTER_WEIGHT_UPDATE = 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _is_from_zero(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < math.inf
+
+
+_Range = tuple[str, Callable[[Any], bool]]
+_FROM_ZERO: _Range = ("a number from 0", _is_from_zero)
+_BELOW_ONE: _Range = ("a number in [0, 1)", lambda value: _is_number(value) and 0 <= value < 1)
+_ANY_NUMBER: _Range = ("a number, infinity included", _is_number)
+_BOOL: _Range = ("True or False", lambda value: isinstance(value, bool))
+_MODE: _Range = ("an AdamConfig.DecayMode", lambda value: isinstance(value, _DecayMode))
+
+# What each hyper-parameter may be, and the attribute of the update function that it becomes.
+_RANGES: dict[str, _Range] = {
+    "lr": _FROM_ZERO,
+    "momentum": _FROM_ZERO,
+    "nesterov": _BOOL,
+    "weight_decay": _FROM_ZERO,
+    "alpha": _BELOW_ONE,
+    "beta": _BELOW_ONE,
+    "lambda_coef": _FROM_ZERO,
+    "epsilon": _FROM_ZERO,
+    "do_bias_correction": _BOOL,
+    "weight_decay_mode": _MODE,
+    "ratio_min": _ANY_NUMBER,
+    "ratio_max": _ANY_NUMBER,
+}
+_ATTRIBUTES = {"lambda_coef": "weight_decay", "do_bias_correction": "bias_correction", "weight_decay_mode": "mode"}
+_MOMENTS = ("lr", "alpha", "beta", "lambda_coef", "epsilon", "do_bias_correction")
+_OPTIMIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "SGDOptimizer": ("SGD", ("lr", "momentum", "nesterov", "weight_decay")),
+    "AdamOptimizer": ("AdamW", (*_MOMENTS, "weight_decay_mode")),
+    "LambOptimizer": ("Lamb", (*_MOMENTS, "ratio_min", "ratio_max")),
+}
+
+
+class _OptimizerConfig:
+    """Hyper-parameters of an optimizer, read and set as attributes: `config.lr = 1e-4`.
+
+    Args:
+        name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
+        params: parameter groups `{"params": [names], hyper-parameter: value, …}` that override the defaults for the
+            parameters named. The learning rate is one for all: it may not be in a group.
+        defaults: hyper-parameters for all other parameters; "lr" must be among them.
+
+    Raises:
+        OptionError: a name is unknown or a value out of range, here and whenever an attribute is set.
+    """
+
+    name: str
+    defaults: dict[str, Any]
+    lr: float
+
+    def __init__(self, name: str, params: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
+        if name not in _OPTIMIZERS:
+            raise OptionError(f"there is no optimizer {name!r}", way_out=f"use one of {', '.join(_OPTIMIZERS)}")
+        vars(self).update(name=name, defaults=dict(defaults), _groups=[])
+        if "lr" not in self.defaults:
+            raise OptionError(f"the defaults of {name} have no 'lr'", way_out="add {'lr': a number from 0}")
+        self._check(self.defaults)
+        if not isinstance(params, list | tuple):
+            raise OptionError(f"params is a {type(params).__name__}", way_out="use a list of dicts, [] for no groups")
+        for group in params:
+            self._add_param_group(group)
+
+    @property
+    def params(self) -> list[dict[str, Any]]:
+        """The parameter groups, each with all hyper-parameters: its own, and the defaults for the others."""
+        return [{**self.defaults, **group} for group in self._groups]
+
+    def spec(self) -> OptimizerSpec:
+        """Return the algorithm and its attributes as the graph needs them, without the learning rate."""
+        groups = [(frozenset(group["params"]), self._attributes(group)) for group in self._groups]
+        return OptimizerSpec(_OPTIMIZERS[self.name][0], self._attributes(self.defaults), groups)
+
+    def _add_param_group(self, group: Mapping[str, Any]) -> None:
+        names = group.get("params") if isinstance(group, Mapping) else None
+        if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names) or len(group) < 2:
+            raise OptionError(
+                f"{group!r} is no parameter group",
+                way_out="use {'params': [names of parameters], 'a hyper-parameter': value, …}",
+            )
+        overrides = {key: value for key, value in group.items() if key != "params"}
+        if "lr" in overrides:
+            raise OptionError("a parameter group sets 'lr'", way_out="set one learning rate for all parameters")
+        self._check(overrides)
+        self._groups.append(dict(group))
+        self.spec()  # notices a parameter in two groups
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        """Raise OptionError unless every name is known and every value in range, alone and with the others."""
+        known = _OPTIMIZERS[self.name][1]
+        for key, value in given.items():
+            if key not in known:
+                raise OptionError(
+                    f"{self.name} has no hyper-parameter {key!r}", way_out=f"nearest: {nearest(key, known)}"
+                )
+            allowed, fits = _RANGES[key]
+            if not fits(value):
+                raise OptionError(f"{key} of {self.name} is {value!r}", way_out=f"use {allowed}")
+        together = {**self.defaults, **given}
+        if together.get("ratio_min", -math.inf) > together.get("ratio_max", math.inf):
+            raise OptionError("ratio_min is above ratio_max", way_out="use ratio_min ≤ ratio_max")
+        if together.get("nesterov") and not together.get("momentum"):
+            raise OptionError("nesterov is set without momentum", way_out="use a momentum above 0")
+
+    @staticmethod
+    def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {_ATTRIBUTES.get(key, key): value for key, value in given.items() if key not in ("lr", "params")}
+
+    def __getattr__(self, name: str) -> Any:
+        defaults = vars(self).get("defaults", {})
+        if name in defaults:
+            return defaults[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check({name: value})
+        self.defaults[name] = value
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.defaults.items())
+        return f"{type(self).__name__}({shown}, params={self._groups!r})"
+
+
+class SGDConfig(_OptimizerConfig):
+    """Stochastic gradient descent as torch.optim.SGD; takes no parameter groups, `params` must be empty."""
+
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+
+    def __init__(
+        self,
+        params: Sequence[Mapping[str, Any]] = (),
+        lr: float = 0.001,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if list(params):
+            raise OptionError("SGDConfig takes no parameter groups", way_out="pass params=[]")
+        hyper = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__("SGDOptimizer", params, hyper)
+
+
+class AdamConfig(_OptimizerConfig):
+    """Adam with decoupled weight decay `lambda_coef`; as configured by default, torch.optim.AdamW without decay."""
+
+    DecayMode: ClassVar[type[_DecayMode]] = _DecayMode
+    alpha: float
+    beta: float
+    lambda_coef: float
+    epsilon: float
+    do_bias_correction: bool
+    weight_decay_mode: _DecayMode
+
+    def __init__(
+        self,
+        params: Sequence[Mapping[str, Any]] = (),
+        lr: float = 0.001,
+        alpha: float = 0.9,
+        beta: float = 0.999,
+        lambda_coef: float = 0.0,
+        epsilon: float = 1e-8,
+        do_bias_correction: bool = True,
+        weight_decay_mode: _DecayMode = _DecayMode.BEFORE_WEIGHT_UPDATE,
+    ) -> None:
+        hyper = {"lr": lr, "alpha": alpha, "beta": beta, "lambda_coef": lambda_coef, "epsilon": epsilon}
+        hyper |= {"do_bias_correction": do_bias_correction, "weight_decay_mode": weight_decay_mode}
+        super().__init__("AdamOptimizer", params, hyper)
+
+
+class LambConfig(_OptimizerConfig):
+    """LAMB (You et al. 2020), whose trust ratio is kept in [ratio_min, ratio_max]."""
+
+    alpha: float
+    beta: float
+    lambda_coef: float
+    ratio_min: float
+    ratio_max: float
+    epsilon: float
+    do_bias_correction: bool
+
+    def __init__(
+        self,
+        params: Sequence[Mapping[str, Any]] = (),
+        lr: float = 0.001,
+        alpha: float = 0.9,
+        beta: float = 0.999,
+        lambda_coef: float = 0.0,
+        ratio_min: float = -math.inf,
+        ratio_max: float = math.inf,
+        epsilon: float = 1e-6,
+        do_bias_correction: bool = True,
+    ) -> None:
+        hyper = {"lr": lr, "alpha": alpha, "beta": beta, "lambda_coef": lambda_coef, "epsilon": epsilon}
+        hyper |= {"ratio_min": ratio_min, "ratio_max": ratio_max, "do_bias_correction": do_bias_correction}
+        super().__init__("LambOptimizer", params, hyper)

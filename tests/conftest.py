@@ -1,0 +1,56 @@
+"""Seeds, hypothesis profiles, skips of what the machine lacks, and the flag that rewrites the pinned public names."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# Examples build graphs and run them, so a deadline would only measure how busy the machine is.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("local", deadline=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=0, help="seed of torch, numpy and random before each test (0)")
+    parser.addoption(
+        "--update-public-api", action="store_true", help="write the public names as they are to tests/public_api.txt"
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    import torch
+
+    return f"seed {config.getoption('--seed')}, torch {torch.__version__} on {torch.get_num_threads()} threads"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The run's seed, as the header prints it."""
+    return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def _seeded(seed: int) -> None:
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,112 @@
+"""What a step graph contains: its inputs, states, updates and their order, and what it is not built from."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ontrain.errors import GradientError, GraphError, OptionError
+from ontrain.graph import Builder, Role, by_role, new_model, role_of, set_updates, to_text, updates_of
+from ontrain.optim import OptimizerSpec, StepKind, build_step
+from tests.optim.networks import IN, NAMES, PLAIN, batch, least_squares, network, start, value
+
+UPDATE, ACCUMULATE, LAST = StepKind.UPDATE, StepKind.ACCUMULATE, StepKind.ACCUMULATE_UPDATE
+
+
+@pytest.mark.parametrize("kind", [UPDATE, LAST])
+def test_a_step_that_is_not_finite_can_be_skipped(step_runner, rng, kind):
+    spec, values = OptimizerSpec("AdamW", {"weight_decay": 0.1}), start(rng)
+    good, bad = batch(rng), batch(rng)
+    bad["x"][0, 0] = np.inf
+    model = build_step(network(), "loss", spec, trainable=NAMES, kind=kind, max_norm=1.0, skip_nonfinite=True)
+    skipping = step_runner(values)
+    assert skipping(model, good)["all_finite"]
+    skipping.reset_accumulators()
+    before = dict(skipping.values)
+    found = skipping(model, bad, step=2)
+    assert not found["all_finite"] and not np.isfinite(found["grad_norm"])
+    for name, kept in before.items():
+        np.testing.assert_array_equal(skipping.values[name], kept, err_msg=name)
+    careless = step_runner(values)
+    found = careless(build_step(network(), "loss", spec, trainable=NAMES, kind=kind), bad)
+    assert not found["all_finite"] and np.isnan(careless.values["w1"]).any()
+
+
+def test_frozen_and_unreached_parameters_are_left_alone():
+    model = build_step(network(unused=True), "loss", OptimizerSpec("Lamb"), trainable=["w1", "b2", "pooler"])
+    updated = {updates_of(v) for v in model.graph.outputs} - {None}
+    states = {f"{name}.{kind}" for name in ("w1", "b2") for kind in ("exp_avg", "exp_avg_sq")}
+    assert updated == {"w1", "b2"} | states
+    assert {v.name for v in by_role(model.graph, Role.STATE)} == states
+
+
+def test_every_step_has_the_same_hyper_inputs_and_states_fit_their_parameters():
+    for kind in StepKind:
+        model = build_step(network(), "loss", OptimizerSpec("AdamW"), trainable=NAMES, kind=kind)
+        hyper = by_role(model.graph, Role.HYPER)
+        assert [v.name for v in hyper] == ["learning_rate", "step", "loss_scale", "loss_denominator"]
+        assert all(v.dtype == ir.DataType.FLOAT and not v.shape for v in hyper)
+        inputs = {v.name: v for v in model.graph.inputs}
+        for name, state in inputs.items():
+            owner = inputs.get(name.rsplit(".", 1)[0])
+            assert role_of(state) is not Role.STATE or owner is None or state.shape == owner.shape
+        resident = [updates_of(v) for v in model.graph.outputs if updates_of(v)]
+        assert len(resident) == len(set(resident)) == {UPDATE: 12, ACCUMULATE: 5, LAST: 12}[kind]
+
+
+def test_buffer_updates_of_the_forward_graph_survive(step_runner, rng):
+    forward = network()
+    mean, op = value("mean", [IN], Role.BUFFER), Builder(forward.graph)
+    forward.graph.inputs.append(mean)
+    forward.graph.outputs.append(
+        set_updates(op.Add(mean, op.ReduceMean(forward.graph.inputs[0], [0], keepdims=0)), "mean")
+    )
+    runner, feeds = step_runner({**start(rng), "mean": np.zeros(IN, np.float32)}), batch(rng)
+    runner(build_step(forward, "loss", PLAIN, trainable=NAMES), feeds)
+    np.testing.assert_allclose(runner.values["mean"], feeds["x"].mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_updates_come_after_everything_that_reads_the_parameters():
+    model = build_step(network(), "loss", OptimizerSpec("AdamW"), trainable=NAMES, max_norm=1.0)
+    types = [node.op_type for node in model.graph]
+    assert types[-4:] == ["AdamW"] * 4 and "AdamW" not in types[:-4]
+
+
+def test_narrow_parameters_have_state_in_float32():
+    x, w = value("x", [2], Role.INPUT, ir.DataType.FLOAT16), value("w", [2], Role.PARAMETER, ir.DataType.FLOAT16)
+    forward = new_model([x, w], "half")
+    op = Builder(forward.graph)
+    loss = op.ReduceMean(op.Mul(w, x), keepdims=0)
+    loss.name = "loss"
+    forward.graph.outputs.append(loss)
+    model = build_step(forward, "loss", OptimizerSpec("AdamW"), trainable=["w"], kind=LAST)
+    assert {v.dtype for v in by_role(model.graph, Role.STATE)} == {ir.DataType.FLOAT}
+    assert {v.dtype for v in model.graph.outputs if updates_of(v) == "w"} == {ir.DataType.FLOAT16}
+
+
+def test_the_forward_model_is_left_untouched():
+    forward = network()
+    before = to_text(forward)
+    build_step(forward, "loss", PLAIN, trainable=NAMES, kind=LAST)
+    assert to_text(forward) == before
+
+
+def test_what_a_step_cannot_be_built_from_is_refused():
+    cases = [
+        (least_squares(), "los", {}, OptionError, "nearest: 'loss'"),
+        (least_squares(), "loss", {"trainable": ["v"]}, OptionError, "nearest: 'w'"),
+        (least_squares(), "loss", {"trainable": ["x"]}, OptionError, "no parameter 'x'"),
+        (least_squares(), "loss", {"max_norm": 0.0}, OptionError, "positive norm"),
+        (network(), "scores", {"trainable": NAMES}, GraphError, r"shape \[8, 3\]"),
+        (network(unused=True), "loss", {"trainable": ["pooler"]}, GradientError, "none of the 1 trainable"),
+    ]
+    for model, loss, options, error, message in cases:
+        with pytest.raises(error, match=message):
+            build_step(model, loss, PLAIN, **{"trainable": ["w"], **options})
+    with pytest.raises(OptionError, match=r"'W'.*\n.*'w'"):
+        build_step(least_squares(), "loss", OptimizerSpec("SGD", {}, [({"W"}, {})]), trainable=["w"])
+    taken = least_squares()
+    taken.graph.inputs.append(value("step", [], Role.INPUT))
+    with pytest.raises(GraphError, match="'step' already"):
+        build_step(taken, "loss", PLAIN, trainable=["w"])

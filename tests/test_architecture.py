@@ -1,0 +1,141 @@
+"""The design's rules that no linter knows: who may import whom, how long files are, what names are not used."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "ontrain"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+ROOMS = (
+    "graph", "functions", "capture", "autodiff", "optim", "passes",
+    "providers", "session", "distributed", "checkpoint", "training", "cli",
+)  # fmt: skip
+"""In the order in which a model flows through them."""
+
+HOMES = {
+    "torch": ("capture", "providers/torch", "session", "distributed", "checkpoint", "training"),
+    "onnxruntime": ("providers/onnxruntime",),
+    "onnx.helper": (),
+    "pickle": (),
+}
+"""The only rooms that may import a library."""
+
+LONGEST, MEDIAN = 600, 250
+
+
+def named(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def requirements(*, extras: bool) -> list[str]:
+    """Names of what pyproject.toml asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    if extras:
+        wanted += [one for extra in project["optional-dependencies"].values() for one in extra]
+    return sorted({re.split(r"[<>=\[ ]", one)[0] for one in wanted})
+
+
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Line and full name of everything that a file imports, inside functions and for typing too."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def is_within(name: str, module: str) -> bool:
+    return name == module or name.startswith(module + ".")
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_imports_point_to_earlier_rooms(path):
+    here = path.relative_to(SOURCE).parts[0]
+    if here not in ROOMS:
+        return  # ontrain/__init__.py and errors.py stand outside the rooms
+    later = ROOMS[ROOMS.index(here) + 1 :]
+    wrong = [
+        f"{named(path)}:{line} imports {name}"
+        for line, name in imports(path)
+        for room in later
+        if is_within(name, f"ontrain.{room}")
+    ]
+    assert not wrong, f"{here} may import only {', '.join(ROOMS[: ROOMS.index(here) + 1])}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_libraries_stay_in_their_rooms(path):
+    wrong = [
+        f"{named(path)}:{line} imports {name}, allowed in {', '.join(homes) or 'no room'}"
+        for line, name in imports(path)
+        for library, homes in HOMES.items()
+        if is_within(name, library) and not any(named(path).startswith(home + "/") for home in homes)
+    ]
+    assert not wrong
+
+
+def test_every_folder_is_a_room():
+    folders = {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert folders <= set(ROOMS), "a new room needs its place in the order"
+
+
+def test_no_file_is_longer_than_a_concept():
+    lengths = {named(path): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+    assert statistics.median(n for n in lengths.values() if n > 5) < MEDIAN
+
+
+def test_no_module_is_called_after_nothing():
+    vague = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc", "base_utils"}
+    parts = {part for path in FILES for part in path.relative_to(SOURCE).with_suffix("").parts}
+    assert not parts & vague
+
+
+def test_dependencies_are_what_is_imported():
+    optional = {"rich", "tensorboard", "transformers", "triton", "typer"}
+    roots = {name.split(".")[0] for path in FILES for _, name in imports(path)}
+    used = roots - set(sys.stdlib_module_names) - {"ontrain"} - optional
+    assert used == {name.replace("-", "_") for name in requirements(extras=False)}
+
+
+def test_every_dependency_is_explained():
+    rows = re.findall(r"^\| `?([\w-]+)`? \|", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE)
+    assert set(requirements(extras=True)) <= set(rows)
+
+
+def test_every_dependency_is_pinned_and_torch_comes_first():
+    lines = [x for x in (ROOT / "constraints.txt").read_text().splitlines() if not x.startswith("#")]
+    assert lines[0].startswith("torch==")
+    pinned = {x.split("==")[0].lower().replace("_", "-") for x in lines}
+    assert set(requirements(extras=True)) <= pinned
+
+
+def test_files_speak_of_the_project_only():
+    # In two halves so that this file does not find itself.
+    halves = (("/wo", "rk/"), (r"\bissue", r" #\d"), (r"\bas an", r" AI\b"), ("TO", "DO"), ("FIX", "ME"))
+    elsewhere = re.compile("|".join(a + b for a, b in halves))
+    shipped = [p for p in ROOT.iterdir() if p.is_file() and p.suffix in (".md", ".toml", ".yaml", ".txt")]
+    shipped += [ROOT / "Makefile", ROOT / ".ci" / "run"]
+    for folder in ("src", "tests", "docs", "recipes", "benchmarks", "docker", "azureml"):
+        shipped += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".toml", ".sh", ".yml", ".txt")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in shipped
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if elsewhere.search(line)
+    ]
+    assert not found

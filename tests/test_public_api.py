@@ -1,0 +1,54 @@
+"""The public surface changes on purpose only: every public name stands in public_api.txt.
+
+After a change that is meant: pytest tests/test_public_api.py --update-public-api, and commit the difference.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+PINNED = Path(__file__).with_name("public_api.txt")
+MODULES = (
+    "ontrain",
+    "ontrain.errors",
+    "ontrain.graph",
+    "ontrain.functions",
+    "ontrain.capture",
+    "ontrain.autodiff",
+    "ontrain.optim",
+    "ontrain.passes",
+    "ontrain.providers",
+    "ontrain.session",
+    "ontrain.checkpoint",
+    "ontrain.training",
+    "ontrain.training.optim",
+)
+"""A later public module is added here."""
+
+
+def public_names() -> list[str]:
+    """Return "module.name" for every name that a public module exports."""
+    return [f"{name}.{one}" for name in MODULES for one in sorted(importlib.import_module(name).__all__)]
+
+
+def test_public_names_are_the_pinned_ones(request):
+    names = public_names()
+    if request.config.getoption("--update-public-api"):
+        PINNED.write_text("\n".join(names) + "\n")
+    pinned = PINNED.read_text().splitlines()
+    gone, new = sorted(set(pinned) - set(names)), sorted(set(names) - set(pinned))
+    assert (gone, new) == ([], []), "if this is meant, run with --update-public-api and commit public_api.txt"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_exported_names_exist_and_are_documented(module):
+    imported = importlib.import_module(module)
+    assert imported.__doc__
+    assert len(set(imported.__all__)) == len(imported.__all__)
+    things = {name: getattr(imported, name) for name in imported.__all__}
+    made_here = {n: t for n, t in things.items() if inspect.isclass(t) or inspect.isfunction(t)}
+    assert [name for name, thing in made_here.items() if not inspect.getdoc(thing)] == []
