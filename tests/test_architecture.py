@@ -24,7 +24,7 @@ ROOMS = (
 
 HOMES = {
     "torch": ("capture", "providers/torch", "session", "distributed", "checkpoint", "training"),
-    "onnxruntime": ("providers/onnxruntime",),
+    "onnxruntime": ("providers/onnxruntime", "session"),
     "onnx.helper": (),
     "pickle": (),
 }

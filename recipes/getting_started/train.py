@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 import os
 import platform
@@ -58,6 +59,7 @@ import signal
 import statistics
 import sys
 import time
+import warnings
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -75,8 +77,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import ontrain
 from ontrain.errors import CheckpointError, NonFiniteLossError, OntrainError
+from ontrain.session import InferenceSession
 from ontrain.session.report import write_report
 
 BPTT, BATCH_SIZE, EVAL_BATCH_SIZE = 35, 20, 10
@@ -142,16 +144,11 @@ class EagerTrainer:
     def save_as_onnx(self, path: str) -> None:
         src = torch.zeros(BPTT, BATCH_SIZE, dtype=torch.int64)
         dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-        torch.onnx.export(
-            self.model.eval(),
-            (src,),
-            path,
-            input_names=["src"],
-            output_names=["output"],
-            dynamic_shapes=(dims,),
-            external_data=False,
-            verbose=False,
-        )
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it lists packages that this model does not need
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            program = torch.onnx.export(self.model.eval(), (src,), dynamic_shapes=(dims,), verbose=False)
+        program.model.graph.inputs[0].name, program.model.graph.outputs[0].name = "src", "output"
+        program.save(path, external_data=False)
 
     def save_checkpoint(self, folder: str, user_dict: dict[str, Any]) -> None:
         """Write weights, moments and random state as one safetensors file, beside the old one and then over it."""
@@ -198,7 +195,7 @@ def evaluate(trainer: Any, columns: Tensor) -> float:
 
 def evaluate_onnx(path: Path, columns: Tensor) -> float:
     """The same mean, from the exported file's logits in stock onnxruntime; the softmax is taken in double precision."""
-    session = ontrain.InferenceSession(str(path))
+    session = InferenceSession(str(path))
     total = 0.0
     for src, label in data.batches(columns, BPTT):
         (logits,) = session.run(["output"], {"src": src.numpy()})

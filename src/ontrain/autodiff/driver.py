@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff.registry import Op, find_rule, zero_gradients
 from ontrain.errors import GradientError
-from ontrain.functions import inline
+from ontrain.functions import inline, lookup
 from ontrain.graph import (
     OPSET,
     Builder,
@@ -112,13 +112,16 @@ def _through_body(
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
-    """The node's attributes, with the defaults that the operator's schema states."""
+    """The node's attributes, with the defaults that the operator's schema or body states."""
     found: dict[str, Any] = {}
     schema = schema_of(node.op_type, node.domain)
     if schema is not None:
         for name, spec in schema.attributes.items():
             if spec.default_value.type:
                 found[name] = ir.serde.deserialize_attribute(spec.default_value).value
+    made = lookup(node)
+    if made is not None:
+        found.update(made.defaults)
     found.update((name, attr.value) for name, attr in node.attributes.items())
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
 

@@ -31,7 +31,7 @@ def attention(
     if bias is not None:
         scores = scores + bias
     probs = op.Softmax(scores, axis=-1)
-    dropped, mask = op.Dropout(probs, dropout, dropout > 0, outputs=2)
+    dropped, mask = op.Dropout(probs, dropout, op.const(dropout > 0), outputs=2)
     return op.MatMul(dropped, v), probs, mask
 
 

@@ -37,7 +37,7 @@ def static_dims(value: ir.Value) -> tuple[int, ...]:
 
 
 class Builder:
-    """Appends nodes to a graph: `op.MatMul(a, b)`, `op.Split(x, outputs=3, axis=-1)`, `op.composite("GeluGrad", dy, x)`.
+    """Appends nodes to a graph: `op.MatMul(a, b)`, `op.Split(x, outputs=3)`, `op.composite("GeluGrad", dy, x)`.
 
     Python numbers among the operands become constants of the dtype that the operator's schema asks for. A node whose
     inputs are all constant is evaluated on the spot; `Shape` of a static shape is a constant. Inside
@@ -88,7 +88,8 @@ class Builder:
             made = tuple(self.const(array) for array in evaluate(node))
             return made[0] if len(made) == 1 else made
         for i, value in enumerate(node.outputs):
-            value.name = self.fresh(names[i] if i < len(names) and names[i] else f"{node.op_type.lower()}_{self._count}")
+            wish = names[i] if i < len(names) else None
+            value.name = self.fresh(wish or f"{node.op_type.lower()}_{self._count}")
         node.name = node.outputs[0].name
         self._count += 1
         self.graph.append(node)
@@ -103,9 +104,7 @@ class Builder:
         key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 1024 else (id(value), "large")
         if key not in self._constants:
             tensor = ir.tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
-            made = ir.Value(
-                name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
-            )
+            made = ir.Value(name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
             self.graph.register_initializer(made)
             self._constants[key] = made
         return self._constants[key]
@@ -167,7 +166,7 @@ class Builder:
         return made
 
     def _wanted_dtype(self, domain: str, op_type: str, index: int, operands: Sequence[Operand]) -> ir.DataType | None:
-        """The dtype for a Python number: that of another operand of the same type variable, or the schema's only one."""
+        """The dtype for a Python number: that of another operand of its type variable, or the schema's only one."""
         values = [v for v in operands if isinstance(v, ir.Value)]
         schema = schema_of(op_type, domain)
         if schema is None:
@@ -180,4 +179,3 @@ class Builder:
         if wanted.startswith("tensor("):
             return ir.DataType[wanted[7:-1].upper()] if wanted != "tensor(bool)" else ir.DataType.BOOL
         return ir.DataType.INT64 if not isinstance(operands[index], float) else None
-

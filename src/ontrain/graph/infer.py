@@ -24,6 +24,8 @@ TypeAndShape = tuple[ir.DataType, ir.Shape]
 Inference = Callable[[ir.Node], Sequence[TypeAndShape]]
 
 _ours: dict[str, Inference] = {}
+# onnx gives these a function body instead of an inference rule.
+_LIKE_FIRST = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 # Element counts up to which a constant's values are shown to shape inference (shapes, axes, pads are this small).
 _DATA_LIMIT = 256
 
@@ -79,12 +81,15 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     except (shape_inference.InferenceError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip()
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
-    return [_from_proto(found.get(f"o{i}")) for i in range(len(node.outputs))]
+    known = [_from_proto(found.get(f"o{i}")) for i in range(len(node.outputs))]
+    if known[0] is None and node.op_type in _LIKE_FIRST and node.inputs[0] is not None:
+        known[0] = type_and_shape(node.inputs[0])
+    return known
 
 
 @cache
 def _imports(domain: str) -> list[onnx.OperatorSetIdProto]:
-    return [onnx.helper.make_opsetid(domain, OPSET)]
+    return [onnx.OperatorSetIdProto(domain=domain, version=OPSET)]
 
 
 def _type_proto(value: ir.Value) -> onnx.TypeProto:

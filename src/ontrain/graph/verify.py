@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph.infer import infer_node
-from ontrain.graph.roles import by_role, Role, updates_of
+from ontrain.graph.roles import Role, by_role, updates_of
 from ontrain.graph.source import describe, shape_text, source_of
 
 __all__ = ["verify", "verify_requested"]

@@ -57,7 +57,9 @@ class InferenceSession:
         except Exception as error:  # onnxruntime's errors share no base but Exception
             raise InputError("onnxruntime cannot load the model", reason=str(error)) from error
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Array]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Array]:
         """Run the model.
 
         Args:

@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.errors import NonFiniteLossError
-from ontrain.graph import Role, by_role
 from ontrain.optim import OptimizerSpec, StepKind, build_step
 from ontrain.providers import ExecutionProvider, OperatorTime, State, StateSpec
 from ontrain.session.feeds import Signature, check_feeds, explain_index_error
@@ -44,7 +44,7 @@ class TrainingSession:
         optimizer: algorithm, hyper-parameters and groups.
         trainable: names of the parameters to update; the others stay.
         provider: what compiles and runs the graphs.
-        initial: values of parameters and buffers by name.
+        initial: all parameters and buffers of the model by name, those that only evaluation uses included.
         max_norm: clip the gradient's global norm to this; None leaves it.
         accumulation_steps: micro-batches per update.
         seed: of the dropout stream.
@@ -72,11 +72,13 @@ class TrainingSession:
         self.device = torch.device(device)
         self.counters = Counters()
         self.eval_model: ir.Model | None = None
+        self.last_outputs: dict[str, torch.Tensor] = {}
         self._disabled = disabled_passes
         self._plans: dict[tuple[str, Signature], Plan] = {}
-        self.state: State = provider.create_state(self._specs())
-        for name in by_role(model.graph, Role.PARAMETER, Role.BUFFER):
-            self.state[name.name or ""] = initial[name.name or ""]
+        self.model_tensors = list(initial)
+        self.state: State = provider.create_state(self._specs(initial))
+        for name, tensor in initial.items():
+            self.state[name] = tensor.detach()
 
     def step(self, feeds: Mapping[str, torch.Tensor], learning_rate: float) -> dict[str, torch.Tensor]:
         """Train on one micro-batch; every `accumulation_steps`-th one updates the parameters.
@@ -106,6 +108,7 @@ class TrainingSession:
             if kind is StepKind.ACCUMULATE_UPDATE:
                 self._clear_accumulators()
         self.counters.micro_steps += 1
+        self.last_outputs = outputs
         finite = bool(torch.isfinite(outputs[self.loss]).all()) and bool(outputs.get("all_finite", True))
         if not finite:
             self._clear_accumulators()
@@ -185,22 +188,21 @@ class TrainingSession:
         for name in self._accumulators:
             self.state[name] = torch.zeros_like(torch.as_tensor(self.state[name]))
 
-    def _specs(self) -> list[StateSpec]:
+    def _specs(self, initial: Mapping[str, torch.Tensor]) -> list[StateSpec]:
         """Resident tensors in an order that lets parameters, gradients and moments of a group lie side by side."""
         specs: list[StateSpec] = []
         self._accumulators: list[str] = []
         trainable = set(self.trainable)
         groups: dict[tuple[Any, ...], int] = {}
-        for value in by_role(self.model.graph, Role.PARAMETER, Role.BUFFER):
-            name, shape = value.name or "", tuple(int(d) for d in value.shape.numpy())  # type: ignore[union-attr]
-            assert value.dtype is not None
+        for name, tensor in initial.items():
+            shape, dtype = tuple(tensor.shape), from_torch_dtype(tensor.dtype)
             if name not in trainable:
-                specs.append(StateSpec(name, shape, value.dtype, "fixed"))
+                specs.append(StateSpec(name, shape, dtype, "fixed"))
                 continue
             attributes = tuple(sorted(self.optimizer.attributes_for(name).items()))
             group = groups.setdefault(attributes, len(groups))
-            specs.append(StateSpec(name, shape, value.dtype, "parameter", group))
-            moment_dtype = value.dtype if value.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+            specs.append(StateSpec(name, shape, dtype, "parameter", group))
+            moment_dtype = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
             for moment in self.optimizer.state_names(name):
                 specs.append(StateSpec(moment, shape, moment_dtype, moment.rpartition(".")[2], group))
             if self.accumulation_steps > 1:
@@ -210,5 +212,3 @@ class TrainingSession:
             self._accumulators.append("loss_weight_acc")
             specs.append(StateSpec("loss_weight_acc", (), ir.DataType.FLOAT, "loss_weight_acc"))
         return specs
-
-

@@ -32,7 +32,7 @@ def attention(
         ds = op.composite("SoftmaxGrad", dprobs, probs, axis=-1)
         more = [op.MatMul(ds, k) * scale, op.MatMul(transposed(op, ds), q) * scale, None, ds]
         grads = [b if a is None else a if b is None else a + b for a, b in zip(grads, more, strict=True)]
-    return grads
+    return grads[: len(op.inputs)]
 
 
 @gradient("RotaryEmbedding")

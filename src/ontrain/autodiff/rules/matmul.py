@@ -38,7 +38,7 @@ def matmul(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     if op.wanted[1]:
         shared = math.prod(b_dims[:-2]) == 1 and len(a_dims) > 2 and static_dims(dy)[:-2] == a_dims[:-2]
         db = op.MatMul(transposed(op, _rows(op, a)), _rows(op, dy)) if shared else op.MatMul(transposed(op, a), dy)
-    return da, _like(op, db, b_dims)
+    return _like(op, da, a_dims), _like(op, db, b_dims)
 
 
 def _rows(op: Op, x: ir.Value) -> Any:

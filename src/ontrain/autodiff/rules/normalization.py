@@ -43,7 +43,7 @@ def layer_normalization(
         wide = op.Expand(op.reshaped(scale, static_dims(scale)[-len(inner) :]), [shape[i] for i in inner])
         wide = scale if static_dims(scale) == static_dims(wide) else wide
         grads = list(op.composite("LayerNormalizationGrad", dy, x, wide, mean, inv_std, outputs=3, axis=axis))
-    return _with_moments(op, grads, x, mean, inv_std, inner)
+    return _with_moments(op, grads, x, mean, inv_std, inner)[: len(op.inputs)]
 
 
 def _with_moments(op: Op, grads: list[Any], x: ir.Value, mean: ir.Value, inv_std: ir.Value, inner: list[int]) -> Any:
@@ -56,7 +56,7 @@ def _with_moments(op: Op, grads: list[Any], x: ir.Value, mean: ir.Value, inv_std
     if dinv_std is not None:
         slope = op.Cast(dinv_std, to=inv_std.dtype) * inv_std * inv_std * inv_std / n
         parts.append(op.Cast(slope * (mean - op.Cast(x, to=mean.dtype)), to=x.dtype))
-    return op.Sum(*parts) if len(parts) > 1 else parts[0], grads[1], grads[2]
+    return [op.Sum(*parts) if len(parts) > 1 else parts[0], *grads[1:]]
 
 
 @gradient("RMSNormalization")

@@ -124,5 +124,3 @@ class ReferenceExecutionProvider:
                     f"{self.name} cannot run {node.op_type}", node=node.name, source=source_of(node), reason=reason
                 )
         return _ReferenceExecutable(model, state)
-
-

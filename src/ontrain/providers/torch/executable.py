@@ -120,9 +120,7 @@ class TorchExecutable:
                 return type(tree)(resolve(one) for one in tree)
             return tree
 
-        self._calls = [
-            (i.fn, resolve(i.args), {k: resolve(v) for k, v in i.kwargs.items()}) for i in self._program
-        ]
+        self._calls = [(i.fn, resolve(i.args), {k: resolve(v) for k, v in i.kwargs.items()}) for i in self._program]
         self._inputs = {name: tensor(buf) for name, buf in self._input_bufs.items()}
         self._outputs = {name: tensor(buf) for name, buf in self._output_bufs.items()}
         self._memory = memory

@@ -150,4 +150,5 @@ def _pass_pins_back(e: Emitter, graph: ir.Graph) -> None:
             back = sorted(range(len(pin.shape)), key=lambda i: perm[i]) if perm else list(range(len(pin.shape)))[::-1]
             e.pin(source, e.view(pin, lambda t, b=tuple(back): t.permute(b)))
         elif pin.meta.is_contiguous():
-            e.pin(source, e.view(pin, lambda t, s=static_dims(source): t.view(s)))
+            shape = static_dims(source)
+            e.pin(source, e.view(pin, lambda t, s=shape: t.view(s)))

@@ -33,7 +33,8 @@ def attention(e: Emitter, node: ir.Node) -> None:
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
     flat = e.view(probs, lambda t: t.view(-1, *probs.shape[-2:]))
-    e.call(torch.bmm, batched(e, _scaled(e, q, a.get("scale", 1.0)), lead), batched(e, _transposed(e, k), lead), out=flat)
+    scaled = _scaled(e, q, a.get("scale", 1.0))
+    e.call(torch.bmm, batched(e, scaled, lead), batched(e, _transposed(e, k), lead), out=flat)
     if bias is not None:
         e.run(torch.Tensor.add_, probs, bias, writes=[probs])
     e.run(torch.softmax, probs, -1, out=probs, writes=[probs])
@@ -67,9 +68,7 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
     e.call(torch.bmm, dy3, _transposed(e, v3), out=flat(dscores))
     if mask is not None:
         e.run(torch.Tensor.mul_, dscores, mask, writes=[dscores])
-    e.run(
-        aten._softmax_backward_data.out, dscores, probs, -1, probs.dtype, grad_input=dscores, writes=[dscores]
-    )
+    e.run(aten._softmax_backward_data.out, dscores, probs, -1, probs.dtype, grad_input=dscores, writes=[dscores])
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
     e.call(torch.bmm, flat(dscores), batched(e, _scaled(e, k, scale), lead), out=flat(dq))
     e.call(torch.bmm, _transposed(e, flat(dscores)), batched(e, _scaled(e, q, scale), lead), out=flat(dk))

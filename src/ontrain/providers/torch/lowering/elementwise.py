@@ -19,7 +19,8 @@ aten = torch.ops.aten
 _SAME_NAME = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
     "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
-    "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "Log": torch.log, "Neg": torch.neg, "Not": torch.logical_not,
+    "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "Log": torch.log, "Neg": torch.neg,
+    "Not": torch.logical_not,
     "Reciprocal": torch.reciprocal, "Round": torch.round, "Sigmoid": torch.sigmoid, "Sign": torch.sign,
     "Sin": torch.sin, "Sinh": torch.sinh, "Sqrt": torch.sqrt, "Tan": torch.tan, "Tanh": torch.tanh,
     "BitwiseNot": torch.bitwise_not,
@@ -110,7 +111,8 @@ def relu(e: Emitter, node: ir.Node) -> None:
 @lowers("Gelu")
 def gelu(e: Emitter, node: ir.Node) -> None:
     approximate = attributes(node).get("approximate", "none")
-    e.call(aten.gelu.out, e.value(node.inputs[0]), approximate=approximate, out=e.out(node.outputs[0]), elementwise=True)
+    x = e.value(node.inputs[0])
+    e.call(aten.gelu.out, x, approximate=approximate, out=e.out(node.outputs[0]), elementwise=True)
 
 
 @lowers_composite("GeluGrad")
@@ -148,7 +150,7 @@ def by_function(e: Emitter, node: ir.Node) -> None:
         "Mish": torch.nn.functional.mish,
         "HardSigmoid": lambda x: torch.clamp(x * a.get("alpha", 0.2) + a.get("beta", 0.5), 0, 1),
         "Softsign": torch.nn.functional.softsign,
-        "Selu": lambda x: _selu(x, a.get("alpha", 1.67326319217681884765625), a.get("gamma", 1.05070102214813232421875)),
+        "Selu": lambda x: _selu(x, a.get("alpha", 1.6732632423543772), a.get("gamma", 1.0507009873554805)),
         "Celu": lambda x: torch.nn.functional.celu(x, a.get("alpha", 1.0)),
         "ThresholdedRelu": lambda x: torch.where(x > a.get("alpha", 1.0), x, 0),
         "PRelu": lambda x, slope: torch.where(x < 0, x * slope, x),

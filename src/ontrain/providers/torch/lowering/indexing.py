@@ -44,8 +44,9 @@ def _select(e: Emitter, x: Buf, indices: Buf, axis: int, result: ir.Value) -> No
 
 def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
     """ONNX lets indices count from the end; ATen's index_select does not."""
-    if constant and indices.storage.tensor is not None:
-        return e.constant(indices.storage.tensor.remainder(size) if indices.storage.tensor.numel() else indices.storage.tensor)
+    tensor = indices.storage.tensor
+    if constant and tensor is not None:
+        return e.constant(tensor.remainder(size)) if tensor.numel() else indices
     wrapped = e.new(indices.shape, indices.dtype)
     return e.call(torch.remainder, indices, size, out=wrapped)
 

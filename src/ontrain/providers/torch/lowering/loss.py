@@ -91,9 +91,7 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
     else:
         e.run(torch.Tensor.zero_, out, writes=[out])
 
-    def finish(
-        out: torch.Tensor, dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None
-    ) -> None:
+    def finish(out: torch.Tensor, dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None) -> None:
         factor, safe = _coefficient(dloss, labels, weight, reduction, ignore)
         if with_softmax:
             out.mul_(factor)

@@ -1,0 +1,1 @@
+"""Measurements: each script prints its table and appends rows to benchmarks/results/."""

@@ -1,0 +1,53 @@
+"""Rows of results: one JSON object a line, with what is needed to repeat it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["append_row", "hardware"]
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxruntime", "transformers", "numpy")
+
+
+def hardware() -> dict[str, Any]:
+    """Return the processor, its vector extensions, the cores in use and the memory."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), "unknown")
+    return {
+        "cpu": model,
+        "avx512": "avx512f" in text,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+    }
+
+
+def append_row(table: str, row: dict[str, Any]) -> None:
+    """Append a row with date, commit, versions and hardware to benchmarks/results/{table}.jsonl."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS, check=False
+    ).stdout.strip()
+    full = {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit,
+        **row,
+        "python": platform.python_version(),
+        "versions": versions,
+        "hardware": hardware(),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{table}.jsonl").open("a") as file:
+        file.write(json.dumps(full) + "\n")

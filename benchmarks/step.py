@@ -1,0 +1,118 @@
+"""Training steps per second against eager PyTorch and torch.compile, alternating in one run.
+
+    python -m benchmarks.step [--model bert] [--rounds 8] [--layers 4] [--engine ontrain --engine eager …]
+
+Each engine lives in a process of its own; the processes take turns, one step each, so that all of them meet the same
+moods of the machine. Ratios are medians over the rounds of (other engine's time / ontrain's time). "eager-malloc" is
+eager with glibc told to keep freed memory instead of returning it to the system. Peak memory is the process's largest
+resident size above what it had with the model built. Rows go to benchmarks/results/step.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.models import MODELS
+from benchmarks.rows import append_row
+from benchmarks.worker import ENGINES
+
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30), "MALLOC_TOP_PAD_": "0"}
+
+
+class Worker:
+    """An engine's process."""
+
+    def __init__(self, engine: str, model: str, layers: int) -> None:
+        environment = {**os.environ, **(_MALLOC if engine == "eager-malloc" else {})}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", engine, model, str(layers)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        self.first = self._read()
+        self.times: list[float] = []
+        self.peak = 0
+
+    def step(self, count: int = 1, *, keep: bool = True) -> None:
+        """Make steps and keep their times."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+        answer = self._read()
+        self.peak = answer["peak"]
+        if keep:
+            self.times += answer["times"]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("@"):
+                found: dict[str, Any] = json.loads(line[1:])
+                return found
+        raise RuntimeError(f"the worker ended with {self.process.wait()}")
+
+
+def measure(model: str, layers: int, engines: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Return each engine's figures; the engines alternate step by step after two warm-up steps."""
+    workers = {engine: Worker(engine, model, layers) for engine in engines}
+    for worker in workers.values():
+        worker.step(2, keep=False)
+    for _ in range(rounds):
+        for worker in workers.values():
+            worker.step()
+    figures = {}
+    for engine, worker in workers.items():
+        worker.close()
+        ours = workers[engines[0]].times
+        ratios = [theirs / mine for theirs, mine in zip(worker.times, ours, strict=True)]
+        figures[engine] = {
+            "step_s": statistics.median(worker.times),
+            "step_min_s": min(worker.times),
+            "step_max_s": max(worker.times),
+            "ratio": statistics.median(ratios),
+            "first_step_s": worker.first["first"],
+            "peak_bytes": worker.peak - worker.first["before"],
+            "first_loss": worker.first["loss"],
+        }
+    return figures
+
+
+def main() -> None:
+    """Print the table and append a row per model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--engine", action="append", choices=ENGINES)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--no-row", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    engines = list(arguments.engine or ENGINES)
+    for model in arguments.model or MODELS:
+        figures = measure(model, arguments.layers, engines, arguments.rounds)
+        print(f"\n{model}, {arguments.layers} layers, {arguments.rounds} alternating rounds")
+        columns = f"{'steps/s':>9}{'step s':>9}{'min–max s':>15}{'time / ontrain':>16}{'first s':>9}{'peak MiB':>10}"
+        print(f"{'engine':<14}{columns}")
+        for engine, f in figures.items():
+            spread = f"{f['step_min_s']:.2f}–{f['step_max_s']:.2f}"
+            print(
+                f"{engine:<14}{1 / f['step_s']:>9.3f}{f['step_s']:>9.3f}{spread:>15}{f['ratio']:>15.2f}×"
+                f"{f['first_step_s']:>9.1f}{f['peak_bytes'] / 2**20:>10.0f}"
+            )
+        if not arguments.no_row:
+            row = {"benchmark": "step", "model": model, "layers": arguments.layers, "rounds": arguments.rounds}
+            append_row("step", {**row, "command": "python -m benchmarks.step", "engines": figures})
+
+
+if __name__ == "__main__":
+    main()

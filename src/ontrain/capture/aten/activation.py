@@ -1,0 +1,223 @@
+"""Elementwise functions of one tensor, softmax and dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder
+
+__all__: list[str] = []
+
+# Operators that mean the same in ONNX; an integer operand becomes the float type that torch promotes it to.
+_SAME = {
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+    "abs": "Abs", "neg": "Neg", "reciprocal": "Reciprocal", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
+    "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
+    "atanh": "Atanh", "sign": "Sign", "mish": "Mish", "hardswish": "HardSwish",
+}  # fmt: skip
+
+
+def _same(op_type: str) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, x: Any) -> Any:
+        return getattr(op, op_type)(op.cast(x, op.dtype))
+
+    return translate
+
+
+for _name, _op_type in _SAME.items():
+    aten(_name)(_same(_op_type))
+
+
+@aten("floor", "ceil", "round.default")
+def rounding(op: AtenBuilder, x: Any) -> Any:
+    name = str(op.node.target).split(".")[1].removesuffix("_")
+    return getattr(op, name.capitalize())(x) if op.val.dtype.is_floating_point else x
+
+
+@aten("round.decimals")
+def round_decimals(op: AtenBuilder, x: Any, *, decimals: int) -> Any:
+    factor = op.cast(10.0**decimals, x.dtype)
+    return op.Round(x * factor) / factor
+
+
+@aten("trunc", "fix")
+def trunc(op: AtenBuilder, x: Any) -> Any:
+    return op.Sign(x) * op.Floor(op.Abs(x)) if op.val.dtype.is_floating_point else x
+
+
+@aten("frac")
+def frac(op: AtenBuilder, x: Any) -> Any:
+    return x - trunc(op, x)
+
+
+@aten("rsqrt")
+def rsqrt(op: AtenBuilder, x: Any) -> Any:
+    return op.Reciprocal(op.Sqrt(op.cast(x, op.dtype)))
+
+
+@aten("square")
+def square(op: AtenBuilder, x: Any) -> Any:
+    return x * x
+
+
+@aten("log1p")
+def log1p(op: AtenBuilder, x: Any) -> Any:
+    x = op.cast(x, op.dtype)
+    return op.Log(x + op.cast(1, op.dtype))
+
+
+@aten("expm1")
+def expm1(op: AtenBuilder, x: Any) -> Any:
+    x = op.cast(x, op.dtype)
+    return op.Exp(x) - op.cast(1, op.dtype)
+
+
+@aten("log2", "log10")
+def log_base(op: AtenBuilder, x: Any) -> Any:
+    base = 2.0 if "log2" in str(op.node.target) else 10.0
+    return op.Log(op.cast(x, op.dtype)) * op.cast(1 / np.log(base), op.dtype)
+
+
+@aten("exp2")
+def exp2(op: AtenBuilder, x: Any) -> Any:
+    return op.Exp(op.cast(x, op.dtype) * op.cast(np.log(2.0), op.dtype))
+
+
+@aten("erfc")
+def erfc(op: AtenBuilder, x: Any) -> Any:
+    return op.cast(1, op.dtype) - op.Erf(op.cast(x, op.dtype))
+
+
+@aten("gelu")
+def gelu(op: AtenBuilder, x: Any, *, approximate: str = "none") -> Any:
+    return op.Gelu(x, approximate=approximate)
+
+
+@aten("silu")
+def silu(op: AtenBuilder, x: Any) -> Any:
+    return x * op.Sigmoid(x)
+
+
+@aten("softplus")
+def softplus(op: AtenBuilder, x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    if beta == 1 and threshold == 20:
+        return op.Softplus(x)
+    b = op.cast(beta, x.dtype)
+    return op.Where(op.Greater(x * b, op.cast(threshold, x.dtype)), x, op.Softplus(x * b) / b)
+
+
+@aten("log_sigmoid")
+def log_sigmoid(op: AtenBuilder, x: Any) -> Any:
+    return op.Neg(op.Softplus(op.Neg(x)))
+
+
+@aten("log_sigmoid_forward")
+def log_sigmoid_forward(op: AtenBuilder, x: Any) -> Any:
+    return log_sigmoid(op, x), None
+
+
+@aten("elu")
+def elu(op: AtenBuilder, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    if input_scale != 1:
+        negative = (op.Exp(x * op.cast(input_scale, x.dtype)) - op.cast(1, x.dtype)) * op.cast(alpha, x.dtype)
+        y = op.Where(op.Greater(x, op.cast(0, x.dtype)), x, negative)
+    else:
+        y = op.Elu(x, alpha=float(alpha))
+    return y if scale == 1 else y * op.cast(scale, x.dtype)
+
+
+@aten("selu")
+def selu(op: AtenBuilder, x: Any) -> Any:
+    return op.Selu(x)
+
+
+@aten("celu")
+def celu(op: AtenBuilder, x: Any, alpha: float = 1.0) -> Any:
+    return op.Celu(x, alpha=float(alpha))
+
+
+@aten("leaky_relu")
+def leaky_relu(op: AtenBuilder, x: Any, negative_slope: float = 0.01) -> Any:
+    return op.LeakyRelu(x, alpha=float(negative_slope))
+
+
+@aten("prelu", "_prelu_kernel")
+def prelu(op: AtenBuilder, x: Any, weight: Any) -> Any:
+    rank = len(op.input_shape(0))
+    if len(op.input_shape(1)) == 1 and rank > 2:
+        weight = op.Reshape(weight, [-1, *[1] * (rank - 2)])
+    return op.PRelu(x, weight)
+
+
+@aten("hardtanh")
+def hardtanh(op: AtenBuilder, x: Any, min_val: float = -1, max_val: float = 1) -> Any:
+    return op.Clip(x, op.cast(min_val, x.dtype), op.cast(max_val, x.dtype))
+
+
+@aten("relu6")
+def relu6(op: AtenBuilder, x: Any) -> Any:
+    return hardtanh(op, x, 0, 6)
+
+
+@aten("hardsigmoid")
+def hardsigmoid(op: AtenBuilder, x: Any) -> Any:
+    return op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
+
+
+@aten("softsign")
+def softsign(op: AtenBuilder, x: Any) -> Any:
+    return x / (op.cast(1, x.dtype) + op.Abs(x))
+
+
+@aten("threshold")
+def threshold(op: AtenBuilder, x: Any, limit: float, value: float) -> Any:
+    return op.Where(op.Greater(x, op.cast(limit, x.dtype)), x, op.cast(value, x.dtype))
+
+
+@aten("glu")
+def glu(op: AtenBuilder, x: Any, dim: int = -1) -> Any:
+    a, b = op.Split(x, axis=dim, num_outputs=2, outputs=2)
+    return a * op.Sigmoid(b)
+
+
+@aten("softmax.int", "_softmax")
+def softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
+    return op.Softmax(op.cast(x, op.dtype), axis=dim)
+
+
+@aten("log_softmax.int", "_log_softmax")
+def log_softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
+    return op.LogSoftmax(op.cast(x, op.dtype), axis=dim)
+
+
+@aten("_safe_softmax")
+def safe_softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
+    x = op.cast(x, op.dtype)
+    lowest = op.cast(-np.inf, op.dtype)
+    dead = op.Equal(op.ReduceMax(x, [dim], keepdims=1), lowest)
+    zero = op.cast(0, op.dtype)
+    return op.Where(dead, zero, op.Softmax(op.Where(dead, zero, x), axis=dim))
+
+
+@aten("dropout", "native_dropout")
+def dropout(op: AtenBuilder, x: Any, p: float, train: bool | None = True) -> Any:
+    native = "native" in str(op.node.target)
+    if train is False or p == 0:
+        return (x, op.expand(op.const(True), op.shape, [])) if native else x
+    y, mask = op.Dropout(x, op.const(float(p)), op.const(True), outputs=2)
+    return (y, mask) if native else y
+
+
+@aten("feature_dropout")
+def feature_dropout(op: AtenBuilder, x: Any, p: float, train: bool) -> Any:
+    """Drops whole channels: Dropout on a tensor of ones [N, C, 1, …]."""
+    if not train or p == 0:
+        return x
+    shape = op.shape
+    ones = op.expand(op.cast(1, x.dtype), [*shape[:2], *[1] * (len(shape) - 2)], [])
+    kept, _ = op.Dropout(ones, op.const(float(p)), op.const(True), outputs=2)
+    return x * kept

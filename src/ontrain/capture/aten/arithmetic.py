@@ -1,0 +1,231 @@
+"""Elementwise arithmetic, comparison and logic of several tensors, with torch's type promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder, dtype_of
+
+__all__: list[str] = []
+
+
+def _scaled(op: AtenBuilder, x: Any, alpha: Any) -> Any:
+    x = op.cast(x, op.dtype)
+    return x if alpha == 1 else x * op.cast(alpha, op.dtype)
+
+
+@aten("add")
+def add(op: AtenBuilder, a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    if op.dtype == ir.DataType.BOOL:
+        return op.Or(a, op.cast(b, ir.DataType.BOOL))
+    return op.cast(a, op.dtype) + _scaled(op, b, alpha)
+
+
+@aten("sub")
+def sub(op: AtenBuilder, a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    return op.cast(a, op.dtype) - _scaled(op, b, alpha)
+
+
+@aten("rsub")
+def rsub(op: AtenBuilder, a: Any, b: Any, alpha: Any = 1) -> Any:
+    return op.cast(b, op.dtype) - _scaled(op, a, alpha)
+
+
+@aten("mul")
+def mul(op: AtenBuilder, a: Any, b: Any) -> Any:
+    if op.dtype == ir.DataType.BOOL:
+        return op.And(a, op.cast(b, ir.DataType.BOOL))
+    return op.cast(a, op.dtype) * op.cast(b, op.dtype)
+
+
+@aten("addcmul", "addcdiv")
+def addc(op: AtenBuilder, x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    return op.cast(x, op.dtype) + _scaled(op, a * b if "addcmul" in str(op.node.target) else a / b, value)
+
+
+@aten("lerp")
+def lerp(op: AtenBuilder, a: Any, b: Any, weight: Any) -> Any:
+    return a + op.cast(weight, op.dtype) * (b - a)
+
+
+@aten("div", "true_divide", "divide")
+def div(op: AtenBuilder, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return floor_divide(op, a, b)
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    quotient = a / b
+    if rounding_mode == "trunc" and op.val.dtype.is_floating_point:
+        return op.Sign(quotient) * op.Floor(op.Abs(quotient))
+    return quotient
+
+
+@aten("floor_divide")
+def floor_divide(op: AtenBuilder, a: Any, b: Any) -> Any:
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    if op.val.dtype.is_floating_point:
+        return op.Floor(a / b)
+    # ONNX cuts integer quotients towards zero; without its remainder (of the divisor's sign) the quotient is exact.
+    return (a - op.Mod(a, b)) / b
+
+
+@aten("remainder")
+def remainder(op: AtenBuilder, a: Any, b: Any) -> Any:
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    return a - op.Floor(a / b) * b if op.val.dtype.is_floating_point else op.Mod(a, b)
+
+
+@aten("fmod")
+def fmod(op: AtenBuilder, a: Any, b: Any) -> Any:
+    return op.Mod(op.cast(a, op.dtype), op.cast(b, op.dtype), fmod=1)
+
+
+@aten("pow")
+def power(op: AtenBuilder, a: Any, b: Any) -> Any:
+    if isinstance(b, int | float):
+        base = op.cast(a, op.dtype)
+        if b in (1, 2):
+            return base * base if b == 2 else base
+        if b == 0.5:
+            return op.Sqrt(base)
+        if b == -1:
+            return op.Reciprocal(base)
+        if b == -0.5:
+            return op.Reciprocal(op.Sqrt(base))
+    return op.Pow(op.cast(a, op.dtype), op.cast(b, op.dtype))
+
+
+@aten("atan2")
+def atan2(op: AtenBuilder, y: Any, x: Any) -> Any:
+    zero, pi = op.cast(0, op.dtype), op.cast(3.141592653589793, op.dtype)
+    angle = op.Atan(y / x)
+    turned = op.Where(op.Less(y, zero), angle - pi, angle + pi)
+    return op.Where(op.Less(x, zero), turned, angle)
+
+
+def _extreme(op_type: str) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+        return getattr(op, op_type)(op.cast(a, op.dtype), op.cast(b, op.dtype))
+
+    return translate
+
+
+for _names, _op_type in (
+    (("maximum", "max.other", "fmax", "clamp_min"), "Max"),
+    (("minimum", "min.other", "fmin", "clamp_max"), "Min"),
+):
+    aten(*_names)(_extreme(_op_type))
+
+
+@aten("clamp", "clip")
+def clamp(op: AtenBuilder, x: Any, min: Any = None, max: Any = None) -> Any:
+    x = op.cast(x, op.dtype)
+    low, high = (None if bound is None else op.cast(bound, op.dtype) for bound in (min, max))
+    if all(bound is None or (bound.shape is not None and len(bound.shape) == 0) for bound in (low, high)):
+        return op.Clip(x, low, high)
+    x = x if low is None else op.Max(x, low)
+    return x if high is None else op.Min(x, high)
+
+
+def _common(op: AtenBuilder) -> ir.DataType:
+    """The dtype in which torch compares the current node's first two arguments."""
+    shown = []
+    for value in op.node.args[:2]:
+        val = value.meta["val"] if isinstance(value, torch.fx.Node) else value
+        if isinstance(val, torch.Tensor):
+            val = torch.empty([1] * val.ndim, dtype=val.dtype, device="meta")
+        shown.append(int(val) if isinstance(val, torch.SymInt) else val)
+    return dtype_of(torch.result_type(*shown))
+
+
+def _comparison(op_type: str, negated: bool = False) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+        dtype = _common(op)
+        if dtype == ir.DataType.BOOL and op_type != "Equal":
+            dtype = ir.DataType.INT32
+        found = getattr(op, op_type)(op.cast(a, dtype), op.cast(b, dtype))
+        return op.Not(found) if negated else found
+
+    return translate
+
+
+for _name, _op_type in (
+    ("eq", "Equal"), ("lt", "Less"), ("le", "LessOrEqual"), ("gt", "Greater"), ("ge", "GreaterOrEqual"),
+):  # fmt: skip
+    aten(_name)(_comparison(_op_type))
+aten("ne")(_comparison("Equal", negated=True))
+
+
+def _boolean(op: AtenBuilder, x: Any) -> Any:
+    return op.cast(x, ir.DataType.BOOL)
+
+
+def _logical(op_type: str, bitwise: str | None = None) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+        if bitwise is not None and op.dtype != ir.DataType.BOOL:
+            return getattr(op, bitwise)(op.cast(a, op.dtype), op.cast(b, op.dtype))
+        return getattr(op, op_type)(_boolean(op, a), _boolean(op, b))
+
+    return translate
+
+
+for _word, _op_type in (("and", "And"), ("or", "Or"), ("xor", "Xor")):
+    aten(f"logical_{_word}")(_logical(_op_type))
+    aten(f"bitwise_{_word}", f"__{_word}__")(_logical(_op_type, f"Bitwise{_op_type}"))
+
+
+@aten("logical_not", "bitwise_not")
+def logical_not(op: AtenBuilder, x: Any) -> Any:
+    return op.Not(_boolean(op, x)) if op.dtype == ir.DataType.BOOL else op.BitwiseNot(x)
+
+
+@aten("isnan")
+def isnan(op: AtenBuilder, x: Any) -> Any:
+    return op.IsNaN(x)
+
+
+@aten("isinf")
+def isinf(op: AtenBuilder, x: Any) -> Any:
+    return op.IsInf(x)
+
+
+@aten("isfinite")
+def isfinite(op: AtenBuilder, x: Any) -> Any:
+    return op.Not(op.Or(op.IsInf(x), op.IsNaN(x)))
+
+
+@aten("nan_to_num")
+def nan_to_num(op: AtenBuilder, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    limits = torch.finfo(op.val.dtype)
+    high = op.cast(limits.max if posinf is None else posinf, op.dtype)
+    low = op.cast(limits.min if neginf is None else neginf, op.dtype)
+    x = op.Where(op.IsNaN(x), op.cast(nan or 0.0, op.dtype), x)
+    x = op.Where(op.IsInf(x, detect_negative=0), high, x)
+    return op.Where(op.IsInf(x, detect_positive=0), low, x)
+
+
+@aten("where")
+def where(op: AtenBuilder, condition: Any, a: Any = None, b: Any = None) -> Any:
+    if a is None:
+        raise op.refuse(
+            "torch.where with a condition only has a result whose size depends on the data",
+            "a graph has no such sizes", "use torch.where(condition, a, b), or masking",
+        )  # fmt: skip
+    return op.Where(_boolean(op, condition), op.cast(a, op.dtype), op.cast(b, op.dtype))
+
+
+@aten("masked_fill")
+def masked_fill(op: AtenBuilder, x: Any, mask: Any, value: Any) -> Any:
+    return op.Where(_boolean(op, mask), op.cast(value, op.dtype), op.cast(x, op.dtype))
+
+
+@aten("xlogy")
+def xlogy(op: AtenBuilder, x: Any, y: Any) -> Any:
+    x, y = op.cast(x, op.dtype), op.cast(y, op.dtype)
+    zero = op.Equal(x, op.cast(0, op.dtype))
+    return op.Where(zero, op.cast(0, op.dtype), x * op.Log(op.Where(zero, op.cast(1, op.dtype), y)))

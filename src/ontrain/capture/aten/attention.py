@@ -1,0 +1,96 @@
+"""Scaled dot-product attention as the composite `Attention`, with masks made once for all layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder, Size
+
+__all__: list[str] = []
+
+
+def _lowest(dtype: ir.DataType) -> float:
+    """A finite stand-in for minus infinity: exp of it is 0, and differences of two are no NaN."""
+    return -3e4 if dtype == ir.DataType.FLOAT16 else -1e30
+
+
+def _bias(op: AtenBuilder, mask: Any, dtype: ir.DataType) -> tuple[Any, Any]:
+    """Return a finite additive bias [.., L, S] for a mask, and 1 or 0 for each row [.., L, 1] that sees a key or none.
+
+    The second is None where every row is known to see one.
+    """
+    low = op.cast(_lowest(dtype), dtype)
+    if mask.dtype == ir.DataType.BOOL:
+        bias = op.Where(mask, op.cast(0, dtype), low)
+        seen = op.ReduceMax(op.Cast(mask, to=dtype), [-1], keepdims=1)
+    elif mask in op.trained:
+        # A learned bias is no mask, and a clamp would cost its gradient a pass.
+        return op.cast(mask, dtype), None
+    else:
+        mask = op.cast(mask, dtype)
+        bias = op.Max(mask, low)
+        best = op.ReduceMax(mask, [-1], keepdims=1)
+        seen = op.Cast(op.Greater(best, op.cast(-np.inf, dtype)), to=dtype)
+    if seen.const_value is not None and bool(np.all(seen.const_value.numpy() == 1)):
+        seen = None
+    return bias, seen
+
+
+def _causal(op: AtenBuilder, length: Size, keys: Size, dtype: ir.DataType) -> Any:
+    """The bias [L, S] under which row i sees keys 0…i."""
+    rows = op.Unsqueeze(op.Range(0, op.scalar(length), 1), [1])
+    columns = op.Unsqueeze(op.Range(0, op.scalar(keys), 1), [0])
+    return op.Where(op.Less(rows, columns), op.cast(_lowest(dtype), dtype), op.cast(0, dtype))
+
+
+@aten("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    op: AtenBuilder, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    *, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    shapes = [op.input_shape(i) for i in range(3)]
+    rank = len(shapes[0])
+    if rank > 4:
+        raise op.refuse(
+            f"attention on tensors of rank {rank}", "the composite takes [batch, heads, length, size]",
+            "fold the leading dimensions into the batch before the call",
+        )  # fmt: skip
+    if scale is None:
+        width = shapes[0][-1]
+        if not isinstance(width, int):
+            raise op.refuse("attention over a head size that varies", "its scale is a constant", "pass scale=")
+        scale = 1 / math.sqrt(width)
+    if rank < 4:
+        q, k, v = (op.Unsqueeze(x, list(range(4 - rank)) if rank == 2 else [1]) for x in (q, k, v))
+        if attn_mask is not None and rank == 3 and len(attn_mask.shape) == 3:
+            attn_mask = op.memo(("heads", attn_mask), lambda: op.Unsqueeze(attn_mask, [1]))
+    elif enable_gqa:
+        k, v = (_repeat_heads(op, x, shapes[0], shapes[i]) for i, x in ((1, k), (2, v)))
+    bias = seen = None
+    if attn_mask is not None:
+        bias, seen = op.memo(("bias", attn_mask, q.dtype), lambda: _bias(op, attn_mask, q.dtype))
+    if is_causal:
+        length, keys = shapes[0][-2], shapes[1][-2]
+        causal = op.memo(("causal", length, keys, q.dtype), lambda: _causal(op, length, keys, q.dtype))
+        bias = causal if bias is None else bias + causal
+    y, _, _ = op.composite("Attention", q, k, v, bias, scale=float(scale), dropout=float(dropout_p), outputs=3)
+    if seen is not None:
+        # torch gives zero where a row sees no key.
+        y = y * seen
+    if rank < 4:
+        y = op.Squeeze(y, list(range(4 - rank)) if rank == 2 else [1])
+    return y
+
+
+def _repeat_heads(op: AtenBuilder, x: Any, q_shape: list[Size], shape: list[Size]) -> Any:
+    heads, groups = q_shape[1], shape[1]
+    if heads == groups:
+        return x
+    assert isinstance(heads, int) and isinstance(groups, int)
+    copies = op.Expand(op.Unsqueeze(x, [2]), [1, 1, heads // groups, 1, 1])
+    return op.reshape(copies, [shape[0], heads, *shape[2:]], [*shape[:2], heads // groups, *shape[2:]])

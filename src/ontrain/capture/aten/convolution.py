@@ -1,0 +1,68 @@
+"""Convolutions, plain and transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder
+
+__all__ = ["full"]
+
+
+def full(value: int | Sequence[int], rank: int) -> list[int]:
+    """Return one number a spatial axis."""
+    given = [value] if isinstance(value, int) else [int(v) for v in value]
+    return given * rank if len(given) == 1 else given
+
+
+def _kernel(op: AtenBuilder) -> list[int]:
+    return [int(size) for size in op.input_shape(1)[2:]]  # type: ignore[arg-type]
+
+
+def _batched(op: AtenBuilder, x: Any, rank: int, make: Any) -> Any:
+    if len(op.input_shape(0)) == rank + 2:
+        return make(x)
+    return op.Squeeze(make(op.Unsqueeze(x, [0])), [0])
+
+
+@aten("conv1d", "conv2d", "conv3d")
+def conv(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    kernel = _kernel(op)
+    rank = len(kernel)
+    dilations = full(dilation, rank)
+    if isinstance(padding, str):
+        whole = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel, strict=True)]
+        pads = [w // 2 for w in whole] + [w - w // 2 for w in whole]
+    else:
+        pads = full(padding, rank) * 2
+    return _batched(op, x, rank, lambda one: op.Conv(
+        one, weight, bias, kernel_shape=kernel, strides=full(stride, rank), pads=pads, dilations=dilations, group=groups
+    ))  # fmt: skip
+
+
+@aten("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
+def conv_transpose(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
+    kernel = _kernel(op)
+    rank = len(kernel)
+    return _batched(op, x, rank, lambda one: op.ConvTranspose(
+        one, weight, bias, kernel_shape=kernel, strides=full(stride, rank), pads=full(padding, rank) * 2,
+        output_padding=full(output_padding, rank), dilations=full(dilation, rank), group=groups,
+    ))  # fmt: skip
+
+
+@aten("convolution", "_convolution")
+def convolution(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, *_: Any,
+) -> Any:  # fmt: skip
+    if transposed:
+        return conv_transpose(op, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv(op, x, weight, bias, stride, padding, dilation, groups)

@@ -1,0 +1,257 @@
+"""Indexing by tensors, scattering, sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.aten.view import sliced
+from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.symbols import Sym
+
+__all__: list[str] = []
+
+_INT64 = ir.DataType.INT64
+
+
+def _refuse_mask(op: AtenBuilder) -> Exception:
+    return op.refuse(
+        "indexing by a boolean mask", "the size of the result depends on the data",
+        "use torch.where or multiply by the mask; for a loss over chosen rows use ignore_index",
+    )  # fmt: skip
+
+
+def _index_shape(op: AtenBuilder, indices: Sequence[Any], position: int) -> list[Size]:
+    """The shape to which the index tensors of the current node broadcast together."""
+    shapes = [op.shape_of_val(node.meta["val"]) for node in op.node.args[position] if node is not None]  # type: ignore[union-attr]
+    rank = max(len(shape) for shape in shapes)
+    padded = [[1] * (rank - len(shape)) + shape for shape in shapes]
+    return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(op: AtenBuilder, x: Any, indices: Sequence[Any]) -> Any:
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if any(i.dtype in (ir.DataType.BOOL, ir.DataType.UINT8) for _, i in given):
+        raise _refuse_mask(op)
+    if len(given) == 1:
+        axis, one = given[0]
+        return op.Gather(x, op.cast(one, _INT64), axis=axis)
+    x, axes = _indexed_first(op, x, [axis for axis, _ in given])
+    shape = _index_shape(op, indices, 1)
+    y = op.GatherND(x, _coordinates(op, [i for _, i in given], shape))
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    if not adjacent or axes[0] == 0:
+        return y
+    # The block of index dimensions goes where the indexed ones were.
+    block, rest = len(shape), len(op.shape) - len(shape)
+    head = list(range(block, block + axes[0]))
+    return op.Transpose(y, perm=[*head, *range(block), *range(block + axes[0], block + rest)])
+
+
+def _indexed_first(op: AtenBuilder, x: Any, axes: list[int]) -> tuple[Any, list[int]]:
+    rank = len(op.input_shape(0))
+    perm = [*axes, *(axis for axis in range(rank) if axis not in axes)]
+    return (x if perm == sorted(perm) else op.Transpose(x, perm=perm)), axes
+
+
+def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Size]) -> Any:
+    """Index tensors broadcast together and stacked along a new last axis."""
+    target = op.sizes(shape)
+    spread = [op.Expand(op.cast(i, _INT64), target) if len(indices) > 1 else op.cast(i, _INT64) for i in indices]
+    columns = [op.Unsqueeze(i, [-1]) for i in spread]
+    return columns[0] if len(columns) == 1 else op.Concat(*columns, axis=-1)
+
+
+@aten("index_put", "_unsafe_index_put", "_index_put_impl")
+def index_put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any) -> Any:
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    value_shape = op.shape_of_val(op.node.args[2].meta["val"])  # type: ignore[union-attr]
+    if given[0][1].dtype == ir.DataType.BOOL:
+        if len(given) > 1 or given[0][0] != 0 or any(size != 1 for size in value_shape):
+            raise _refuse_mask(op)
+        extra = len(op.input_shape(0)) - len(given[0][1].shape)
+        mask = op.Unsqueeze(given[0][1], list(range(-extra, 0))) if extra else given[0][1]
+        value = op.Reshape(values, op.const(np.zeros(0, np.int64)))
+        return op.Where(mask, x + value if accumulate else value, x)
+    rank = len(op.input_shape(0))
+    axes = [axis for axis, _ in given]
+    front, _ = _indexed_first(op, x, axes)
+    shape = _index_shape(op, indices, 1)
+    rest = [size for axis, size in enumerate(op.input_shape(0)) if axis not in axes]
+    if axes[0] and axes == list(range(axes[0], axes[0] + len(axes))) and len(value_shape) > len(rest) - axes[0]:
+        # The values have the block of index dimensions where the indexed ones are; bring it to the front.
+        full = [*rest[: axes[0]], *shape, *rest[axes[0] :]]
+        values, block = op.expand(values, full, value_shape), len(shape)
+        values = op.Transpose(
+            values, perm=[*range(axes[0], axes[0] + block), *range(axes[0]), *range(axes[0] + block, len(full))]
+        )
+    else:
+        values = op.expand(values, [*shape, *rest], value_shape)
+    coordinates = _coordinates(op, [i for _, i in given], shape)
+    y = op.ScatterND(front, coordinates, op.cast(values, op.dtype), reduction="add" if accumulate else None)
+    order = [*axes, *(axis for axis in range(rank) if axis not in axes)]
+    return y if order == sorted(order) else op.Transpose(y, perm=[order.index(axis) for axis in range(rank)])
+
+
+@aten("gather")
+def gather(op: AtenBuilder, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    if not op.input_shape(0):
+        return x
+    return op.GatherElements(x, op.cast(index, _INT64), axis=dim)
+
+
+@aten("take_along_dim")
+def take_along_dim(op: AtenBuilder, x: Any, index: Any, dim: int | None = None) -> Any:
+    if dim is None:
+        return op.GatherElements(op.Reshape(x, [-1]), op.Reshape(index, [-1]), axis=0)
+    shape = [op.input_shape(0), op.input_shape(1)]
+    axis = dim % len(shape[0])
+    full = [b if i == axis or b != 1 else a for i, (a, b) in enumerate(zip(*shape, strict=True))]
+    source = [a if i == axis or a != 1 else b for i, (a, b) in enumerate(zip(*shape, strict=True))]
+    return op.GatherElements(op.expand(x, source, shape[0]), op.expand(index, full, shape[1]), axis=axis)
+
+
+@aten("index_select")
+def index_select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
+    return op.Gather(x, op.cast(index, _INT64), axis=dim)
+
+
+@aten("scatter.src", "scatter.value", "scatter_add", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
+def scatter(
+    op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, reduce: str | None = None, *_: Any,
+    include_self: bool = True,
+) -> Any:  # fmt: skip
+    if "scatter_add" in str(op.node.target):
+        reduce = "add"
+    reductions = {None: None, "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
+    if reduce not in reductions or not include_self:
+        raise op.refuse(f"scatter with reduce={reduce!r}", "ONNX has no such reduction", "use sum, prod, amax or amin")
+    shape = op.input_shape(2)
+    if isinstance(source, ir.Value) and source.shape is not None and len(source.shape):
+        before = op.input_shape(3)
+        for axis, (have, want) in enumerate(zip(before, shape, strict=True)):
+            source = source if have == want else sliced(op, source, axis, 0, want)
+        source = op.cast(source, op.dtype)
+    else:
+        source = op.expand(op.cast(source, op.dtype), shape, [])
+    return op.ScatterElements(x, op.cast(index, _INT64), source, axis=dim, reduction=reductions[reduce])
+
+
+@aten("index_add")
+def index_add(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+    rank = len(op.input_shape(0))
+    shape = op.shape_of_val(op.node.args[3].meta["val"])  # type: ignore[union-attr]
+    dim %= rank
+    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])
+    spread = op.Expand(column, op.sizes([1 if axis == dim else size for axis, size in enumerate(shape)]))
+    source = source if alpha == 1 else source * op.cast(alpha, x.dtype)
+    return op.ScatterElements(x, spread, source, axis=dim, reduction="add")
+
+
+@aten("index_copy")
+def index_copy(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any) -> Any:
+    rank = len(op.input_shape(0))
+    shape = op.shape_of_val(op.node.args[3].meta["val"])  # type: ignore[union-attr]
+    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim % rank else 1 for axis in range(rank)])
+    spread = op.Expand(column, op.sizes([1 if axis == dim % rank else size for axis, size in enumerate(shape)]))
+    return op.ScatterElements(x, spread, source, axis=dim)
+
+
+@aten("index_fill")
+def index_fill(op: AtenBuilder, x: Any, dim: int, index: Any, value: Any) -> Any:
+    shape = op.input_shape(0)
+    positions = op.Range(0, op.scalar(shape[dim]), 1)
+    hit = op.Equal(op.Unsqueeze(positions, [1]), op.Unsqueeze(op.Reshape(index, [-1]), [0]))
+    found = op.Cast(op.ReduceMax(op.Cast(hit, to=ir.DataType.INT32), [1], keepdims=0), to=ir.DataType.BOOL)
+    shaped = op.Reshape(found, [-1 if axis == dim % len(shape) else 1 for axis in range(len(shape))])
+    return op.Where(shaped, op.cast(value, x.dtype), x)
+
+
+@aten("slice_scatter")
+def slice_scatter(
+    op: AtenBuilder, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """What lies before the slice, the source, and what lies after it."""
+    shape = op.input_shape(0)
+    dim %= len(shape)
+    source_shape = op.input_shape(1)
+    source = op.cast(source, op.dtype)
+    if source_shape[dim] == shape[dim]:
+        return source
+    first = 0 if start is None else start
+    if step != 1:
+        return _strided_scatter(op, x, source, dim, first, source_shape, step)
+    if isinstance(first, int) and first < 0:
+        size = shape[dim]
+        first = Sym(size.expr + first) if isinstance(size, Sym) else max(size + first, 0)
+    length = source_shape[dim]
+    if isinstance(first, int) and isinstance(length, int):
+        last: Size = first + length
+    else:
+        last = Sym(_expr(first) + _expr(length))
+    parts = [source]
+    if first != 0:
+        parts.insert(0, sliced(op, x, dim, 0, first))
+    if last != shape[dim]:
+        parts.append(sliced(op, x, dim, last, 2**63 - 1))
+    return op.Concat(*parts, axis=dim) if len(parts) > 1 else source
+
+
+def _expr(size: Size) -> Any:
+    return size.expr if isinstance(size, Sym) else size
+
+
+def _strided_scatter(
+    op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Size], step: int
+) -> Any:
+    start, count = op.scalar(first), op.scalar(shape[dim])
+    positions = op.Range(0, count, 1) * op.cast(step, _INT64) + start
+    column = op.Reshape(positions, [-1 if axis == dim else 1 for axis in range(len(shape))])
+    spread = op.Expand(column, op.sizes([1 if axis == dim else size for axis, size in enumerate(shape)]))
+    return op.ScatterElements(x, spread, source, axis=dim)
+
+
+@aten("select_scatter")
+def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -> Any:
+    shape = op.input_shape(0)
+    dim %= len(shape)
+    size = shape[dim]
+    if isinstance(index, int) and index < 0:
+        index = Sym(size.expr + index) if isinstance(size, Sym) else size + index
+    following = Sym(index.expr + 1) if isinstance(index, Sym) else index + 1
+    parts = [op.Unsqueeze(op.cast(source, op.dtype), [dim])]
+    if index != 0:
+        parts.insert(0, sliced(op, x, dim, 0, index))
+    if following != size:
+        parts.append(sliced(op, x, dim, following, 2**63 - 1))
+    return op.Concat(*parts, axis=dim) if len(parts) > 1 else parts[0]
+
+
+@aten("masked_scatter", "masked_select", "nonzero", "_local_scalar_dense", "item", "unique_consecutive")
+def data_dependent(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+    raise op.refuse(
+        f"{op.node.target} has a result whose size or value depends on the data",
+        "a graph's sizes follow from the shapes of its inputs", "use torch.where, masking, or do it outside of forward",
+    )  # fmt: skip
+
+
+@aten("topk")
+def topk(op: AtenBuilder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    count = op.symbols.emit(op, k) if isinstance(k, Sym) else op.const(np.array([k], np.int64))
+    return op.TopK(x, count, axis=dim, largest=int(largest), sorted=int(sorted), outputs=2)
+
+
+@aten("sort.default", "sort.stable")
+def sort(op: AtenBuilder, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
+    size = op.input_shape(0)[dim]
+    return topk(op, x, size, dim, descending)
+
+
+@aten("argsort.default", "argsort.stable")
+def argsort(op: AtenBuilder, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
+    return topk(op, x, op.input_shape(0)[dim], dim, descending)[1]

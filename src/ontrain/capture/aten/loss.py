@@ -1,0 +1,202 @@
+"""Loss functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder
+
+__all__: list[str] = []
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def _reduced(op: AtenBuilder, x: Any, reduction: int) -> Any:
+    return x if reduction == 0 else (op.ReduceMean if reduction == 1 else op.ReduceSum)(x, keepdims=0)
+
+
+@aten("cross_entropy_loss")
+def cross_entropy_loss(
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    unbatched = len(op.input_shape(0)) == 1
+    if unbatched:
+        x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
+    if target.dtype.is_floating_point():
+        loss = _probability_targets(op, x, target, weight, reduction, label_smoothing)
+    elif label_smoothing:
+        loss = _smoothed(op, x, target, weight, reduction, ignore_index, label_smoothing)
+    else:
+        loss, _ = op.SoftmaxCrossEntropyLoss(
+            x, _labels(op, target), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index, outputs=2
+        )
+    return op.Squeeze(loss, [0]) if unbatched and reduction == 0 else loss
+
+
+def _labels(op: AtenBuilder, target: Any) -> Any:
+    return target if target.dtype in (ir.DataType.INT64, ir.DataType.INT32) else op.Cast(target, to=ir.DataType.INT64)
+
+
+def _class_weights(op: AtenBuilder, weight: Any, rank: int) -> Any:
+    return op.Reshape(weight, [-1, *[1] * (rank - 2)])
+
+
+def _classes(op: AtenBuilder) -> int:
+    shape = op.input_shape(0)
+    classes = shape[1 if len(shape) > 1 else 0]
+    assert isinstance(classes, int), "the number of classes varies"
+    return classes
+
+
+def _probability_targets(
+    op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, label_smoothing: float
+) -> Any:
+    classes, log_prob = _classes(op), op.LogSoftmax(x, axis=1)
+    if label_smoothing:
+        target = target * op.cast(1 - label_smoothing, x.dtype) + op.cast(label_smoothing / classes, x.dtype)
+    terms = log_prob * target
+    if weight is not None:
+        terms = terms * _class_weights(op, weight, len(x.shape))
+    per_row = op.Neg(op.ReduceSum(terms, [1], keepdims=0))
+    return _reduced(op, per_row, reduction)
+
+
+def _smoothed(
+    op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int, label_smoothing: float
+) -> Any:
+    """(1 − ε) · nll + ε/C · Σ_c −log p_c, the second term weighted and averaged as torch does it."""
+    labels, log_prob = _labels(op, target), op.LogSoftmax(x, axis=1)
+    nll = op.NegativeLogLikelihoodLoss(
+        log_prob, labels, weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index
+    )
+    terms = log_prob if weight is None else log_prob * _class_weights(op, weight, len(x.shape))
+    ignored, zero = op.Equal(labels, op.cast(ignore_index, labels.dtype)), op.cast(0, x.dtype)
+    smooth = op.Where(ignored, zero, op.Neg(op.ReduceSum(terms, [1], keepdims=0)))
+    if reduction:
+        smooth = op.ReduceSum(smooth, keepdims=0)
+    if reduction == 1:
+        if weight is None:
+            rows = op.Cast(op.Not(ignored), to=x.dtype)
+        else:
+            safe = op.Where(ignored, op.cast(0, labels.dtype), labels)
+            rows = op.Where(ignored, zero, op.Gather(weight, safe, axis=0))
+        smooth = smooth / op.ReduceSum(rows, keepdims=0)
+    return nll * op.cast(1 - label_smoothing, x.dtype) + smooth * op.cast(label_smoothing / _classes(op), x.dtype)
+
+
+@aten("nll_loss_nd", "nll_loss", "nll_loss2d")
+def nll_loss(
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100
+) -> Any:
+    unbatched = len(op.input_shape(0)) == 1
+    if unbatched:
+        x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
+    loss = op.NegativeLogLikelihoodLoss(
+        x, _labels(op, target), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index
+    )
+    return op.Squeeze(loss, [0]) if unbatched and reduction == 0 else loss
+
+
+@aten("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss_forward(
+    op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
+) -> Any:
+    return nll_loss(op, x, target, weight, reduction, ignore_index), None
+
+
+@aten("mse_loss")
+def mse_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1) -> Any:
+    error = op.cast(x, op.dtype) - op.cast(target, op.dtype)
+    return _reduced(op, error * error, reduction)
+
+
+@aten("l1_loss")
+def l1_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1) -> Any:
+    return _reduced(op, op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype)), reduction)
+
+
+def _huber(op: AtenBuilder, x: Any, target: Any, quadratic: float, beta: float, linear: float) -> Any:
+    """quadratic·d² where d = |x − target| < beta, else linear·(d − beta/2)."""
+    d = op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype))
+    inner = d * d * op.cast(quadratic, op.dtype)
+    outer = (d - op.cast(beta / 2, op.dtype)) * op.cast(linear, op.dtype)
+    return op.Where(op.Less(d, op.cast(beta, op.dtype)), inner, outer)
+
+
+@aten("smooth_l1_loss")
+def smooth_l1_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+    if beta == 0:
+        return l1_loss(op, x, target, reduction)
+    return _reduced(op, _huber(op, x, target, 0.5 / beta, beta, 1.0), reduction)
+
+
+@aten("huber_loss")
+def huber_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+    return _reduced(op, _huber(op, x, target, 0.5, delta, delta), reduction)
+
+
+@aten("binary_cross_entropy")
+def binary_cross_entropy(op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    # torch clamps the logarithms at −100.
+    one, floor = op.cast(1, x.dtype), op.cast(-100, x.dtype)
+    loss = op.Neg(target * op.Max(op.Log(x), floor) + (one - target) * op.Max(op.Log(one - x), floor))
+    return _reduced(op, loss if weight is None else loss * weight, reduction)
+
+
+@aten("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Any:
+    # −log σ(x) = Softplus(−x), which does not overflow and whose derivative at 0 is right.
+    one = op.cast(1, op.dtype)
+    target = op.cast(target, op.dtype)
+    term = op.Softplus(op.Neg(x))
+    if pos_weight is not None:
+        term = term * ((pos_weight - one) * target + one)
+    loss = (one - target) * x + term
+    return _reduced(op, loss if weight is None else loss * weight, reduction)
+
+
+@aten("kl_div")
+def kl_div(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, *, log_target: bool = False) -> Any:
+    if log_target:
+        return _reduced(op, op.Exp(target) * (target - x), reduction)
+    zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
+    positive = op.Greater(target, zero)
+    entropy = op.Where(positive, target * op.Log(op.Where(positive, target, one)), zero)
+    return _reduced(op, entropy - target * x, reduction)
+
+
+@aten("cosine_similarity")
+def cosine_similarity(op: AtenBuilder, a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    def length(x: Any) -> Any:
+        return op.Max(op.Sqrt(op.ReduceSum(x * x, [dim], keepdims=1)), op.cast(eps, x.dtype))
+
+    return op.ReduceSum((a / length(a)) * (b / length(b)), [dim], keepdims=0)
+
+
+@aten("margin_ranking_loss")
+def margin_ranking_loss(op: AtenBuilder, a: Any, b: Any, target: Any, margin: float = 0.0, reduction: int = 1) -> Any:
+    raw = op.Neg(op.cast(target, op.dtype)) * (a - b) + op.cast(margin, op.dtype)
+    return _reduced(op, op.Relu(raw), reduction)
+
+
+@aten("triplet_margin_loss")
+def triplet_margin_loss(
+    op: AtenBuilder, anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6,
+    swap: bool = False, reduction: int = 1,
+) -> Any:  # fmt: skip
+    if p != 2.0 or swap:
+        raise op.refuse("triplet_margin_loss with p other than 2 or with swap", "it has no translation", "use p=2")
+
+    def distance(a: Any, b: Any) -> Any:
+        d = a - b + op.cast(eps, op.dtype)
+        return op.Sqrt(op.ReduceSum(d * d, np.array([-1]), keepdims=0))
+
+    raw = distance(anchor, positive) - distance(anchor, negative) + op.cast(margin, op.dtype)
+    return _reduced(op, op.Relu(raw), reduction)

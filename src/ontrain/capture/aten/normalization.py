@@ -1,0 +1,165 @@
+"""Normalisations. Batch normalisation in train mode also gives its running statistics their next values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder
+
+__all__: list[str] = []
+
+
+@aten("layer_norm", "native_layer_norm")
+def layer_norm(
+    op: AtenBuilder, x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:  # fmt: skip
+    shape = [int(size) for size in normalized_shape]
+    scale = weight if weight is not None else op.const(np.ones(shape, x.dtype.numpy()))
+    # The gradient reads the mean and the inverse deviation.
+    outputs = op.LayerNormalization(x, scale, bias, axis=-len(shape), epsilon=eps, outputs=3)
+    return outputs if "native" in str(op.node.target) else outputs[0]
+
+
+@aten("rms_norm", "_fused_rms_norm")
+def rms_norm(
+    op: AtenBuilder, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Any:
+    axes = list(range(-len(normalized_shape), 0))
+    eps = torch.finfo(op.val.dtype).eps if eps is None else eps
+    inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(x * x, axes, keepdims=1) + op.cast(eps, x.dtype)))
+    y = x * inverse
+    y = y if weight is None else y * weight
+    return (y, inverse) if "fused" in str(op.node.target) else y
+
+
+def _ones_and_zeros(op: AtenBuilder, x: Any) -> tuple[Any, Any]:
+    channels = op.input_shape(0)[1]
+    assert isinstance(channels, int), "the number of channels varies"
+    dtype = x.dtype.numpy()
+    return op.const(np.ones(channels, dtype)), op.const(np.zeros(channels, dtype))
+
+
+def _batch_norm_training(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return y and the next running mean and variance (None where the module keeps none)."""
+    ones, zeros = _ones_and_zeros(op, x)
+    y, next_mean, next_var = op.BatchNormalization(
+        x, weight if weight is not None else ones, bias if bias is not None else zeros,
+        mean if mean is not None else zeros, var if var is not None else ones,
+        epsilon=eps, momentum=1 - momentum, training_mode=1, outputs=3,
+    )  # fmt: skip
+    if mean is None:
+        return y, None, None
+    # ONNX averages the biased variance b, torch b·k with k = n/(n−1): with r = (1−m)·v + m·b, torch's is r·k − (1−m)(k−1)·v.
+    k = _correction(op, next_var.dtype)
+    one = op.cast(1, next_var.dtype)
+    next_var = next_var * k - var * ((k - one) * op.cast(1 - momentum, next_var.dtype))
+    return y, next_mean, next_var
+
+
+def _correction(op: AtenBuilder, dtype: ir.DataType) -> Any:
+    """n / (n − 1) for the number of values per channel."""
+    shape = op.input_shape(0)
+    counted = [shape[0], *shape[2:]]
+    if all(isinstance(size, int) for size in counted):
+        n = int(np.prod(counted))  # type: ignore[arg-type]
+        return op.cast(n / max(n - 1, 1), dtype)
+    n_value = op.cast(op.ReduceProd(op.sizes(counted), keepdims=0), dtype)
+    return n_value / (n_value - op.cast(1, dtype))
+
+
+@aten("batch_norm", "cudnn_batch_norm")
+def batch_norm(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    if not training:
+        ones, zeros = _ones_and_zeros(op, x)
+        scale, shift = (weight if weight is not None else ones), (bias if bias is not None else zeros)
+        return op.BatchNormalization(x, scale, shift, running_mean, running_var, epsilon=eps)
+    y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
+    if mean is not None:
+        # The operator changes these two arguments though its schema does not say so.
+        op.assign(op.node.args[3], mean)
+        op.assign(op.node.args[4], var)
+    return y
+
+
+@aten("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    if not training:
+        y = batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
+        return y, None, None, running_mean, running_var
+    y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
+    return y, None, None, mean, var
+
+
+@aten("_native_batch_norm_legit_no_training")
+def batch_norm_inference(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps), None, None
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    return _batch_norm_training(op, x, weight, bias, None, None, momentum, eps)
+
+
+def _per_channel(op: AtenBuilder, y: Any, weight: Any, bias: Any) -> Any:
+    """Scale and shift by vectors [C] along axis 1."""
+    shape = [-1, *[1] * (len(op.input_shape(0)) - 2)]
+    y = y if weight is None else y * op.Reshape(weight, shape)
+    return y if bias is None else y + op.Reshape(bias, shape)
+
+
+def _standardised(op: AtenBuilder, x: Any, axes: list[int], eps: float) -> Any:
+    centred = x - op.ReduceMean(x, axes, keepdims=1)
+    variance = op.ReduceMean(centred * centred, axes, keepdims=1)
+    return centred * op.Reciprocal(op.Sqrt(variance + op.cast(eps, x.dtype)))
+
+
+@aten("group_norm")
+def group_norm(
+    op: AtenBuilder, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    shape = op.input_shape(0)
+    y = _standardised(op, op.Reshape(x, [0, num_groups, -1]), [2], eps)
+    return _per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias)
+
+
+@aten("native_group_norm")
+def native_group_norm(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, group: int, eps: float
+) -> Any:
+    return group_norm(op, x, group, weight, bias, eps), None, None
+
+
+@aten("instance_norm")
+def instance_norm(
+    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Any:  # fmt: skip
+    if not use_input_stats:
+        return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
+    if running_mean is not None:
+        raise op.refuse(
+            "instance normalisation that tracks running statistics in train mode",
+            "the statistics' update has no translation", "set track_running_stats=False",
+        )  # fmt: skip
+    axes = list(range(2, len(op.input_shape(0))))
+    return _per_channel(op, _standardised(op, x, axes, eps), weight, bias)

@@ -1,0 +1,159 @@
+"""Sums, means, extremes and the like along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder
+
+__all__: list[str] = []
+
+
+def _axes(dim: Any) -> list[int] | None:
+    """The axes as a list; None means all of them."""
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return None
+    return [dim] if isinstance(dim, int) else [int(d) for d in dim]
+
+
+def _reduce(op: AtenBuilder, op_type: str, x: Any, dim: Any, keepdim: bool) -> Any:
+    if not op.input_shape(0):
+        return x
+    axes = _axes(dim)
+    operands = (x,) if axes is None else (x, axes)
+    return getattr(op, op_type)(*operands, keepdims=int(keepdim))
+
+
+def _plain(op_type: str) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        return _reduce(op, op_type, op.cast(x, op.dtype), dim, keepdim)
+
+    return translate
+
+
+for _names, _op_type in (
+    (("sum.default", "sum.dim_IntList"), "ReduceSum"),
+    (("mean.default", "mean.dim"), "ReduceMean"),
+    (("amax", "max.default"), "ReduceMax"),
+    (("amin", "min.default"), "ReduceMin"),
+    (("prod.default", "prod.dim_int"), "ReduceProd"),
+):
+    aten(*_names)(_plain(_op_type))
+
+
+def _truth(op_type: str) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        counted = op.Cast(op.cast(x, ir.DataType.BOOL), to=ir.DataType.INT32)
+        return op.Cast(_reduce(op, op_type, counted, dim, keepdim), to=ir.DataType.BOOL)
+
+    return translate
+
+
+aten("any")(_truth("ReduceMax"))
+aten("all")(_truth("ReduceMin"))
+
+
+@aten("count_nonzero")
+def count_nonzero(op: AtenBuilder, x: Any, dim: Any = None) -> Any:
+    return _reduce(op, "ReduceSum", op.Cast(op.cast(x, ir.DataType.BOOL), to=ir.DataType.INT64), dim, False)
+
+
+@aten("argmax", "argmin")
+def argmax(op: AtenBuilder, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    make = op.ArgMax if "argmax" in str(op.node.target) else op.ArgMin
+    if dim is None:
+        return op.Squeeze(make(op.Reshape(x, [-1]), axis=0, keepdims=0), None)
+    return make(x, axis=dim, keepdims=int(keepdim))
+
+
+@aten("max.dim", "min.dim")
+def max_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
+    # The gradient goes to the one element chosen, as in torch; ReduceMax would share it among equals.
+    indices = (op.ArgMax if "aten.max" in str(op.node.target) else op.ArgMin)(x, axis=dim, keepdims=1)
+    values = op.GatherElements(x, indices, axis=dim)
+    return (values, indices) if keepdim else (op.Squeeze(values, [dim]), op.Squeeze(indices, [dim]))
+
+
+def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Any:
+    """The number of elements that are reduced, as a scalar: a number where it is known."""
+    shape = op.input_shape(0)
+    sizes = [shape[axis] for axis in (axes if axes is not None else range(len(shape)))]
+    if all(isinstance(size, int) for size in sizes):
+        return op.cast(float(np.prod(sizes)), dtype)  # type: ignore[arg-type]
+    return op.cast(op.ReduceProd(op.sizes(sizes), keepdims=0), dtype)
+
+
+def _variance(op: AtenBuilder, x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
+    axes = _axes(dim)
+    operands = () if axes is None else (axes,)
+    centred = x - op.ReduceMean(x, *operands, keepdims=1)
+    if not correction:
+        return op.ReduceMean(centred * centred, *operands, keepdims=int(keepdim))
+    n = _count(op, axes, x.dtype)
+    total = op.ReduceSum(centred * centred, *operands, keepdims=int(keepdim))
+    return total / op.Max(n - op.cast(correction, x.dtype), op.cast(0, x.dtype))
+
+
+def _spread(root: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def corrected(
+        op: AtenBuilder, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    ) -> Any:
+        found = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
+        return op.Sqrt(found) if root else found
+
+    def unbiased(op: AtenBuilder, x: Any, *rest: Any) -> Any:
+        # var(x, unbiased) or var(x, dim, unbiased, keepdim)
+        dim, flags = (None, rest) if not rest or isinstance(rest[0], bool) else (rest[0], rest[1:])
+        found = _variance(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
+        return op.Sqrt(found) if root else found
+
+    return corrected, unbiased
+
+
+for _name, _root in (("var", False), ("std", True)):
+    _corrected, _unbiased = _spread(_root)
+    aten(f"{_name}.correction")(_corrected)
+    aten(f"{_name}.default", f"{_name}.dim")(_unbiased)
+
+
+@aten("var_mean.correction")
+def var_mean(
+    op: AtenBuilder, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
+    return variance, _reduce(op, "ReduceMean", x, dim, keepdim)
+
+
+@aten("cumsum")
+def cumsum(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
+    return op.CumSum(op.cast(x, op.dtype), op.const(np.array(dim, np.int64)))
+
+
+@aten("logsumexp")
+def logsumexp(op: AtenBuilder, x: Any, dim: Any, keepdim: bool = False) -> Any:
+    axes = _axes(dim)
+    # The largest term is taken out against overflow; detached, it leaves the gradient what it is.
+    top = op.composite("Detach", op.ReduceMax(x, axes, keepdims=1))
+    total = op.Log(op.ReduceSum(op.Exp(x - top), axes, keepdims=1)) + top
+    return total if keepdim else op.Squeeze(total, axes)
+
+
+@aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
+def vector_norm(
+    op: AtenBuilder, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    x, ord = op.cast(x, op.dtype), 2 if ord is None else ord
+    if ord == 2:
+        return op.Sqrt(_reduce(op, "ReduceSum", x * x, dim, keepdim))
+    size = op.Abs(x)
+    if ord == 1:
+        return _reduce(op, "ReduceSum", size, dim, keepdim)
+    if ord in (float("inf"), float("-inf")):
+        return _reduce(op, "ReduceMax" if ord > 0 else "ReduceMin", size, dim, keepdim)
+    power = op.cast(float(ord), op.dtype)
+    return op.Pow(_reduce(op, "ReduceSum", op.Pow(size, power), dim, keepdim), op.cast(1 / float(ord), op.dtype))

@@ -1,0 +1,288 @@
+"""Shapes: views, copies, slices, concatenation, padding, dtype changes. Result shapes come from torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.symbols import Sym
+
+__all__ = ["sliced"]
+
+_END = 2**63 - 1
+
+
+@aten("view.default", "reshape", "flatten", "unflatten", "_unsafe_view", "view_as", "reshape_as", "_reshape_alias",
+      "squeeze", "unsqueeze")  # fmt: skip
+def reshape(op: AtenBuilder, x: Any, *_: Any) -> Any:
+    name, shape, before = str(op.node.target), op.shape, op.input_shape(0)
+    if "squeeze" in name and shape != before:
+        return _squeezed(op, x, shape, before)
+    return op.reshape(x, shape, before)
+
+
+def _squeezed(op: AtenBuilder, x: Any, shape: list[Size], before: list[Size]) -> Any:
+    """Unsqueeze and Squeeze keep their names, which say more than a Reshape."""
+    if len(shape) > len(before):
+        dim = op.node.args[1]
+        assert isinstance(dim, int)
+        return op.Unsqueeze(x, [dim % len(shape)])
+    dims: Any = op.node.args[1] if len(op.node.args) > 1 else range(len(before))
+    axes = [dims] if isinstance(dims, int) else list(dims)
+    return op.Squeeze(x, sorted(axis % len(before) for axis in axes if before[axis] == 1))
+
+
+@aten("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj",
+      "resolve_neg", "view.dtype", "pin_memory", "conj", "real")  # fmt: skip
+def same(op: AtenBuilder, x: Any, *_: Any) -> Any:
+    if x.dtype != op.dtype:
+        raise op.refuse("a view of a tensor under another dtype", "bits have no meaning in a graph", "use .to(dtype)")
+    return x
+
+
+@aten("detach")
+def detach(op: AtenBuilder, x: Any) -> Any:
+    # A value that no gradient reaches needs no wall.
+    return op.composite("Detach", x) if x.dtype.is_floating_point() and x.const_value is None else x
+
+
+@aten("to", "_to_copy", "type_as", "prims::convert_element_type")
+def to(op: AtenBuilder, x: Any, *_: Any, **__: Any) -> Any:
+    return op.cast(x, op.dtype)
+
+
+@aten("copy")
+def copy(op: AtenBuilder, x: Any, source: Any, non_blocking: bool = False) -> Any:
+    return op.expand(op.cast(source, op.dtype), op.shape, op.input_shape(1))
+
+
+@aten("transpose.int", "swapaxes", "swapdims")
+def transpose(op: AtenBuilder, x: Any, a: int, b: int) -> Any:
+    perm = list(range(len(op.shape)))
+    if not perm:
+        return x
+    perm[a], perm[b] = perm[b], perm[a]
+    return _permuted(op, x, perm)
+
+
+@aten("t", "numpy_T", "mT")
+def t(op: AtenBuilder, x: Any) -> Any:
+    rank = len(op.shape)
+    return x if rank < 2 else _permuted(op, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@aten("permute")
+def permute(op: AtenBuilder, x: Any, dims: Sequence[int]) -> Any:
+    return _permuted(op, x, [d % len(dims) for d in dims])
+
+
+@aten("movedim", "moveaxis")
+def movedim(op: AtenBuilder, x: Any, source: Any, destination: Any) -> Any:
+    rank = len(op.shape)
+    sources = [d % rank for d in ([source] if isinstance(source, int) else source)]
+    goals = [d % rank for d in ([destination] if isinstance(destination, int) else destination)]
+    order = [d for d in range(rank) if d not in sources]
+    for goal, axis in sorted(zip(goals, sources, strict=True)):
+        order.insert(goal, axis)
+    return _permuted(op, x, order)
+
+
+def _permuted(op: AtenBuilder, x: Any, perm: list[int]) -> Any:
+    return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
+
+
+@aten("expand", "expand_as", "broadcast_to")
+def expand(op: AtenBuilder, x: Any, *_: Any, **__: Any) -> Any:
+    return op.expand(x, op.shape, op.input_shape(0))
+
+
+@aten("broadcast_tensors", "meshgrid")
+def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "ij") -> Any:
+    results = op.node.meta["val"]
+    made = []
+    for i, (x, val) in enumerate(zip(tensors, results, strict=True)):
+        before = [op.symbols.convert(size) for size in op.node.args[0][i].meta["val"].shape]  # type: ignore[index, union-attr]
+        target = op.shape_of_val(val)
+        if "meshgrid" in str(op.node.target):
+            axis = i if indexing == "ij" or i > 1 else 1 - i
+            x = op.Reshape(x, [-1 if d == axis else 1 for d in range(len(target))])
+            before = [target[d] if d == axis else 1 for d in range(len(target))]
+        made.append(op.expand(x, target, before))  # type: ignore[arg-type]
+    return made
+
+
+@aten("repeat", "tile")
+def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Size]) -> Any:
+    rank, wanted = len(op.input_shape(0)), [*repeats]
+    if len(wanted) > rank:
+        x = op.Unsqueeze(x, list(range(len(wanted) - rank)))
+    wanted = [1] * (rank - len(wanted)) + wanted
+    if all(isinstance(count, int) and count == 1 for count in wanted):
+        return x
+    sizes = op.sizes(wanted)
+    return op.Tile(x, op.const(np.array(sizes, np.int64)) if isinstance(sizes, list) else sizes)
+
+
+@aten("repeat_interleave.self_int")
+def repeat_interleave(op: AtenBuilder, x: Any, repeats: Size, dim: int | None = None, *, output_size: Any = None) -> Any:
+    before = op.input_shape(0)
+    if dim is None:
+        x, before, dim = op.Reshape(x, [-1]), [-1], 0
+    dim %= len(before)
+    ones: list[Size] = [1] * (len(before) + 1)
+    copies = op.Expand(op.Unsqueeze(x, [dim + 1]), op.sizes([*ones[: dim + 1], repeats, *ones[dim + 2 :]]))
+    return op.reshape(copies, op.shape, [*before[: dim + 1], repeats, *before[dim + 1 :]])
+
+
+def sliced(op: AtenBuilder, x: Any, axis: int, start: Any, end: Any, step: int = 1) -> Any:
+    """Return x[start:end:step] along an axis; bounds are numbers or sizes."""
+    bounds = [_vector(op, bound) for bound in (start, end)]
+    return op.Slice(x, *bounds, [axis], [step])
+
+
+def _vector(op: AtenBuilder, bound: Size) -> Any:
+    return op.symbols.emit(op, bound) if isinstance(bound, Sym) else op.const(np.array([bound], np.int64))
+
+
+@aten("slice.Tensor", "slice_copy.Tensor")
+def slice_tensor(op: AtenBuilder, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    if op.shape == op.input_shape(0) and step == 1:
+        return x
+    axis = dim % len(op.shape)
+    return sliced(op, x, axis, 0 if start is None else start, _END if end is None else end, step)
+
+
+@aten("narrow")
+def narrow(op: AtenBuilder, x: Any, dim: int, start: Any, length: Any) -> Any:
+    if isinstance(start, ir.Value):
+        first = op.Reshape(start, [1])
+        return op.Slice(x, first, first + _vector(op, length), [dim])
+    if isinstance(start, Sym) or isinstance(length, Sym):
+        return op.Slice(x, _vector(op, start), _vector(op, start) + _vector(op, length), [dim])
+    return x if op.shape == op.input_shape(0) else sliced(op, x, dim, start, start + length or _END)
+
+
+@aten("select.int")
+def select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
+    """A slice of one and a Squeeze: its gradient is a padding, where a Gather's is a scatter."""
+    dim %= len(op.input_shape(0))
+    if isinstance(index, ir.Value):
+        return op.Gather(x, op.Squeeze(op.cast(index, ir.DataType.INT64), None), axis=dim)
+    if isinstance(index, Sym):
+        return op.Gather(x, op.scalar(index), axis=dim)
+    size = op.input_shape(0)[dim]
+    if size == 1:
+        return op.Squeeze(x, [dim])
+    return op.Squeeze(sliced(op, x, dim, index, index + 1 or _END), [dim])
+
+
+@aten("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes",
+      "split_copy", "split_with_sizes_copy")  # fmt: skip
+def split(op: AtenBuilder, x: Any, _: Any, dim: int = 0) -> Any:
+    parts = op.node.meta["val"]
+    if len(parts) == 1:
+        return [x]
+    sizes = op.sizes([op.shape_of_val(part)[dim] for part in parts])
+    return list(op.Split(x, sizes, axis=dim, outputs=len(parts)))
+
+
+@aten("unbind")
+def unbind(op: AtenBuilder, x: Any, dim: int = 0) -> Any:
+    count = len(op.node.meta["val"])
+    parts = op.Split(x, axis=dim, num_outputs=count, outputs=count) if count > 1 else [x]
+    return [op.Squeeze(part, [dim]) for part in parts]
+
+
+@aten("cat", "concat", "concatenate")
+def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
+    vals = [node.meta["val"] for node in op.node.args[0]]  # type: ignore[union-attr]
+    # torch lets an empty vector join anything.
+    kept = [op.cast(x, op.dtype) for x, v in zip(tensors, vals, strict=True) if v.ndim != 1 or v.shape[0] != 0]
+    return kept[0] if len(kept) == 1 else op.Concat(*kept, axis=dim)
+
+
+@aten("stack")
+def stack(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
+    axis = dim % len(op.shape)
+    made = [op.Unsqueeze(op.cast(x, op.dtype), [axis]) for x in tensors]
+    return made[0] if len(made) == 1 else op.Concat(*made, axis=axis)
+
+
+@aten("flip")
+def flip(op: AtenBuilder, x: Any, dims: Sequence[int]) -> Any:
+    count = len(dims)
+    return op.Slice(x, [-1] * count, [-_END] * count, list(dims), [-1] * count) if count else x
+
+
+@aten("roll")
+def roll(op: AtenBuilder, x: Any, shifts: Any, dims: Any = ()) -> Any:
+    shape = op.input_shape(0)
+    shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
+    flat = not dims
+    if flat:
+        x, dims = op.Reshape(x, [-1]), [0]
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = shape[dim]
+        if isinstance(size, int) and not flat:
+            shift %= size
+        if shift:
+            x = op.Concat(sliced(op, x, dim, -shift, _END), sliced(op, x, dim, 0, -shift), axis=dim)
+    return op.reshape(x, shape, [-1]) if flat else x
+
+
+@aten("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+      "replication_pad2d", "replication_pad3d")  # fmt: skip
+def pad(op: AtenBuilder, x: Any, pads: Sequence[Size], mode: Any = "constant", value: Any = None) -> Any:
+    name = str(op.node.target)
+    if "constant_pad_nd" in name:
+        mode, value = "constant", mode if not isinstance(mode, str) else 0
+    elif "_pad" in name:
+        mode = "reflect" if "reflection" in name else "replicate"
+    mode = {"replicate": "edge", "circular": "wrap"}.get(mode, mode)
+    rank = len(op.input_shape(0))
+    # torch lists (before, after) from the last axis on, ONNX all befores and then all afters.
+    before: list[Size] = [0] * rank
+    after: list[Size] = [0] * rank
+    for i in range(len(pads) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
+    fill = op.cast(value or 0, x.dtype) if mode == "constant" else None
+    sizes = op.sizes([*before, *after])
+    sizes = op.const(np.array(sizes, np.int64)) if isinstance(sizes, list) else sizes
+    return op.Pad(x, sizes, fill, mode=mode)
+
+
+@aten("diagonal")
+def diagonal(op: AtenBuilder, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    if offset or len(op.input_shape(0)) != 2:
+        raise op.refuse("diagonal of a batch or off the centre", "it has no translation", "use a mask and a sum")
+    return op.Einsum(x, equation="ii->i")
+
+
+@aten("pixel_shuffle")
+def pixel_shuffle(op: AtenBuilder, x: Any, upscale_factor: int) -> Any:
+    return op.DepthToSpace(x, blocksize=upscale_factor, mode="CRD")
+
+
+@aten("unfold")
+def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any:
+    shape = op.input_shape(0)
+    dimension %= len(shape)
+    length = shape[dimension]
+    if not isinstance(length, int):
+        raise op.refuse("windows over a dimension that varies", "their number is no constant", "fix the dimension")
+    starts = np.arange(0, length - size + 1, step, dtype=np.int64)
+    windows = op.Gather(x, op.const(starts[:, None] + np.arange(size, dtype=np.int64)), axis=dimension)
+    rank = len(shape) + 1
+    return _permuted(op, windows, [*(d for d in range(rank) if d != dimension + 1), dimension + 1])
+
+
+@aten("as_strided")
+def as_strided(op: AtenBuilder, x: Any, *_: Any) -> Any:
+    raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
+
+

@@ -1,0 +1,216 @@
+"""torch.export run so that it sees tensors only and leaves the module, and torch's random state, as they were."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from ontrain.capture.source import user_frame
+from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
+from ontrain.errors import CaptureError, OntrainError
+
+__all__ = ["PREFIX", "export"]
+
+PREFIX = "module."
+"""What the exported program has before the module's own names."""
+
+_DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+
+
+def export(
+    module: nn.Module,
+    signature: inspect.Signature,
+    arguments: Sequence[tuple[str, Spec]],
+    tensors: Sequence[torch.Tensor],
+    dynamic: Sequence[Mapping[int, str]],
+) -> tuple[torch.export.ExportedProgram, Spec]:
+    """Export a module in its own mode as a function of tensors; return the program and the structure of its result.
+
+    Args:
+        module: left as it was: attributes, buffers, configuration, gradients.
+        signature: that of the module's forward.
+        arguments: the structure of each argument, by name.
+        tensors: sample values, in order.
+        dynamic: for each tensor the dimensions that may vary.
+
+    Raises:
+        CaptureError: torch.export cannot trace the module; names the user's line.
+    """
+    results: list[Spec] = []
+    flat = _Flat(module, signature, arguments, results.append)
+    auto = torch.export.Dim.AUTO
+    shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
+    _refuse_known(module)
+    with ExitStack() as stack:
+        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _quiet()):
+            stack.enter_context(guard)
+        try:
+            program = torch.export.export(
+                flat, tuple(tensors), dynamic_shapes=shapes if tensors else None, strict=False
+            )
+        except OntrainError:
+            raise
+        except Exception as error:
+            raise _explained(error) from error
+    return program, results[-1]
+
+
+class _Flat(nn.Module):
+    """A module as a function of tensors to tensors. The structure of what it returned goes to `returned`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        signature: inspect.Signature,
+        arguments: Sequence[tuple[str, Spec]],
+        returned: Callable[[Spec], None],
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.training = module.training
+        # A function, because torch.export puts containers among the attributes back as they were.
+        self._returned = returned
+        self._call: Callable[..., Any] = lambda named: call(module, signature, named)
+        self._arguments = list(arguments)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        left = list(tensors)
+        named = {}
+        for name, spec in self._arguments:
+            count = spec.tensors()
+            named[name], left = unflatten(spec, left[:count]), left[count:]
+        # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
+        # a traced tensor at the end.
+        with _attributes(self.module, state=False):
+            leaves, spec = flatten(self._call(named))
+        check_plain(spec)
+        self._returned(spec)
+        return tuple(leaves)
+
+
+_STATE = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
+    """Give every submodule's attributes their values back, containers their items; buffers only with `state`."""
+    before = []
+    for one in module.modules():
+        kept = {name: (value, _items(value)) for name, value in one.__dict__.items() if state or name not in _STATE}
+        before.append((one, kept))
+    try:
+        yield
+    finally:
+        for one, kept in before:
+            for name in [n for n in one.__dict__ if n not in kept and (state or n not in _STATE)]:
+                del one.__dict__[name]
+            for name, (value, items) in kept.items():
+                one.__dict__[name] = value
+                if items is None:
+                    continue
+                value.clear()
+                (value.extend if isinstance(value, list) else value.update)(items)
+
+
+def _items(value: Any) -> Any:
+    return copy.copy(value) if type(value) in (dict, list, set) else None
+
+
+@contextmanager
+def _random_state() -> Iterator[None]:
+    cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=cuda):
+        yield
+
+
+@contextmanager
+def _no_cache(module: nn.Module) -> Iterator[None]:
+    """Have Hugging Face's models return no key-value cache, which is no tensor."""
+    configs = {id(config): config for one in module.modules() if (config := getattr(one, "config", None)) is not None}
+    cached = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
+    for config in cached:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in cached:
+            config.use_cache = True
+
+
+@contextmanager
+def _traceable_masks() -> Iterator[None]:
+    """Keep nn.TransformerEncoder from comparing its mask's values with a causal one's, and from its inference path.
+
+    The comparison only chooses a kernel: the mask itself is always applied.
+    """
+    transformer: Any = torch.nn.modules.transformer
+    before, fast = transformer._detect_is_causal_mask, torch.backends.mha.get_fastpath_enabled()
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what torch.export's own code warns of; errors are raised all the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*export.*", category=UserWarning)
+        yield
+
+
+def _refuse_known(module: nn.Module) -> None:
+    for name, one in module.named_modules():
+        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training and one.track_running_stats:
+            if one.momentum is None:
+                raise CaptureError(
+                    f"batch normalisation {name!r} has momentum=None",
+                    reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
+                    way_out="give it a momentum, or call .eval() on it",
+                )
+
+
+def _explained(error: BaseException) -> CaptureError:
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    source = next((line for one in reversed(chain) if (line := user_frame(one.__traceback__))), None)
+    text = "\n".join(str(one) for one in chain)
+    if any(isinstance(one, _DATA_DEPENDENT) for one in chain) or "data-dependent" in text.lower():
+        return CaptureError(
+            "the module branches on the values of a tensor, or makes a tensor whose size depends on them",
+            source=source,
+            reason=f"a graph has one path for all batches ({_first_line(error)})",
+            way_out="choose with torch.where, branch with torch.cond, or move the decision out of forward",
+        )
+    if "Cache" in text:
+        way_out = "call the model with use_cache=False, and return tensors only"
+    else:
+        way_out = "write the line with tensor operators whose shapes follow from the inputs' shapes"
+    return CaptureError(
+        f"torch.export cannot trace the module: {_first_line(error)}",
+        source=source,
+        reason=f"{type(error).__name__} while tracing",
+        way_out=way_out,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

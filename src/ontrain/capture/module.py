@@ -1,0 +1,204 @@
+"""`capture`: an nn.Module and sample inputs become one graph, its parameters inputs under their own names."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from ontrain.capture.export import PREFIX, export
+from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
+from ontrain.capture.translate import Names, translate
+from ontrain.errors import CaptureError, OptionError
+
+__all__ = ["Captured", "capture"]
+
+
+@dataclass
+class Captured:
+    """A module as a graph.
+
+    Attributes:
+        model: inputs are the user's, then parameters, then buffers; outputs are the user's, then the buffers' next
+            values. A frozen parameter has the metadata "ontrain.requires_grad" = "0".
+        input_names: names of the tensor inputs, in order.
+        call: the arguments of the captured call; its `flatten` takes the tensors out of a later call.
+        output_spec: the structure of the module's result.
+        parameters: the module's own parameters that the graph uses, by their first name in the module.
+        buffers: the same for buffers, those that are not saved with the state_dict too.
+        names: the graph's name of a parameter or buffer, by any of its names in the module.
+        unused: parameters that the result does not depend on.
+        training: whether the module was in training mode.
+        specialised: a message for each dimension asked to vary that the model fixes.
+        seconds: what each phase took.
+    """
+
+    model: ir.Model
+    input_names: list[str]
+    call: CallSpec
+    output_spec: Spec
+    parameters: dict[str, nn.Parameter]
+    buffers: dict[str, torch.Tensor]
+    names: dict[str, str]
+    unused: list[str]
+    training: bool
+    specialised: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Other names of tied parameters and buffers, to the one that the graph has."""
+        first: set[str] = set()
+        found = {}
+        for name, own in self.names.items():
+            if own in first:
+                found[name] = own
+            first.add(own)
+        return found
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the tensors in the module's result, in order."""
+        return [str(value.name) for value in self.model.graph.outputs[: self.output_spec.tensors()]]
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """Return the tensors of a call in the order of `input_names`.
+
+        Raises:
+            InputError: the call differs from the captured one in more than its tensors.
+        """
+        return self.call.flatten(args, kwargs)
+
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
+        """Return the module's result with these values for its tensors, in the order of `output_names`."""
+        return unflatten(self.output_spec, outputs)
+
+
+def capture(
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    input_names: Sequence[str] | None = None,
+    dynamic: Sequence[Mapping[int, str]] | None = None,
+    output_names: Sequence[str] | None = None,
+    prefix: str = "",
+) -> Captured:
+    """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
+
+    Args:
+        module: any module that torch.export can trace. In training mode dropout drops and batch normalisation
+            uses the batch's statistics and updates its own.
+        args, kwargs: a sample call. Arguments may be nested; values that are no tensors are baked in.
+        input_names: one for each tensor in (args, kwargs), in order; forward's parameter names by default.
+        dynamic: for each tensor input the dimensions that may vary, {axis: name}; equal names are equal sizes.
+        output_names: of the tensors in the result, in order; "output_0" and so on by default.
+        prefix: left out of the names of parameters and buffers that begin with it; for a module that wraps the user's.
+
+    Raises:
+        CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
+        InputError: the sample call does not fit the module's forward.
+        OptionError: `input_names` or `dynamic` do not fit the inputs.
+    """
+    signature = inspect.signature(module.forward)
+    parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs or {}).items()]
+    tensors = [tensor for _, found, _ in parts for tensor in found]
+    spec = CallSpec(signature, tuple((name, spec) for name, _, spec in parts))
+    state = _State(module, prefix)
+    names = Names(
+        inputs=_input_names(spec, input_names, state.first),
+        outputs=list(output_names or ()),
+        dynamic=_dynamic(dynamic, tensors),
+        prefix=PREFIX,
+        first=state.first,
+        order=[*state.parameters, *state.buffers],
+        frozen=frozenset(name for name, one in state.parameters.items() if not one.requires_grad),
+    )
+    started = time.perf_counter()
+    samples = _enlarged(tensors, names.dynamic)
+    program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
+    exported = time.perf_counter()
+    if not output_spec.tensors():
+        raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
+    model, specialised = translate(program, names)
+    translated = time.perf_counter()
+    used = {str(value.name) for value in model.graph.inputs}
+    return Captured(
+        model=model,
+        input_names=list(names.inputs),
+        call=spec,
+        output_spec=output_spec,
+        parameters={name: one for name, one in state.parameters.items() if name in used},
+        buffers={name: one for name, one in state.buffers.items() if name in used},
+        names=state.first,
+        unused=[name for name in state.parameters if name not in used],
+        training=module.training,
+        specialised=specialised,
+        seconds={"export": exported - started, "translate": translated - exported},
+    )
+
+
+class _State:
+    """A module's parameters and buffers by the names they have in the graph, and that name by any of the module's."""
+
+    def __init__(self, module: nn.Module, prefix: str) -> None:
+        parameters = list(module.named_parameters(remove_duplicate=False))
+        buffers = list(module.named_buffers(remove_duplicate=False))
+        taken: dict[int, str] = {}
+        self.first: dict[str, str] = {}
+        for name, one in (*parameters, *buffers):
+            self.first[name] = taken.setdefault(id(one), name.removeprefix(prefix))
+        self.parameters: dict[str, nn.Parameter] = {self.first[name]: one for name, one in parameters}
+        self.buffers: dict[str, torch.Tensor] = {self.first[name]: one for name, one in buffers}
+
+
+def _input_names(spec: CallSpec, given: Sequence[str] | None, taken: Mapping[str, str]) -> list[str]:
+    own = [path for name, one in spec.arguments for path in leaf_paths(one, name)]
+    if given is not None and len(given) != len(own):
+        raise OptionError(
+            f"{len(given)} input names for {len(own)} tensor inputs ({', '.join(own)})", way_out="name each of them"
+        )
+    names = list(given if given is not None else (f"{name}.input" if name in taken else name for name in own))
+    if len({*names, *taken.values()}) != len(names) + len(set(taken.values())):
+        raise OptionError(
+            f"the input names {names} are not unique, or one is that of a parameter", way_out="rename the input"
+        )
+    return names
+
+
+def _dynamic(given: Sequence[Mapping[int, str]] | None, tensors: Sequence[torch.Tensor]) -> list[dict[int, str]]:
+    if given is None:
+        return [{} for _ in tensors]
+    if len(given) != len(tensors):
+        raise OptionError(
+            f"dynamic describes {len(given)} inputs, the call has {len(tensors)} tensors", way_out="give {} for each other"
+        )
+    found = [dict(one or {}) for one in given]
+    for i, (one, tensor) in enumerate(zip(found, tensors, strict=True)):
+        for axis in one:
+            if not 0 <= axis < tensor.ndim:
+                raise OptionError(f"dynamic names dimension {axis} of input {i}, which has {tensor.ndim} dimensions")
+    return found
+
+
+def _enlarged(tensors: Sequence[torch.Tensor], dynamic: Sequence[Mapping[int, str]]) -> list[torch.Tensor]:
+    """Samples whose varying dimensions are two at least: torch takes 0 and 1 for constants."""
+    named = [(name, t.shape[axis]) for t, dims in zip(tensors, dynamic, strict=True) for axis, name in dims.items()]
+    small = {name for name, size in named if size < 2}
+    grown = []
+    for tensor, dims in zip(tensors, dynamic, strict=True):
+        sample = tensor.detach()
+        for axis, name in dims.items():
+            if name in small:
+                shape = [*sample.shape]
+                shape[axis] = 2
+                first = sample.narrow(axis, 0, 1) if sample.shape[axis] else sample.new_zeros(1)
+                sample = first.expand(shape).contiguous()
+        grown.append(sample.requires_grad_(tensor.requires_grad))
+    return grown

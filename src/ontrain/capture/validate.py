@@ -1,0 +1,185 @@
+"""Proof that a captured graph computes what the module computes: checker, training modes, state, forward values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ontrain.capture.context import to_array
+from ontrain.capture.module import Captured
+from ontrain.capture.structure import flatten
+from ontrain.errors import CaptureError
+from ontrain.functions import inline_all
+from ontrain.graph import Builder, describe, rebuild, source_of, specialise, updates_of
+
+__all__ = ["validate"]
+
+_RANDOM = frozenset({"RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", "Bernoulli"})
+
+
+def validate(
+    captured: Captured,
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+) -> None:
+    """Check a captured graph against its module, which must be in the mode it was captured in and stays as it is.
+
+    Args:
+        args, kwargs: a call like the captured one; dynamic dimensions may have other sizes.
+        rtol: greatest error of an output relative to its greatest magnitude, dropout off.
+        atol: greatest absolute error where the output is all but zero.
+
+    Raises:
+        CaptureError: says what differs.
+        InputError: the call does not fit the graph.
+    """
+    tensors = captured.flatten(args, kwargs)
+    shapes = {name: tuple(tensor.shape) for name, tensor in zip(captured.input_names, tensors, strict=True)}
+    model = inline_all(specialise(captured.model, shapes))
+    _check_proto(model)
+    if captured.training:
+        _check_training(captured, model, module)
+    with _unchanged(module), _NoDropout(), torch.enable_grad():
+        outputs, _ = flatten(module(*args, **(kwargs or {})))
+        _check_parameters(captured, module, outputs)
+        after = {name: buffer.detach().clone() for name, buffer in captured.buffers.items()}
+    if any(node.op_type in _RANDOM for node in model.graph):
+        return  # the module draws its own numbers: no two runs are equal
+    expected = {name: to_array(tensor) for name, tensor in zip(captured.output_names, outputs, strict=True)}
+    for value in model.graph.outputs:
+        target = updates_of(value)
+        if target is not None:
+            expected[str(value.name)] = to_array(after[target])
+    _compare(captured, model, tensors, expected, rtol, atol)
+
+
+def _check_proto(model: ir.Model) -> None:
+    try:
+        onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise CaptureError("the captured graph is no valid ONNX", reason=str(error)) from error
+
+
+def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> None:
+    norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    all_train = all(m.training for m in norms.values())
+    for node in model.graph:
+        inference = False
+        if node.op_type == "Dropout":
+            flag = node.inputs[2] if len(node.inputs) > 2 else None
+            inference = flag is None or flag.const_value is None or not bool(flag.const_value.numpy())
+            inference = inference and not _ratio_is_zero(node)
+        elif node.op_type == "BatchNormalization" and all_train:
+            mode = node.attributes.get("training_mode")
+            inference = mode is None or mode.value != 1
+        if inference:
+            raise CaptureError(
+                f"{node.op_type} was captured in inference mode, and the module is in training mode",
+                node=describe(node),
+                source=source_of(node),
+            )
+    updated = {updates_of(value) for value in captured.model.graph.outputs}
+    for name, norm in norms.items():
+        if not norm.training or not norm.track_running_stats:
+            continue
+        for own in ("running_mean", "running_var", "num_batches_tracked"):
+            full = f"{name}.{own}" if name else own
+            full = captured.names.get(full, full)
+            if full in captured.buffers and full not in updated:
+                raise CaptureError(f"buffer {full!r} has no next value in the captured graph", reason="its update was lost")
+
+
+def _ratio_is_zero(node: ir.Node) -> bool:
+    ratio = node.inputs[1] if len(node.inputs) > 1 else None
+    return ratio is not None and ratio.const_value is not None and float(ratio.const_value.numpy()) == 0
+
+
+def _check_parameters(captured: Captured, module: nn.Module, outputs: Sequence[torch.Tensor]) -> None:
+    wanted = {name: one for name, one in module.named_parameters() if one.requires_grad}
+    total = [one.float().sum() for one in outputs if one.requires_grad]
+    if not wanted or not total:
+        return
+    found = torch.autograd.grad(torch.stack(total).sum(), list(wanted.values()), allow_unused=True)
+    for name, grad in zip(wanted, found, strict=True):
+        if grad is not None and captured.names[name] not in captured.parameters:
+            raise CaptureError(f"parameter {name!r} is used by forward and is no input of the captured graph")
+
+
+def _compare(
+    captured: Captured, model: ir.Model, tensors: Sequence[torch.Tensor], expected: Mapping[str, Any],
+    rtol: float, atol: float,
+) -> None:  # fmt: skip
+    state = {**captured.parameters, **captured.buffers}
+    feeds = {name: to_array(tensor) for name, tensor in zip(captured.input_names, tensors, strict=True)}
+    feeds.update({name: to_array(tensor) for name, tensor in state.items()})
+    names = [str(value.name) for value in model.graph.outputs]
+    quiet = rebuild(model, _without_dropout)
+    found = dict(zip(names, ReferenceEvaluator(ir.to_proto(quiet)).run(None, feeds), strict=True))  # type: ignore[arg-type]
+    for name in names:
+        ours, theirs = np.asarray(found[name]), expected[name]
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            raise CaptureError(
+                f"output {name!r} is {ours.dtype}{list(ours.shape)}, the module's is {theirs.dtype}{list(theirs.shape)}"
+            )
+        if not ours.size:
+            continue
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        error = float(np.abs(np.where(same, 0, a - b)).max())
+        scale = float(np.abs(b[np.isfinite(b)]).max(initial=0))
+        if not error <= atol + rtol * scale:
+            raise CaptureError(
+                f"output {name!r} differs from the module's by {error:.3g}, where the greatest value is {scale:.3g}",
+                reason=f"the tolerance is {atol:g} + {rtol:g} of the greatest value, dropout off",
+                way_out="please report the model; the graph must not be trained with",
+            )
+
+
+def _without_dropout(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+    if node.op_type != "Dropout":
+        return None
+    return [op.Identity(inputs[0]), None]
+
+
+class _NoDropout(TorchFunctionMode):
+    """Turns every dropout off, those that are called as functions and the one inside attention too."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            named.pop("dropout_p", None)
+            return func(*args[:4], 0.0, *args[5:], **named) if len(args) > 4 else func(*args, **named)
+        if name.endswith("dropout") and "p" in named:
+            named["p"] = 0.0
+        elif name.endswith("dropout") and len(args) > 1 and isinstance(args[1], float):
+            args = (args[0], 0.0, *args[2:])
+        return func(*args, **named)
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Give buffers their values, and torch its random state, back."""
+    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)

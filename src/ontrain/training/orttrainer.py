@@ -1,0 +1,298 @@
+"""`ORTTrainer`: a module, its loss and an optimizer trained as one graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.capture import Captured
+from ontrain.checkpoint import read_checkpoint, write_checkpoint
+from ontrain.errors import NonFiniteLossError, OptionError, nearest
+from ontrain.optim import OptimizerSpec
+from ontrain.providers import get_provider
+from ontrain.session import TrainingSession
+from ontrain.session.export import inference_model, save_model
+from ontrain.training.model_desc import ModelDescription
+from ontrain.training.optim.config import _OptimizerConfig
+from ontrain.training.options import ORTTrainerOptions
+from ontrain.training.state import apply_state_dict, make_state_dict
+from ontrain.training.wrapping import DescribedModule, bind_batch, capture_described, named_tensors
+
+__all__ = ["ORTTrainer", "TrainStepInfo"]
+
+
+@dataclass
+class TrainStepInfo:
+    """What schedulers see of a run (names are onnxruntime's).
+
+    Attributes:
+        optimizer_config: the optimizer's configuration.
+        all_finite: whether the last gradient was.
+        fetches: names of outputs asked for.
+        optimization_step: finite updates done.
+        step: micro-batches seen.
+    """
+
+    optimizer_config: _OptimizerConfig
+    all_finite: bool = True
+    fetches: list[str] = field(default_factory=list)
+    optimization_step: int = 0
+    step: int = 0
+
+
+class ORTTrainer:
+    """Trains a module as one ONNX graph: forward, loss, backward, accumulation, clipping and update.
+
+    The model is captured at the first step. From then on its parameters live in the session: the module's own
+    parameters become views of them, so `model.state_dict()` stays up to date.
+
+    Args:
+        model: an `nn.Module`, in any mode; captured in training mode for `train_step`, in evaluation mode for
+            `eval_step`.
+        model_desc: `{'inputs': [(name, shape), …], 'outputs': [(name, shape[, is_loss]), …]}`; a dimension given as a
+            string may vary. Outputs that are not described are not computed.
+        optim_config: `optim.SGDConfig`, `AdamConfig` or `LambConfig`.
+        loss_fn: function of (model's first output, label), the label being the last input; None if the model
+            returns its loss.
+        options: `ORTTrainerOptions`, or a dictionary for it.
+
+    Raises:
+        OptionError: an argument is malformed.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        model_desc: Mapping[str, Any],
+        optim_config: _OptimizerConfig,
+        loss_fn: Callable[..., Any] | None = None,
+        options: ORTTrainerOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise OptionError(f"model is a {type(model).__name__}", way_out="give a torch.nn.Module")
+        if not isinstance(optim_config, _OptimizerConfig):
+            raise OptionError(
+                f"optim_config is a {type(optim_config).__name__}",
+                way_out="give optim.SGDConfig, AdamConfig or LambConfig",
+            )
+        self.model_desc = ModelDescription.parse(model_desc)
+        self.options = options if isinstance(options, ORTTrainerOptions) else ORTTrainerOptions(options)
+        self.optim_config, self.loss_fn = optim_config, loss_fn
+        self.device = self.options.device.id or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = model
+        self._module = DescribedModule(model, self.model_desc, loss_fn)
+        self._provider = get_provider(self.options.provider, self.device)
+        self._session: TrainingSession | None = None
+        self._pending_state: tuple[Mapping[str, Any], bool] | None = None
+        self._info = TrainStepInfo(optim_config)
+        self._samples: dict[str, torch.Tensor] = {}
+        self._check_names()
+
+    def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
+        """Train on one batch: inputs in the order of model_desc, or by name.
+
+        Returns:
+            The described outputs in order, as a list; a single one as itself.
+
+        Raises:
+            InputError: the batch does not fit the description.
+            CaptureError, GradientError: the model cannot be captured or differentiated; names the user's line.
+            NonFiniteLossError: loss or gradient is not finite (unless `utils.nonfinite_loss` is 'skip').
+        """
+        batch = bind_batch(self.model_desc, args, kwargs)
+        session = self._ready(batch)
+        rate = self._learning_rate()
+        try:
+            outputs = session.step(batch, rate)
+            self._info.all_finite = True
+        except NonFiniteLossError:
+            self._info.all_finite = False
+            if self.options.utils.nonfinite_loss == "raise":
+                raise
+            outputs = session.last_outputs
+        self._info.optimization_step = session.counters.updates
+        self._info.step = session.counters.micro_steps
+        return self._described(outputs)
+
+    def eval_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
+        """Return the described outputs in evaluation mode (no dropout, running statistics); updates nothing."""
+        batch = bind_batch(self.model_desc, args, kwargs)
+        session = self._ready(batch)
+        self._ready_for_evaluation(batch)
+        return self._described(session.evaluate(batch))
+
+    def save_as_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained model for inference: parameters inside, no dropout, no loss, names as described.
+
+        Raises:
+            OptionError: nothing was trained or evaluated yet, or the path cannot be written.
+        """
+        model = self.inference_model()
+        save_model(model, path)
+
+    def inference_model(self) -> ir.Model:
+        """Return what `save_as_onnx` writes."""
+        session = self._require_session("export")
+        self._ready_for_evaluation(self._samples)
+        assert session.eval_model is not None
+        names = [d.name for d in self.model_desc.outputs if not d.is_loss] or [self.model_desc.loss.name]
+        arrays = {name: torch.as_tensor(session.state[name]).detach().cpu().numpy() for name in session.state}
+        return inference_model(session.eval_model, arrays, names)
+
+    def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
+        """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
+        if pytorch_format:
+            return {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
+        return make_state_dict(self._require_session("read the state"))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over a state made by `state_dict`, at once or, before the first step, as soon as there is a session.
+
+        Raises:
+            CheckpointError: names or shapes do not fit the model (all are listed); the present state is untouched.
+        """
+        if self._session is None:
+            self._pending_state = (state_dict, strict)
+            return
+        self._apply(self._session, state_dict, strict)
+
+    def save_checkpoint(
+        self, folder: str | os.PathLike[str], user_dict: Mapping[str, Any] | None = None,
+        include_optimizer_states: bool = True,
+    ) -> None:  # fmt: skip
+        """Write parameters, moments, counters and `user_dict` (plain JSON) to a folder, all or nothing."""
+        state = self.state_dict()
+        tensors = {"model": state["model"]["fp32"]}
+        if include_optimizer_states:
+            tensors["optimizer"] = {f"{p}.{k}": t for p, kinds in state["optimizer"].items() for k, t in kinds.items()}
+        meta = {k: state[k] for k in ("trainer_options", "train_step_info")}
+        write_checkpoint(folder, tensors, {**meta, "user_dict": dict(user_dict or {})})
+
+    def load_checkpoint(self, folder: str | os.PathLike[str], strict: bool = True) -> dict[str, Any]:
+        """Read a folder written by `save_checkpoint` and return its `user_dict`."""
+        tensors, meta = read_checkpoint(folder)
+        optimizer: dict[str, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.get("optimizer", {}).items():
+            param, _, kind = name.rpartition(".")
+            optimizer.setdefault(param, {})[kind] = tensor
+        state = {"model": {"fp32": tensors.get("model", {})}, "optimizer": optimizer, **meta}
+        self.load_state_dict(state, strict)
+        user: dict[str, Any] = meta.get("user_dict", {})
+        return user
+
+    def profile(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> list[dict[str, Any]]:
+        """Return the time that one step on this batch spends per operator, slowest first; the state is unchanged."""
+        batch = bind_batch(self.model_desc, args, kwargs)
+        return [vars(entry) for entry in self._ready(batch).profile(batch)]
+
+    def peak_memory(self) -> dict[str, int]:
+        """Return bytes of the resident state and of the largest plan's working memory."""
+        session = self._require_session("measure memory")
+        working = max((plan.executable.planned_bytes for plan in session.plans.values()), default=0)
+        return {"state": session.state_bytes(), "working memory": working}
+
+    def step_model(self) -> ir.Model:
+        """Return the whole step's graph of the last plan made: forward, loss, backward, clipping, update."""
+        session = self._require_session("show the graph")
+        plans = [plan for (kind, _), plan in session.plans.items() if kind != "eval"]
+        if not plans:
+            raise OptionError("there is no step graph before the first train_step")
+        return plans[-1].model
+
+    @property
+    def train_step_info(self) -> TrainStepInfo:
+        """Where the run stands."""
+        return self._info
+
+    def _learning_rate(self) -> float:
+        scheduler = self.options.lr_scheduler
+        if scheduler is None:
+            return float(self.optim_config.lr)
+        return float(scheduler._step(self._info)[0])
+
+    def _described(self, outputs: Mapping[str, torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+        values = [outputs[d.name] for d in self.model_desc.outputs]
+        return values[0] if len(values) == 1 else values
+
+    def _capture(self, batch: Mapping[str, torch.Tensor], training: bool) -> Captured:
+        check = self.options.debug.check_model_export
+        return capture_described(self._module, batch, training=training, check=check)
+
+    def _ready(self, batch: Mapping[str, torch.Tensor]) -> TrainingSession:
+        if self._session is not None:
+            return self._session
+        captured = self._capture(batch, training=True)
+        self._samples = {name: tensor.clone() for name, tensor in batch.items()}
+        frozen = set(self.options.utils.frozen_weights)
+        trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in frozen]
+        used = {v.name for v in captured.model.graph.inputs}
+        tensors = named_tensors(self._module)
+        clip = self.options.utils.grad_norm_clip and self.optim_config.spec().algorithm != "SGD"
+        session = TrainingSession(
+            captured.model,
+            loss=self.model_desc.loss.name,
+            optimizer=self._spec(used),
+            trainable=[name for name in trainable if name in used],
+            provider=self._provider,
+            initial=tensors,
+            max_norm=self.options.utils.max_grad_norm if clip else None,
+            accumulation_steps=self.options.batch.gradient_accumulation_steps,
+            seed=self.options.utils.seed,
+            disabled_passes=self.options.graph_transformer.disabled_passes,
+            device=self.device,
+        )
+        _share_memory(session, tensors)
+        self._session = session
+        if self._pending_state is not None:
+            state, strict = self._pending_state
+            self._pending_state = None
+            self._apply(session, state, strict)
+        return session
+
+    def _apply(self, session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
+        apply_state_dict(session, state, strict)
+        self._info.optimization_step, self._info.step = session.counters.updates, session.counters.micro_steps
+
+    def _ready_for_evaluation(self, batch: Mapping[str, torch.Tensor]) -> None:
+        session = self._require_session("evaluate")
+        if session.eval_model is None:
+            session.eval_model = self._capture(batch, training=False).model
+
+    def _require_session(self, purpose: str) -> TrainingSession:
+        if self._session is None:
+            raise OptionError(
+                f"there is nothing to {purpose} yet",
+                reason="the model is captured at the first train_step or eval_step",
+                way_out="run one step first",
+            )
+        return self._session
+
+    def _spec(self, used: set[str | None]) -> OptimizerSpec:
+        """The optimizer's groups without parameters that the graph does not use."""
+        spec = self.optim_config.spec()
+        groups = [({n for n in names if n in used}, overrides) for names, overrides in spec.groups]
+        return OptimizerSpec(spec.algorithm, spec.defaults, groups)
+
+    def _check_names(self) -> None:
+        known = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
+        given = [(n, "utils.frozen_weights") for n in self.options.utils.frozen_weights]
+        given += [(n, "a parameter group") for names, _ in self.optim_config.spec().groups for n in names]
+        for name, where in given:
+            if name not in known:
+                raise OptionError(
+                    f"{where} names {name!r}, which is no parameter of the model",
+                    way_out=f"nearest: {nearest(name, known)}",
+                )
+
+
+def _share_memory(session: TrainingSession, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Make the module's tensors views of the session's, where the provider keeps them as torch tensors."""
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if isinstance(session.state[name], torch.Tensor):
+                tensor.data = session.state[name]

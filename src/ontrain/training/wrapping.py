@@ -1,0 +1,148 @@
+"""The user's module and loss function as one module whose outputs are those of the model description."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ontrain.capture import Captured, capture, validate
+from ontrain.errors import InputError, OptionError, nearest
+from ontrain.graph import set_updates, updates_of
+from ontrain.training.model_desc import ModelDescription
+
+__all__ = ["DescribedModule", "bind_batch", "capture_described", "named_tensors"]
+
+_PREFIX = "model."
+
+
+class DescribedModule(torch.nn.Module):
+    """Calls the user's module with the described inputs and returns the described outputs, in order.
+
+    With a loss function the last input is the label: outputs are (loss, *outputs of the model). Without one, the
+    model's own outputs are taken by name where it returns a dictionary (Hugging Face's ModelOutput is one), else by
+    position. Inputs are passed by keyword where `forward` has parameters of all their names, else by position.
+    """
+
+    def __init__(self, model: torch.nn.Module, desc: ModelDescription, loss_fn: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+        self.desc = desc
+        if isinstance(loss_fn, torch.nn.Module):
+            self.loss_fn = loss_fn
+        else:
+            object.__setattr__(self, "loss_fn", loss_fn)
+        if loss_fn is not None and not callable(loss_fn):
+            raise OptionError(f"loss_fn is {loss_fn!r}", way_out="give a function of (output, label)")
+        self._check_loss_position()
+
+    def _check_loss_position(self) -> None:
+        if self.loss_fn is not None and not self.desc.outputs[0].is_loss:
+            raise OptionError(
+                "with a loss_fn the first output of model_desc must be the loss",
+                way_out="write 'outputs': [('loss', [], True), …]",
+            )
+        if self.loss_fn is not None and len(self.desc.inputs) < 2:
+            raise OptionError("with a loss_fn model_desc needs an input and a label", way_out="add the label last")
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the described outputs for the described inputs."""
+        fed = inputs if self.loss_fn is None else inputs[:-1]
+        names = [d.name for d in self.desc.inputs][: len(fed)]
+        result = self.model(**dict(zip(names, fed, strict=True))) if self._by_keyword(names) else self.model(*fed)
+        if self.loss_fn is None:
+            return self._pick(result, [d.name for d in self.desc.outputs])
+        outputs = self._pick(result, [d.name for d in self.desc.outputs[1:]] or ["output"])
+        loss = self.loss_fn(outputs[0], inputs[-1])
+        return (loss, *outputs[: len(self.desc.outputs) - 1])
+
+    def _by_keyword(self, names: Sequence[str]) -> bool:
+        parameters = inspect.signature(self.model.forward).parameters
+        return all(
+            name in parameters and parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY for name in names
+        )
+
+    def _pick(self, result: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+        if isinstance(result, Mapping):
+            for name in names:
+                if name not in result:
+                    raise OptionError(
+                        f"the model returns no output {name!r}", way_out=f"it returns: {nearest(name, result)}"
+                    )
+            return tuple(result[name] for name in names)
+        values = tuple(result) if isinstance(result, tuple | list) else (result,)
+        if len(values) < len(names):
+            raise OptionError(
+                f"model_desc describes {len(names)} outputs of the model ({', '.join(names)}), it returns {len(values)}"
+            )
+        return values[: len(names)]
+
+
+def capture_described(
+    module: DescribedModule, batch: Mapping[str, torch.Tensor], *, training: bool, check: bool = False
+) -> Captured:
+    """Capture the module in one mode, with parameters under the names of the user's own state_dict.
+
+    With `check` the graph is validated: every operator's mode, and its outputs against eager with dropout off.
+    """
+    modes = {one: one.training for one in module.modules()}
+    if not training:
+        module.eval()
+    elif not module.model.training:
+        module.train()
+    try:
+        captured = capture(
+            module,
+            tuple(batch.values()),
+            input_names=[d.name for d in module.desc.inputs],
+            dynamic=[d.dynamic() for d in module.desc.inputs],
+            output_names=[d.name for d in module.desc.outputs],
+        )
+        if check:
+            validate(captured, module, tuple(batch.values()))
+    finally:
+        for one, mode in modes.items():
+            one.training = mode
+    for value in captured.model.graph.inputs:
+        value.name = (value.name or "").removeprefix(_PREFIX)
+    for value in captured.model.graph.outputs:
+        target = updates_of(value)
+        if target is not None:
+            set_updates(value, target.removeprefix(_PREFIX))
+    captured.parameters = {name.removeprefix(_PREFIX): p for name, p in captured.parameters.items()}
+    captured.buffers = {name.removeprefix(_PREFIX): b for name, b in captured.buffers.items()}
+    return captured
+
+
+def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
+    """Return all parameters and buffers, tied ones once, under the names of the user's own state_dict."""
+    found = [*module.named_parameters(), *module.named_buffers()]
+    return {name.removeprefix(_PREFIX): tensor for name, tensor in found}
+
+
+def bind_batch(desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the batch by input name from positional and keyword arguments.
+
+    Raises:
+        InputError: too many or too few inputs, an unknown name, one given twice, or something that is no tensor.
+    """
+    names = [d.name for d in desc.inputs]
+    if len(args) > len(names):
+        raise InputError(f"{len(args)} inputs were given, model_desc has {len(names)}: {', '.join(names)}")
+    batch: dict[str, Any] = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names:
+            raise InputError(f"the model has no input {name!r}", way_out=f"nearest: {nearest(name, names)}")
+        if name in batch:
+            raise InputError(f"input {name!r} is given by position and by name")
+        batch[name] = value
+    for name in names:
+        if name not in batch:
+            raise InputError(f"input {name!r} is missing", way_out=f"the inputs are {', '.join(names)}, in this order")
+        if not isinstance(batch[name], torch.Tensor):
+            kind = type(batch[name]).__name__
+            raise InputError(f"input {name!r} is of type {kind}", way_out="convert it with torch.as_tensor")
+    return {name: batch[name] for name in names}

@@ -1,0 +1,168 @@
+"""Matrix products, attention, convolutions and pooling."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from tests.autodiff.samples.sample import Sample, normal, sample, spread
+
+
+def _gemm(trans_a: int, trans_b: int, alpha: float, beta: float, *c: int) -> Sample:
+    def twin(a, b, c=None):
+        y = alpha * ((a.T if trans_a else a) @ (b.T if trans_b else b))
+        return y if c is None else y + beta * c
+
+    a, b = normal(*((3, 2) if trans_a else (2, 3))), normal(*((4, 3) if trans_b else (3, 4)))
+    rest = [normal(*c)] if c else []
+    return sample("Gemm", a, b, *rest, twin=twin, transA=trans_a, transB=trans_b, alpha=alpha, beta=beta)
+
+
+def _einsum(equation: str, *shapes: tuple[int, ...]) -> Sample:
+    twin = partial(torch.einsum, equation)
+    return sample("Einsum", *(normal(*s) for s in shapes), twin=twin, equation=equation)
+
+
+def _rotary(x, cos, sin):
+    first, second = x.chunk(2, -1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+PRODUCTS = [
+    *(
+        sample("MatMul", normal(*a), normal(*b), twin=torch.matmul)
+        for a, b in [
+            ((2, 3), (3, 4)), ((2, 5, 3), (3, 4)), ((2, 2, 2, 3), (3, 4)), ((2, 5, 3), (2, 3, 4)),
+            ((5, 3), (2, 3, 4)), ((1, 5, 3), (2, 3, 4)), ((2, 5, 3), (1, 3, 4)), ((2, 1, 5, 3), (2, 3, 4)),
+            ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((2, 5, 3), (3,)), ((3,), (2, 3, 4)), ((1, 5, 3), (1, 3, 4)),
+            ((5, 3), (1, 3, 4)),
+        ]
+    ),
+    *(_gemm(a, b, 1.0, 1.0, 4) for a in (0, 1) for b in (0, 1)),
+    *(_gemm(a, b, 0.5, 0.75, 2, 4) for a in (0, 1) for b in (0, 1)),
+    _gemm(0, 1, 1.0, 1.0),
+    _gemm(0, 1, 1.0, 0.5, 1, 4),
+    _einsum("ij,jk->ik", (2, 3), (3, 4)),
+    _einsum("bij, bjk -> bki", (2, 3, 4), (2, 4, 2)),
+    _einsum("ij,kj", (2, 3), (4, 3)),
+    _einsum("bhi,bhj,bij->bh", (2, 2, 3), (2, 2, 4), (2, 3, 4)),
+    _einsum("ijk->j", (2, 3, 4)),
+]  # fmt: skip
+
+ATTENTION = [
+    sample(
+        "Attention", normal(2, 2, 3, 4), normal(2, 2, 5, 4), normal(2, 2, 5, 3), domain="ontrain", outputs=3, scale=0.5,
+        twin=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5),
+    ),
+    sample(
+        "Attention", normal(1, 2, 3, 4), normal(1, 2, 3, 4), normal(1, 2, 3, 4), normal(1, 1, 3, 3), domain="ontrain",
+        outputs=3, scale=0.25, twin=lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b, scale=0.25),
+    ),
+    sample(
+        "Attention", normal(1, 2, 3, 4), normal(1, 2, 3, 4), normal(1, 2, 3, 4), normal(1, 1, 3, 3), domain="ontrain",
+        outputs=3, seeded=[0, 1], scale=0.25,
+        twin=lambda q, k, v, b: (
+            F.scaled_dot_product_attention(q, k, v, b, scale=0.25), torch.softmax(0.25 * q @ k.mT + b, -1),
+        ),
+    ),
+    sample(
+        "RotaryEmbedding", normal(2, 2, 3, 4), normal(2, 3, 2), normal(2, 3, 2), fixed=[1, 2], twin=_rotary,
+        dtype="float32",
+    ),
+]  # fmt: skip
+
+
+def _conv(x: tuple[int, ...], w: tuple[int, ...], *, bias: bool = True, dy_only: bool = False, **attributes) -> Sample:
+    rank = len(x) - 2
+    pads = attributes.get("pads", [0] * (2 * rank))
+    function = [F.conv1d, F.conv2d, F.conv3d][rank - 1]
+
+    def twin(x, w, b=None):
+        border = [p for i in reversed(range(rank)) for p in (pads[i], pads[rank + i])]
+        auto = attributes.get("auto_pad")
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            border = []
+            for i in reversed(range(rank)):
+                size, stride = x.shape[2 + i], attributes.get("strides", [1] * rank)[i]
+                total = max((-(-size // stride) - 1) * stride + w.shape[2 + i] - size, 0)
+                less, more = total // 2, total - total // 2
+                border += [less, more] if auto == "SAME_UPPER" else [more, less]
+        return function(
+            F.pad(x, border), w, b, attributes.get("strides", 1), 0,
+            attributes.get("dilations", 1), attributes.get("group", 1),
+        )  # fmt: skip
+
+    return sample("Conv", normal(*x), normal(*w), *([normal(w[0])] if bias else []), twin=twin, **attributes)
+
+
+def _conv_transpose(x: tuple[int, ...], w: tuple[int, ...], bias: int = 0, **attributes) -> Sample:
+    rank = len(x) - 2
+    pads = attributes.get("pads", [0] * (2 * rank))
+    function = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d][rank - 1]
+
+    def twin(x, w, b=None):
+        strides, extra = attributes.get("strides", [1] * rank), attributes.get("output_padding", [0] * rank)
+        y = function(x, w, b, strides, 0, extra, attributes.get("group", 1), attributes.get("dilations", 1))
+        before, after = pads[:rank], pads[rank:]
+        if "output_shape" in attributes:
+            totals = [have - want for have, want in zip(y.shape[2:], attributes["output_shape"], strict=True)]
+            before, after = [t - t // 2 for t in totals], [t // 2 for t in totals]
+        for i in range(rank):
+            y = y.narrow(2 + i, before[i], y.shape[2 + i] - before[i] - after[i])
+        return y
+
+    return sample("ConvTranspose", normal(*x), normal(*w), *([normal(bias)] if bias else []), twin=twin, **attributes)
+
+
+CONV = [
+    _conv((2, 3, 7), (4, 3, 3)),
+    _conv((2, 4, 8), (6, 2, 3), group=2, strides=[2], pads=[1, 0]),
+    _conv((2, 2, 6, 5), (3, 2, 3, 2), bias=False),
+    _conv((1, 2, 7, 8), (2, 2, 3, 3), strides=[2, 3], pads=[1, 0, 2, 1]),
+    _conv((1, 2, 8, 8), (2, 2, 3, 2), dilations=[2, 3], pads=[1, 1, 1, 1]),
+    _conv((1, 4, 6, 6), (4, 1, 3, 3), group=4, pads=[1, 1, 1, 1]),
+    _conv((1, 2, 6, 7), (2, 2, 3, 2), auto_pad="SAME_UPPER", strides=[2, 2]),
+    _conv((1, 2, 6, 7), (2, 2, 2, 2), auto_pad="SAME_LOWER"),
+    _conv((1, 2, 6, 7), (2, 2, 2, 2), auto_pad="VALID", strides=[3, 2]),
+    _conv((1, 2, 4, 3, 4), (2, 2, 2, 2, 2), strides=[2, 1, 2], pads=[0, 1, 0, 1, 0, 1]),
+    _conv_transpose((2, 3, 4), (3, 2, 3), 2),
+    _conv_transpose((1, 4, 4), (4, 3, 3), 6, group=2, strides=[2], pads=[1, 0]),
+    _conv_transpose((1, 2, 3, 4), (2, 3, 3, 2), strides=[2, 3], output_padding=[1, 2], pads=[1, 0, 0, 1]),
+    _conv_transpose((1, 2, 3, 3), (2, 2, 2, 3), dilations=[2, 2]),
+    _conv_transpose((1, 2, 3, 3), (2, 2, 3, 3), strides=[2, 2], output_shape=[6, 5]),
+]  # fmt: skip
+
+
+def _max_pool(shape: tuple[int, ...], kernel: list[int], **a) -> Sample:
+    function = [F.max_pool1d, F.max_pool2d, F.max_pool3d][len(kernel) - 1]
+    rank = len(kernel)
+    twin = partial(function, kernel_size=kernel, stride=a.get("strides", [1] * rank), padding=a.get("pads", [0] * rank)[:rank],
+                   dilation=a.get("dilations", 1), ceil_mode=bool(a.get("ceil_mode", 0)))  # fmt: skip
+    return sample("MaxPool", spread(*shape), twin=twin, kernel_shape=kernel, **a)
+
+
+def _average_pool(shape: tuple[int, ...], kernel: list[int], **a) -> Sample:
+    function = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d][len(kernel) - 1]
+    rank = len(kernel)
+    twin = partial(function, kernel_size=kernel, stride=a.get("strides", [1] * rank), padding=a.get("pads", [0] * rank)[:rank],
+                   ceil_mode=bool(a.get("ceil_mode", 0)), count_include_pad=bool(a.get("count_include_pad", 0)))  # fmt: skip
+    return sample("AveragePool", normal(*shape), twin=twin, kernel_shape=kernel, **a)
+
+
+POOLING = [
+    _max_pool((2, 2, 7), [3], strides=[2]),
+    _max_pool((2, 2, 6, 6), [2, 2], strides=[2, 2]),
+    _max_pool((1, 2, 6, 7), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
+    _max_pool((1, 1, 7, 7), [3, 2], dilations=[2, 2]),
+    _average_pool((2, 2, 7), [3], strides=[2]),
+    _average_pool((1, 2, 6, 6), [2, 3], strides=[2, 2]),
+    _average_pool((1, 2, 6, 6), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1], count_include_pad=1),
+    _average_pool((1, 2, 6, 6), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
+    _average_pool((1, 2, 6, 6), [3, 3], strides=[2, 2], ceil_mode=1),
+    _average_pool((1, 1, 4, 3, 4), [2, 2, 2]),
+    sample("GlobalAveragePool", normal(2, 3, 4, 2), twin=lambda x: x.mean((2, 3), keepdim=True)),
+    sample("GlobalMaxPool", spread(2, 3, 4, 2), twin=lambda x: x.amax((2, 3), keepdim=True)),
+]

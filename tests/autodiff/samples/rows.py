@@ -1,0 +1,130 @@
+"""Reductions, normalisations and losses."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tests.autodiff.samples.sample import Sample, normal, sample, spread, uniform
+
+
+def _reduce(op_type: str, twin, draw=normal) -> list[Sample]:
+    """All axes; one axis kept; two axes dropped; none."""
+    return [
+        sample(op_type, draw(2, 3), twin=lambda x: twin(x, (0, 1), True)),
+        sample(op_type, draw(2, 3, 2), [1], twin=lambda x, a: twin(x, (1,), True)),
+        sample(op_type, draw(2, 3, 2), [0, -1], twin=lambda x, a: twin(x, (0, 2), False), keepdims=0),
+    ]
+
+
+def _prod(x, axes, keep):
+    for axis in sorted(axes, reverse=True):
+        x = x.prod(axis, keepdim=keep)
+    return x
+
+
+_positive = partial(uniform, 0.5, 2.0)
+
+REDUCE = [
+    *_reduce("ReduceSum", torch.sum),
+    *_reduce("ReduceMean", torch.mean),
+    *_reduce("ReduceMax", torch.amax, spread),
+    *_reduce("ReduceMin", torch.amin, spread),
+    *_reduce("ReduceProd", _prod),
+    *_reduce("ReduceL1", lambda x, a, k: x.abs().sum(a, k), spread),
+    *_reduce("ReduceL2", lambda x, a, k: (x * x).sum(a, k).sqrt()),
+    *_reduce("ReduceLogSum", lambda x, a, k: x.sum(a, k).log(), _positive),
+    *_reduce("ReduceLogSumExp", torch.logsumexp),
+    *_reduce("ReduceSumSquare", lambda x, a, k: (x * x).sum(a, k)),
+    sample("ReduceSum", normal(2, 3), np.array([], np.int64), twin=lambda x, a: x.clone(), noop_with_empty_axes=1),
+    sample("ReduceProd", np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0]]), [1], twin=lambda x, a: x.prod(1, keepdim=True)),
+    sample("CumSum", normal(3, 4), np.array(1), twin=lambda x, a: x.cumsum(1)),
+    sample("CumSum", normal(3, 4), np.array(0), exclusive=1, reverse=1,
+           twin=lambda x, a: x.flip(0).cumsum(0).flip(0) - x),
+    sample("TopK", spread(3, 5), [2], twin=lambda x, k: x.topk(2, 1).values, outputs=2),
+    sample("TopK", spread(4, 2), [3], axis=0, largest=0, twin=lambda x, k: x.topk(3, 0, largest=False).values, outputs=2),
+]  # fmt: skip
+
+
+def _batch_norm(x, scale, bias, mean, var):
+    mean, var, scale, bias = (v.reshape([1, -1] + [1] * (x.ndim - 2)) for v in (mean, var, scale, bias))
+    return (x - mean) / torch.sqrt(var + 2**-10) * scale + bias
+
+
+def _batch_norm_training(x, scale, bias, mean, var):
+    return F.batch_norm(x, None, None, scale, bias, True, 0.0, 2**-10)
+
+
+def _rms(x, scale):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 2**-10) * scale
+
+
+def _lrn(x):
+    return F.local_response_norm(x, 3, alpha=0.5, beta=0.75, k=2.0)
+
+
+_channels = [normal(3), normal(3)]
+_eps = {"epsilon": 2**-10}
+_stats = [normal(3), uniform(0.5, 2, 3)]
+
+NORMALIZATION = [
+    sample("LayerNormalization", normal(2, 3, 4), normal(4), normal(4), **_eps,
+           twin=lambda x, s, b: F.layer_norm(x, (4,), s, b, 2**-10)),
+    sample("LayerNormalization", normal(2, 3, 4), normal(3, 4), axis=1, **_eps,
+           twin=lambda x, s: F.layer_norm(x, (3, 4), s, None, 2**-10)),
+    sample("LayerNormalization", normal(3, 4), normal(3, 4), normal(3, 4), axis=0, **_eps,
+           twin=lambda x, s, b: F.layer_norm(x, (3, 4), s, b, 2**-10)),
+    sample("LayerNormalization", normal(2, 4), normal(1), normal(4), **_eps,
+           twin=lambda x, s, b: F.layer_norm(x, (4,), s.expand(4), b, 2**-10)),
+    sample("RMSNormalization", normal(2, 3, 4), normal(4), twin=_rms, **_eps),
+    sample("BatchNormalization", normal(4, 3, 2), *_channels, *_stats, twin=_batch_norm, **_eps),
+    sample("BatchNormalization", normal(4, 3, 2), *_channels, *_stats, fixed=[3, 4], twin=_batch_norm, **_eps),
+    sample("BatchNormalization", normal(4, 3), *_channels, *_stats, fixed=[1, 3, 4], twin=_batch_norm, **_eps),
+    sample("BatchNormalization", normal(4, 3, 2), *_channels, *_stats, fixed=[3, 4], training_mode=1, outputs=3,
+           twin=_batch_norm_training, **_eps),
+    sample("BatchNormalization", normal(6, 3), *_channels, *_stats, fixed=[3, 4], training_mode=1, outputs=3,
+           twin=_batch_norm_training, **_eps),
+    sample("InstanceNormalization", normal(2, 3, 4, 2), *_channels, **_eps,
+           twin=lambda x, s, b: F.instance_norm(x, weight=s, bias=b, eps=2**-10)),
+    sample("GroupNormalization", normal(2, 4, 3), normal(4), normal(4), num_groups=2, **_eps,
+           twin=lambda x, s, b: F.group_norm(x, 2, s, b, 2**-10)),
+    sample("LpNormalization", normal(3, 4), twin=lambda x: F.normalize(x, 2.0, -1)),
+    sample("LpNormalization", spread(3, 4), twin=lambda x: F.normalize(x, 1.0, 0), axis=0, p=1),
+    sample("LRN", normal(2, 5, 3, 2), twin=_lrn, size=3, alpha=0.5, beta=0.75, bias=2.0),
+    sample("MeanVarianceNormalization", normal(2, 3, 4, 2),
+           twin=lambda x: (x - x.mean((0, 2, 3), True)) / (x.std((0, 2, 3), correction=0, keepdim=True) + 1e-9)),
+]  # fmt: skip
+
+_LABELS = np.array([2, 0, 1, 3])
+_IGNORED = np.array([2, -100, 1, 3])
+_WEIGHTS = np.array([0.5, 1.0, 2.0, 0.25])
+_PIXELS = np.array([[0, 2], [3, -1]])
+
+
+def _losses(op_type: str, loss, scores) -> list[Sample]:
+    return [
+        *(
+            sample(op_type, scores(4, 4), _LABELS, fed=[1], reduction=r, twin=partial(_loss, loss, r, -100))
+            for r in ("mean", "sum", "none")
+        ),
+        sample(op_type, scores(4, 4), _IGNORED, ignore_index=-100, fed=[1], twin=partial(_loss, loss, "mean", -100)),
+        sample(op_type, scores(4, 4), _IGNORED, _WEIGHTS, ignore_index=-100, fixed=[2],
+               twin=partial(_loss, loss, "mean", -100)),
+        sample(op_type, scores(2, 4, 2), _PIXELS, _WEIGHTS, ignore_index=-1, reduction="none", fixed=[2],
+               twin=partial(_loss, loss, "none", -1)),
+    ]  # fmt: skip
+
+
+def _loss(loss, reduction, ignore_index, scores, labels, weights=None):
+    return loss(scores, labels, weights, reduction=reduction, ignore_index=ignore_index)
+
+
+LOSS = [
+    *_losses("SoftmaxCrossEntropyLoss", F.cross_entropy, normal),
+    sample("SoftmaxCrossEntropyLoss", normal(4, 4), _LABELS, outputs=2, seeded=[0, 1],
+           twin=lambda x, i: (F.cross_entropy(x, i), torch.log_softmax(x, 1))),
+    *_losses("NegativeLogLikelihoodLoss", F.nll_loss, normal),
+]  # fmt: skip

@@ -1,0 +1,39 @@
+"""The rule set as a whole: closed under differentiation, sampled, and well-formed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ontrain.autodiff.registry import find_rule, rules, zero_gradients
+from ontrain.functions import composites, lookup
+from ontrain.graph import DOMAIN, OPSET, schema_of
+from tests.autodiff.graphs import SampleGraph
+from tests.autodiff.samples import IDS, SAMPLES, Sample
+
+# Sampled through the second derivatives of the operators that emit them.
+_EMITTED_ONLY = {(DOMAIN, "EmbeddingGrad")}
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+def test_whatever_a_rule_emits_can_be_differentiated(sample: Sample, rng: np.random.Generator) -> None:
+    graph = SampleGraph(sample, sample.draw(rng))
+    grads = graph.gradient(graph.y, graph.seeds(graph.y, rng, "dy"), graph.wrt)
+    for node in graph.op.nodes:
+        known = find_rule(node, OPSET) or lookup(node) or (node.domain, node.op_type) in zero_gradients
+        assert known, f"{node.op_type} has neither a rule nor a body"
+    assert any(g is not None for g in grads)
+
+
+def test_every_rule_has_a_sample() -> None:
+    sampled = {(s.domain, s.op_type) for s in SAMPLES}
+    assert set(rules) - sampled == _EMITTED_ONLY
+
+
+def test_every_name_in_the_registry_is_an_operator() -> None:
+    for domain, op_type in {*rules, *zero_gradients}:
+        assert op_type in composites if domain == DOMAIN else schema_of(op_type, domain) is not None, op_type
+
+
+def test_no_operator_has_both_a_rule_and_a_zero_gradient() -> None:
+    assert not set(rules) & zero_gradients

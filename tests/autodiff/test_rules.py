@@ -1,0 +1,178 @@
+"""Every rule against three oracles that share no code with it: finite differences, torch, and onnx-ad or torch's jvp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ad
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from ontrain.graph import is_float
+from tests.autodiff.evaluator import CORRECTED
+from tests.autodiff.graphs import SampleGraph
+from tests.autodiff.samples import IDS, SAMPLES, Sample
+
+# Where onnx-ad 0.3 cannot judge, torch's forward mode stands in.
+_NOT_BY_ONNX_AD = {
+    "BatchNormalization-0": "running statistics are constants to it",
+    "Pad-4": "the fill value is a constant to it",
+    "Pad-5": "the fill value is a constant to it",
+    "ReduceProd-3": "it divides by zero elements",
+    **dict.fromkeys(
+        ("AveragePool-1", "Conv-3", "Conv-8"), "it states an output_shape, for which ConvTranspose chooses its own pads"
+    ),
+    **dict.fromkeys(
+        ("RMSNormalization-0", "GroupNormalization-0", "MeanVarianceNormalization-0"), "it expands to single precision"
+    ),
+}
+
+every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+
+
+def close(actual: Any, expected: Any, tolerance: float) -> None:
+    """Agreement relative to the largest entry."""
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+def slope(f: Callable[..., float], at: dict[str, np.ndarray], name: str, direction: np.ndarray) -> float:
+    """Central difference of f along a direction in one input."""
+    h = 1e-5 if at[name].dtype == np.float64 else 1e-2
+    ahead, behind = at[name] + h * direction, at[name] - h * direction
+    return (f(**{name: ahead.astype(at[name].dtype)}) - f(**{name: behind.astype(at[name].dtype)})) / (2 * h)
+
+
+def tolerance_of(sample: Sample, in_double: float) -> float:
+    return in_double if sample.dtype == "float64" else 2e-3
+
+
+@every_sample
+def test_gradient_equals_finite_differences(sample: Sample, rng: np.random.Generator) -> None:
+    graph = SampleGraph(sample, sample.draw(rng))
+    forward = graph.evaluator(graph.y)
+    seeds = graph.seeds(graph.y, rng, "dy")
+    adjoints = [graph.feeds[s.name] for s in seeds]
+    grads = graph.gradient(graph.y, seeds, graph.wrt)
+    values = graph.evaluator(grads)()
+    if graph.y[0].dtype.itemsize < 8 and sample.dtype == "float64":
+        pytest.skip("the result is in single precision")
+
+    def loss(**changes: np.ndarray) -> float:
+        return sum(float((y * c).sum()) for y, c in zip(forward(**changes), adjoints, strict=True))
+
+    for x, grad in zip(graph.wrt, values, strict=True):
+        for _ in range(3):
+            direction = rng.standard_normal(graph.feeds[x.name].shape)
+            expected = slope(loss, graph.feeds, x.name, direction)
+            close(0.0 if grad is None else (grad * direction).sum(), expected, tolerance_of(sample, 1e-6))
+
+
+def _run_twin(sample: Sample, arrays: Sequence[Any], graph: SampleGraph) -> tuple[list[Any], list[Any], list[Any]]:
+    wanted = {v.name for v in graph.wrt}
+    tensors = [None if a is None else torch.tensor(a, requires_grad=f"x{i}" in wanted) for i, a in enumerate(arrays)]
+    result = sample.twin(*tensors)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    return tensors, [t for t in tensors if t is not None and t.requires_grad], results
+
+
+@every_sample
+def test_value_and_gradient_equal_torch(sample: Sample, rng: np.random.Generator) -> None:
+    arrays = sample.draw(rng)
+    graph = SampleGraph(sample, arrays)
+    seeds = graph.seeds(graph.y, rng, "dy")
+    grads = graph.gradient(graph.y, seeds, graph.wrt)
+    got = graph.evaluator([*graph.y, *grads])()
+    _, wrt, results = _run_twin(sample, arrays, graph)
+    for y, expected in zip(got, results, strict=False):
+        assert y.shape == tuple(expected.shape)
+        close(y, expected.detach().numpy(), tolerance_of(sample, 1e-10))
+    adjoints = [torch.tensor(graph.feeds[s.name]) for s in seeds]
+    flowing = [(r, c) for r, c in zip(results, adjoints, strict=True) if r.requires_grad]
+    expected = [None] * len(wrt)
+    if flowing:
+        expected = torch.autograd.grad([r for r, _ in flowing], wrt, [c for _, c in flowing], allow_unused=True)
+    for grad, want in zip(got[len(results) :], expected, strict=True):
+        if grad is None:
+            assert want is None or not want.any()
+        else:
+            close(grad, np.zeros_like(grad) if want is None else want.numpy(), tolerance_of(sample, 1e-10))
+
+
+def _by_onnx_ad(graph: SampleGraph, adjoints: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    """The gradients by onnx-ad, None if it does not know the operator."""
+    proto = graph.proto([v for v in graph.y if is_float(v)])
+    try:
+        made = onnx_ad.reverse(proto, inputs=[v.name for v in graph.wrt], layout="onnx")
+    except (onnx_ad.UnsupportedOperator, ValueError, KeyError, AssertionError, IndexError, NotImplementedError):
+        return None
+    names = [o.name for o in made.graph.output]
+    seeds = [i.name for i in made.graph.input if i.name not in graph.feeds]
+    feeds = {**graph.feeds, **{n: a[..., None] for n, a in zip(seeds, adjoints, strict=True)}}
+    feeds = {i.name: feeds[i.name] for i in made.graph.input}
+    results = ReferenceEvaluator(made, new_ops=CORRECTED).run(None, feeds)
+    return [np.asarray(g)[..., 0] for g in results[len(names) - len(graph.wrt) :]]
+
+
+@every_sample
+def test_gradient_equals_a_third_oracle(
+    sample: Sample, rng: np.random.Generator, request: pytest.FixtureRequest
+) -> None:
+    arrays = sample.draw(rng)
+    graph = SampleGraph(sample, arrays)
+    plain = SampleGraph(sample, arrays)
+    seeds = graph.seeds(graph.y, rng, "dy")
+    adjoints = [graph.feeds[s.name] for s in seeds]
+    values = graph.evaluator(graph.gradient(graph.y, seeds, graph.wrt))()
+    by_peer = None if request.node.callspec.id in _NOT_BY_ONNX_AD else _by_onnx_ad(plain, adjoints)
+    print("oracle", sample.op_type, "onnx-ad" if by_peer is not None else "jvp")
+    if by_peer is not None:
+        for grad, expected in zip(values, by_peer, strict=True):
+            close(0.0 * expected if grad is None else grad, expected, tolerance_of(sample, 1e-9))
+        return
+    _transposes_forward_mode(sample, arrays, graph, adjoints, values, rng)
+
+
+def _transposes_forward_mode(
+    sample: Sample, arrays: Sequence[Any], graph: SampleGraph, adjoints: Sequence[Any], values: Sequence[Any],
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """⟨dy, J v⟩ = ⟨Jᵀ dy, v⟩, with J v by forward-mode differentiation."""
+    places = [int(v.name[1:]) for v in graph.wrt]
+    tangents = [torch.tensor(rng.standard_normal(arrays[i].shape).astype(arrays[i].dtype)) for i in places]
+
+    def function(*xs: torch.Tensor) -> Any:
+        tensors = [None if a is None else torch.tensor(a) for a in arrays]
+        for i, x in zip(places, xs, strict=True):
+            tensors[i] = x
+        result = sample.twin(*tensors)
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    _, pushed = torch.func.jvp(function, tuple(torch.tensor(arrays[i]) for i in places), tuple(tangents))
+    left = sum(float((torch.tensor(c) * p).sum()) for c, p in zip(adjoints, pushed, strict=True))
+    right = sum(float((g * t.numpy()).sum()) for g, t in zip(values, tangents, strict=True) if g is not None)
+    close(right, left, tolerance_of(sample, 1e-10))
+
+
+@every_sample
+def test_second_derivative_equals_finite_differences_of_the_first(sample: Sample, rng: np.random.Generator) -> None:
+    if not sample.second or sample.dtype != "float64":
+        pytest.skip("single precision, or a kink everywhere")
+    graph = SampleGraph(sample, sample.draw(rng))
+    seeds = graph.seeds(graph.y, rng, "dy")
+    first = [g for g in graph.gradient(graph.y, seeds, graph.wrt) if g is not None]
+    cotangents = graph.seeds(first, rng, "ddx")
+    weights = [graph.feeds[c.name] for c in cotangents]
+    evaluate = graph.evaluator(first)
+    variables = [*graph.wrt, *seeds]
+    second = graph.evaluator(graph.gradient(first, cotangents, variables))()
+
+    def loss(**changes: np.ndarray) -> float:
+        return sum(float((g * w).sum()) for g, w in zip(evaluate(**changes), weights, strict=True))
+
+    for x, grad in zip(variables, second, strict=True):
+        direction = rng.standard_normal(graph.feeds[x.name].shape)
+        close(0.0 if grad is None else (grad * direction).sum(), slope(loss, graph.feeds, x.name, direction), 1e-6)
