@@ -91,7 +91,7 @@ def slice_(op: Op, dy: ir.Value, x: ir.Value, *_: ir.Value | None) -> Any:
     before, after = [0] * len(shape), [0] * len(shape)
     for start, end, one, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
         axis = one % len(shape)
-        taken = range(*slice(start, _end(end, step, shape[axis]), step).indices(shape[axis]))
+        taken = _places(start, end, step, shape[axis])
         if step == 1:
             before[axis], after[axis] = taken.start, shape[axis] - taken.start - len(taken)
         else:
@@ -101,9 +101,12 @@ def slice_(op: Op, dy: ir.Value, x: ir.Value, *_: ir.Value | None) -> Any:
     return [dy, *[None] * (len(op.inputs) - 1)]
 
 
-def _end(end: int, step: int, size: int) -> int | None:
-    """ONNX writes "to the very start" under a negative step as an end below −size, Python as None."""
-    return None if step < 0 and end < -size else end
+def _places(start: int, end: int, step: int, size: int) -> range:
+    """The places that a slice takes, by ONNX's clamping, which is not quite Python's."""
+    start, end = start + size * (start < 0), end + size * (end < 0)
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
 
 
 def _unstrided(op: Op, dy: ir.Value, taken: range, axis: int, size: int) -> Any:

@@ -54,7 +54,8 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
     lead, scale = q.shape[:-2], a.get("scale", 1.0)
     dropout = a.get("dropout", 0.0) > 0
-    dq, dk, dv, dscores = (e.out(o) for o in node.outputs)
+    dq, dk, dv = (e.out(o) for o in node.outputs[:3])
+    dscores = e.out(node.outputs[3]) if len(node.outputs) > 3 else e.new(probs.shape, probs.dtype)
 
     def flat(x: Buf) -> Buf:
         return e.view(x, lambda t: t.view(-1, *x.shape[-2:]))

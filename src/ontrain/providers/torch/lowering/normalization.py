@@ -36,9 +36,10 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy, x, scale, mean, inv_std = (e.value(v) for v in node.inputs)
     axis = attributes(node).get("axis", -1) % len(x.shape)
     dx, dscale, dbias = (e.out(v) for v in node.outputs)
+    # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
     e.run(
         aten.native_layer_norm_backward.out, e.contiguous(dy), e.contiguous(x), x.shape[axis:], mean, inv_std, scale,
-        None, [True, True, True], out0=dx, out1=dscale, out2=e.view(dbias, lambda t: t.view(scale.shape)),
+        scale, [True, True, True], out0=dx, out1=dscale, out2=e.view(dbias, lambda t: t.view(scale.shape)),
         writes=[dx, dscale, dbias],
     )  # fmt: skip
 

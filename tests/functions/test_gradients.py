@@ -1,0 +1,228 @@
+"""The body of each gradient composite equals torch's own backward kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from ontrain.functions import composites, inline_all
+from ontrain.graph import DOMAIN, Builder, new_model
+from tests.autodiff.evaluator import CORRECTED
+
+aten = torch.ops.aten
+
+
+def run(op_type: str, *arrays: Any, outputs: int = 1, **attributes: Any) -> list[np.ndarray | None]:
+    """Evaluate a composite by its body; an output that the body leaves out is None. Checks the inferred types too."""
+    values = [
+        None if a is None else ir.Value(
+            name=f"x{i}", shape=ir.Shape(a.shape), type=ir.TensorType(ir.DataType.from_numpy(a.dtype))
+        )
+        for i, a in enumerate(arrays)
+    ]  # fmt: skip
+    model = new_model([v for v in values if v is not None], op_type)
+    op = Builder(model.graph)
+    made = op.composite(op_type, *values, outputs=outputs, **attributes)
+    made = list(made) if isinstance(made, tuple) else [made]
+    mask = attributes.get("output_mask", [1] * outputs)
+    model.graph.outputs.extend(v for v, kept in zip(made, mask, strict=True) if kept)
+    promised = [(v.dtype, tuple(v.shape)) for v in model.graph.outputs]
+    plain = inline_all(model)
+    assert [(v.dtype, tuple(v.shape)) for v in plain.graph.outputs] == promised
+    assert all(node.domain != DOMAIN for node in plain.graph)
+    feeds = {f"x{i}": a for i, a in enumerate(arrays) if a is not None}
+    got = iter(ReferenceEvaluator(ir.to_proto(plain), new_ops=CORRECTED).run(None, feeds))
+    return [np.asarray(next(got)) if kept else None for kept in mask]
+
+
+def check(got: Sequence[np.ndarray | None], *expected: torch.Tensor | None) -> None:
+    for have, want in zip(got, expected, strict=True):
+        if want is None:
+            assert have is None
+        else:
+            np.testing.assert_allclose(have, want.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+def t(*arrays: Any) -> list[torch.Tensor]:
+    return [torch.tensor(a) for a in arrays]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_grad(rng: np.random.Generator, approximate: str) -> None:
+    dy, x = rng.standard_normal((2, 3, 4))
+    check(run("GeluGrad", dy, x, approximate=approximate), aten.gelu_backward(*t(dy, x), approximate=approximate))
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_softmax_and_log_softmax_grad(rng: np.random.Generator, axis: int) -> None:
+    dy, x = rng.standard_normal((2, 3, 4, 2))
+    for op_type, forward, backward in (
+        ("SoftmaxGrad", torch.softmax, aten._softmax_backward_data),
+        ("LogSoftmaxGrad", torch.log_softmax, aten._log_softmax_backward_data),
+    ):
+        y = forward(torch.tensor(x), axis)
+        check(run(op_type, dy, y.numpy(), axis=axis), backward(torch.tensor(dy), y, axis, torch.float64))
+
+
+def test_dropout_grad(rng: np.random.Generator) -> None:
+    dy, mask = rng.standard_normal((3, 4)), rng.random((3, 4)) < 0.7
+    check(run("DropoutGrad", dy, mask, ratio=0.25), aten.native_dropout_backward(*t(dy, mask), 1 / 0.75))
+
+
+@pytest.mark.parametrize("axis", [2, 1, 0, -1])
+def test_layer_normalization_grad(rng: np.random.Generator, axis: int) -> None:
+    dy, x = rng.standard_normal((2, 2, 3, 4))
+    inner = [2, 3, 4][axis:]
+    scale = rng.standard_normal(inner)
+    _, mean, inv_std = aten.native_layer_norm(torch.tensor(x), inner, None, None, 1e-5)
+    expected = aten.native_layer_norm_backward(*t(dy, x), inner, mean, inv_std, *t(scale, scale), [True] * 3)
+    got = run("LayerNormalizationGrad", dy, x, scale, mean.numpy(), inv_std.numpy(), outputs=3, axis=axis)
+    check(got, *expected)
+
+
+def test_layer_normalization_grad_of_half_precision_computes_in_single(rng: np.random.Generator) -> None:
+    dy, x = rng.standard_normal((2, 4, 64)).astype(np.float16) + np.float16(30)
+    scale = rng.standard_normal(64).astype(np.float16)
+    mean = x.astype(np.float32).mean(1, keepdims=True)
+    inv_std = 1 / np.sqrt(x.astype(np.float32).var(1, keepdims=True) + np.float32(1e-5))
+    got = run("LayerNormalizationGrad", dy, x, scale, mean, inv_std, outputs=3)
+    xt, st = torch.tensor(x).double().requires_grad_(), torch.tensor(scale).double().requires_grad_()
+    y = torch.nn.functional.layer_norm(xt, (64,), st)
+    dx, dscale = torch.autograd.grad(y, (xt, st), torch.tensor(dy).double())
+    assert all(g.dtype == np.float16 for g in got)
+    np.testing.assert_allclose(got[0], dx.numpy(), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(got[1], dscale.numpy(), rtol=2e-3, atol=5e-2)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2), (4, 3, 2, 5)])
+def test_batch_normalization_grad(rng: np.random.Generator, shape: tuple[int, ...]) -> None:
+    dy, x, scale = rng.standard_normal(shape), rng.standard_normal(shape), rng.standard_normal(3)
+    eps = 2**-10
+    _, mean, inv_std = aten.native_batch_norm(*t(x, scale), None, None, None, True, 0.1, eps)
+    expected = aten.native_batch_norm_backward(*t(dy, x, scale), None, None, mean, inv_std, True, eps, [True] * 3)
+    check(run("BatchNormalizationGrad", dy, x, scale, outputs=3, epsilon=eps), *expected)
+
+
+@pytest.mark.parametrize("padding_idx", [-1, 2])
+def test_embedding_grad(rng: np.random.Generator, padding_idx: int) -> None:
+    dy, ids = rng.standard_normal((2, 5, 3)), rng.integers(0, 4, (2, 5))
+    expected = aten.embedding_dense_backward(*t(dy, ids), 6, padding_idx, False)
+    check(run("EmbeddingGrad", dy, ids, rows=6, padding_idx=padding_idx), expected)
+
+
+def test_embedding_grad_of_vectors_and_of_one_row(rng: np.random.Generator) -> None:
+    dy, ids = rng.standard_normal(5), np.array([1, 0, 1, 1, 3])
+    check(run("EmbeddingGrad", dy, ids, rows=4), torch.zeros(4).double().index_add(0, *t(ids, dy)))
+    row, one = rng.standard_normal(3), np.array(2)
+    expected = torch.zeros(4, 3).double()
+    expected[2] = torch.tensor(row)
+    check(run("EmbeddingGrad", row, one, rows=4), expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("op_type", ["SoftmaxCrossEntropyLossGrad", "NegativeLogLikelihoodLossGrad"])
+def test_loss_grads(rng: np.random.Generator, op_type: str, reduction: str, weighted: bool) -> None:
+    scores, labels = rng.standard_normal((4, 5, 2)), rng.integers(0, 5, (4, 2))
+    labels[0, 1] = labels[3, 0] = -100
+    weights = rng.random(5) + 0.5 if weighted else None
+    xt = torch.tensor(scores, requires_grad=True)
+    log_prob = torch.log_softmax(xt, 1)
+    loss = torch.nn.functional.nll_loss(
+        log_prob, torch.tensor(labels), None if weights is None else torch.tensor(weights), reduction=reduction
+    )
+    dloss = rng.standard_normal(tuple(loss.shape))
+    by = xt if op_type.startswith("Softmax") else log_prob
+    (expected,) = torch.autograd.grad(loss, by, torch.tensor(dloss))
+    arrays = [np.asarray(dloss), log_prob.detach().numpy(), labels, weights]
+    check(run(op_type, *arrays, reduction=reduction, ignore_index=-100), expected)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_attention_grad(rng: np.random.Generator, dropout: float) -> None:
+    q, k, v = (rng.standard_normal(s) for s in [(2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 3)])
+    mask = rng.random((2, 2, 3, 5)) >= dropout
+    dy = rng.standard_normal((2, 2, 3, 3))
+    qt, kt, vt = (torch.tensor(a, requires_grad=True) for a in (q, k, v))
+    scores = qt @ kt.mT * 0.5
+    probs = torch.softmax(scores, -1)
+    y = (probs * torch.tensor(mask) / (1 - dropout)) @ vt
+    expected = torch.autograd.grad(y, (qt, kt, vt, scores), torch.tensor(dy))
+    arrays = [dy, q, k, v, probs.detach().numpy(), mask]
+    check(run("AttentionGrad", *arrays, outputs=4, scale=0.5, dropout=dropout), *expected)
+
+
+@pytest.mark.parametrize("output_mask", [[1, 1, 1], [0, 1, 1], [1, 0, 0]])
+@pytest.mark.parametrize(
+    ("x", "w", "strides", "pads", "dilations", "group"),
+    [
+        ((2, 3, 9), (4, 3, 3), [2], [1], [1], 1),
+        ((2, 4, 8, 7), (6, 2, 3, 2), [2, 3], [1, 0], [1, 2], 2),
+        ((1, 4, 6, 6), (4, 1, 3, 3), [1, 1], [1, 1], [1, 1], 4),
+        ((1, 2, 5, 4, 6), (2, 2, 2, 3, 2), [2, 1, 2], [0, 1, 1], [1, 1, 2], 1),
+    ],
+)
+def test_conv_grad(
+    rng: np.random.Generator, x: Any, w: Any, strides: Any, pads: Any, dilations: Any, group: int, output_mask: Any
+) -> None:
+    xv, wv = rng.standard_normal(x), rng.standard_normal(w)
+    form = (strides, pads, dilations, False, [0] * len(pads), group)
+    dy = rng.standard_normal(tuple(aten.convolution(*t(xv, wv), None, *form).shape))
+    expected = aten.convolution_backward(*t(dy, xv, wv), [w[0]], *form, [bool(m) for m in output_mask])
+    got = run("ConvGrad", dy, xv, wv, outputs=3, strides=strides, pads=pads * 2, dilations=dilations, group=group,
+              output_mask=output_mask)  # fmt: skip
+    check(got, *expected)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_conv_transpose_grad(rng: np.random.Generator, group: int) -> None:
+    x, w = rng.standard_normal((2, 4, 3, 4)), rng.standard_normal((4, 3, 3, 2))
+    form = ([2, 3], [1, 0], [1, 2], True, [1, 2], group)
+    y = aten.convolution(*t(x, w), None, *form)
+    dy = rng.standard_normal(tuple(y.shape))
+    expected = aten.convolution_backward(*t(dy, x, w), [3 * group], *form, [True] * 3)
+    got = run("ConvTransposeGrad", dy, x, w, outputs=3, strides=[2, 3], pads=[1, 0, 1, 0], dilations=[1, 2], group=group)
+    check(got, *expected)
+
+
+def test_max_pool_grad(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3, 6, 5))
+    y, places = aten.max_pool2d_with_indices(torch.tensor(x), [3, 2], [2, 1])
+    dy = rng.standard_normal(tuple(y.shape))
+    expected = aten.max_pool2d_with_indices_backward(*t(dy, x), [3, 2], [2, 1], [0, 0], [1, 1], False, places)
+    images = np.arange(6).reshape(2, 3, 1, 1) * 30  # torch counts within an image, ONNX from the very first element
+    check(run("MaxPoolGrad", dy, places.numpy() + images, shape=list(x.shape)), expected)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_average_pool_grad(rng: np.random.Generator, include: int, ceil_mode: bool) -> None:
+    x = rng.standard_normal((2, 3, 6, 7))
+    form = ([3, 2], [2, 2], [1, 1], ceil_mode, bool(include), None)
+    dy = rng.standard_normal(tuple(aten.avg_pool2d(torch.tensor(x), *form).shape))
+    got = run("AveragePoolGrad", dy, shape=list(x.shape), kernel_shape=[3, 2], strides=[2, 2], dilations=[1, 1],
+              pads=[1, 1, 1, 1], count_include_pad=include)  # fmt: skip
+    check(got, aten.avg_pool2d_backward(*t(dy, x), *form))
+
+
+def test_forward_composites(rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal(s) for s in [(2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 3)])
+    y = torch.nn.functional.scaled_dot_product_attention(*t(q, k, v), scale=0.5)
+    probs = torch.softmax(torch.tensor(q) @ torch.tensor(k).mT * 0.5, -1)
+    check(run("Attention", q, k, v, outputs=3, scale=0.5), y, probs, torch.ones(2, 2, 3, 5, dtype=torch.bool))
+    w, ids = rng.standard_normal((4, 3)), np.array([[0, 3], [1, 1]])
+    check(run("Embedding", w, ids, padding_idx=1), torch.tensor(w)[torch.tensor(ids)])
+    check(run("Detach", w), torch.tensor(w))
+
+
+def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
+    ours = {n for n, c in composites.items() if not c.body.__module__.endswith("optimizer")}
+    with open(__file__, encoding="utf-8") as file:
+        text = file.read()
+    assert [n for n in ours if f'"{n}"' not in text] == []
