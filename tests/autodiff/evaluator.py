@@ -90,7 +90,6 @@ class ConvTranspose(OpRun):
         return (y.numpy(),)
 
 
-
 CORRECTED = [
     ConvTranspose, Erf, GatherElements, Gelu, GroupNormalization, HardSwish, LRN, LpNormalization,
     MeanVarianceNormalization,

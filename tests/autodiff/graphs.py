@@ -35,12 +35,15 @@ class SampleGraph:
     def _operand(self, i: int, array: np.ndarray | None) -> ir.Value | None:
         if array is None:
             return None
-        constant = i in self.sample.fixed if array.dtype.kind == "f" else i not in self.sample.fed
+        floating = ir.DataType.from_numpy(array.dtype).is_floating_point()
+        constant = i in self.sample.fixed if floating else i not in self.sample.fed
         return self.op.const(array) if constant else self.input(f"x{i}", array)
 
     def input(self, name: str, array: np.ndarray) -> ir.Value:
         """Add a graph input and its feed."""
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)))
+        value = ir.Value(
+            name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        )
         self.model.graph.inputs.append(value)
         self.feeds[name] = array
         return value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from ontrain.autodiff.registry import find_rule, rules, zero_gradients
+from ontrain.errors import GraphError
 from ontrain.functions import composites, lookup
 from ontrain.graph import DOMAIN, OPSET, schema_of
 from tests.autodiff.graphs import SampleGraph
@@ -23,6 +25,21 @@ def test_whatever_a_rule_emits_can_be_differentiated(sample: Sample, rng: np.ran
         known = find_rule(node, OPSET) or lookup(node) or (node.domain, node.op_type) in zero_gradients
         assert known, f"{node.op_type} has neither a rule nor a body"
     assert any(g is not None for g in grads)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+def test_gradients_in_half_precision_are_well_typed(sample: Sample, dtype: str, rng: np.random.Generator) -> None:
+    half = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    arrays = [a.astype(half) if a is not None and a.dtype.kind == "f" else a for a in sample.draw(rng)]
+    try:
+        graph = SampleGraph(sample, arrays)
+    except GraphError:
+        pytest.skip(f"{sample.op_type} takes no {dtype}")
+    first = graph.gradient(graph.y, graph.seeds(graph.y, rng, "dy"), graph.wrt)
+    first = [g for g in first if g is not None]
+    second = graph.gradient(first, graph.seeds(first, rng, "ddx"), graph.wrt)
+    graph.proto([*first, *(g for g in second if g is not None)])  # verifies, also with all bodies inlined
 
 
 def test_every_rule_has_a_sample() -> None:

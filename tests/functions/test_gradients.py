@@ -187,7 +187,9 @@ def test_conv_transpose_grad(rng: np.random.Generator, group: int) -> None:
     y = aten.convolution(*t(x, w), None, *form)
     dy = rng.standard_normal(tuple(y.shape))
     expected = aten.convolution_backward(*t(dy, x, w), [3 * group], *form, [True] * 3)
-    got = run("ConvTransposeGrad", dy, x, w, outputs=3, strides=[2, 3], pads=[1, 0, 1, 0], dilations=[1, 2], group=group)
+    got = run(
+        "ConvTransposeGrad", dy, x, w, outputs=3, strides=[2, 3], pads=[1, 0, 1, 0], dilations=[1, 2], group=group
+    )
     check(got, *expected)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff.registry import Op, find_rule, zero_gradients
 from ontrain.errors import GradientError
-from ontrain.functions import inline, lookup
+from ontrain.functions import inline, inline_specified, lookup
 from ontrain.graph import (
     OPSET,
     Builder,
@@ -67,9 +67,7 @@ def _walk(op: Builder, work: list[ir.Node], adjoints: dict[ir.Value, ir.Value], 
                     _accumulate(op, adjoints, value, grad)
 
 
-def _apply(
-    op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: Sequence[bool]
-) -> list[ir.Value | None]:
+def _apply(op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: Sequence[bool]) -> list[ir.Value | None]:
     rule = find_rule(node, OPSET)
     if rule is None:
         return _through_body(op, node, dys, wanted)
@@ -86,9 +84,11 @@ def _apply(
 def _through_body(
     op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: Sequence[bool]
 ) -> list[ir.Value | None]:
-    """Differentiate a composite without a rule of its own through its body of plain operators."""
+    """Differentiate an operator without a rule of its own through its body: ours, or the specification's."""
     start = len(op.nodes)
     outputs = inline(op, node, node.inputs)
+    if outputs is None:
+        outputs = inline_specified(op, node, node.inputs)
     if outputs is None:
         raise GradientError(
             f"operator {node.op_type} has no gradient, and the loss depends on a parameter through it",

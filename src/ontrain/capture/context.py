@@ -39,7 +39,7 @@ def dtype_of(dtype: torch.dtype) -> ir.DataType:
         CaptureError: graphs have no such dtype.
     """
     if dtype not in _DTYPES:
-        raise CaptureError(f"{dtype} has no counterpart in a graph", way_out="use a real floating-point or integer dtype")
+        raise CaptureError(f"{dtype} has no counterpart in a graph", way_out="use a real float or integer dtype")
     return _DTYPES[dtype]
 
 
@@ -146,23 +146,30 @@ class AtenBuilder(Builder):
             self._memo[key] = make()
         return self._memo[key]
 
+    def typed(self, value: ir.Value, shape: Sequence[Size]) -> ir.Value:
+        """State the shape of a value where inference could not read it off a computed size."""
+        if value.producer() is not None:
+            value.shape = ir.Shape([str(size.expr) if isinstance(size, Sym) else int(size) for size in shape])
+        return value
+
+    def counted(self, size: Size) -> ir.Value:
+        """Return 0, 1, … below a size, as int64."""
+        return self.typed(self.Range(0, self.scalar(size), 1), [size])
+
     def reshape(self, x: ir.Value, target: Sequence[Size], before: Sequence[Size]) -> ir.Value:
         """Reshape x from the sizes `before` to `target`, with a constant target shape wherever one says it."""
         if list(target) == list(before):
             return x
         varying = [i for i, size in enumerate(target) if isinstance(size, Sym)]
-        made: ir.Value
         if any(size == 0 for size in target):
-            made = self.Reshape(x, self.sizes(target), allowzero=1)
-            return made
+            return self.typed(self.Reshape(x, self.sizes(target), allowzero=1), target)
         shape: list[Size] = list(target)
         left = [i for i in varying if not (i < len(before) and before[i] == target[i])]
         if len(left) <= 1:
             shape = [0 if i in varying else size for i, size in enumerate(target)]
             if left:
                 shape[left[0]] = -1
-        made = self.Reshape(x, self.sizes(shape))
-        return made
+        return self.typed(self.Reshape(x, self.sizes(shape)), target)
 
     def expand(self, x: ir.Value, target: Sequence[Size], before: Sequence[Size]) -> ir.Value:
         """Broadcast x from the sizes `before` to `target`; sizes that stay are asked for as 1."""
@@ -172,8 +179,7 @@ class AtenBuilder(Builder):
         wanted: list[Size] = [
             1 if i >= lead and before[i - lead] == size else size for i, size in enumerate(target)
         ]
-        made: ir.Value = self.Expand(x, self.sizes(wanted))
-        return made
+        return self.typed(self.Expand(x, self.sizes(wanted)), target)
 
     def refuse(self, problem: str, reason: str, way_out: str) -> CaptureError:
         """Return the error for an operator that is known but used in a way that has no translation."""

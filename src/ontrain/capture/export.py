@@ -127,7 +127,8 @@ def _items(value: Any) -> Any:
 
 @contextmanager
 def _random_state() -> Iterator[None]:
-    cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    initialised = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    cuda = list(range(torch.cuda.device_count())) if initialised else []
     with torch.random.fork_rng(devices=cuda):
         yield
 
@@ -175,13 +176,13 @@ def _quiet() -> Iterator[None]:
 
 def _refuse_known(module: nn.Module) -> None:
     for name, one in module.named_modules():
-        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training and one.track_running_stats:
-            if one.momentum is None:
-                raise CaptureError(
-                    f"batch normalisation {name!r} has momentum=None",
-                    reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
-                    way_out="give it a momentum, or call .eval() on it",
-                )
+        tracks = isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training and one.track_running_stats
+        if tracks and one.momentum is None:
+            raise CaptureError(
+                f"batch normalisation {name!r} has momentum=None",
+                reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
+                way_out="give it a momentum, or call .eval() on it",
+            )
 
 
 def _explained(error: BaseException) -> CaptureError:

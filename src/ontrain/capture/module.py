@@ -116,6 +116,7 @@ def capture(
         outputs=list(output_names or ()),
         dynamic=_dynamic(dynamic, tensors),
         prefix=PREFIX,
+        own_prefix=prefix,
         first=state.first,
         order=[*state.parameters, *state.buffers],
         frozen=frozenset(name for name, one in state.parameters.items() if not one.requires_grad),
@@ -177,7 +178,8 @@ def _dynamic(given: Sequence[Mapping[int, str]] | None, tensors: Sequence[torch.
         return [{} for _ in tensors]
     if len(given) != len(tensors):
         raise OptionError(
-            f"dynamic describes {len(given)} inputs, the call has {len(tensors)} tensors", way_out="give {} for each other"
+            f"dynamic describes {len(given)} inputs, the call has {len(tensors)} tensors",
+            way_out="give {} for an input that does not vary",
         )
     found = [dict(one or {}) for one in given]
     for i, (one, tensor) in enumerate(zip(found, tensors, strict=True)):

@@ -30,7 +30,7 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     _keep_no_grad(program.graph_module)
     graph = flat_graph(program.graph_module)
     if _missing(graph):
-        kept = torch.export.default_decompositions()
+        kept: Any = torch.export.default_decompositions()
         for target in [target for target in kept if find(target) is not None]:
             kept.pop(target)
         program = program.run_decompositions(kept)
@@ -122,8 +122,8 @@ def _inline(flat: fx.Graph, module: fx.GraphModule, inputs: list[Any] | None) ->
             made[node].meta = {**node.meta, "ontrain.constant": _attribute(module, str(node.target))}
         elif (kind := _higher(node)) in _HIGHER:
             made[node] = _call(flat, node, kind, [made[a] if isinstance(a, fx.Node) else a for a in node.args])
-        elif node.target is operator.getitem and isinstance(made.get(node.args[0]), tuple | list):  # type: ignore[arg-type]
-            made[node] = made[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif node.target is operator.getitem and isinstance(made.get(node.args[0]), tuple | list):
+            made[node] = made[node.args[0]][node.args[1]]
         else:
             made[node] = flat.node_copy(node, renamed)
     raise AssertionError("a graph without output")
@@ -152,7 +152,7 @@ def _call(flat: fx.Graph, node: fx.Node, kind: str, args: list[Any]) -> Any:
 
 def _higher(node: fx.Node) -> str:
     target = node.target
-    return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else ""
+    return str(target._name) if isinstance(target, torch._ops.HigherOrderOperator) else ""
 
 
 def _writes_through_views(graph: fx.Graph) -> bool:
@@ -199,6 +199,6 @@ def _missing_error(node: fx.Node) -> CaptureError:
         f"operator {name} has no translation",
         node=node.format_node(),
         source=source_line(node),
-        reason=f"it is not in ontrain's table of {len(table)} operators, and torch does not decompose it into any there",
+        reason=f"it is not among the {len(table)} of ontrain's table, and torch does not decompose it into those",
         way_out=f"register one with ontrain.capture.aten, or write the line with other operators (near: {known})",
     )

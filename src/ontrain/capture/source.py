@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Sequence
 from types import TracebackType
 
 import torch
@@ -49,10 +50,16 @@ def _text(file: str, line: int, code: str | None) -> str:
     return f"{name}:{line}: {code.strip()}" if code else f"{name}:{line}"
 
 
-def module_of(node: fx.Node, prefix: str) -> str | None:
-    """Return the path of the innermost submodule that made the node, "encoder.layers.0"; None for the root."""
+def module_of(node: fx.Node, prefixes: Sequence[str]) -> str | None:
+    """Return the path of the innermost submodule that made the node, "encoder.layers.0"; None for the root.
+
+    Args:
+        prefixes: taken off the path, one after the other; each ends in a dot.
+    """
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return None
-    path: str = list(stack.values())[-1][0]
-    return path.removeprefix(prefix).removeprefix(".") or None
+    path = f"{list(stack.values())[-1][0]}."
+    for prefix in prefixes:
+        path = path.removeprefix(prefix)
+    return path.removesuffix(".") or None

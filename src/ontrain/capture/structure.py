@@ -64,8 +64,8 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     if spec.kind == "plain":
         return spec.value
-    values = [_build(child, leaves) for child in spec.children]
     made: Any = spec.type
+    values = [_build(child, leaves) for child in spec.children]
     if spec.kind == "namedtuple":
         return made(*values)
     if spec.kind == "sequence":
@@ -74,7 +74,7 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
     if spec.kind == "dataclass":
         return _dataclass(made, named)
     # transformers' ModelOutput is a dict whose constructor takes fields; a defaultdict's takes a factory.
-    if dataclasses.is_dataclass(made):
+    if hasattr(made, "__dataclass_fields__"):
         return made(**named)
     if made is dict:
         return named

@@ -35,7 +35,8 @@ class Names:
         inputs: a name for each tensor input, in order.
         outputs: names of the first tensor outputs.
         dynamic: for each tensor input its varying dimensions, {axis: name}.
-        prefix: what the program puts before the module's own parameter names.
+        prefix: what the program puts before the module's own names.
+        own_prefix: what the module itself puts before the names that the user knows.
         first: the first name of each parameter and buffer, by any of its names.
         order: all first names, in the module's order.
         frozen: parameters that want no gradient.
@@ -45,6 +46,7 @@ class Names:
     outputs: Sequence[str]
     dynamic: Sequence[Mapping[int, str]]
     prefix: str
+    own_prefix: str
     first: Mapping[str, str]
     order: Sequence[str]
     frozen: frozenset[str]
@@ -118,10 +120,11 @@ class _Walk:
             wish = wanted.get(axis)
             if wish is None:
                 continue
+            what = f"dimension {axis} ({wish!r}) of input {name!r}"
             if not isinstance(size, torch.SymInt) or isinstance(self.symbols.convert(size), int):
-                self.specialised.append(f"dimension {axis} ({wish!r}) of input {name!r} is fixed to {size} by the model")
+                self.specialised.append(f"{what} is fixed to {size} by the model")
             elif (found := self.symbols.name(size, wish)) != wish:
-                self.specialised.append(f"dimension {axis} ({wish!r}) of input {name!r} is tied to {found!r} by the model")
+                self.specialised.append(f"{what} is tied to {found!r} by the model")
         value = _value(name, val.dtype, self.symbols.dims(val.shape))
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
@@ -165,7 +168,7 @@ class _Walk:
                 f"{type(error).__name__}: {error}",
                 "write the line with other operators, and please report this one",
             ) from error
-        line, module = source_line(node), module_of(node, self.names.prefix)
+        line, module = source_line(node), module_of(node, (self.names.prefix, self.names.own_prefix))
         for made in op.nodes[start:]:
             annotate(made, line, module)
         self._state_types(node, result, val)
@@ -239,15 +242,15 @@ class _Walk:
     def _output(self, value: Any, name: str) -> ir.Value:
         """Append a graph output; an input, a constant or a value that is an output already gets a name of its own."""
         graph = self.model.graph
-        value = value if isinstance(value, ir.Value) else self.op.scalar(value)
-        if value.producer() is None or any(value is done for done in graph.outputs):
-            node = ir.Node("", "Identity", [value], num_outputs=1)
-            node.outputs[0].dtype, node.outputs[0].shape = value.dtype, value.shape
+        made: ir.Value = value if isinstance(value, ir.Value) else self.op.scalar(value)
+        if made.producer() is None or any(made is done for done in graph.outputs):
+            node = ir.Node("", "Identity", [made], num_outputs=1)
+            node.outputs[0].type, node.outputs[0].shape = made.type, made.shape
             graph.append(node)
-            value = node.outputs[0]
-        value.name = self.op.fresh(name)
-        graph.outputs.append(value)
-        return value
+            made = node.outputs[0]
+        made.name = self.op.fresh(name)
+        graph.outputs.append(made)
+        return made
 
     def _prune(self) -> None:
         graph = self.model.graph

@@ -99,7 +99,7 @@ def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> N
             full = f"{name}.{own}" if name else own
             full = captured.names.get(full, full)
             if full in captured.buffers and full not in updated:
-                raise CaptureError(f"buffer {full!r} has no next value in the captured graph", reason="its update was lost")
+                raise CaptureError(f"buffer {full!r} has no next value in the graph", reason="its update was lost")
 
 
 def _ratio_is_zero(node: ir.Node) -> bool:
@@ -127,7 +127,7 @@ def _compare(
     feeds.update({name: to_array(tensor) for name, tensor in state.items()})
     names = [str(value.name) for value in model.graph.outputs]
     quiet = rebuild(model, _without_dropout)
-    found = dict(zip(names, ReferenceEvaluator(ir.to_proto(quiet)).run(None, feeds), strict=True))  # type: ignore[arg-type]
+    found = dict(zip(names, ReferenceEvaluator(ir.to_proto(quiet)).run(None, feeds), strict=True))
     for name in names:
         ours, theirs = np.asarray(found[name]), expected[name]
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

@@ -12,6 +12,7 @@ from ontrain.functions import (
     pooling,
 )
 from ontrain.functions.registry import Composite, attributes_of, composite, composites, inline, inline_all, lookup
+from ontrain.functions.specification import inline_specified
 
 __all__ = [
     "Composite",
@@ -25,6 +26,7 @@ __all__ = [
     "embedding",
     "inline",
     "inline_all",
+    "inline_specified",
     "lookup",
     "loss",
     "normalization",

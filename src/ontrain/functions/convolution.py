@@ -33,9 +33,7 @@ def conv_grad(
         # What the strides leave over at the far end of x was never read; it is there all the same.
         short = [want - have for have, want in zip(_transposed_dims(dy, w, strides, dilations, pads),
                                                    static_dims(x)[2:], strict=True)]  # fmt: skip
-        dx = op.ConvTranspose(
-            dy, w, strides=strides, dilations=dilations, pads=pads, group=group, output_padding=short
-        )
+        dx = op.ConvTranspose(dy, w, strides=strides, dilations=dilations, pads=pads, group=group, output_padding=short)
     if output_mask[1]:
         dw = _weight_grad(op, dy, x, w, strides, dilations, pads, group)
     return dx, dw, _bias_grad(op, dy) if output_mask[2] else None
@@ -95,5 +93,3 @@ def _leading(op: Any, made: Any, like: Any) -> Any:
     have, want = static_dims(made), static_dims(like)
     axes = [i for i in range(2, len(want)) if have[i] != want[i]]
     return op.Slice(made, [0] * len(axes), [want[i] for i in axes], axes) if axes else made
-
-

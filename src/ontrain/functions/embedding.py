@@ -39,7 +39,5 @@ def embedding_grad(op: Any, dy: Any, ids: Any, *, rows: int = 0, padding_idx: in
         flat_dy = op.Where(op.Equal(flat_ids, padding_idx), 0.0, flat_dy)
     zeros = op.Expand(op.const(0.0, dy.dtype), [rows, math.prod(row)])
     # Not ScatterND, whose addition races in onnxruntime on a CPU.
-    summed = op.ScatterElements(
-        zeros, op.Expand(flat_ids, [count, math.prod(row)]), flat_dy, axis=0, reduction="add"
-    )
+    summed = op.ScatterElements(zeros, op.Expand(flat_ids, [count, math.prod(row)]), flat_dy, axis=0, reduction="add")
     return op.Reshape(summed, [rows, *row])

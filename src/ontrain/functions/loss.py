@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_ir as ir
+import numpy as np
 
 from ontrain.functions.registry import composite
 from ontrain.graph import static_dims
@@ -41,7 +41,7 @@ def softmax_cross_entropy_loss_grad(
     https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
     """
     safe, coefficient = _per_row(op, dloss, labels, weights, log_prob.dtype, reduction, ignore_index)
-    return coefficient * (op.Exp(log_prob) - _one_hot(op, safe, log_prob))
+    return coefficient * (op.Exp(log_prob) - op.Cast(_chosen(op, safe, log_prob), to=log_prob.dtype))
 
 
 @composite("NegativeLogLikelihoodLossGrad", like=[1])
@@ -51,9 +51,11 @@ def negative_log_likelihood_loss_grad(
 ) -> Any:  # fmt: skip
     """Adjoint of NegativeLogLikelihoodLoss's input [N, C, …]; labels are [N, …]."""
     safe, coefficient = _per_row(op, dloss, labels, weights, log_prob.dtype, reduction, ignore_index)
-    return op.Neg(coefficient * _one_hot(op, safe, log_prob))
+    return op.Where(_chosen(op, safe, log_prob), op.Neg(coefficient), 0.0)
 
 
-def _one_hot(op: Any, labels: Any, like: Any) -> Any:
-    classes = static_dims(like)[1]
-    return op.OneHot(labels, op.const(classes, ir.DataType.INT64), op.const([0.0, 1.0], like.dtype), axis=1)
+def _chosen(op: Any, labels: Any, like: Any) -> Any:
+    """Whether an entry of `like` [N, C, …] is its row's label. Not OneHot, which knows no bfloat16."""
+    shape = static_dims(like)
+    classes = np.arange(shape[1], dtype=labels.dtype.numpy()).reshape([1, -1] + [1] * (len(shape) - 2))
+    return op.Equal(op.Unsqueeze(labels, [1]), classes)

@@ -26,9 +26,7 @@ def layer_normalization_grad(
     wide_dy, wide_x, wide_scale = (op.Cast(v, to=mean.dtype) for v in (dy, x, scale))
     x_hat = (wide_x - mean) * inv_std
     g = wide_dy * wide_scale
-    dx = inv_std * (
-        g - op.ReduceMean(g, inner, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1)
-    )
+    dx = inv_std * (g - op.ReduceMean(g, inner, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1))
     dscale, dbias = wide_dy * x_hat, op.Identity(wide_dy)
     if outer:
         dscale, dbias = op.ReduceSum(dscale, outer, keepdims=0), op.ReduceSum(wide_dy, outer, keepdims=0)
@@ -39,18 +37,16 @@ def layer_normalization_grad(
 def batch_normalization_grad(op: Any, dy: Any, x: Any, scale: Any, *, epsilon: float = 1e-5) -> tuple[Any, Any, Any]:
     """Adjoints of (x, scale, bias) for BatchNormalization in training mode; x is [N, C, …], scale is [C].
 
+    The computation has scale's dtype.
     Source: Ioffe and Szegedy 2015, section 3.
     """
     rank = len(static_dims(x))
     others = [0, *range(2, rank)]
-    mean = op.ReduceMean(x, others, keepdims=1)
-    centred = x - mean
-    var = op.ReduceMean(centred * centred, others, keepdims=1)
-    inv_std = op.Reciprocal(op.Sqrt(var + epsilon))
+    wide_dy, wide_x = (op.Cast(v, to=scale.dtype) for v in (dy, x))
+    centred = wide_x - op.ReduceMean(wide_x, others, keepdims=1)
+    inv_std = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, others, keepdims=1) + epsilon))
     x_hat = centred * inv_std
-    channel = op.Reshape(scale, [1, -1] + [1] * (rank - 2))
-    g = dy * channel
-    dx = inv_std * (
-        g - op.ReduceMean(g, others, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, others, keepdims=1)
-    )
-    return dx, op.ReduceSum(dy * x_hat, others, keepdims=0), op.ReduceSum(dy, others, keepdims=0)
+    g = wide_dy * op.Reshape(scale, [1, -1] + [1] * (rank - 2))
+    dx = inv_std * (g - op.ReduceMean(g, others, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, others, keepdims=1))
+    dscale, dbias = op.ReduceSum(wide_dy * x_hat, others, keepdims=0), op.ReduceSum(wide_dy, others, keepdims=0)
+    return op.Cast(dx, to=x.dtype), dscale, dbias

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -101,7 +102,8 @@ class Builder:
         array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
         if dtype is None and not isinstance(value, np.ndarray | np.generic):
             array = array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)
-        key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 1024 else (id(value), "large")
+        content = array.tobytes() if array.size <= 64 else hashlib.blake2b(array.tobytes()).digest()
+        key = (array.dtype.str, array.shape, content)
         if key not in self._constants:
             tensor = ir.tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
             made = ir.Value(name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
@@ -178,4 +180,5 @@ class Builder:
                 return operand.dtype
         if wanted.startswith("tensor("):
             return ir.DataType[wanted[7:-1].upper()] if wanted != "tensor(bool)" else ir.DataType.BOOL
-        return ir.DataType.INT64 if not isinstance(operands[index], float) else None
+        kinds = {bool: ir.DataType.BOOL, float: None}
+        return kinds.get(type(operands[index]), ir.DataType.INT64)

@@ -136,20 +136,28 @@ CONV = [
 ]  # fmt: skip
 
 
-def _max_pool(shape: tuple[int, ...], kernel: list[int], **a) -> Sample:
+def _window(a: dict) -> dict:
+    """What both poolings call the same in torch."""
+    return {
+        "kernel_size": a["kernel_shape"],
+        "stride": a.get("strides", 1),
+        "padding": a.get("pads", [0])[: len(a["kernel_shape"])],
+        "ceil_mode": bool(a.get("ceil_mode", 0)),
+    }
+
+
+def _max_pool(shape: tuple[int, ...], kernel: list[int], **rest) -> Sample:
+    a = {"kernel_shape": kernel, **rest}
     function = [F.max_pool1d, F.max_pool2d, F.max_pool3d][len(kernel) - 1]
-    rank = len(kernel)
-    twin = partial(function, kernel_size=kernel, stride=a.get("strides", [1] * rank), padding=a.get("pads", [0] * rank)[:rank],
-                   dilation=a.get("dilations", 1), ceil_mode=bool(a.get("ceil_mode", 0)))  # fmt: skip
-    return sample("MaxPool", spread(*shape), twin=twin, kernel_shape=kernel, **a)
+    twin = partial(function, dilation=a.get("dilations", 1), **_window(a))
+    return sample("MaxPool", spread(*shape), twin=twin, **a)
 
 
-def _average_pool(shape: tuple[int, ...], kernel: list[int], **a) -> Sample:
+def _average_pool(shape: tuple[int, ...], kernel: list[int], **rest) -> Sample:
+    a = {"kernel_shape": kernel, **rest}
     function = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d][len(kernel) - 1]
-    rank = len(kernel)
-    twin = partial(function, kernel_size=kernel, stride=a.get("strides", [1] * rank), padding=a.get("pads", [0] * rank)[:rank],
-                   ceil_mode=bool(a.get("ceil_mode", 0)), count_include_pad=bool(a.get("count_include_pad", 0)))  # fmt: skip
-    return sample("AveragePool", normal(*shape), twin=twin, kernel_shape=kernel, **a)
+    twin = partial(function, count_include_pad=bool(a.get("count_include_pad", 0)), **_window(a))
+    return sample("AveragePool", normal(*shape), twin=twin, **a)
 
 
 POOLING = [

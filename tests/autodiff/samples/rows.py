@@ -45,7 +45,8 @@ REDUCE = [
     sample("CumSum", normal(3, 4), np.array(0), exclusive=1, reverse=1,
            twin=lambda x, a: x.flip(0).cumsum(0).flip(0) - x),
     sample("TopK", spread(3, 5), [2], twin=lambda x, k: x.topk(2, 1).values, outputs=2),
-    sample("TopK", spread(4, 2), [3], axis=0, largest=0, twin=lambda x, k: x.topk(3, 0, largest=False).values, outputs=2),
+    sample("TopK", spread(4, 2), [3], axis=0, largest=0, outputs=2,
+           twin=lambda x, k: x.topk(3, 0, largest=False).values),
 ]  # fmt: skip
 
 
@@ -79,6 +80,11 @@ NORMALIZATION = [
            twin=lambda x, s, b: F.layer_norm(x, (3, 4), s, b, 2**-10)),
     sample("LayerNormalization", normal(2, 4), normal(1), normal(4), **_eps,
            twin=lambda x, s, b: F.layer_norm(x, (4,), s.expand(4), b, 2**-10)),
+    sample("LayerNormalization", normal(2, 3, 4), normal(4), normal(4), **_eps, dtype="float32",
+           twin=lambda x, s, b: F.layer_norm(x, (4,), s, b, 2**-10)),
+    sample("LayerNormalization", normal(2, 3, 4), normal(4), normal(4), **_eps, dtype="float32", outputs=3,
+           seeded=[0, 1, 2], twin=lambda x, s, b: (F.layer_norm(x, (4,), s, b, 2**-10), x.mean(-1, keepdim=True),
+                                                   (x.var(-1, correction=0, keepdim=True) + 2**-10) ** -0.5)),
     sample("RMSNormalization", normal(2, 3, 4), normal(4), twin=_rms, **_eps),
     sample("BatchNormalization", normal(4, 3, 2), *_channels, *_stats, twin=_batch_norm, **_eps),
     sample("BatchNormalization", normal(4, 3, 2), *_channels, *_stats, fixed=[3, 4], twin=_batch_norm, **_eps),

@@ -30,7 +30,7 @@ def spread(*shape: int) -> Draw:
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs are draws, arrays, lists (int64) or None; float ones are graph inputs to differentiate by, the rest constants.
+    """Inputs are draws, arrays, lists (int64) or None; float ones are differentiated by, the rest are constants.
 
     Attributes:
         twin: the computation on torch tensors, given all inputs in order; returns the seeded outputs.

@@ -40,9 +40,9 @@ def layer_normalization(
         mean, inv_std = op.saved(1), op.saved(2)
     grads: list[Any] = [None, None, None]
     if dy is not None:
-        wide = op.Expand(op.reshaped(scale, static_dims(scale)[-len(inner) :]), [shape[i] for i in inner])
-        wide = scale if static_dims(scale) == static_dims(wide) else wide
-        grads = list(op.composite("LayerNormalizationGrad", dy, x, wide, mean, inv_std, outputs=3, axis=axis))
+        if static_dims(scale) != shape[inner[0] :]:
+            scale = op.Expand(op.reshaped(scale, static_dims(scale)[-len(inner) :]), list(shape[inner[0] :]))
+        grads = list(op.composite("LayerNormalizationGrad", dy, x, scale, mean, inv_std, outputs=3, axis=axis))
     return _with_moments(op, grads, x, mean, inv_std, inner)[: len(op.inputs)]
 
 

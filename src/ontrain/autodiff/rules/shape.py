@@ -187,4 +187,3 @@ def space_to_depth(op: Op, dy: ir.Value, x: ir.Value, *, blocksize: int) -> Any:
 def reverse_sequence(op: Op, dy: ir.Value, x: ir.Value, lengths: ir.Value, **attributes: Any) -> Any:
     """Reversing again."""
     return op.ReverseSequence(dy, lengths, **attributes), None
-

@@ -134,7 +134,7 @@ def clamp(op: AtenBuilder, x: Any, min: Any = None, max: Any = None) -> Any:
 
 def _common(op: AtenBuilder) -> ir.DataType:
     """The dtype in which torch compares the current node's first two arguments."""
-    shown = []
+    shown: list[Any] = []
     for value in op.node.args[:2]:
         val = value.meta["val"] if isinstance(value, torch.fx.Node) else value
         if isinstance(val, torch.Tensor):

@@ -43,8 +43,8 @@ def _bias(op: AtenBuilder, mask: Any, dtype: ir.DataType) -> tuple[Any, Any]:
 
 def _causal(op: AtenBuilder, length: Size, keys: Size, dtype: ir.DataType) -> Any:
     """The bias [L, S] under which row i sees keys 0…i."""
-    rows = op.Unsqueeze(op.Range(0, op.scalar(length), 1), [1])
-    columns = op.Unsqueeze(op.Range(0, op.scalar(keys), 1), [0])
+    rows = op.Unsqueeze(op.counted(length), [1])
+    columns = op.Unsqueeze(op.counted(keys), [0])
     return op.Where(op.Less(rows, columns), op.cast(_lowest(dtype), dtype), op.cast(0, dtype))
 
 

@@ -48,7 +48,8 @@ def arange(op: AtenBuilder, *bounds: Any, **_: Any) -> Any:
     # torch counts in double precision whatever the dtype of the result.
     inner = op.dtype if not op.val.dtype.is_floating_point else ir.DataType.DOUBLE
     inner = inner if inner in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.DOUBLE) else ir.DataType.INT64
-    return op.cast(op.Range(*(op.cast(bound, inner) for bound in (start, stop, step))), op.dtype)
+    counted = op.Range(*(op.cast(bound, inner) for bound in (start, stop, step)))
+    return op.cast(op.typed(counted, op.shape), op.dtype)
 
 
 @aten("linspace.default")
@@ -59,10 +60,7 @@ def linspace(op: AtenBuilder, start: Any, end: Any, steps: int, **_: Any) -> Any
 
 def _rows_and_columns(op: AtenBuilder) -> tuple[Any, Any]:
     rows, columns = op.shape[-2:]
-    return (
-        op.Unsqueeze(op.Range(0, op.scalar(rows), 1), [1]),
-        op.Unsqueeze(op.Range(0, op.scalar(columns), 1), [0]),
-    )
+    return op.Unsqueeze(op.counted(rows), [1]), op.Unsqueeze(op.counted(columns), [0])
 
 
 @aten("eye")

@@ -16,6 +16,7 @@ from ontrain.capture.symbols import Sym
 __all__: list[str] = []
 
 _INT64 = ir.DataType.INT64
+_REDUCTIONS = {None: None, "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 def _refuse_mask(op: AtenBuilder) -> Exception:
@@ -29,7 +30,7 @@ def _index_shape(op: AtenBuilder, indices: Sequence[Any], position: int) -> list
     """The shape to which the index tensors of the current node broadcast together."""
     shapes = [op.shape_of_val(node.meta["val"]) for node in op.node.args[position] if node is not None]  # type: ignore[union-attr]
     rank = max(len(shape) for shape in shapes)
-    padded = [[1] * (rank - len(shape)) + shape for shape in shapes]
+    padded: list[list[Size]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes]
     return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]
 
 
@@ -62,7 +63,9 @@ def _indexed_first(op: AtenBuilder, x: Any, axes: list[int]) -> tuple[Any, list[
 def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Size]) -> Any:
     """Index tensors broadcast together and stacked along a new last axis."""
     target = op.sizes(shape)
-    spread = [op.Expand(op.cast(i, _INT64), target) if len(indices) > 1 else op.cast(i, _INT64) for i in indices]
+    spread = [op.cast(i, _INT64) for i in indices]
+    if len(spread) > 1:
+        spread = [op.typed(op.Expand(i, target), shape) for i in spread]
     columns = [op.Unsqueeze(i, [-1]) for i in spread]
     return columns[0] if len(columns) == 1 else op.Concat(*columns, axis=-1)
 
@@ -85,11 +88,10 @@ def index_put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accu
     rest = [size for axis, size in enumerate(op.input_shape(0)) if axis not in axes]
     if axes[0] and axes == list(range(axes[0], axes[0] + len(axes))) and len(value_shape) > len(rest) - axes[0]:
         # The values have the block of index dimensions where the indexed ones are; bring it to the front.
-        full = [*rest[: axes[0]], *shape, *rest[axes[0] :]]
-        values, block = op.expand(values, full, value_shape), len(shape)
-        values = op.Transpose(
-            values, perm=[*range(axes[0], axes[0] + block), *range(axes[0]), *range(axes[0] + block, len(full))]
-        )
+        head, block = axes[0], len(shape)
+        full = [*rest[:head], *shape, *rest[head:]]
+        to_front = [*range(head, head + block), *range(head), *range(head + block, len(full))]
+        values = op.Transpose(op.expand(values, full, value_shape), perm=to_front)
     else:
         values = op.expand(values, [*shape, *rest], value_shape)
     coordinates = _coordinates(op, [i for _, i in given], shape)
@@ -100,8 +102,13 @@ def index_put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accu
 
 @aten("gather")
 def gather(op: AtenBuilder, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
-    if not op.input_shape(0):
+    have, want = op.input_shape(0), op.shape
+    if not have:
         return x
+    dim %= len(have)
+    for axis, (a, b) in enumerate(zip(have, want, strict=True)):
+        # torch's index may stop short on the other axes.
+        x = x if a == b or axis == dim else sliced(op, x, axis, 0, b)
     return op.GatherElements(x, op.cast(index, _INT64), axis=dim)
 
 
@@ -128,8 +135,7 @@ def scatter(
 ) -> Any:  # fmt: skip
     if "scatter_add" in str(op.node.target):
         reduce = "add"
-    reductions = {None: None, "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
-    if reduce not in reductions or not include_self:
+    if reduce not in _REDUCTIONS or not include_self:
         raise op.refuse(f"scatter with reduce={reduce!r}", "ONNX has no such reduction", "use sum, prod, amax or amin")
     shape = op.input_shape(2)
     if isinstance(source, ir.Value) and source.shape is not None and len(source.shape):
@@ -139,7 +145,7 @@ def scatter(
         source = op.cast(source, op.dtype)
     else:
         source = op.expand(op.cast(source, op.dtype), shape, [])
-    return op.ScatterElements(x, op.cast(index, _INT64), source, axis=dim, reduction=reductions[reduce])
+    return op.ScatterElements(x, op.cast(index, _INT64), source, axis=dim, reduction=_REDUCTIONS[reduce])
 
 
 @aten("index_add")
@@ -148,7 +154,7 @@ def index_add(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, *, alp
     shape = op.shape_of_val(op.node.args[3].meta["val"])  # type: ignore[union-attr]
     dim %= rank
     column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])
-    spread = op.Expand(column, op.sizes([1 if axis == dim else size for axis, size in enumerate(shape)]))
+    spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(rank)])
     source = source if alpha == 1 else source * op.cast(alpha, x.dtype)
     return op.ScatterElements(x, spread, source, axis=dim, reduction="add")
 
@@ -157,15 +163,16 @@ def index_add(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, *, alp
 def index_copy(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any) -> Any:
     rank = len(op.input_shape(0))
     shape = op.shape_of_val(op.node.args[3].meta["val"])  # type: ignore[union-attr]
-    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim % rank else 1 for axis in range(rank)])
-    spread = op.Expand(column, op.sizes([1 if axis == dim % rank else size for axis, size in enumerate(shape)]))
+    dim %= rank
+    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])
+    spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(rank)])
     return op.ScatterElements(x, spread, source, axis=dim)
 
 
 @aten("index_fill")
 def index_fill(op: AtenBuilder, x: Any, dim: int, index: Any, value: Any) -> Any:
     shape = op.input_shape(0)
-    positions = op.Range(0, op.scalar(shape[dim]), 1)
+    positions = op.counted(shape[dim])
     hit = op.Equal(op.Unsqueeze(positions, [1]), op.Unsqueeze(op.Reshape(index, [-1]), [0]))
     found = op.Cast(op.ReduceMax(op.Cast(hit, to=ir.DataType.INT32), [1], keepdims=0), to=ir.DataType.BOOL)
     shaped = op.Reshape(found, [-1 if axis == dim % len(shape) else 1 for axis in range(len(shape))])
@@ -209,10 +216,9 @@ def _expr(size: Size) -> Any:
 def _strided_scatter(
     op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Size], step: int
 ) -> Any:
-    start, count = op.scalar(first), op.scalar(shape[dim])
-    positions = op.Range(0, count, 1) * op.cast(step, _INT64) + start
+    positions = op.counted(shape[dim]) * op.cast(step, _INT64) + op.scalar(first)
     column = op.Reshape(positions, [-1 if axis == dim else 1 for axis in range(len(shape))])
-    spread = op.Expand(column, op.sizes([1 if axis == dim else size for axis, size in enumerate(shape)]))
+    spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(len(shape))])
     return op.ScatterElements(x, spread, source, axis=dim)
 
 

@@ -55,8 +55,9 @@ def einsum(op: AtenBuilder, equation: str, operands: list[Any], *, path: Any = N
 
 @aten("embedding")
 def embedding(
-    op: AtenBuilder, weight: Any, ids: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
-) -> Any:
+    op: AtenBuilder, weight: Any, ids: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:  # fmt: skip
     if scale_grad_by_freq:
         raise op.refuse(
             "an embedding scales its gradient by frequency",

@@ -58,7 +58,7 @@ def _batch_norm_training(
     )  # fmt: skip
     if mean is None:
         return y, None, None
-    # ONNX averages the biased variance b, torch b·k with k = n/(n−1): with r = (1−m)·v + m·b, torch's is r·k − (1−m)(k−1)·v.
+    # ONNX averages the biased variance b into r = (1−m)·v + m·b, torch b·k with k = n/(n−1): r·k − (1−m)(k−1)·v.
     k = _correction(op, next_var.dtype)
     one = op.cast(1, next_var.dtype)
     next_var = next_var * k - var * ((k - one) * op.cast(1 - momentum, next_var.dtype))

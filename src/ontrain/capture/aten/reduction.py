@@ -73,6 +73,7 @@ def argmax(op: AtenBuilder, x: Any, dim: int | None = None, keepdim: bool = Fals
 
 @aten("max.dim", "min.dim")
 def max_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
+    dim %= max(len(op.input_shape(0)), 1)
     # The gradient goes to the one element chosen, as in torch; ReduceMax would share it among equals.
     indices = (op.ArgMax if "aten.max" in str(op.node.target) else op.ArgMin)(x, axis=dim, keepdims=1)
     values = op.GatherElements(x, indices, axis=dim)

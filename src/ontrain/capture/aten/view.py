@@ -118,10 +118,10 @@ def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "i
 
 @aten("repeat", "tile")
 def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Size]) -> Any:
-    rank, wanted = len(op.input_shape(0)), [*repeats]
-    if len(wanted) > rank:
-        x = op.Unsqueeze(x, list(range(len(wanted) - rank)))
-    wanted = [1] * (rank - len(wanted)) + wanted
+    rank = len(op.input_shape(0))
+    if len(repeats) > rank:
+        x = op.Unsqueeze(x, list(range(len(repeats) - rank)))
+    wanted: list[Size] = [*[1] * (rank - len(repeats)), *repeats]
     if all(isinstance(count, int) and count == 1 for count in wanted):
         return x
     sizes = op.sizes(wanted)
@@ -129,13 +129,16 @@ def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Size]) -> Any:
 
 
 @aten("repeat_interleave.self_int")
-def repeat_interleave(op: AtenBuilder, x: Any, repeats: Size, dim: int | None = None, *, output_size: Any = None) -> Any:
+def repeat_interleave(
+    op: AtenBuilder, x: Any, repeats: Size, dim: int | None = None, *, output_size: Any = None
+) -> Any:
     before = op.input_shape(0)
     if dim is None:
         x, before, dim = op.Reshape(x, [-1]), [-1], 0
     dim %= len(before)
     ones: list[Size] = [1] * (len(before) + 1)
-    copies = op.Expand(op.Unsqueeze(x, [dim + 1]), op.sizes([*ones[: dim + 1], repeats, *ones[dim + 2 :]]))
+    wanted = op.sizes([*ones[: dim + 1], repeats, *ones[dim + 2 :]])
+    copies = op.typed(op.Expand(op.Unsqueeze(x, [dim + 1]), wanted), [*before[: dim + 1], repeats, *before[dim + 1 :]])
     return op.reshape(copies, op.shape, [*before[: dim + 1], repeats, *before[dim + 1 :]])
 
 
@@ -213,6 +216,15 @@ def stack(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
     return made[0] if len(made) == 1 else op.Concat(*made, axis=axis)
 
 
+@aten("diff")
+def diff(op: AtenBuilder, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    parts = [op.cast(part, op.dtype) for part in (prepend, x, append) if part is not None]
+    x = op.Concat(*parts, axis=dim) if len(parts) > 1 else parts[0]
+    for _ in range(n):
+        x = sliced(op, x, dim, 1, _END) - sliced(op, x, dim, 0, -1)
+    return x
+
+
 @aten("flip")
 def flip(op: AtenBuilder, x: Any, dims: Sequence[int]) -> Any:
     count = len(dims)
@@ -250,6 +262,14 @@ def pad(op: AtenBuilder, x: Any, pads: Sequence[Size], mode: Any = "constant", v
     after: list[Size] = [0] * rank
     for i in range(len(pads) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
+    for axis in range(rank):
+        # A negative padding cuts.
+        start, end = (-n if isinstance(n, int) and n < 0 else 0 for n in (before[axis], after[axis]))
+        if start or end:
+            x = sliced(op, x, axis, start, -end or _END)
+            before[axis], after[axis] = (0 if start else before[axis]), (0 if end else after[axis])
+    if not any([*before, *after]):
+        return x
     fill = op.cast(value or 0, x.dtype) if mode == "constant" else None
     sizes = op.sizes([*before, *after])
     sizes = op.const(np.array(sizes, np.int64)) if isinstance(sizes, list) else sizes

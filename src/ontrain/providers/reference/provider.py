@@ -14,8 +14,9 @@ from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
 from ontrain.functions import inline_all, lookup
-from ontrain.graph import OPSET, role_of, source_of, updates_of
+from ontrain.graph import OPSET, role_of, schema_of, source_of, updates_of
 from ontrain.providers.base import OperatorTime, StateSpec
+from ontrain.providers.reference.corrections import CORRECTIONS
 
 __all__ = ["ReferenceExecutionProvider"]
 
@@ -31,7 +32,7 @@ class _NumpyState:
 
     def __setitem__(self, name: str, value: Any) -> None:
         old = self._arrays[name]
-        self._arrays[name] = np.array(value, dtype=old.dtype).reshape(old.shape)
+        self._arrays[name] = np.asarray(value).astype(old.dtype).reshape(old.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -52,7 +53,7 @@ class _ReferenceExecutable:
         self._fed = {
             v.name: v.dtype.numpy() for v in plain.graph.inputs if not role_of(v).resident and v.name and v.dtype
         }
-        self._evaluator = ReferenceEvaluator(ir.to_proto(plain))
+        self._evaluator = ReferenceEvaluator(ir.to_proto(plain), new_ops=CORRECTIONS)
 
     @property
     def planned_bytes(self) -> int:
@@ -71,7 +72,7 @@ class _ReferenceExecutable:
         before = np.random.get_state()
         np.random.seed(hash(rng) & 0xFFFFFFFF)
         try:
-            arrays = {name: np.asarray(feeds[name], dtype) for name, dtype in self._fed.items()}
+            arrays = {name: np.asarray(feeds[name]).astype(dtype) for name, dtype in self._fed.items()}
             arrays.update((name, self._state[name]) for name in self._resident)
             results = self._evaluator.run(None, arrays)
         finally:
@@ -103,7 +104,8 @@ class ReferenceExecutionProvider:
 
     def supports(self, node: ir.Node) -> str | None:
         """None if onnx's evaluator implements the operator or it is a composite with a body."""
-        if lookup(node) is not None:
+        schema = schema_of(node.op_type, node.domain)
+        if lookup(node) is not None or schema is not None and schema.has_context_dependent_function:
             return None
         try:
             load_op(node.domain, node.op_type, OPSET)

@@ -9,7 +9,8 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import OptionError, ProviderError
-from ontrain.graph import describe, role_of, source_of, static_dims, updates_of
+from ontrain.functions import inline, inline_specified, lookup
+from ontrain.graph import Builder, describe, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.providers.base import StateSpec
 from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
@@ -45,8 +46,8 @@ class TorchExecutionProvider:
         self._arena = Arena(self.device)
 
     def supports(self, node: ir.Node) -> str | None:
-        """None if a lowering exists for the operator."""
-        if find_lowering(node) is not None:
+        """None if a lowering exists for the operator, or it has a body of operators."""
+        if find_lowering(node) is not None or lookup(node) is not None:
             return None
         return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
 
@@ -56,7 +57,7 @@ class TorchExecutionProvider:
 
     def compile(self, model: ir.Model, state: Any) -> TorchExecutable:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
-        graph = model.graph
+        graph = _with_bodies(model).graph
         e = Emitter(self.device)
         feeds = _bind_inputs(e, graph, state)
         late = _pin_updates(e, graph, state)
@@ -80,6 +81,22 @@ class TorchExecutionProvider:
         outputs = {v.name or "": e.value(v) for v in graph.outputs if updates_of(v) is None}
         nbytes = plan_memory(e.program, [buf.storage.root() for buf in outputs.values() if buf.storage.planned])
         return TorchExecutable(e.program, feeds, outputs, nbytes, self._arena, e.generators)
+
+
+def _with_bodies(model: ir.Model) -> ir.Model:
+    """Replace operators that have no lowering by their bodies, ours or the specification's."""
+
+    def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        if find_lowering(node) is not None:
+            return None
+        return inline(op, node, inputs) or inline_specified(op, node, inputs)
+
+    while any(find_lowering(node) is None for node in model.graph):
+        before = {node.op_type for node in model.graph if find_lowering(node) is None}
+        model = rebuild(model, body)
+        if {node.op_type for node in model.graph if find_lowering(node) is None} == before:
+            break
+    return model
 
 
 def _bind_inputs(e: Emitter, graph: ir.Graph, state: TorchState) -> dict[str, Buf]:

@@ -23,8 +23,11 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     axis = a.get("axis", -1) % len(x.shape)
     x = e.contiguous(x)
     statistics = (*x.shape[:axis], *([1] * (len(x.shape) - axis)))
-    outs = [e.out(v) if v is not None else None for v in [*node.outputs, None, None][:3]]
-    y, mean, inv_std = (o if o is not None else e.new(statistics) for o in outs)
+    y = e.out(node.outputs[0])
+    # ONNX states the statistics in single precision; in a double graph they stay as ATen computes them.
+    mean, inv_std = e.new(statistics, x.dtype), e.new(statistics, x.dtype)
+    for value, buf in zip(node.outputs[1:], (mean, inv_std), strict=False):
+        e.bind(value, buf)
     e.run(
         aten.native_layer_norm.out, x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5),
         out0=y, out1=mean, out2=inv_std, writes=[y, mean, inv_std],
@@ -33,7 +36,8 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
 
 @lowers_composite("LayerNormalizationGrad")
 def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
-    dy, x, scale, mean, inv_std = (e.value(v) for v in node.inputs)
+    dy, x, scale = (e.value(v) for v in node.inputs[:3])
+    mean, inv_std = (e.raw(v) for v in node.inputs[3:5])
     axis = attributes(node).get("axis", -1) % len(x.shape)
     dx, dscale, dbias = (e.out(v) for v in node.outputs)
     # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
