@@ -95,7 +95,6 @@ def _python_manual() -> tuple[dict[str, list[str]], str]:
     none of the test text is trained on.
     """
     import platform
-
     from pydoc_data.topics import topics
 
     texts: dict[str, list[str]] = {split: [] for split in SPLITS}
@@ -124,7 +123,7 @@ def _wikitext(folder: Path) -> tuple[dict[str, list[str]], str]:
         paths = sorted(folder.glob(f"*.{split}.{ending}"))
         if len(paths) > 1:
             raise DataError(f"--data {folder}: {' and '.join(p.name for p in paths)} both claim to be the {split} text")
-        found |= {split: path for path in paths}
+        found.update((split, path) for path in paths)
     missing = [f"*.{split}.{ending}" for split in SPLITS if split not in found]
     if "valid" not in found or "test" not in found:
         raise DataError(f"--data {folder}: no {' and no '.join(missing)}")
@@ -150,7 +149,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def batchify(stream: Tensor, batch_size: int) -> Tensor:
-    """Cut a stream into `batch_size` columns of equal length, shape [length, batch_size]; the odd words at the end go."""
+    """Cut a stream into `batch_size` equal columns, shape [length, batch_size]; the odd words at the end go."""
     length = len(stream) // batch_size
     return stream[: length * batch_size].view(batch_size, length).t().contiguous()
 

@@ -42,7 +42,9 @@ evaluation), dropout 0.2. Adam, as in the sample, at a constant 0.001; gradients
 ORTTrainer does unless told otherwise. On the default text that is
 
     parameters   2437·200 embedding + 2437·200 + 2437 decoder + 2·242,000 layers = 1,461,237
-    a step       35·20 = 700 words; 55,285 // 20 = 2,764 words a column, (2,764 − 1) / 35 → 79 steps an epoch, 3·79 = 237
+    a step       35·20 = 700 words
+    an epoch     55,285 // 20 = 2,764 words a column, the last without a successor: ⌈2,763 / 35⌉ = 79 steps
+    the run      3·79 = 237 steps
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ import warnings
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import data
 import numpy as np
@@ -77,8 +79,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ontrain.errors import CheckpointError, NonFiniteLossError, OntrainError
 from ontrain import InferenceSession
+from ontrain.errors import CheckpointError, NonFiniteLossError, OntrainError
 from ontrain.session.report import write_report
 
 BPTT, BATCH_SIZE, EVAL_BATCH_SIZE = 35, 20, 10
@@ -97,7 +99,7 @@ class Engine(StrEnum):
 # --- the two engines -------------------------------------------------------------------------------------------------
 
 
-def ort_trainer(model: nn.Module, ntokens: int, lr: float) -> Any:
+def ort_trainer(model: nn.Module, ntokens: int, lr: float, seed: int) -> Any:
     """The whole use of ontrain: what goes in, what comes out, which optimizer, which loss."""
     from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
 
@@ -110,7 +112,7 @@ def ort_trainer(model: nn.Module, ntokens: int, lr: float) -> Any:
     def loss_fn(output: Tensor, label: Tensor) -> Tensor:
         return nn.functional.cross_entropy(output.view(-1, ntokens), label)
 
-    options = ORTTrainerOptions({"device": {"id": "cpu"}})
+    options = ORTTrainerOptions({"device": {"id": "cpu"}, "utils": {"seed": seed}})  # the seed is dropout's
     return ORTTrainer(model, model_desc, optim.AdamConfig(lr=lr), loss_fn=loss_fn, options=options)
 
 
@@ -163,7 +165,7 @@ class EagerTrainer:
     def load_checkpoint(self, folder: str) -> dict[str, Any]:
         try:
             with safe_open(os.path.join(folder, "state.safetensors"), "pt") as file:
-                tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()
+                tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
             self.model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
             for name, p in self.model.named_parameters():
                 keys = ("step", "exp_avg", "exp_avg_sq")
@@ -282,7 +284,7 @@ def clear(folder: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def fail(message: str, code: int) -> None:
+def fail(message: str, code: int) -> NoReturn:
     Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"error: {message}")
     raise typer.Exit(code)
 
@@ -338,20 +340,21 @@ def main(
 
     torch.manual_seed(seed)
     model = TransformerModel(ntokens, EMSIZE, NHEAD, NHID, NLAYERS, dropout)
-    make = ort_trainer if engine is Engine.ontrain else EagerTrainer
-    trainer = make(model, ntokens, lr)
+    ours = engine is Engine.ontrain
+    trainer: Any = ort_trainer(model, ntokens, lr, seed) if ours else EagerTrainer(model, ntokens, lr)
     console.print(f"text: {corpus.note}: {len(corpus.train):,} words train, {len(corpus.valid):,} validate,", end=" ")
     console.print(f"{len(corpus.test):,} test; vocabulary of {ntokens:,}")
     parameters = sum(p.numel() for p in model.parameters())
     console.print(f"model: {parameters:,} parameters; engine: {engine}")
 
     step, best_loss = 0, math.inf
+    setting = {"engine": engine.value, "batches": len(train_batches), "words": ntokens}
     if resume:
         try:
             position = trainer.load_checkpoint(str(output / "checkpoint"))
         except OntrainError as error:
             fail(f"--resume: {error}", 2)
-        if (position["batches"], position["engine"]) != (len(train_batches), engine):
+        if {key: position.get(key) for key in setting} != setting:
             fail("--resume: the checkpoint was made from another text or by another engine", 2)
         step, best_loss = position["step"], position["best_loss"] or math.inf
         console.print(f"resumed after step {step}")
@@ -361,8 +364,13 @@ def main(
 
     def save(folder: str) -> None:
         best = best_loss if best_loss < math.inf else None  # JSON has no infinity
-        position = {"step": step, "best_loss": best, "batches": len(train_batches), "engine": engine.value}
-        trainer.save_checkpoint(str(output / folder), user_dict=position)
+        trainer.save_checkpoint(str(output / folder), user_dict={**setting, "step": step, "best_loss": best})
+
+    def diverged(problem: str) -> NoReturn:
+        journal.close()
+        folder = output / "checkpoint"
+        kept = f"the last good checkpoint stays in {folder}" if folder.exists() else "there is no checkpoint yet"
+        fail(f"{problem}\n{kept}; try a learning rate below {lr:g}", 1)
 
     interrupted = False
 
@@ -374,24 +382,21 @@ def main(
     signal.signal(signal.SIGINT, interrupt)
     live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
     bar_columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    first_ms = 0.0
+    first_step, first_ms = step, 0.0
     with Progress(*bar_columns, console=console, transient=True, disable=not live) as bar:
         task = bar.add_task("", total=last_step, completed=step, epoch=1)
-        while step < last_step and not interrupted:
+        while step < last_step and not (interrupted and step > first_step):
             epochs_done, batches_done = divmod(step, len(train_batches))
             epoch, epoch_start = epochs_done + 1, time.perf_counter()
             losses, times = [], []
             for src, label in train_batches[batches_done : batches_done + last_step - step]:
-                if interrupted:
+                if interrupted and step > first_step:
                     break
                 start = time.perf_counter()
                 try:
                     loss = trainer.train_step(src, label)[0].item()
                 except NonFiniteLossError as error:
-                    journal.close()
-                    at = output / "checkpoint"
-                    kept = f"the last good checkpoint stays in {at}" if at.exists() else "there is no checkpoint yet"
-                    fail(f"{error}\n{kept}; try a learning rate below {lr:g}", 1)
+                    diverged(str(error))
                 ms = 1000 * (time.perf_counter() - start)
                 first_ms = first_ms or ms
                 step, batches_done = step + 1, batches_done + 1
@@ -411,6 +416,8 @@ def main(
                     save("checkpoint")
             else:
                 loss = evaluate(trainer, valid_columns)
+                if not math.isfinite(loss):
+                    diverged(f"the validation loss is {loss} after step {step}")
                 journal.add(step, epoch, "valid", loss)
                 console.print(
                     f"| end of epoch {epoch:3d} | time: {time.perf_counter() - epoch_start:5.2f}s "
@@ -442,11 +449,11 @@ def main(
     console.print(f"test loss in the trainer {test_loss:.6f}, of {onnx_path} in onnxruntime {onnx_loss:.6f}")
 
     full_batches = [batch for batch in train_batches if len(batch[0]) == BPTT] or train_batches
-    if engine is Engine.ontrain:
+    if ours:
         eager = EagerTrainer(TransformerModel(ntokens, EMSIZE, NHEAD, NHID, NLAYERS, dropout), ntokens, lr)
-        ours, theirs = alternate([trainer, eager], full_batches)
-        graph, memory = trainer.step_model(), {"step: arena and state": trainer.peak_memory()} | process_peak()
-        speed = f"step: ontrain {ours:.1f} ms, eager PyTorch {theirs:.1f} ms ({theirs / ours:.2f}x), alternating"
+        ms, eager_ms = alternate([trainer, eager], full_batches)
+        graph, memory = trainer.step_model(), trainer.peak_memory() | process_peak()
+        speed = f"step: ontrain {ms:.1f} ms, eager PyTorch {eager_ms:.1f} ms ({eager_ms / ms:.2f}x), alternating"
     else:
         graph, memory = onnx_ir.load(onnx_path), process_peak()
         speed = f"step: eager PyTorch {alternate([trainer], full_batches)[0]:.1f} ms,"
@@ -462,7 +469,7 @@ def main(
             "unigram perplexity": f"{unigram_ppl:.2f}",
             "test loss in onnxruntime": f"{onnx_loss:.6f} ({'agrees' if agree else 'DIFFERS'})",
             "speed": f"{speed} medians over {TIMED_PAIRS} batches",
-            "first step": f"{first_ms / 1000:.1f} s",
+            "first step": f"{first_ms / 1000:.1f} s, capture and plan included",
             "text": f"{corpus.note}; {len(corpus.train):,} words, vocabulary of {ntokens:,}",
             "model": f"{NLAYERS} layers, {NHEAD} heads, {EMSIZE} wide; {parameters:,} parameters",
             "run": f"{engine}, {epochs} epochs, {step} steps, dropout {dropout}, lr {lr}, seed {seed}",

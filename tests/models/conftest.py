@@ -19,11 +19,15 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
+        )
         self.block = nn.Sequential(
             nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
         )
-        self.down = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(2))
+        self.down = nn.Sequential(
+            nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(2)
+        )
         self.head = nn.Linear(16, 5)
 
     def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -76,16 +80,32 @@ def _t5():
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0
+        vocab_size=60,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
     )
-    return T5ForConditionalGeneration(config), ["input_ids", "labels"], [torch.randint(1, 60, (2, 9)), torch.randint(1, 60, (2, 7))]
+    return (
+        T5ForConditionalGeneration(config),
+        ["input_ids", "labels"],
+        [torch.randint(1, 60, (2, 9)), torch.randint(1, 60, (2, 7))],
+    )
 
 
 def _llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
     )
     ids = torch.randint(0, 60, (2, 13))
     return LlamaForCausalLM(config), ["input_ids", "labels"], [ids, ids.clone()]

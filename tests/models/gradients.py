@@ -66,8 +66,8 @@ def graph_gradients(
 
 
 def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], relative: float) -> None:
-    """Every gradient within `relative` of eager's, by norm. Where the true gradient is zero (a key's bias, a bias before
-    a normalisation) rounding noise is all there is: one rounding of the model's largest gradient is allowed."""
+    """Every gradient within `relative` of eager's, by norm. Where the true gradient is zero (a key's bias, a bias
+    before a normalisation) rounding noise is all there is: one rounding of the largest gradient is allowed."""
     assert found.keys() == wanted.keys()
     largest = max(float(g.norm()) for g in wanted.values())
     for name, grad in wanted.items():

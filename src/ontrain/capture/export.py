@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import inspect
 import warnings
@@ -18,7 +19,7 @@ from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
 from ontrain.errors import CaptureError, OntrainError
 
-__all__ = ["PREFIX", "export"]
+__all__ = ["PREFIX", "export", "quiet"]
 
 PREFIX = "module."
 """What the exported program has before the module's own names."""
@@ -51,12 +52,13 @@ def export(
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
     with ExitStack() as stack:
-        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _quiet()):
+        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _lengths(module)):
             stack.enter_context(guard)
         try:
-            program = torch.export.export(
-                flat, tuple(tensors), dynamic_shapes=shapes if tensors else None, strict=False
-            )
+            with quiet():
+                program = torch.export.export(
+                    flat, tuple(tensors), dynamic_shapes=shapes if tensors else None, strict=False
+                )
         except OntrainError:
             raise
         except Exception as error:
@@ -90,7 +92,7 @@ class _Flat(nn.Module):
             named[name], left = unflatten(spec, left[:count]), left[count:]
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
-        with _attributes(self.module, state=False):
+        with _attributes(self.module, state=False), _assigned_buffers(self.module):
             leaves, spec = flatten(self._call(named))
         check_plain(spec)
         self._returned(spec)
@@ -119,6 +121,25 @@ def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
                     continue
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(items)
+
+
+@contextmanager
+def _assigned_buffers(module: nn.Module) -> Iterator[None]:
+    """Make `self.buffer = new` a write to the buffer: torch.export records it for the outermost module only."""
+    before = [(one, name, buffer) for one in module.modules() for name, buffer in one._buffers.items()]
+    yield
+    for one, name, buffer in before:
+        new = one._buffers.get(name)
+        if new is buffer:
+            continue
+        if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
+            raise CaptureError(
+                f"forward gives buffer {name!r} of {type(one).__name__} another shape or dtype, or none",
+                reason="a graph's state keeps its shape and dtype from step to step",
+                way_out="register the buffer with its final shape and dtype before training",
+            )
+        one._buffers[name] = buffer
+        buffer.copy_(new.detach())
 
 
 def _items(value: Any) -> Any:
@@ -165,7 +186,30 @@ def _traceable_masks() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _lengths(module: nn.Module) -> Iterator[None]:
+    """Let `len(tensor)` vary in the files of the module's own classes: Python's `len` makes a number of any size."""
+
+    def length(value: Any) -> Any:
+        return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else builtins.len(value)
+
+    scopes = {id(scope): scope for one in module.modules() if (scope := _scope(one)) is not None and "len" not in scope}
+    for scope in scopes.values():
+        scope["len"] = length
+    try:
+        yield
+    finally:
+        for scope in scopes.values():
+            del scope["len"]
+
+
+def _scope(module: nn.Module) -> dict[str, Any] | None:
+    file = inspect.unwrap(type(module).forward)
+    scope: dict[str, Any] | None = getattr(file, "__globals__", None)
+    return None if scope is None or str(scope.get("__name__")).split(".")[0] == "torch" else scope
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
     """Drop what torch.export's own code warns of; errors are raised all the same."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from ontrain.capture.export import PREFIX, export
+from ontrain.capture.export import PREFIX, export, quiet
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
 from ontrain.capture.translate import Names, translate
 from ontrain.errors import CaptureError, OptionError
@@ -127,7 +127,8 @@ def capture(
     exported = time.perf_counter()
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
-    model, specialised = translate(program, names)
+    with quiet():
+        model, specialised = translate(program, names)
     translated = time.perf_counter()
     used = {str(value.name) for value in model.graph.inputs}
     return Captured(

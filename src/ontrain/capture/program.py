@@ -9,11 +9,12 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from ontrain.capture.aten.registry import find, is_view, operator_name, table
+from ontrain.capture.aliases import Aliases
+from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.source import source_line
 from ontrain.errors import CaptureError, nearest
 
-__all__ = ["canonical", "flat_graph", "is_ignored", "mutates", "prepare"]
+__all__ = ["flat_graph", "is_ignored", "prepare"]
 
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
@@ -35,7 +36,7 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
             kept.pop(target)
         program = program.run_decompositions(kept)
         graph = flat_graph(program.graph_module)
-    elif _writes_through_views(graph):
+    elif not Aliases(graph).followed:
         program = program.run_decompositions({})
         graph = flat_graph(program.graph_module)
         if _missing(graph):
@@ -52,18 +53,6 @@ def is_ignored(node: fx.Node) -> bool:
     if target in (operator.eq, operator.ge, operator.le, torch._check):
         return True
     return isinstance(target, torch._ops.OpOverload) and operator_name(target) in _SKIPPED
-
-
-def mutates(node: fx.Node) -> bool:
-    """Whether a node writes to its first argument."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def canonical(node: fx.Node) -> fx.Node:
-    """Return the node whose tensor this is: an in-place operator's result is its first argument."""
-    while node.op == "call_function" and mutates(node) and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return node
 
 
 def _keep_no_grad(module: fx.GraphModule) -> None:
@@ -153,31 +142,6 @@ def _call(flat: fx.Graph, node: fx.Node, kind: str, args: list[Any]) -> Any:
 def _higher(node: fx.Node) -> str:
     target = node.target
     return str(target._name) if isinstance(target, torch._ops.HigherOrderOperator) else ""
-
-
-def _writes_through_views(graph: fx.Graph) -> bool:
-    """Whether some in-place operator's effect is seen under another name, so that renaming its result is not enough."""
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    roots: dict[fx.Node, fx.Node] = {}
-    family: dict[fx.Node, list[fx.Node]] = {}
-    for node in graph.nodes:
-        same = node.op == "call_function" and (mutates(node) or is_view(node.target) or node.target is operator.getitem)
-        first = node.args[0] if node.args else None
-        roots[node] = roots[first] if same and isinstance(first, fx.Node) else node
-        family.setdefault(roots[node], []).append(node)
-    for node in graph.nodes:
-        if node.op != "call_function" or not mutates(node):
-            continue
-        target = node.args[0]
-        if not isinstance(target, fx.Node):
-            return True
-        if roots[target].op == "placeholder" and canonical(target) is not roots[target]:
-            return True
-        for other in family[roots[target]]:
-            later = any(order[user] > order[node] for user in other.users)
-            if later and canonical(other) is not canonical(target) and order[other] < order[node]:
-                return True
-    return False
 
 
 def _missing(graph: fx.Graph) -> list[fx.Node]:

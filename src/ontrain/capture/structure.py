@@ -105,6 +105,12 @@ def check_plain(spec: Spec, name: str = "output") -> None:
     Raises:
         CaptureError: names the leaf and its type.
     """
+    if isinstance(spec.value, torch.SymInt | torch.SymFloat):
+        raise CaptureError(
+            f"the module returns a size that varies at {name}",
+            reason="a graph returns tensors, and a number kept from the capture would be wrong for other sizes",
+            way_out="leave it out: the caller has the tensor whose size it is",
+        )
     if spec.kind == "plain" and not isinstance(spec.value, _PLAIN):
         cached = "Cache" in type(spec.value).__name__
         raise CaptureError(

@@ -13,9 +13,11 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ontrain.capture.aliases import Aliases, canonical, mutates
 from ontrain.capture.aten import find
+from ontrain.capture.aten.writing import write_back
 from ontrain.capture.context import AtenBuilder, dtype_of, to_array
-from ontrain.capture.program import canonical, is_ignored, mutates, prepare
+from ontrain.capture.program import is_ignored, prepare
 from ontrain.capture.source import module_of, source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.errors import CaptureError, GraphError
@@ -69,7 +71,7 @@ def translate(program: ExportedProgram, names: Names) -> tuple[ir.Model, list[st
 class _Walk:
     def __init__(self, program: ExportedProgram, graph: fx.Graph, names: Names) -> None:
         self.program, self.graph, self.names = program, graph, names
-        self.symbols = Symbols()
+        self.symbols, self.aliases = Symbols(), Aliases(graph)
         self.specialised: list[str] = []
         self.buffers: dict[fx.Node, str] = {}
         self.parameters: dict[fx.Node, str] = {}
@@ -155,13 +157,14 @@ class _Walk:
         if node.target is operator.getitem:
             op.environment[node] = self._read(node.args[0])[node.args[1]]
             return
-        handler = find(node.target)
-        assert handler is not None, node.target
-        op.node, start = node, len(op.nodes)
-        args = [self._argument(a) for a in node.args]
-        kwargs = {k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED}
+        start = len(op.nodes)
         try:
-            result = handler(op, *args, **kwargs)
+            result = self._result(node)
+            self._state_types(node, result, val)
+            if mutates(node):
+                self._write(node, result)
+            else:
+                op.environment[node] = result
         except (GraphError, AssertionError, TypeError, IndexError) as error:
             raise op.refuse(
                 f"the translation of {node.target} does not fit this call",
@@ -171,14 +174,27 @@ class _Walk:
         line, module = source_line(node), module_of(node, (self.names.prefix, self.names.own_prefix))
         for made in op.nodes[start:]:
             annotate(made, line, module)
-        self._state_types(node, result, val)
-        if mutates(node):
-            self._write(canonical(node), result)
-        else:
-            op.environment[node] = result
 
-    def _write(self, target: fx.Node, result: ir.Value) -> None:
-        self.op.environment[target] = result
+    def _result(self, node: fx.Node) -> Any:
+        handler = find(node.target)
+        assert handler is not None, node.target
+        self.op.node = node
+        args = [self._argument(a) for a in node.args]
+        return handler(self.op, *args, **{k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED})
+
+    def _write(self, node: fx.Node, result: ir.Value) -> None:
+        """Give the tensor written to its new value, then its root, then the views that are read later."""
+        environment, target = self.op.environment, canonical(node)
+        environment[target] = result
+        for view in self.aliases.path(target):
+            base = canonical(view.args[0])  # type: ignore[arg-type]
+            self.op.node = view
+            arguments = [self._argument(a) for a in view.args[1:]]
+            environment[base] = write_back(self.op, environment[base], environment[view], *arguments)
+            target = base
+        for view in self.aliases.stale(node):
+            environment[view] = self._result(view)
+        self.op.node = node
         if target in self.parameters:
             raise self.op.refuse(
                 f"forward writes to parameter {self.parameters[target]!r}",

@@ -12,7 +12,7 @@ from ontrain.functions import (
     pooling,
 )
 from ontrain.functions.registry import Composite, attributes_of, composite, composites, inline, inline_all, lookup
-from ontrain.functions.specification import inline_specified
+from ontrain.functions.specification import inline_specified, specified_body
 
 __all__ = [
     "Composite",
@@ -32,4 +32,5 @@ __all__ = [
     "normalization",
     "optimizer",
     "pooling",
+    "specified_body",
 ]

@@ -10,12 +10,12 @@ import onnx_ir as ir
 
 from ontrain.graph import OPSET, Builder, schema_of
 
-__all__ = ["inline_specified"]
+__all__ = ["inline_specified", "specified_body"]
 
 
 def inline_specified(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
     """Emit the specification's body of a standard operator in its place; None if it has none."""
-    function = _body(node)
+    function = specified_body(node)
     if function is None or not function.node or any(a.HasField("g") for n in function.node for a in n.attribute):
         return None  # no body for these inputs, or one with control flow
     values: dict[str, ir.Value | None] = dict(zip(function.input, inputs, strict=False))
@@ -34,7 +34,8 @@ def inline_specified(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | Non
     return [values.get(name) for name in function.output][: len(node.outputs)]
 
 
-def _body(node: ir.Node) -> onnx.FunctionProto | None:
+def specified_body(node: ir.Node) -> onnx.FunctionProto | None:
+    """Return the body that the specification gives an operator for these inputs, or None."""
     schema: Any = schema_of(node.op_type, node.domain)  # onnx's stubs know only half of a schema's methods
     if schema is None:
         return None

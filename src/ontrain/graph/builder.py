@@ -34,7 +34,7 @@ def static_dims(value: ir.Value) -> tuple[int, ...]:
     """Return the shape of a value all of whose dimensions are numbers."""
     shape = dims(value)
     assert all(isinstance(d, int) for d in shape), f"{value.name} has symbolic dimensions {shape}"
-    return tuple(int(d) for d in shape)
+    return tuple(d for d in shape if isinstance(d, int))
 
 
 class Builder:
@@ -106,7 +106,9 @@ class Builder:
         key = (array.dtype.str, array.shape, content)
         if key not in self._constants:
             tensor = ir.tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
-            made = ir.Value(name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+            made = ir.Value(
+                name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+            )
             self.graph.register_initializer(made)
             self._constants[key] = made
         return self._constants[key]
@@ -130,7 +132,7 @@ class Builder:
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
         """Let values be combined by `+ - * /` and unary minus, each making a node here."""
-        before = ir.set_value_magic_handler(self)  # type: ignore[arg-type]
+        before = ir.set_value_magic_handler(self)
         try:
             yield
         finally:
@@ -180,5 +182,6 @@ class Builder:
                 return operand.dtype
         if wanted.startswith("tensor("):
             return ir.DataType[wanted[7:-1].upper()] if wanted != "tensor(bool)" else ir.DataType.BOOL
-        kinds = {bool: ir.DataType.BOOL, float: None}
-        return kinds.get(type(operands[index]), ir.DataType.INT64)
+        if isinstance(operands[index], float):
+            return None
+        return ir.DataType.BOOL if isinstance(operands[index], bool) else ir.DataType.INT64

@@ -82,7 +82,7 @@ def _as_output(op: Builder, graph: ir.Graph, value: ir.Value | None, old: ir.Val
     assert value is not None
     if value.producer() is None or any(value is done for done in graph.outputs):
         node = ir.Node("", "Identity", [value], num_outputs=1)
-        node.outputs[0].dtype, node.outputs[0].shape = value.dtype, value.shape
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
         node.outputs[0].name = op.fresh(f"{old.name}_copy" if value.name == old.name else old.name or "output")
         graph.append(node)
         value = node.outputs[0]

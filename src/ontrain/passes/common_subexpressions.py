@@ -51,4 +51,4 @@ def _plain(value: object) -> Hashable:
     if isinstance(value, ir.TensorProtocol):
         array = np.asarray(value.numpy())
         return (array.dtype.str, array.shape, array.tobytes())
-    return tuple(value) if isinstance(value, list) else value  # type: ignore[return-value]
+    return tuple(value) if isinstance(value, list) else value

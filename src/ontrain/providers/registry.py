@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ontrain.errors import OptionError, nearest
@@ -35,8 +36,12 @@ _BUILT_IN: dict[str, Callable[[str], ExecutionProvider]] = {
 def _factories() -> dict[str, Callable[[str], Any]]:
     found: dict[str, Callable[[str], Any]] = dict(_BUILT_IN)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found.setdefault(entry.name, lambda device, entry=entry: entry.load()(device))
+        found.setdefault(entry.name, functools.partial(_load, entry))
     return found
+
+
+def _load(entry: EntryPoint, device: str) -> Any:
+    return entry.load()(device)
 
 
 def available_providers() -> list[str]:

@@ -103,6 +103,9 @@ class _Section:
     def __repr__(self) -> str:
         return repr(self.__dict__)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no option {name!r}; near: {nearest(name, self.__dict__)}")
+
 
 class ORTTrainerOptions(_Section):
     """Options of `ORTTrainer`, read as attributes: `options.batch.gradient_accumulation_steps`.

@@ -13,7 +13,7 @@ from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Size
 from ontrain.capture.symbols import Sym
 
-__all__: list[str] = []
+__all__ = ["select_scatter", "slice_written"]
 
 _INT64 = ir.DataType.INT64
 _REDUCTIONS = {None: None, "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
@@ -183,10 +183,15 @@ def index_fill(op: AtenBuilder, x: Any, dim: int, index: Any, value: Any) -> Any
 def slice_scatter(
     op: AtenBuilder, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """What lies before the slice, the source, and what lies after it."""
+    return slice_written(op, x, source, op.input_shape(1), dim, start, step)
+
+
+def slice_written(
+    op: AtenBuilder, x: Any, source: Any, source_shape: list[Size], dim: int, start: Any, step: int
+) -> Any:
+    """Return the current node's first argument with a slice replaced: what lies before, the source, what follows."""
     shape = op.input_shape(0)
     dim %= len(shape)
-    source_shape = op.input_shape(1)
     source = op.cast(source, op.dtype)
     if source_shape[dim] == shape[dim]:
         return source
@@ -224,6 +229,7 @@ def _strided_scatter(
 
 @aten("select_scatter")
 def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -> Any:
+    """Return x with one place along an axis replaced."""
     shape = op.input_shape(0)
     dim %= len(shape)
     size = shape[dim]

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
-from ontrain.functions import inline_all, lookup
-from ontrain.graph import OPSET, role_of, schema_of, source_of, updates_of
+from ontrain.functions import inline_all, lookup, specified_body
+from ontrain.graph import OPSET, role_of, source_of, updates_of
 from ontrain.providers.base import OperatorTime, StateSpec
 from ontrain.providers.reference.corrections import CORRECTIONS
 
@@ -104,8 +104,7 @@ class ReferenceExecutionProvider:
 
     def supports(self, node: ir.Node) -> str | None:
         """None if onnx's evaluator implements the operator or it is a composite with a body."""
-        schema = schema_of(node.op_type, node.domain)
-        if lookup(node) is not None or schema is not None and schema.has_context_dependent_function:
+        if lookup(node) is not None or specified_body(node) is not None:
             return None
         try:
             load_op(node.domain, node.op_type, OPSET)

@@ -99,4 +99,4 @@ class Buf:
         assert byte_offset % size == 0
         tensor = torch.empty(0, dtype=self.dtype, device=device)
         start = byte_offset // size + self.meta.storage_offset()
-        return tensor.set_(memory, int(start), self.meta.shape, self.meta.stride())  # type: ignore[call-overload, no-any-return]
+        return tensor.set_(memory, int(start), self.meta.shape, self.meta.stride())

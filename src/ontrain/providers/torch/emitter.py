@@ -142,6 +142,14 @@ class Emitter:
         """Return a view of a buffer; `fn` must be a view operation of torch."""
         return Buf(buf.storage, fn(buf.meta))
 
+    def narrow(self, buf: Buf, axis: int, start: int, length: int) -> Buf:
+        """Return `length` places of an axis from `start` on, as a view."""
+        return self.view(buf, lambda t: t.narrow(axis, start, length))
+
+    def permute(self, buf: Buf, axes: Sequence[int]) -> Buf:
+        """Return the axes in another order, as a view."""
+        return self.view(buf, lambda t: t.permute(tuple(axes)))
+
     def reshape(self, buf: Buf, shape: Sequence[int]) -> Buf:
         """Return the buffer in another shape, copying only if strides forbid a view."""
         try:
@@ -172,8 +180,8 @@ class Emitter:
 
 def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
     base = torch.empty(0, dtype=tensor.dtype, device="meta")
-    storage = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device="meta")
-    return base.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+    storage = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
+    return base.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _bufs_in(tree: Any) -> Iterable[Buf]:

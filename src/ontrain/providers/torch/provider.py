@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import OptionError, ProviderError
-from ontrain.functions import inline, inline_specified, lookup
+from ontrain.functions import inline, inline_specified, lookup, specified_body
 from ontrain.graph import Builder, describe, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.providers.base import StateSpec
 from ontrain.providers.torch.buffers import Buf, torch_dtype
@@ -47,7 +47,7 @@ class TorchExecutionProvider:
 
     def supports(self, node: ir.Node) -> str | None:
         """None if a lowering exists for the operator, or it has a body of operators."""
-        if find_lowering(node) is not None or lookup(node) is not None:
+        if find_lowering(node) is not None or lookup(node) is not None or specified_body(node):
             return None
         return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
 
@@ -165,7 +165,6 @@ def _pass_pins_back(e: Emitter, graph: ir.Graph) -> None:
         if node.op_type == "Transpose":
             perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else ()
             back = sorted(range(len(pin.shape)), key=lambda i: perm[i]) if perm else list(range(len(pin.shape)))[::-1]
-            e.pin(source, e.view(pin, lambda t, b=tuple(back): t.permute(b)))
+            e.pin(source, e.permute(pin, back))
         elif pin.meta.is_contiguous():
-            shape = static_dims(source)
-            e.pin(source, e.view(pin, lambda t, s=shape: t.view(s)))
+            e.pin(source, e.reshape(pin, static_dims(source)))

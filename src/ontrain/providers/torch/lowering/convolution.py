@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -42,7 +42,7 @@ def _padded(e: Emitter, x: Buf, pads: list[tuple[int, int]], value: float = 0.0)
     e.run(torch.Tensor.fill_, out, value, writes=[out])
     inner = out
     for i, (before, _) in enumerate(pads):
-        inner = e.view(inner, lambda t, i=i, b=before: t.narrow(2 + i, b, x.shape[2 + i]))
+        inner = e.narrow(inner, 2 + i, before, x.shape[2 + i])
     e.run(torch.Tensor.copy_, inner, x, writes=[inner])
     return out, [0] * len(pads)
 
@@ -123,7 +123,12 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
     strides, dilations, pads = _geometry(a, x, kernel)
     ceil = bool(a.get("ceil_mode", 0))
     outs: list[Buf | None] = [e.out(v) for v in node.outputs]
-    fn = {1: _max_pool1d, 2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices}[len(kernel)]
+    pools: dict[int, Callable[..., Any]] = {
+        1: _max_pool1d,
+        2: aten.max_pool2d_with_indices,
+        3: aten.max_pool3d_with_indices,
+    }
+    fn = pools[len(kernel)]
     even = [max(pair) for pair in pads]
     uneven = any(before != after for before, after in pads)
 

@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 aten = torch.ops.aten
 
-_SAME_NAME = {
+_SAME_NAME: dict[str, Callable[..., Any]] = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
     "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
     "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "Log": torch.log, "Neg": torch.neg,

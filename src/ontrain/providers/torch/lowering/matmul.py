@@ -42,7 +42,7 @@ def matmul(e: Emitter, node: ir.Node) -> None:
         flat = e.reshape(x, (-1, x.shape[-1]))
         e.call(torch.mm, flat, y, out=e.view(out, lambda t: t.view(flat.shape[0], columns)))
         return
-    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    lead = static_dims(node.outputs[0])[: max(len(x.shape), len(y.shape)) - 2]
     batch = int(torch.Size(lead).numel())
     e.call(torch.bmm, batched(e, x, lead), batched(e, y, lead), out=e.view(out, lambda t: t.view(batch, rows, columns)))
 

@@ -55,7 +55,7 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
     eps, momentum = a.get("epsilon", 1e-5), a.get("momentum", 0.9)
     y = e.out(node.outputs[0])
     if not a.get("training_mode", 0):
-        e.compute(lambda *t: torch.batch_norm(*t, False, 0.0, eps, False), x, scale, bias, mean, var, outs=[y])
+        e.compute(torch.batch_norm, x, scale, bias, mean, var, False, 0.0, eps, False, outs=[y])
         return
     new_mean, new_var = (e.out(v) for v in node.outputs[1:3])
     batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)

@@ -72,9 +72,9 @@ def update(e: Emitter, node: ir.Node) -> None:
     slices = _slices(updates) if node.op_type != "Lamb" else updates
     columns = [[u.param for u in slices], [u.grad for u in slices]]
     columns += [[u.moments[i] for u in slices] for i in range(len(slices[0].moments))]
-    kernel: Callable[..., None] = {"SGD": _sgd, "Adam": _adam, "AdamW": _adamw, "Lamb": _lamb}[node.op_type]
+    kernels: dict[str, Callable[..., None]] = {"SGD": _sgd, "Adam": _adam, "AdamW": _adamw, "Lamb": _lamb}
     written = [*columns[0], *(b for column in columns[2:] for b in column)]
-    e.run(kernel, *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
+    e.run(kernels[node.op_type], *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
 
 
 def _own_gradient(e: Emitter, node: ir.Node) -> Buf:
@@ -116,7 +116,7 @@ def _span(run: list[_Update]) -> _Update:
         start = first.meta.storage_offset()
         length = last.meta.storage_offset() + last.meta.numel() - start
         meta = torch.empty(0, dtype=first.dtype, device="meta")
-        return Buf(first.storage, meta.set_(first.meta.untyped_storage(), start, (length,), (1,)))  # type: ignore[call-overload]
+        return Buf(first.storage, meta.set_(first.meta.untyped_storage(), start, (length,), (1,)))
 
     spans = [spanning(x, y) for x, y in zip(_parts(run[0]), _parts(run[-1]), strict=True)]
     return _Update(spans[0], spans[1], tuple(spans[2:]))
@@ -125,7 +125,7 @@ def _span(run: list[_Update]) -> _Update:
 def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
            scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
     if a["mode"] == 0 and a["bias_correction"] and params[0].dtype == lr.dtype:
-        _fused(torch._fused_adamw_, params, grads, ms, vs, lr, step, scale, a)  # type: ignore[attr-defined]
+        _fused(torch._fused_adamw_, params, grads, ms, vs, lr, step, scale, a)
         return
     alpha_power, beta_power = _corrections(step, a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
@@ -142,7 +142,7 @@ def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: tor
 def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
           scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
     if a["bias_correction"] and params[0].dtype == lr.dtype:
-        _fused(torch._fused_adam_, params, grads, ms, vs, lr, step, scale, a)  # type: ignore[attr-defined]
+        _fused(torch._fused_adam_, params, grads, ms, vs, lr, step, scale, a)
         return
     alpha_power, beta_power = _corrections(step, a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
@@ -210,4 +210,5 @@ def global_norm(e: Emitter, node: ir.Node) -> None:
 
 def _norm(tensors: Tensors) -> torch.Tensor:
     norms = [torch.linalg.vector_norm(t, dtype=torch.float32 if t.dtype.itemsize < 4 else None) for t in tensors]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    total: torch.Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    return total

@@ -38,7 +38,7 @@ def identity(e: Emitter, node: ir.Node) -> None:
 def transpose(e: Emitter, node: ir.Node) -> None:
     x = e.raw(node.inputs[0])
     perm = attributes(node).get("perm") or list(range(len(x.shape)))[::-1]
-    e.bind(node.outputs[0], e.view(x, lambda t: t.permute(tuple(perm))))
+    e.bind(node.outputs[0], e.permute(x, perm))
 
 
 @lowers("Expand")
@@ -74,7 +74,7 @@ def split(e: Emitter, node: ir.Node) -> None:
     start = 0
     for value in node.outputs:
         size = static_dims(value)[axis]
-        e.bind(value, e.view(x, lambda t, s=start, n=size: t.narrow(axis, s, n)))
+        e.bind(value, e.narrow(x, axis, start, size))
         start += size
 
 
@@ -114,7 +114,7 @@ def pad(e: Emitter, node: ir.Node) -> None:
     e.run(torch.Tensor.fill_, out, fill_value, writes=[out])
     inner = out
     for axis in range(rank):
-        inner = e.view(inner, lambda t, a=axis: t.narrow(a, before[a], x.shape[a]))
+        inner = e.narrow(inner, axis, before[axis], x.shape[axis])
     e.run(torch.Tensor.copy_, inner, x, writes=[inner])
 
 

@@ -1,0 +1,77 @@
+"""Who shares memory with whom in a program, so that a write is seen under every name of what it writes to."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from ontrain.capture.aten.registry import is_view
+from ontrain.capture.aten.writing import is_followed
+
+__all__ = ["Aliases", "canonical", "mutates"]
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether a node writes to its first argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def canonical(node: fx.Node) -> fx.Node:
+    """Return the node whose tensor this is: an in-place operator's result is its first argument."""
+    while node.op == "call_function" and mutates(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+class Aliases:
+    """The families of tensors that may share memory: a root, its views, views of these.
+
+    Attributes:
+        followed: whether every write can be carried from the view it goes through to its root, and from there to the
+            views that are read later. Where not, torch has to make the program functional.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._order = {node: i for i, node in enumerate(graph.nodes)}
+        self._root: dict[fx.Node, fx.Node] = {}
+        self._family: dict[fx.Node, list[fx.Node]] = {}
+        for node in graph.nodes:
+            shares = node.op == "call_function" and (
+                mutates(node) or is_view(node.target) or node.target is operator.getitem
+            )
+            first = node.args[0] if node.args else None
+            self._root[node] = self._root[first] if shares and isinstance(first, fx.Node) else node
+            self._family.setdefault(self._root[node], []).append(node)
+        self.followed = all(self._is_followed(node) for node in graph.nodes if mutates(node))
+
+    def path(self, target: fx.Node) -> list[fx.Node]:
+        """Return the views from a tensor that is written to up to its root, which is left out."""
+        found = []
+        node = canonical(target)
+        while node is not self._root[target]:
+            found.append(node)
+            assert isinstance(node.args[0], fx.Node)
+            node = canonical(node.args[0])
+        return found
+
+    def stale(self, write: fx.Node) -> list[fx.Node]:
+        """Return the views made before a write and read after it, and the views these are made from, in order.
+
+        The tensor written to is none of them.
+        """
+        target = canonical(write.args[0])  # type: ignore[arg-type]
+        at = self._order[write]
+        wanted: set[fx.Node] = set()
+        for node in self._family[self._root[target]]:
+            if self._order[node] < at and any(self._order[user] > at for user in node.users):
+                own = canonical(node)
+                wanted.update(view for view in self.path(own) if view is not target)
+        return sorted(wanted, key=self._order.__getitem__)
+
+    def _is_followed(self, write: fx.Node) -> bool:
+        target = write.args[0]
+        if not isinstance(target, fx.Node):
+            return False
+        return all(is_followed(node.target) for node in (*self.path(target), *self.stale(write)))

@@ -1,0 +1,67 @@
+"""Writes through a view: what the viewed tensor becomes when the view gets a new value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ontrain.capture.aten.indexing import select_scatter, slice_written
+from ontrain.capture.context import AtenBuilder
+
+__all__ = ["is_followed", "write_back"]
+
+
+def _select(op: AtenBuilder, x: Any, new: Any, dim: int, index: Any) -> Any:
+    return select_scatter(op, x, new, dim, index)
+
+
+def _slice(
+    op: AtenBuilder, x: Any, new: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    return slice_written(op, x, new, op.shape, dim, start, step)
+
+
+def _reshape(op: AtenBuilder, x: Any, new: Any, *_: Any) -> Any:
+    return op.reshape(new, op.input_shape(0), op.shape)
+
+
+def _transpose(op: AtenBuilder, x: Any, new: Any, a: int = -1, b: int = -2) -> Any:
+    perm = list(range(len(op.shape)))
+    perm[a], perm[b] = perm[b], perm[a]
+    return op.Transpose(new, perm=perm)
+
+
+def _permute(op: AtenBuilder, x: Any, new: Any, dims: Any) -> Any:
+    perm = [d % len(dims) for d in dims]
+    return op.Transpose(new, perm=[perm.index(axis) for axis in range(len(perm))])
+
+
+_aten = torch.ops.aten
+_WRITES: dict[Any, Callable[..., Any]] = {
+    _aten.select.int: _select,
+    _aten.slice.Tensor: _slice,
+    _aten.view.default: _reshape,
+    _aten.unsqueeze.default: _reshape,
+    _aten.squeeze.dim: _reshape,
+    _aten.squeeze.default: _reshape,
+    _aten.transpose.int: _transpose,
+    _aten.t.default: _transpose,
+    _aten.permute.default: _permute,
+    _aten.alias.default: lambda op, x, new: new,
+}
+
+
+def is_followed(target: Any) -> bool:
+    """Whether a write through this view operator has a translation. One that may copy has none."""
+    return target in _WRITES
+
+
+def write_back(op: AtenBuilder, x: Any, new: Any, *arguments: Any) -> Any:
+    """Return x with `new` in the part of it that the current node, a view of it, shows.
+
+    Args:
+        arguments: those of the view operator after x.
+    """
+    return _WRITES[op.node.target](op, x, new, *arguments)
