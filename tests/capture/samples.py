@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 _g = torch.Generator().manual_seed(1)
 
@@ -21,7 +21,7 @@ def ints(high, *shape):
 
 
 A, B, M = f(3, 4), f(3, 4), f(3, 4) > 0
-I, J = ints(9, 3, 4) - 4, ints(4, 3, 4) + 1
+N, J = ints(9, 3, 4) - 4, ints(4, 3, 4) + 1
 X, IMG, SEQ = f(2, 3, 4), f(2, 4, 8, 6), f(2, 4, 9)
 C, LABELS = f(6, 5), torch.tensor([0, 4, -100, 2, 1, -100])
 W5, PROBS = positive(5), torch.softmax(f(6, 5), 1)
@@ -44,7 +44,7 @@ activation = {
     "prelu": (F.prelu, IMG, positive(4)),
     "threshold": (lambda x: F.threshold(x, 0.1, -3.0), A),
     "softmax": (lambda x: F.softmax(x, -1), X),
-    "softmax_of_ints": (lambda x: F.softmax(x, 1, dtype=torch.float32), I),
+    "softmax_of_ints": (lambda x: F.softmax(x, 1, dtype=torch.float32), N),
     "log_softmax": (lambda x: F.log_softmax(x, 1), X),
     "dropout_in_evaluation": (lambda x: F.dropout(x, 0.5, training=False), A),
     "in_place": (lambda x: F.relu_(x * 2).add_(1).mul_(x), A),
@@ -53,18 +53,18 @@ activation = {
 arithmetic = {
     "add": (lambda a, b: a + b, A, B),
     "add_alpha": (lambda a, b: torch.add(a, b, alpha=3), A, B),
-    "sub_int_from_float": (lambda a, b: torch.sub(a, b, alpha=2), A, I),
+    "sub_int_from_float": (lambda a, b: torch.sub(a, b, alpha=2), A, N),
     "rsub": (lambda a: 3 - a, A),
-    "int_plus_float_number": (lambda a: a + 1.5, I),
-    "int_times_bool": (lambda a, m: a * m, I, M),
+    "int_plus_float_number": (lambda a: a + 1.5, N),
+    "int_times_bool": (lambda a, m: a * m, N, M),
     "bool_plus_bool": (lambda m: m + ~m, M),
     "bool_times_number": (lambda m: m * 2, M),
-    "half_of_int": (lambda a: a / 2, I),
-    "floor_of_negative_ints": (lambda a, b: a // b, I, J),
+    "half_of_int": (lambda a: a / 2, N),
+    "floor_of_negative_ints": (lambda a, b: a // b, N, J),
     "floor_of_floats": (lambda a, b: torch.div(a, b, rounding_mode="floor"), A, B),
-    "truncated_ints": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), I, J),
+    "truncated_ints": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), N, J),
     "truncated_floats": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), A, B),
-    "remainder_of_ints": (lambda a, b: a % b, I, J),
+    "remainder_of_ints": (lambda a, b: a % b, N, J),
     "remainder_of_floats": (lambda a, b: a % b, A, B),
     "fmod": (torch.fmod, A, B),
     "square": (lambda a: a**2, A),
@@ -80,14 +80,14 @@ arithmetic = {
     "minimum": (torch.minimum, A, B),
     "max_other": (torch.max, A, B),
     "clamp": (lambda a: a.clamp(-0.5, 0.5), A),
-    "clamp_ints": (lambda a: a.clamp(min=-1), I),
+    "clamp_ints": (lambda a: a.clamp(min=-1), N),
     "clamp_min": (lambda a: torch.clamp_min(a, 0.1), A),
     "clamp_by_tensors": (lambda a, b: torch.clamp(a, max=b), A, B),
-    "compare_int_with_float": (lambda a: a > 0.5, I),
-    "compare_ints": (lambda a, b: (a <= b) | (a == b) & (a != 2) ^ (a < b), I, J),
+    "compare_int_with_float": (lambda a: a > 0.5, N),
+    "compare_ints": (lambda a, b: (a <= b) | (a == b) & (a != 2) ^ (a < b), N, J),
     "compare_bools": (lambda m: m >= False, M),
-    "logical": (lambda a, m: torch.logical_and(a, m) | torch.logical_not(m), I, M),
-    "bitwise_ints": (lambda a, b: (a & b) | (a ^ b), I, J),
+    "logical": (lambda a, m: torch.logical_and(a, m) | torch.logical_not(m), N, M),
+    "bitwise_ints": (lambda a, b: (a & b) | (a ^ b), N, J),
     "not_finite": (lambda a: torch.isnan(a) | torch.isinf(a / 0) | torch.isfinite(a), A),
     "nan_to_num": (torch.nan_to_num, torch.tensor([float("nan"), float("inf"), -1.0])),
     "where": (torch.where, M, A, B),
@@ -101,7 +101,7 @@ arithmetic = {
 reduction = {
     "sum": (torch.sum, A),
     "sum_of_bools": (lambda m: m.sum(-1), M),
-    "sum_to_float": (lambda a: a.sum((0, 1), dtype=torch.float32), I),
+    "sum_to_float": (lambda a: a.sum((0, 1), dtype=torch.float32), N),
     "mean": (lambda a: a.mean((0, 2), keepdim=True), X),
     "amax": (lambda a: a.amax(1), X),
     "max": (torch.max, A),
@@ -124,8 +124,8 @@ reduction = {
     "vector_norm": (torch.linalg.vector_norm, X),
     "vector_norm_inf": (lambda a: torch.linalg.vector_norm(a, float("inf")), X),
     "normalize": (lambda a: F.normalize(a, dim=-1), X),
-    "count_nonzero": (lambda a: torch.count_nonzero(a, 1), I),
-    "diff": (lambda a: torch.diff(a, dim=1, prepend=a[:, :1] - 1), I),
+    "count_nonzero": (lambda a: torch.count_nonzero(a, 1), N),
+    "diff": (lambda a: torch.diff(a, dim=1, prepend=a[:, :1] - 1), N),
 }
 
 view = {
@@ -148,7 +148,7 @@ view = {
     "chunk": (lambda x: x.chunk(3, -1), X),
     "unbind": (lambda x: x.unbind(1), X),
     "cat": (lambda x, y: torch.cat([x, y, torch.empty(0)], -1), A, B),
-    "cat_promotes": (lambda x, y: torch.cat([x, y]), A, I),
+    "cat_promotes": (lambda x, y: torch.cat([x, y]), A, N),
     "stack": (lambda x, y: torch.stack([x, y], -1), A, B),
     "narrow": (lambda x: x.narrow(1, 1, 2), X),
     "repeat": (lambda x: x.repeat(2, 1, 3), A),
@@ -162,7 +162,7 @@ view = {
     "pad_replicate": (lambda x: F.pad(x, (1, 2), mode="replicate"), SEQ),
     "pad_circular": (lambda x: F.pad(x, (1, 2), mode="circular"), SEQ),
     "to": (lambda x: x.to(torch.float64).long().to(x), A),
-    "type_as": (lambda x, y: x.type_as(y), I, A),
+    "type_as": (lambda x, y: x.type_as(y), N, A),
     "detach": (lambda x: x.detach() * x.clone(), A),
     "unfold": (lambda x: x.unfold(1, 3, 2), SEQ),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), IMG),
@@ -183,7 +183,7 @@ creation = {
     "tril_of_bools": (lambda x: torch.ones(4, 4, dtype=torch.bool).tril(), A),
     "linspace": (lambda x: x + torch.linspace(0, 1, 4), A),
     "scalar_tensor": (lambda x: x * torch.tensor(2.5), A),
-    "one_hot": (lambda i: F.one_hot(i.abs(), 5), I),
+    "one_hot": (lambda i: F.one_hot(i.abs(), 5), N),
     "assign_slice": (lambda x: _assigned(x), A),
     "fill_select": (lambda x: _filled(x), A),
 }

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from ontrain.capture import REQUIRES_GRAD, capture, validate
 from ontrain.graph import Role, role_of, source_of, updates_of
@@ -152,7 +153,7 @@ def test_a_detached_value_and_a_no_grad_block_let_no_gradient_through():
                 target = self.a(x)
             y = self.c(x).clone()
             if assigned:
-                y[:, 0] = target[:, 0]  # makes torch functionalise the program, which drops the block
+                y.reshape(-1)[:3] = target[0]  # makes torch functionalise the program, which drops the block
             return y + self.b(x).detach() + target
 
     for assigned in (False, True):
@@ -177,19 +178,93 @@ def test_in_place_operators_on_fresh_values_need_no_decomposition(monkeypatch):
     validate(captured, module, (x, y))
 
 
-def test_writes_through_views_are_seen_under_all_names():
-    class Shifts(nn.Module):
+def _shifted(x):
+    y = torch.zeros_like(x)
+    y[..., 1:] = x[..., :-1].clone()
+    y[..., 0] = 7
+    return y
+
+
+def _seen_through_an_older_view(x):
+    y = x.clone()
+    view = y[:, 1:]
+    inner, turned = view[:, ::2], y.t()
+    y *= 2
+    view.transpose(0, 1)[0] = 5
+    inner.add_(1)
+    return y, view.sum(), inner, turned, y.view(-1)[1]
+
+
+def _through_a_joined_shape(x):
+    y = x.clone()
+    flat, column = y.view(-1), y.unsqueeze(1).permute(2, 0, 1)[1]
+    flat[1:3].mul_(3)
+    column[0].zero_()
+    flat[-1] += 1
+    return y, flat, column
+
+
+@pytest.mark.parametrize("function", [_shifted, _seen_through_an_older_view, _through_a_joined_shape])
+def test_writes_through_views_are_seen_under_all_names_without_decomposition(function, monkeypatch):
+    class Writes(nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+    captured = capture(Writes(), (torch.randn(2, 3),), dynamic=[{0: "rows"}])
+    x = torch.randn(3, 3)
+    torch.testing.assert_close(run_captured(captured, (x,))[0], function(x))
+
+
+def test_writes_through_what_may_be_a_copy_are_left_to_torch():
+    class Writes(nn.Module):
         def forward(self, x):
             y = x.clone()
-            view = y[:, 1:]
-            view *= 2
-            y[:, 0] = 7
-            return y, view.sum(), y.view(-1)[0]
+            y.reshape(-1)[1:3] = 0
+            y.t().contiguous()[0] = 9
+            return y
 
     x = torch.randn(2, 3)
-    captured = capture(Shifts(), (x,))
-    for ours, theirs in zip(run_captured(captured, (x,))[0], Shifts()(x), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(run_captured(capture(Writes(), (x,)), (x,))[0], Writes()(x))
+
+
+def test_a_buffer_written_through_a_view_is_an_update():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("queue", torch.zeros(4, 2))
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.queue[1:3] = x
+            return x @ self.queue.t()
+
+    module, x = Remembers(), torch.randn(2, 2)
+    found, updates = run_captured(capture(module, (x,)), (x,))
+    torch.testing.assert_close(found, module(x))
+    torch.testing.assert_close(updates["queue"], module.queue)
+
+
+def test_what_has_no_translation_is_decomposed_and_nothing_else():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn, self.attending = nn.BatchNorm1d(8), Attending()
+            self.drop = nn.Dropout(0.3)
+
+        def forward(self, x):
+            x = self.attending(F.hardshrink(x, 0.1))
+            with torch.no_grad():
+                fixed = self.attending(x)
+            x = self.drop(self.bn(x.transpose(1, 2)))
+            return F.cross_entropy(x, x.argmax(1)), F.layer_norm(x, x.shape[-1:]) + fixed.transpose(1, 2)
+
+    module, x = Mixed(), torch.randn(2, 3, 8)
+    captured = capture(module, (x,))
+    found = operators(captured)
+    assert found["Attention"] == 2 and found["BatchNormalization"] == 1 and found["Dropout"] == 1
+    assert found["SoftmaxCrossEntropyLoss"] == 1 and found["LayerNormalization"] == 1 and found["Detach"] == 1
+    validate(captured, module, (x,))
 
 
 def test_a_buffer_changed_in_forward_is_an_update():

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent))
 
-from gradients import LossOf  # noqa: E402
+
+from tests.models.gradients import LossOf
 
 
 class ConvNet(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gradients import assert_close, eager_gradients, graph_gradients
+from tests.models.gradients import assert_close, eager_gradients, graph_gradients
 
 
 def _as_double(batch):
@@ -38,7 +38,7 @@ def test_the_reference_provider_gives_the_same_gradients(model_and_batch):
 
 
 def test_frozen_parameters_get_no_gradient_and_no_node():
-    from conftest import MODELS
+    from tests.models.conftest import MODELS
 
     torch.manual_seed(0)
     module, batch = MODELS["identical layers"]()

@@ -140,7 +140,7 @@ def test_the_page_is_well_formed_and_holds_every_node(tmp_path: Path) -> None:
 
 def test_the_page_asks_for_nothing_outside_itself(tmp_path: Path) -> None:
     text = report(tmp_path)
-    assert not re.search(r"(https?:)?//[a-z]", re.sub(r"\s// .*|/\*.*?\*/", "", text))
+    assert "//" not in text
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|sendBeacon|WebSocket", text)
     assert not {name for name, _ in Page(text).attributes} & {"src", "href", "action", "data", "srcset", "poster"}
 

@@ -92,6 +92,8 @@ def capture(
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
+    A run of the graph changes buffers as forward does, by giving their next values, but never an input in place.
+
     Args:
         module: any module that torch.export can trace. In training mode dropout drops and batch normalisation
             uses the batch's statistics and updates its own.

@@ -196,11 +196,7 @@ class _Walk:
             environment[view] = self._result(view)
         self.op.node = node
         if target in self.parameters:
-            raise self.op.refuse(
-                f"forward writes to parameter {self.parameters[target]!r}",
-                "parameters change in the optimizer only",
-                "register it as a buffer, or change it outside of forward",
-            )
+            raise _written(self.parameters[target], source_line(node))
 
     def _read(self, node: Any) -> Any:
         return self.op.environment[canonical(node)]
@@ -244,6 +240,8 @@ class _Walk:
                 names = self.names.outputs
                 self._output(self._read(node), names[count] if count < len(names) else f"output_{count}")
                 count += 1
+            elif spec.kind is OutputKind.PARAMETER_MUTATION:
+                raise _written(self.names.first[str(spec.target).removeprefix(self.names.prefix)])
             elif spec.kind is OutputKind.BUFFER_MUTATION:
                 updates[self.names.first[str(spec.target).removeprefix(self.names.prefix)]] = self._read(node)
         inputs = {value.name: value for value in graph.inputs}
@@ -281,6 +279,15 @@ class _Walk:
 
 
 _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+def _written(parameter: str, source: str | None = None) -> CaptureError:
+    return CaptureError(
+        f"forward writes to parameter {parameter!r}",
+        source=source,
+        reason="parameters change in the optimizer only",
+        way_out="register it as a buffer, or change it outside of forward",
+    )
 
 
 def _value(name: str, dtype: torch.dtype, shape: Sequence[int | str]) -> ir.Value:

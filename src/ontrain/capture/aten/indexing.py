@@ -71,7 +71,9 @@ def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Size]) -> Any:
 
 
 @aten("index_put", "_unsafe_index_put", "_index_put_impl")
-def index_put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any) -> Any:
+def index_put(
+    op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, unsafe: bool = False
+) -> Any:
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     value_shape = op.shape_of_val(op.node.args[2].meta["val"])  # type: ignore[union-attr]
     if given[0][1].dtype == ir.DataType.BOOL:

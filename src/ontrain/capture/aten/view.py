@@ -184,38 +184,6 @@ def select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
     return op.Squeeze(sliced(op, x, dim, index, index + 1 or _END), [dim])
 
 
-@aten("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes",
-      "split_copy", "split_with_sizes_copy")  # fmt: skip
-def split(op: AtenBuilder, x: Any, _: Any, dim: int = 0) -> Any:
-    parts = op.node.meta["val"]
-    if len(parts) == 1:
-        return [x]
-    sizes = op.sizes([op.shape_of_val(part)[dim] for part in parts])
-    return list(op.Split(x, sizes, axis=dim, outputs=len(parts)))
-
-
-@aten("unbind")
-def unbind(op: AtenBuilder, x: Any, dim: int = 0) -> Any:
-    count = len(op.node.meta["val"])
-    parts = op.Split(x, axis=dim, num_outputs=count, outputs=count) if count > 1 else [x]
-    return [op.Squeeze(part, [dim]) for part in parts]
-
-
-@aten("cat", "concat", "concatenate")
-def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
-    vals = [node.meta["val"] for node in op.node.args[0]]  # type: ignore[union-attr]
-    # torch lets an empty vector join anything.
-    kept = [op.cast(x, op.dtype) for x, v in zip(tensors, vals, strict=True) if v.ndim != 1 or v.shape[0] != 0]
-    return kept[0] if len(kept) == 1 else op.Concat(*kept, axis=dim)
-
-
-@aten("stack")
-def stack(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
-    axis = dim % len(op.shape)
-    made = [op.Unsqueeze(op.cast(x, op.dtype), [axis]) for x in tensors]
-    return made[0] if len(made) == 1 else op.Concat(*made, axis=axis)
-
-
 @aten("diff")
 def diff(op: AtenBuilder, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     parts = [op.cast(part, op.dtype) for part in (prepend, x, append) if part is not None]

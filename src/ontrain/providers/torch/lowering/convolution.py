@@ -95,22 +95,22 @@ def conv_transpose(e: Emitter, node: ir.Node) -> None:
     rank = len(w.shape) - 2
     strides, dilations = a.get("strides") or [1] * rank, a.get("dilations") or [1] * rank
     wanted = static_dims(node.outputs[0])[2:]
-    given = a.get("pads") or [0] * (2 * rank)
+    before = list((a.get("pads") or [0] * rank)[:rank])
+    full = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True)]
     extra = a.get("output_padding") or [0] * rank
+    if a.get("output_shape") or a.get("auto_pad", "NOTSET") != "NOTSET":
+        totals = [n + p - m for n, p, m in zip(full, extra, wanted, strict=True)]
+        before = [t // 2 if a.get("auto_pad") == "SAME_UPPER" else t - t // 2 for t in totals]
     out = e.out(node.outputs[0])
     group = a.get("group", 1)
 
     def run(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         # Computed without pads and cropped: ONNX allows uneven pads and an output_shape, ATen does not.
-        y: torch.Tensor = aten.convolution(x, w, bias, strides, [0] * rank, dilations, True, [0] * rank, group)
+        y: torch.Tensor = aten.convolution(x, w, None, strides, [0] * rank, dilations, True, [0] * rank, group)
         y = torch.nn.functional.pad(y, [p for n in reversed(extra) for p in (0, n)])
-        if bias is not None and any(extra):
-            y = aten.convolution(x, w, None, strides, [0] * rank, dilations, True, [0] * rank, group)
-            y = torch.nn.functional.pad(y, [p for n in reversed(extra) for p in (0, n)])
-            y = y + bias.view(1, -1, *([1] * rank))
         for i in range(rank):
-            y = y.narrow(2 + i, given[i], wanted[i])
-        return y
+            y = y.narrow(2 + i, before[i], wanted[i])
+        return y if bias is None else y + bias.view(1, -1, *([1] * rank))
 
     e.compute(run, x, w, bias, outs=[out])
 

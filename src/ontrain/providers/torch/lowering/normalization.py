@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import onnx_ir as ir
 import torch
+import torch.nn.functional as F
 
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
@@ -22,6 +26,9 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
     axis = a.get("axis", -1) % len(x.shape)
     x = e.contiguous(x)
+    if scale.shape != x.shape[axis:]:
+        scale = e.contiguous(e.view(scale, lambda t: t.expand(x.shape[axis:])))
+        bias = e.contiguous(e.view(bias, lambda t: t.expand(x.shape[axis:]))) if bias is not None else None
     statistics = (*x.shape[:axis], *([1] * (len(x.shape) - axis)))
     y = e.out(node.outputs[0])
     # ONNX states the statistics in single precision; in a double graph they stay as ATen computes them.
@@ -87,3 +94,33 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
         return grads
 
     e.compute(run, dy, x, scale, outs=outs)
+
+
+@lowers(
+    "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization", "LRN",
+    "MeanVarianceNormalization",
+)  # fmt: skip
+def by_function(e: Emitter, node: ir.Node) -> None:
+    a = attributes(node)
+    eps = a.get("epsilon", 1e-5)
+    functions: dict[str, Callable[..., Any]] = {
+        "RMSNormalization": lambda x, s: _rms(x, s, a.get("axis", -1), eps),
+        "InstanceNormalization": lambda x, s, b: F.instance_norm(x, weight=s, bias=b, eps=eps),
+        "GroupNormalization": lambda x, s, b: F.group_norm(x, a["num_groups"], s, b, eps),
+        "LpNormalization": lambda x: F.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
+        "LRN": lambda x: F.local_response_norm(
+            x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)
+        ),
+        "MeanVarianceNormalization": lambda x: _standardised(x, a.get("axes", [0, 2, 3])),
+    }
+    e.compute(functions[node.op_type], *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])])
+
+
+def _rms(x: torch.Tensor, scale: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
+    axes = list(range(axis % x.dim(), x.dim()))
+    return x * torch.rsqrt(x.square().mean(axes, keepdim=True) + eps) * scale
+
+
+def _standardised(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
+    var, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    return (x - mean) / (var.sqrt() + 1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -102,25 +103,31 @@ def pad(e: Emitter, node: ir.Node) -> None:
     for i, axis in enumerate(axes):
         before[axis], after[axis] = given[i], given[i + len(axes)]
     mode = attributes(node).get("mode", "constant")
-    out = e.out(node.outputs[0])
-    if mode != "constant" or min(*before, *after, 0) < 0:
-        pairs = [p for axis in reversed(range(rank)) for p in (before[axis], after[axis])]
-        names = {"edge": "replicate", "wrap": "circular"}
-        value = inputs[2].const_value if inputs[2] is not None else None
-        fill = {"value": float(value.numpy().reshape(()))} if value is not None and mode == "constant" else {}
-        e.compute(torch.nn.functional.pad, x, _trim(pairs, mode, rank), names.get(mode, mode), outs=[out], **fill)
+    if mode != "constant":
+        e.bind(node.outputs[0], _pad_by_index(e, x, before, after, mode))
         return
-    fill_value: Any = e.value(inputs[2]) if inputs[2] is not None else 0
-    e.run(torch.Tensor.fill_, out, fill_value, writes=[out])
+    out = e.out(node.outputs[0])
+    fill: Any = e.value(inputs[2]) if inputs[2] is not None else 0
+    e.run(torch.Tensor.fill_, out, fill, writes=[out])
     inner = out
     for axis in range(rank):
-        inner = e.narrow(inner, axis, before[axis], x.shape[axis])
+        # A negative pad crops: what lies outside the result is left out of the copy.
+        length = x.shape[axis] + min(0, before[axis]) + min(0, after[axis])
+        x = e.narrow(x, axis, max(0, -before[axis]), length)
+        inner = e.narrow(inner, axis, max(0, before[axis]), length)
     e.run(torch.Tensor.copy_, inner, x, writes=[inner])
 
 
-def _trim(pairs: list[int], mode: str, rank: int) -> list[int]:
-    """torch's reflect and replicate take pads of the trailing axes only."""
-    return pairs if mode == "constant" else pairs[: 2 * (rank - 2)]
+def _pad_by_index(e: Emitter, x: Buf, before: list[int], after: list[int], mode: str) -> Buf:
+    """Reflect, edge or wrap: each place of the result names the place of x that it repeats."""
+    for axis, (lead, trail) in enumerate(zip(before, after, strict=True)):
+        if lead or trail:
+            places = np.arange(x.shape[axis])[max(0, -lead) : x.shape[axis] + min(0, trail)]
+            places = np.pad(places, (max(0, lead), max(0, trail)), mode)  # type: ignore[call-overload]
+            index = e.constant(torch.tensor(places, dtype=torch.int64, device=e.device))
+            shape = [*x.shape[:axis], len(places), *x.shape[axis + 1 :]]
+            x = e.call(torch.index_select, x, axis, index, out=e.new(shape, x.dtype))
+    return x
 
 
 @lowers("Trilu")
@@ -161,3 +168,18 @@ def depth_space(e: Emitter, node: ir.Node) -> None:
         split = e.reshape(x, (n, block, block, c // block**2, h, w))
         moved = e.view(split, lambda t: t.permute(0, 3, 4, 1, 5, 2))
     e.bind(node.outputs[0], e.reshape(moved, static_dims(node.outputs[0])))
+
+
+@lowers("ReverseSequence")
+def reverse_sequence(e: Emitter, node: ir.Node) -> None:
+    a = attributes(node)
+    time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
+
+    def run(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        moved = x.movedim((time, batch), (0, 1))
+        steps = torch.arange(moved.shape[0], device=x.device)[:, None]
+        source = torch.where(steps < lengths, lengths - 1 - steps, steps)
+        picked = moved[source, torch.arange(moved.shape[1], device=x.device)]
+        return picked.movedim((0, 1), (time, batch))
+
+    e.compute(run, *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])])

@@ -1,0 +1,206 @@
+"""ORTTrainer against eager PyTorch, on both providers."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ontrain
+from ontrain.training import optim
+from tests.training.conftest import DESC, Net, batches, eager_losses, make_trainer
+
+OPTIMIZERS = {
+    "sgd": (lambda: optim.SGDConfig(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1), None),
+    "momentum": (
+        lambda: optim.SGDConfig(lr=0.1, momentum=0.9, nesterov=True),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        None,
+    ),
+    "adamw": (
+        lambda: optim.AdamConfig(lr=0.01, lambda_coef=0.1),
+        lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_loss_curve_is_eagers(provider, twins, name):
+    ours, theirs = twins
+    config, optimizer, max_norm = OPTIMIZERS[name]
+    data = batches(20)
+    trainer = make_trainer(ours, config(), provider=provider)
+    curve = [float(trainer.train_step(*batch)[0]) for batch in data]
+    wanted = eager_losses(theirs, optimizer(theirs.parameters()), data, max_norm)
+    np.testing.assert_allclose(curve, wanted, rtol=2e-6)
+
+
+def test_parameter_groups_have_their_own_decay(provider, twins):
+    ours, theirs = twins
+    no_decay = ["norm.weight", "norm.bias", "mix.bias"]
+    config = optim.AdamConfig(params=[{"params": no_decay, "lambda_coef": 0.0}], lr=0.01, lambda_coef=0.2)
+    trainer = make_trainer(ours, config, provider=provider)
+    named = dict(theirs.named_parameters())
+    groups = [
+        {"params": [named[n] for n in no_decay], "weight_decay": 0.0},
+        {"params": [p for n, p in named.items() if n not in no_decay]},
+    ]
+    data = batches(10)
+    curve = [float(trainer.train_step(*batch)[0]) for batch in data]
+    wanted = eager_losses(theirs, torch.optim.AdamW(groups, lr=0.01, weight_decay=0.2), data)
+    np.testing.assert_allclose(curve, wanted, rtol=2e-6)
+
+
+def test_accumulated_micro_batches_equal_the_joined_batch(provider, twins):
+    joined, split = twins
+    data = batches(8)
+    for _, label in data[::2]:
+        label[:, 2:] = -100  # unequal numbers of labels
+    whole = make_trainer(joined, provider=provider)
+    parts = make_trainer(split, provider=provider, batch={"gradient_accumulation_steps": 2})
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        whole.train_step(*(torch.cat(pair) for pair in zip(first, second, strict=True)))
+        parts.train_step(*first)
+        parts.train_step(*second)
+    a, b = whole.state_dict(pytorch_format=provider.startswith("Torch")), parts.state_dict(provider.startswith("Torch"))
+    a, b = (s if provider.startswith("Torch") else s["model"]["fp32"] for s in (a, b))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_new_shape_makes_a_plan_and_no_capture(twins, monkeypatch):
+    from ontrain.training import wrapping
+
+    calls = []
+    real = wrapping.capture
+    monkeypatch.setattr(wrapping, "capture", lambda *a, **k: calls.append(1) or real(*a, **k))
+    ours, theirs = twins
+    data = [*batches(2), *batches(2, batch=2, length=7), *batches(1, batch=1, length=3)]
+    trainer = make_trainer(ours)
+    curve = [float(trainer.train_step(*batch)[0]) for batch in data]
+    wanted = eager_losses(theirs, torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0), data)
+    np.testing.assert_allclose(curve, wanted, rtol=2e-6)
+    assert len(calls) == 1
+
+
+def test_evaluation_uses_no_dropout_and_changes_nothing(provider):
+    torch.manual_seed(0)
+    model = Net(dropout=0.5)
+    (batch,) = batches(1)
+    trainer = make_trainer(model, provider=provider)
+    trainer.train_step(*batch)
+    before = trainer.state_dict()["model"]["fp32"]
+    first, second = trainer.eval_step(*batch), trainer.eval_step(*batch)
+    assert torch.equal(first[1], second[1])
+    after = trainer.state_dict()["model"]["fp32"]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_dropout_drops_in_training():
+    (batch,) = batches(1)
+    trainer = make_trainer(Net(dropout=0.5), optim.SGDConfig(lr=1e-12))
+    losses = {float(trainer.train_step(*batch)[0]) for _ in range(5)}
+    assert len(losses) == 5
+
+
+def test_the_module_sees_every_update(twins):
+    ours, _ = twins
+    (batch,) = batches(1)
+    trainer = make_trainer(ours)
+    before = copy.deepcopy(ours.state_dict())
+    trainer.train_step(*batch)
+    assert all(torch.equal(ours.state_dict()[n], t) for n, t in trainer.state_dict()["model"]["fp32"].items())
+    assert not torch.equal(before["mix.weight"], ours.state_dict()["mix.weight"])
+    assert ours.head.weight is ours.embed.weight
+
+
+def test_frozen_weights_stay(provider, twins):
+    ours, _ = twins
+    trainer = make_trainer(ours, provider=provider, utils={"frozen_weights": ["mix.weight"]})
+    start = copy.deepcopy(ours.state_dict())
+    for batch in batches(2):
+        trainer.train_step(*batch)
+    state = trainer.state_dict()["model"]["fp32"]
+    assert torch.equal(state["mix.weight"], start["mix.weight"])
+    assert not torch.equal(state["mix.bias"], start["mix.bias"])
+
+
+def test_batch_normalisation_keeps_running_statistics(provider):
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    theirs = copy.deepcopy(ours)
+    desc = {"inputs": [("x", ["n", 4]), ("y", ["n"])], "outputs": [("loss", [], True), ("logits", ["n", 3])]}
+    trainer = make_trainer(
+        ours, optim.SGDConfig(lr=0.1), desc, loss_fn=nn.functional.cross_entropy, provider=provider
+    )
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for _ in range(4):
+        x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
+        trainer.train_step(x, y)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(theirs(x), y).backward()
+        optimizer.step()
+    state = trainer.state_dict()["model"]["fp32"]
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
+    theirs.eval()
+    torch.testing.assert_close(trainer.eval_step(x, y)[1], theirs(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_outputs_are_found_by_name_in_a_model_output():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    model = transformers.BertForMaskedLM(config)
+    desc = {
+        "inputs": [("labels", ["b", "s"]), ("input_ids", ["b", "s"])],
+        "outputs": [("logits", ["b", "s", 20]), ("loss", [], True)],
+    }
+    trainer = make_trainer(model, desc=desc, loss_fn=None)
+    ids = torch.randint(0, 20, (2, 6))
+    logits, loss = trainer.train_step(input_ids=ids, labels=ids)
+    assert logits.shape == (2, 6, 20) and loss.shape == ()
+
+
+def test_the_exported_model_gives_the_eval_outputs_in_stock_onnxruntime(provider, twins, tmp_path):
+    ours, _ = twins
+    trainer = make_trainer(ours, provider=provider)
+    for batch in batches(3):
+        trainer.train_step(*batch)
+    trainer.save_as_onnx(tmp_path / "model.onnx")
+    session = ontrain.InferenceSession(tmp_path / "model.onnx")
+    assert [i.name for i in session.get_inputs()] == ["ids"]
+    assert [o.name for o in session.get_outputs()] == ["output"]
+    for ids, label in (*batches(1), *batches(1, batch=1, length=9)):
+        (found,) = session.run(None, {"ids": ids})
+        np.testing.assert_allclose(found, trainer.eval_step(ids, label)[1], atol=1e-5)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_check_model_export_passes_a_good_model(twins):
+    trainer = make_trainer(twins[0], debug={"check_model_export": True})
+    trainer.train_step(*batches(1)[0])
+
+
+def test_the_learning_rate_follows_the_scheduler(provider, twins):
+    ours, theirs = twins
+    scheduler = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=10, warmup=0.4)
+    trainer = make_trainer(ours, optim.SGDConfig(lr=0.5), provider=provider, lr_scheduler=scheduler)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=1.0)
+    rates = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda n: 0.5 * (n / 4.0 if n < 4 else (10 - n) / 6.0)
+    )
+    for ids, label in batches(10):
+        ours_loss = float(trainer.train_step(ids, label)[0])
+        loss = nn.functional.cross_entropy(theirs(ids).flatten(0, 1), label.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rates.step()
+        assert ours_loss == pytest.approx(float(loss.detach()), rel=2e-6)
+    assert DESC["outputs"][0][2]
