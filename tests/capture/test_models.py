@@ -107,6 +107,26 @@ def test_a_transformer_encoder_with_padding_and_causal_mask_is_captured(no_dropo
     torch.testing.assert_close(found, module(x, mask, padding), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (torch.nn.MultiheadAttention(4, 2, dropout=0.1), (torch.randn(3, 2, 4),) * 3),
+        lambda: (torch.nn.Transformer(4, 2, 1, 1, 8), (torch.randn(3, 2, 4), torch.randn(2, 2, 4))),
+        lambda: (torch.nn.Sequential(torch.nn.Conv2d(2, 4, 1), torch.nn.Dropout2d(0.3)), (torch.randn(2, 2, 3, 3),)),
+        lambda: (torch.nn.LSTM(4, 5, 2, batch_first=True, dropout=0.2), (torch.randn(2, 3, 4),)),
+        lambda: (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4)), (torch.randn(3, 4),)),
+        lambda: (torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4)), (torch.randn(3, 4),)),
+        lambda: (torch.nn.Linear(4, 4).double(), (torch.randn(3, 4).double(),)),
+        lambda: (torch.nn.Linear(4, 4).bfloat16(), (torch.randn(3, 4).bfloat16(),)),
+    ],
+    ids=["attention", "transformer", "dropout2d", "lstm", "spectral_norm", "weight_norm", "float64", "bfloat16"],
+)
+def test_modules_of_torch_pass_validation(make):
+    module, args = make()
+    captured = capture(module, args)
+    validate(captured, module, args)
+
+
 def test_validate_notices_lost_training_behaviour():
     module, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)), torch.randn(4, 3)
     captured = capture(module, (x,))

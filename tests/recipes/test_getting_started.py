@@ -190,24 +190,36 @@ def test_resuming_what_never_ran_is_refused(tmp_path: Path, engine: str) -> None
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
-def test_both_engines_draw_the_same_curve_and_beat_the_unigram_model(tmp_path: Path) -> None:
-    said = {}
+def curves(folder: Path, *args: object) -> tuple[list[float], list[float], str]:
+    """The losses of 100 steps by both engines without dropout, and what ontrain's run said."""
+    said = []
     for engine in ENGINES:
-        options = ("--engine", engine, "--output", tmp_path / engine, "--dropout", 0, "--max-steps", 100)
-        code, said[engine], err = train(*options)
+        options = ("--engine", engine, "--output", folder / engine, "--dropout", 0, "--max-steps", 100)
+        code, out, err = train(*options, *args)
         assert code == 0, err
-    ours, eager = (losses(tmp_path / engine) for engine in ENGINES)
+        said.append(out)
+    ours, eager = (losses(folder / engine) for engine in ENGINES)
     assert len(ours) == len(eager) == 100
-    assert max(abs(a - b) for a, b in zip(ours, eager, strict=True)) < 1e-4
     for split in ("valid", "test"):
-        assert losses(tmp_path / "ontrain", split) == pytest.approx(losses(tmp_path / "pytorch", split), abs=1e-4)
+        assert losses(folder / "ontrain", split) == pytest.approx(losses(folder / "pytorch", split), abs=1e-4)
+    return ours, eager, said[0]
 
-    out = said["ontrain"]
-    ppl, unigram = out.split("ppl ")[-2].split()[0], out.split("unigram ppl ")[1].split(")")[0]
+
+@pytest.mark.slow
+def test_both_engines_draw_one_curve_that_ends_below_the_unigram_model(tmp_path: Path) -> None:
+    # Double precision: in single, eager PyTorch on one and on two threads is 2e-3 apart at this learning rate.
+    ours, eager, said = curves(tmp_path, "--double")
+    assert max(abs(a - b) for a, b in zip(ours, eager, strict=True)) < 1e-6
+    ppl, unigram = said.split("ppl ")[-2].split()[0], said.split("unigram ppl ")[1].split(")")[0]
     assert float(ppl) < 0.8 * float(unigram)
-    assert "| epoch   1 |    20/   79 batches | lr 0.00100 | ms/batch" in out
-    last = out.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_both_engines_draw_one_curve_in_single_precision(tmp_path: Path) -> None:
+    ours, eager, said = curves(tmp_path, "--lr", 1e-4)
+    assert max(abs(a - b) for a, b in zip(ours, eager, strict=True)) < 1e-4
+    assert "| epoch   1 |    20/   79 batches | lr 0.00010 | ms/batch" in said
+    last = said.splitlines()[-1]
     assert last.startswith("step: ontrain ")
     assert last.endswith("x), alternating medians over 30 batches")
     left = {path.name.split(".")[0] for path in (tmp_path / "ontrain").iterdir()}

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
+from ontrain.capture.source import node_text, source_line
 from ontrain.capture.symbols import Sym, Symbols
 from ontrain.errors import CaptureError
 from ontrain.graph import Builder
@@ -183,8 +184,6 @@ class AtenBuilder(Builder):
 
     def refuse(self, problem: str, reason: str, way_out: str) -> CaptureError:
         """Return the error for an operator that is known but used in a way that has no translation."""
-        from ontrain.capture.source import source_line
-
         return CaptureError(
-            problem, node=self.node.format_node(), source=source_line(self.node), reason=reason, way_out=way_out
+            problem, node=node_text(self.node), source=source_line(self.node), reason=reason, way_out=way_out
         )

@@ -242,7 +242,14 @@ def _explained(error: BaseException) -> CaptureError:
             "the module branches on the values of a tensor, or makes a tensor whose size depends on them",
             source=source,
             reason=f"a graph has one path for all batches ({_first_line(error)})",
-            way_out="choose with torch.where, branch with torch.cond, or move the decision out of forward",
+            way_out="choose with torch.where, or move the decision out of forward",
+        )
+    if "fake tensor in the exported program" in text:
+        return CaptureError(
+            "forward takes a tensor out of torch's sight",
+            source=source,
+            reason="reading `.data`, or making a tensor of a tensor's values, hides where the result comes from",
+            way_out="use .detach() in place of .data",
         )
     if "Cache" in text:
         way_out = "call the model with use_cache=False, and return tensors only"

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.registry import find, operator_name, table
-from ontrain.capture.source import source_line
+from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError, nearest
 
 __all__ = ["flat_graph", "is_ignored", "prepare"]
@@ -130,7 +130,7 @@ def _call(flat: fx.Graph, node: fx.Node, kind: str, args: list[Any]) -> Any:
         if args[2]:
             raise CaptureError(
                 "the module turns autocast on inside forward",
-                node=node.format_node(),
+                node=node_text(node),
                 source=next((line for user in node.users if (line := source_line(user))), None),
                 reason="the casts are applied below the level at which the graph is captured",
                 way_out="take torch.autocast out of forward, or cast explicitly with .to()",
@@ -158,10 +158,10 @@ def _missing(graph: fx.Graph) -> list[fx.Node]:
 
 def _missing_error(node: fx.Node) -> CaptureError:
     name = str(node.target)
-    known = nearest(name.removeprefix("aten."), table)
+    known = nearest(name.removeprefix("aten.").split(".")[0].strip("_"), {one.split(".")[0] for one in table})
     return CaptureError(
         f"operator {name} has no translation",
-        node=node.format_node(),
+        node=node_text(node),
         source=source_line(node),
         reason=f"it is not among the {len(table)} of ontrain's table, and torch does not decompose it into those",
         way_out=f"register one with ontrain.capture.aten, or write the line with other operators (near: {known})",

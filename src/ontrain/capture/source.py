@@ -11,7 +11,7 @@ from types import TracebackType
 import torch
 from torch import fx
 
-__all__ = ["module_of", "source_line", "user_frame"]
+__all__ = ["module_of", "node_text", "source_line", "user_frame"]
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -32,6 +32,12 @@ def source_line(node: fx.Node) -> str | None:
         return None
     frames = [match for match in _FRAME.finditer(trace) if _foreign(match["file"])]
     return _text(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"]) if frames else None
+
+
+def node_text(node: fx.Node) -> str:
+    """Return an FX node as one line."""
+    text = " ".join((node.format_node() or node.name).split())
+    return text if len(text) <= 400 else f"{text[:400]} …"
 
 
 def user_frame(trace: TracebackType | None) -> str | None:

@@ -30,6 +30,7 @@ class Symbols:
     def __init__(self) -> None:
         self._names: dict[sympy.Symbol, sympy.Symbol] = {}
         self._sources: dict[sympy.Symbol, tuple[ir.Value, int]] = {}
+        self._numbers: dict[sympy.Symbol, ir.Value] = {}
         self._made: dict[sympy.Expr, ir.Value] = {}
 
     def name(self, size: torch.SymInt, wish: str) -> str:
@@ -45,6 +46,10 @@ class Symbols:
         if isinstance(expr, Sym) and isinstance(expr.expr, sympy.Symbol):
             self._sources.setdefault(expr.expr, (value, axis))
 
+    def define(self, number: Any, value: ir.Value) -> None:
+        """Record the vector of one element that holds a number taken out of a tensor."""
+        self._numbers[number.node.expr] = value
+
     def convert(self, size: Any) -> int | float | bool | Sym:
         """Return a torch size as a number if it is one, else as an expression over the user's names."""
         if not isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -59,6 +64,9 @@ class Symbols:
     def dims(self, shape: Any) -> list[int | str]:
         """Return a torch shape as numbers and names."""
         converted = [self.convert(size) for size in shape]
+        for size in converted:
+            if isinstance(size, Sym) and not size.expr.free_symbols <= set(self._names.values()):
+                raise _depends_on_data(size.expr)
         return [str(size.expr) if isinstance(size, Sym) else int(size) for size in converted]
 
     def emit(self, op: Builder, size: Sym) -> ir.Value:
@@ -76,12 +84,10 @@ class Symbols:
         if expr.is_Number:
             return op.const(np.array([float(expr)], np.float32))
         if isinstance(expr, sympy.Symbol):
+            if expr in self._numbers:
+                return self._numbers[expr]
             if expr not in self._sources:
-                raise CaptureError(
-                    f"the size {expr} depends on the data",
-                    reason="only sizes that follow from the shapes of the inputs can be in a graph",
-                    way_out="replace boolean indexing, nonzero or item() in forward by torch.where or masking",
-                )
+                raise _depends_on_data(expr)
             value, axis = self._sources[expr]
             made: ir.Value = op.Shape(value, start=axis, end=axis + 1)
             return made
@@ -93,6 +99,14 @@ class Symbols:
             parts = [op.Cast(part, to=ir.DataType.FLOAT) for part in parts]
         result: ir.Value = make(op, *parts)
         return result
+
+
+def _depends_on_data(expr: sympy.Expr) -> CaptureError:
+    return CaptureError(
+        f"a size ({expr}) depends on the data",
+        reason="only sizes that follow from the shapes of the inputs can be in a graph",
+        way_out="replace boolean indexing, nonzero or item() in forward by torch.where or masking",
+    )
 
 
 def _chain(op_type: str) -> Callable[..., Any]:

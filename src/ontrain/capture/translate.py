@@ -21,7 +21,19 @@ from ontrain.capture.program import is_ignored, prepare
 from ontrain.capture.source import module_of, source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.errors import CaptureError, GraphError
-from ontrain.graph import Role, annotate, live_nodes, new_model, set_role, set_updates, shape_text, verify
+from ontrain.graph import (
+    Role,
+    annotate,
+    is_float,
+    live_nodes,
+    new_model,
+    role_of,
+    set_role,
+    set_updates,
+    shape_text,
+    updates_of,
+    verify,
+)
 
 __all__ = ["REQUIRES_GRAD", "Names", "translate"]
 
@@ -151,6 +163,9 @@ class _Walk:
     def _translate(self, node: fx.Node) -> None:
         op, val = self.op, node.meta.get("val")
         if not isinstance(val, torch.Tensor | tuple | list):
+            if node.target in _NUMBERS and isinstance(val, torch.SymInt | torch.SymFloat):
+                number = op.Reshape(self._read(node.args[0]), [1])
+                self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
             if val is not None:
                 op.environment[node] = self.symbols.convert(val)
             return
@@ -165,6 +180,10 @@ class _Walk:
                 self._write(node, result)
             else:
                 op.environment[node] = result
+        except CaptureError as error:
+            if error.source is not None or source_line(node) is None:
+                raise
+            raise op.refuse(error.problem, error.reason or "", error.way_out or "") from error
         except (GraphError, AssertionError, TypeError, IndexError) as error:
             raise op.refuse(
                 f"the translation of {node.target} does not fit this call",
@@ -268,16 +287,18 @@ class _Walk:
 
     def _prune(self) -> None:
         graph = self.model.graph
+        updated = {updates_of(value) for value in graph.outputs}
         live = set(live_nodes(graph))
         graph.remove([node for node in graph if node not in live], safe=False)
         used = {value for node in graph for value in node.inputs if value is not None}
         for value in [v for v in graph.inputs if v not in used]:
-            if value.metadata_props["ontrain.role"] != Role.INPUT:
+            if role_of(value) is not Role.INPUT and value.name not in updated:
                 graph.inputs.remove(value)
         for name in [name for name, value in graph.initializers.items() if value not in used]:
             del graph.initializers[name]
 
 
+_NUMBERS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 

@@ -91,6 +91,7 @@ class ORTTrainer:
         self._pending_state: tuple[Mapping[str, Any], bool] | None = None
         self._info = TrainStepInfo(optim_config)
         self._samples: dict[str, torch.Tensor] = {}
+        self._seconds: dict[str, float] = {}
         self._check_names()
 
     def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
@@ -185,6 +186,11 @@ class ORTTrainer:
         user: dict[str, Any] = meta.get("user_dict", {})
         return user
 
+    def prepare(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[TrainingSession, dict[str, float]]:
+        """Capture the model for a batch without training on it; return the session and the seconds of each phase."""
+        session = self._ready(bind_batch(self.model_desc, args, kwargs))
+        return session, dict(self._seconds)
+
     def profile(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> list[dict[str, Any]]:
         """Return the time that one step on this batch spends per operator, slowest first; the state is unchanged."""
         batch = bind_batch(self.model_desc, args, kwargs)
@@ -227,6 +233,7 @@ class ORTTrainer:
         if self._session is not None:
             return self._session
         captured = self._capture(batch, training=True)
+        self._seconds = captured.seconds
         self._samples = {name: tensor.clone() for name, tensor in batch.items()}
         frozen = set(self.options.utils.frozen_weights)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in frozen]
