@@ -13,6 +13,8 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+# Every graph is verified after every pass, in the processes that tests start too.
+os.environ.setdefault("ONTRAIN_VERIFY", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -72,9 +72,7 @@ class Tied(nn.Module):
 class Stack(nn.Module):
     def __init__(self, layers):
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True) for _ in range(layers)
-        )
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True) for _ in range(layers))
 
     def forward(self, x, padding):
         for layer in self.layers:

@@ -127,6 +127,15 @@ def test_modules_of_torch_pass_validation(make):
     validate(captured, module, args)
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}])
+def test_recurrent_layers_keep_the_dropout_between_them(kind, options):
+    module, x = kind(4, 5, 3, dropout=0.2, **options), torch.randn(2, 3, 4)
+    captured = capture(module, (x,))
+    assert operators(captured)["Dropout"] == 2
+    validate(captured, module, (x,))
+
+
 def test_validate_notices_lost_training_behaviour():
     module, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)), torch.randn(4, 3)
     captured = capture(module, (x,))

@@ -293,9 +293,7 @@ def test_a_buffer_changed_in_forward_is_an_update():
 def test_capture_is_deterministic():
     ids = torch.randint(20, (6, 2))
     module = LanguageModel()
-    texts = [
-        ir.to_proto(capture(module, (ids, ids)).model).SerializeToString(deterministic=True) for _ in range(2)
-    ]
+    texts = [ir.to_proto(capture(module, (ids, ids)).model).SerializeToString(deterministic=True) for _ in range(2)]
     assert texts[0] == texts[1]
 
 

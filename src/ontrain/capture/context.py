@@ -177,9 +177,7 @@ class AtenBuilder(Builder):
         if list(target) == list(before):
             return x
         lead = len(target) - len(before)
-        wanted: list[Size] = [
-            1 if i >= lead and before[i - lead] == size else size for i, size in enumerate(target)
-        ]
+        wanted: list[Size] = [1 if i >= lead and before[i - lead] == size else size for i, size in enumerate(target)]
         return self.typed(self.Expand(x, self.sizes(wanted)), target)
 
     def refuse(self, problem: str, reason: str, way_out: str) -> CaptureError:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ontrain.capture.export import PREFIX, export, quiet
+from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
-from ontrain.capture.translate import Names, translate
+from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 
 __all__ = ["Captured", "capture"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -17,6 +16,7 @@ from ontrain.capture.aliases import Aliases, canonical, mutates
 from ontrain.capture.aten import find
 from ontrain.capture.aten.writing import write_back
 from ontrain.capture.context import AtenBuilder, dtype_of, to_array
+from ontrain.capture.names import REQUIRES_GRAD, Names
 from ontrain.capture.program import is_ignored, prepare
 from ontrain.capture.source import module_of, source_line
 from ontrain.capture.symbols import Symbols
@@ -35,35 +35,7 @@ from ontrain.graph import (
     verify,
 )
 
-__all__ = ["REQUIRES_GRAD", "Names", "translate"]
-
-REQUIRES_GRAD = "ontrain.requires_grad"
-"""Metadata key of a parameter input that is frozen; its value is then "0"."""
-
-
-@dataclass(frozen=True)
-class Names:
-    """What the caller wants things to be called, and the module's own names for its state.
-
-    Attributes:
-        inputs: a name for each tensor input, in order.
-        outputs: names of the first tensor outputs.
-        dynamic: for each tensor input its varying dimensions, {axis: name}.
-        prefix: what the program puts before the module's own names.
-        own_prefix: what the module itself puts before the names that the user knows.
-        first: the first name of each parameter and buffer, by any of its names.
-        order: all first names, in the module's order.
-        frozen: parameters that want no gradient.
-    """
-
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    dynamic: Sequence[Mapping[int, str]]
-    prefix: str
-    own_prefix: str
-    first: Mapping[str, str]
-    order: Sequence[str]
-    frozen: frozenset[str]
+__all__ = ["translate"]
 
 
 def translate(program: ExportedProgram, names: Names) -> tuple[ir.Model, list[str]]:
@@ -235,9 +207,15 @@ class _Walk:
                 continue
             dtype, shape = dtype_of(seen.dtype), self.symbols.dims(seen.shape)
             known = value.shape
-            fits = value.dtype in (None, dtype) and (known is None or len(known) == len(shape)) and (
-                known is None
-                or all(a == b for a, b in zip(known, shape, strict=True) if isinstance(a, int) and isinstance(b, int))
+            fits = (
+                value.dtype in (None, dtype)
+                and (known is None or len(known) == len(shape))
+                and (
+                    known is None
+                    or all(
+                        a == b for a, b in zip(known, shape, strict=True) if isinstance(a, int) and isinstance(b, int)
+                    )
+                )
             )
             if not fits:
                 raise self.op.refuse(

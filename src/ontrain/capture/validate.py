@@ -23,9 +23,7 @@ from ontrain.graph import Builder, describe, rebuild, source_of, specialise, upd
 
 __all__ = ["validate"]
 
-_DROPOUTS = [
-    f"{kind}dropout{place}" for kind in ("", "feature_", "alpha_", "feature_alpha_") for place in ("", "_")
-]
+_DROPOUTS = [f"{kind}dropout{place}" for kind in ("", "feature_", "alpha_", "feature_alpha_") for place in ("", "_")]
 _COARSE = {ir.DataType.FLOAT16: 2.0**-7, ir.DataType.BFLOAT16: 2.0**-4}
 _RANDOM = frozenset({"RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", "Bernoulli"})
 

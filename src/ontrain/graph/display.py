@@ -18,8 +18,8 @@ def to_text(model: ir.Model) -> str:
     last = None
     for node in graph:
         source = source_of(node)
-        if source is not None and source != last:
-            lines.append(f"  # {source}")
+        if source != last:
+            lines.append(f"  # {source or 'made by ontrain'}")
             last = source
         lines.append(f"  {describe(node)}")
     for v in graph.outputs:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import Builder
+from ontrain.graph import Builder, live_nodes
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["ShareCommonSubexpressions"]
@@ -27,6 +27,12 @@ class ShareCommonSubexpressions(RewritePass):
     def begin(self, graph: ir.Graph) -> None:
         """Forget the graph before."""
         self._seen: dict[Hashable, list[ir.Value | None]] = {}
+
+    def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
+        """Rebuild the model; what changed are the nodes that are gone."""
+        before = len(live_nodes(model.graph))
+        made, _ = super().apply(model)
+        return made, before - len(live_nodes(made.graph))
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Return the outputs of the equal node, if there was one."""

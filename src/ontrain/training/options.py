@@ -114,7 +114,7 @@ class ORTTrainerOptions(_Section):
         options: nested dictionary; what is left out has its default.
 
     Keys that work: `batch.gradient_accumulation_steps`; `device.id` (default: CUDA if there is one, else the CPU);
-    `lr_scheduler`; `utils.frozen_weights`, `utils.grad_norm_clip` (on, for every optimizer but SGD without momentum),
+    `lr_scheduler`; `utils.frozen_weights`, `utils.grad_norm_clip` (on, for Adam and LAMB),
     `utils.max_grad_norm` (1.0), `utils.seed` (of the dropout stream), `utils.nonfinite_loss` ('raise', or 'skip' the
     update); `debug.check_model_export`, `debug.deterministic_compute`; `graph_transformer.disabled_passes`;
     `provider`. The other keys of onnxruntime's trainer are known, and refused with the reason if set.

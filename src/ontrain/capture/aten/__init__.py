@@ -12,6 +12,7 @@ from ontrain.capture.aten import (
     loss,
     normalization,
     pooling,
+    recurrent,
     reduction,
     view,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "loss",
     "normalization",
     "pooling",
+    "recurrent",
     "reduction",
     "table",
     "view",

@@ -128,5 +128,3 @@ def randint(op: AtenBuilder, *arguments: Any, **_: Any) -> Any:
     numbers = [a for a in arguments if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
     return op.cast(op.Floor(op.RandomUniformLike(_like(op), low=float(low), high=float(high))), op.dtype)
-
-

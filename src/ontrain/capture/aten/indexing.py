@@ -220,9 +220,7 @@ def _expr(size: Size) -> Any:
     return size.expr if isinstance(size, Sym) else size
 
 
-def _strided_scatter(
-    op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Size], step: int
-) -> Any:
+def _strided_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Size], step: int) -> Any:
     positions = op.counted(shape[dim]) * op.cast(step, _INT64) + op.scalar(first)
     column = op.Reshape(positions, [-1 if axis == dim else 1 for axis in range(len(shape))])
     spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(len(shape))])

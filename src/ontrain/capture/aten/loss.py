@@ -103,9 +103,7 @@ def nll_loss(
 
 
 @aten("nll_loss_forward", "nll_loss2d_forward")
-def nll_loss_forward(
-    op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
-) -> Any:
+def nll_loss_forward(op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
     return nll_loss(op, x, target, weight, reduction, ignore_index), None
 
 

@@ -272,5 +272,3 @@ def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any
 @aten("as_strided")
 def as_strided(op: AtenBuilder, x: Any, *_: Any) -> Any:
     raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
-
-

@@ -17,9 +17,7 @@ def _select(op: AtenBuilder, x: Any, new: Any, dim: int, index: Any) -> Any:
     return select_scatter(op, x, new, dim, index)
 
 
-def _slice(
-    op: AtenBuilder, x: Any, new: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Any:
+def _slice(op: AtenBuilder, x: Any, new: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     return slice_written(op, x, new, op.shape, dim, start, step)
 
 

@@ -1,0 +1,36 @@
+"""What things are called in a captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["REQUIRES_GRAD", "Names"]
+
+REQUIRES_GRAD = "ontrain.requires_grad"
+"""Metadata key of a parameter input that is frozen; its value is then "0"."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the caller wants things to be called, and the module's own names for its state.
+
+    Attributes:
+        inputs: a name for each tensor input, in order.
+        outputs: names of the first tensor outputs.
+        dynamic: for each tensor input its varying dimensions, {axis: name}.
+        prefix: what the program puts before the module's own names.
+        own_prefix: what the module itself puts before the names that the user knows.
+        first: the first name of each parameter and buffer, by any of its names.
+        order: all first names, in the module's order.
+        frozen: parameters that want no gradient.
+    """
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    dynamic: Sequence[Mapping[int, str]]
+    prefix: str
+    own_prefix: str
+    first: Mapping[str, str]
+    order: Sequence[str]
+    frozen: frozenset[str]
