@@ -61,7 +61,9 @@ def main() -> None:
     columns = [*PHASES, "capture", "planning", "nodes"]
     print(f"{'layers':>6}" + "".join(f"{name:>16}" for name in columns))
     for layers, figures in table.items():
-        print(f"{layers:>6}" + "".join(f"{figures[name]:>16.3f}" for name in columns[:-1]) + f"{figures['nodes']:>16.0f}")
+        print(
+            f"{layers:>6}" + "".join(f"{figures[name]:>16.3f}" for name in columns[:-1]) + f"{figures['nodes']:>16.0f}"
+        )
     fits = {}
     for name in ("capture", "planning"):
         x, y = np.array(list(table)), np.array([figures[name] for figures in table.values()])

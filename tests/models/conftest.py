@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 
-
 from tests.models.gradients import LossOf
 
 

@@ -158,7 +158,9 @@ def test_a_fixed_dimension_says_how_to_let_it_vary():
     trainer = make_trainer(nn.Linear(4, 3), desc={**XY, "inputs": [("x", [6, 4]), ("y", [6])]},
                            loss_fn=nn.functional.cross_entropy)  # fmt: skip
     trainer.train_step(X, Y)
-    with pytest.raises(InputError, match=r"has shape \[5, 4\], the graph expects \[6, 4\]\n  way out: .*string in model_desc"):
+    with pytest.raises(
+        InputError, match=r"has shape \[5, 4\], the graph expects \[6, 4\]\n  way out: .*string in model_desc"
+    ):
         trainer.train_step(X[:5], Y[:5])
 
 

@@ -134,9 +134,7 @@ def test_batch_normalisation_keeps_running_statistics(provider):
     ours = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     theirs = copy.deepcopy(ours)
     desc = {"inputs": [("x", ["n", 4]), ("y", ["n"])], "outputs": [("loss", [], True), ("logits", ["n", 3])]}
-    trainer = make_trainer(
-        ours, optim.SGDConfig(lr=0.1), desc, loss_fn=nn.functional.cross_entropy, provider=provider
-    )
+    trainer = make_trainer(ours, optim.SGDConfig(lr=0.1), desc, loss_fn=nn.functional.cross_entropy, provider=provider)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     for _ in range(4):
         x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
@@ -192,9 +190,7 @@ def test_the_learning_rate_follows_the_scheduler(provider, twins):
     scheduler = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=10, warmup=0.4)
     trainer = make_trainer(ours, optim.SGDConfig(lr=0.5), provider=provider, lr_scheduler=scheduler)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=1.0)
-    rates = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda n: 0.5 * (n / 4.0 if n < 4 else (10 - n) / 6.0)
-    )
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5 * (n / 4.0 if n < 4 else (10 - n) / 6.0))
     for ids, label in batches(10):
         ours_loss = float(trainer.train_step(ids, label)[0])
         loss = nn.functional.cross_entropy(theirs(ids).flatten(0, 1), label.flatten())

@@ -13,7 +13,7 @@ from torch import fx
 
 __all__ = ["module_of", "node_text", "source_line", "user_frame"]
 
-_OURS = os.path.dirname(os.path.abspath(__file__))
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__))
 _PACKAGES = f"{os.sep}site-packages{os.sep}"

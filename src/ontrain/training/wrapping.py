@@ -10,7 +10,6 @@ import torch
 
 from ontrain.capture import Captured, capture, validate
 from ontrain.errors import InputError, OptionError, nearest
-from ontrain.graph import set_updates, updates_of
 from ontrain.training.model_desc import ModelDescription
 
 __all__ = ["DescribedModule", "bind_batch", "capture_described", "named_tensors"]
@@ -100,20 +99,13 @@ def capture_described(
             input_names=[d.name for d in module.desc.inputs],
             dynamic=[d.dynamic() for d in module.desc.inputs],
             output_names=[d.name for d in module.desc.outputs],
+            prefix=_PREFIX,
         )
         if check:
             validate(captured, module, tuple(batch.values()))
     finally:
         for one, mode in modes.items():
             one.training = mode
-    for value in captured.model.graph.inputs:
-        value.name = (value.name or "").removeprefix(_PREFIX)
-    for value in captured.model.graph.outputs:
-        target = updates_of(value)
-        if target is not None:
-            set_updates(value, target.removeprefix(_PREFIX))
-    captured.parameters = {name.removeprefix(_PREFIX): p for name, p in captured.parameters.items()}
-    captured.buffers = {name.removeprefix(_PREFIX): b for name, b in captured.buffers.items()}
     return captured
 
 

@@ -96,7 +96,9 @@ def conv_transpose(e: Emitter, node: ir.Node) -> None:
     strides, dilations = a.get("strides") or [1] * rank, a.get("dilations") or [1] * rank
     wanted = static_dims(node.outputs[0])[2:]
     before = list((a.get("pads") or [0] * rank)[:rank])
-    full = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True)]
+    full = [
+        s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True)
+    ]
     extra = a.get("output_padding") or [0] * rank
     if a.get("output_shape") or a.get("auto_pad", "NOTSET") != "NOTSET":
         totals = [n + p - m for n, p, m in zip(full, extra, wanted, strict=True)]
