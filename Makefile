@@ -48,7 +48,7 @@ format: $(STAMPS)/dev ## rewrite the sources to the project's style
 docs-test: $(STAMPS)/dev ## run the examples in the documents and check their links
 	@$(PY) -m pytest tests/test_docs.py $(ARGS)
 
-bench: $(STAMPS)/recipes ## time a training step against eager PyTorch
+bench: $(STAMPS)/dev ## time a training step against eager PyTorch
 	@$(PY) -m benchmarks.step $(ARGS)
 
 # The tiny run starts in an empty folder, so that only what the wheel declares and holds can be imported.

@@ -2,10 +2,10 @@
 
     python -m benchmarks.planning [--layers 2 4 8 16] [--repeats 3]
 
-BERT with narrow layers (the width changes nothing here), each size in a process of its own, the fastest of the repeats.
-`export` is torch.export's own time, `translate` the way from its program to ONNX; the other columns are the phases of
-making a plan. The last columns fit a line, seconds = fixed + per layer · layers, and say how far each point lies off it.
-Rows go to benchmarks/results/planning.jsonl.
+BERT with narrow layers (the width changes nothing here), each size in a process of its own, the fastest of the
+repeats. `export` is torch.export's own time, `translate` the way from its program to ONNX; the other columns are the
+phases of making a plan. Below the table a line is fitted, seconds = fixed + per layer · layers, with the distance of
+the worst point from it. Rows go to benchmarks/results/planning.jsonl.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-
 import pytest
 import torch
 from torch import nn
-
 
 from tests.models.gradients import LossOf
 

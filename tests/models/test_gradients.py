@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from tests.models.gradients import assert_close, eager_gradients, graph_gradients
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
@@ -105,10 +105,10 @@ def by_function(e: Emitter, node: ir.Node) -> None:
     eps = a.get("epsilon", 1e-5)
     functions: dict[str, Callable[..., Any]] = {
         "RMSNormalization": lambda x, s: _rms(x, s, a.get("axis", -1), eps),
-        "InstanceNormalization": lambda x, s, b: F.instance_norm(x, weight=s, bias=b, eps=eps),
-        "GroupNormalization": lambda x, s, b: F.group_norm(x, a["num_groups"], s, b, eps),
-        "LpNormalization": lambda x: F.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
-        "LRN": lambda x: F.local_response_norm(
+        "InstanceNormalization": lambda x, s, b: functional.instance_norm(x, weight=s, bias=b, eps=eps),
+        "GroupNormalization": lambda x, s, b: functional.group_norm(x, a["num_groups"], s, b, eps),
+        "LpNormalization": lambda x: functional.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
+        "LRN": lambda x: functional.local_response_norm(
             x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)
         ),
         "MeanVarianceNormalization": lambda x: _standardised(x, a.get("axes", [0, 2, 3])),
