@@ -7,9 +7,9 @@ This is the getting-started sample of ONNX Runtime Training on ontrain: model.py
 
 trains three epochs on text that comes with every Python (the prose of `help()`), in about half a minute on two cores:
 
-    | epoch   1 |    20/   79 batches | lr 0.00100 | ms/batch 41.20 | loss  6.61 | ppl   739.84
+    | epoch   1 |    20/   79 batches | lr 0.00100 | ms/batch 44.47 | loss  6.43 | ppl   620.74
     ...
-    test loss 4.66, ppl 106.03 (unigram ppl 246.83)
+    test loss 4.6579, ppl 105.41 (unigram ppl 246.83)
 
 A unigram model, which knows only how often each word occurs, is what a language model has to beat. WikiText-2 or
 WikiText-103, unpacked by you, train with `--data`; the files are called wiki.train.tokens and so on:
