@@ -43,6 +43,7 @@ class Emitter:
         self.update_groups: dict[tuple[Any, ...], list[ir.Node]] = {}
         self.gradient_places: dict[ir.Value, Buf] = {}
         self._bufs: dict[ir.Value, Buf] = {}
+        self._kept: dict[ir.Value, tuple[Buf | None, ...]] = {}
         self._pins: dict[ir.Value, Buf] = {}
         self._owned: dict[tuple[int, torch.device], Storage] = {}
 
@@ -94,6 +95,14 @@ class Emitter:
     def bind_update(self, value: ir.Value, buf: Buf) -> None:
         """Let an update's output be the state it was computed into."""
         self._bufs[value] = buf
+
+    def keep(self, value: ir.Value, *bufs: Buf | None) -> None:
+        """Keep what a kernel needs going backward in place of `value`, which it never computed."""
+        self._kept[value] = bufs
+
+    def kept(self, value: ir.Value | None) -> tuple[Buf | None, ...] | None:
+        """Return what was kept in place of a value; None if it was computed."""
+        return self._kept.get(value) if value is not None else None
 
     # Memory
 

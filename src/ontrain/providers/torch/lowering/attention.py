@@ -25,11 +25,53 @@ def _scaled(e: Emitter, x: Buf, scale: float) -> Buf:
     return e.call(torch.mul, x, scale, out=e.new(x.shape, x.dtype))
 
 
+def _flash(node: ir.Node, q: Buf, k: Buf, v: Buf, device: torch.device) -> bool:
+    """Whether ATen's flash kernel for CPUs fits: no dropout, and nobody asks for probabilities or a bias's adjoint."""
+    one_size = q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[:2] == k.shape[:2] and len(q.shape) == 4
+    if device.type != "cpu" or attributes(node).get("dropout", 0.0) > 0 or not one_size:
+        return False
+    readers = [use.node for value in node.outputs[1:] for use in value.uses()]
+    return not any(value.is_graph_output() for value in node.outputs[1:]) and all(
+        reader.op_type == "AttentionGrad" and len(reader.outputs) == 3 for reader in readers
+    )
+
+
+def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
+    """One pass that never holds the probabilities; the logarithms of their sums stand in for them going backward."""
+    batch, heads, length, _ = q.shape
+    # ATen's own layout of the result: the reshape that follows in every model is then a view.
+    y = e.permute(e.new((batch, length, heads, v.shape[-1]), q.dtype), (0, 2, 1, 3))
+    sums = e.new((batch, heads, length), q.dtype)
+    scale = attributes(node).get("scale", 1.0)
+    e.compute(aten._scaled_dot_product_flash_attention_for_cpu, q, k, v, 0.0, False, outs=[y, sums],
+              attn_mask=bias, scale=scale)  # fmt: skip
+    e.bind(node.outputs[0], y)
+    if len(node.outputs) > 1:
+        e.keep(node.outputs[1], y, sums, bias)
+
+
+def _flash_attention_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...]) -> None:
+    dy, q, k, v = (e.value(i) for i in node.inputs[:4])
+    y, sums, bias = kept
+    scale = attributes(node).get("scale", 1.0)
+    outs: list[Buf | None] = []
+    for value, like in zip(node.outputs, (q, k, v), strict=True):
+        batch, heads, length, width = like.shape
+        out = e.permute(e.new((batch, length, heads, width), like.dtype), (0, 2, 1, 3))
+        outs.append(out)
+        e.bind(value, out)
+    e.compute(aten._scaled_dot_product_flash_attention_for_cpu_backward, dy, q, k, v, y, sums, 0.0, False, outs=outs,
+              attn_mask=bias, scale=scale)  # fmt: skip
+
+
 @lowers_composite("Attention")
 def attention(e: Emitter, node: ir.Node) -> None:
     q, k, v = (e.value(i) for i in node.inputs[:3])
     bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     a = attributes(node)
+    if _flash(node, q, k, v, e.device):
+        _flash_attention(e, node, q, k, v, bias)
+        return
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
     flat = e.view(probs, lambda t: t.view(-1, *probs.shape[-2:]))
@@ -50,6 +92,10 @@ def attention(e: Emitter, node: ir.Node) -> None:
 
 @lowers_composite("AttentionGrad")
 def attention_grad(e: Emitter, node: ir.Node) -> None:
+    kept = e.kept(node.inputs[4])
+    if kept is not None:
+        _flash_attention_grad(e, node, kept)
+        return
     dy, q, k, v, probs = (e.value(i) for i in node.inputs[:5])
     a = attributes(node)
     lead, scale = q.shape[:-2], a.get("scale", 1.0)

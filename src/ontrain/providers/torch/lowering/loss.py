@@ -64,16 +64,17 @@ def negative_log_likelihood_loss(e: Emitter, node: ir.Node) -> None:
     _loss(e, node, _rows(e, e.value(node.inputs[0])))
 
 
-def _coefficient(
+def _row_adjoints(
     dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row-wise factors [rows, 1], zero where the label is ignored, and labels safe to index with [rows, 1]."""
+    """Adjoint of each row's label entry [rows, 1], zero where it is ignored, and labels safe to index with [rows, 1]."""
     labels = labels.reshape(-1)
     valid = labels != ignore_index
     safe = torch.where(valid, labels, 0)
     row = valid.to(dloss.dtype) if weight is None else torch.where(valid, weight[safe], 0)
-    factor = dloss.reshape(-1) * row if reduction != "mean" else row * (dloss / row.sum())
-    return factor[:, None], safe[:, None].long()
+    # With no label at all the sum is zero: the gradient is then zero, as in eager.
+    factor = dloss.reshape(-1) * row if reduction != "mean" else row * (dloss / row.sum().where(row.sum() != 0, 1))
+    return -factor[:, None], safe[:, None].long()
 
 
 @lowers_composite("SoftmaxCrossEntropyLossGrad", "NegativeLogLikelihoodLossGrad")
@@ -81,22 +82,25 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
     dloss, scores, labels = (e.value(v) for v in node.inputs[:3])
     weight = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     a = attributes(node)
-    with_softmax = node.op_type == "SoftmaxCrossEntropyLossGrad"
     reduction, ignore = a.get("reduction", "mean"), a.get("ignore_index", NO_IGNORE)
     log_prob = _rows(e, scores)
+    with_softmax = node.op_type == "SoftmaxCrossEntropyLossGrad"
     flat = len(scores.shape) == 2
     out = e.out(node.outputs[0]) if flat else e.new(log_prob.shape, log_prob.dtype)
+    picked = e.new(log_prob.shape, log_prob.dtype) if with_softmax else out
+    e.run(torch.Tensor.zero_, picked, writes=[picked])
+    e.run(_scatter, picked, dloss, labels, weight, reduction, ignore, writes=[picked])
     if with_softmax:
-        e.call(torch.exp, log_prob, out=out, elementwise=True)
-    else:
-        e.run(torch.Tensor.zero_, out, writes=[out])
-
-    def finish(out: torch.Tensor, dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None) -> None:
-        factor, safe = _coefficient(dloss, labels, weight, reduction, ignore)
-        if with_softmax:
-            out.mul_(factor)
-        out.scatter_add_(1, safe, -factor)
-
-    e.run(finish, out, dloss, labels, weight, writes=[out])
+        # The kernel reads a row of log_prob before it writes it: where log_prob dies, its memory is the result's.
+        e.run(aten._log_softmax_backward_data.out, picked, log_prob, 1, log_prob.dtype, out=out, writes=[out])
+        e.program[-1].reuses = [log_prob]
     if not flat:
         e.bind(node.outputs[0], _unrows(e, out, scores.shape))
+
+
+def _scatter(
+    picked: torch.Tensor, dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, reduction: str,
+    ignore_index: int,
+) -> None:  # fmt: skip
+    adjoints, safe = _row_adjoints(dloss, labels, weight, reduction, ignore_index)
+    picked.scatter_(1, safe, adjoints)

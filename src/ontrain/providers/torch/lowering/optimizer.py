@@ -153,11 +153,21 @@ def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torc
 
 def _fused(kernel: Callable[..., None], params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, lr: torch.Tensor,
            step: torch.Tensor, scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
-    # ATen's fused kernel divides by its grad_scale, the composite multiplies by its scale.
+    rate: torch.Tensor | float
+    divisor, rate = None, lr
+    if scale.is_cuda:
+        # The kernel divides by its grad_scale: no wait for the device to learn whether there is anything to scale.
+        divisor = scale.reciprocal()
+    else:
+        # As in eager PyTorch to the last bit: gradients scaled first, and 0.001 not rounded to single precision.
+        rate = decimal(lr.item())
+        if scale.item() != 1.0:
+            for grad in grads:
+                grad.mul_(scale)
     kernel(
-        params, grads, ms, vs, [], [step] * len(params), lr=lr, beta1=a["alpha"], beta2=a["beta"],
+        params, grads, ms, vs, [], [step] * len(params), lr=rate, beta1=a["alpha"], beta2=a["beta"],
         weight_decay=a["weight_decay"], eps=a["epsilon"], amsgrad=False, maximize=False,
-        grad_scale=scale.reciprocal(), found_inf=None,
+        grad_scale=divisor, found_inf=None,
     )  # fmt: skip
 
 
@@ -203,12 +213,11 @@ def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr:
 
 @lowers_composite("GlobalNorm")
 def global_norm(e: Emitter, node: ir.Node) -> None:
-    grads = [e.value(v) for v in node.inputs]
-    slices = [u.param for u in _slices([_Update(g, g, ()) for g in grads])]
-    e.compute(_norm, slices, outs=[e.out(node.outputs[0])])
+    e.compute(_norm, [e.value(v) for v in node.inputs], outs=[e.out(node.outputs[0])])
 
 
 def _norm(tensors: Tensors) -> torch.Tensor:
+    # The norm of the norms, as torch.nn.utils.get_total_norm takes it: the two agree to the last bit.
     norms = [torch.linalg.vector_norm(t, dtype=torch.float32 if t.dtype.itemsize < 4 else None) for t in tensors]
-    total: torch.Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
