@@ -20,10 +20,8 @@ The same recipe in eager PyTorch, with the same initial weights, batches, clippi
 
     $ python recipes/getting_started/train.py --engine pytorch --output runs/getting-started-pytorch
 
-Without dropout, whose generators differ, the two draw the same curve: `--dropout 0 --double` agrees to 1e-6 over 100
-steps. In single precision the last bit of a sum, which depends on the order of the terms, is enough to part two runs,
-because Adam divides small gradients by their size: eager PyTorch on one and on two threads is 0.002 apart after 100
-steps. At `--lr 1e-4` that stays below 1e-4.
+Without dropout, whose random generators differ, the two draw the same curve: with `--dropout 0` two runs on one
+machine are equal to the last bit.
 
 What a run leaves in --output (runs/getting-started):
 
@@ -321,7 +319,6 @@ def main(
     lr: Annotated[float, typer.Option(min=0.0, help="Adam's constant learning rate.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of the initial weights and of dropout.")] = 1111,
     output: Annotated[Path, typer.Option(help="Folder for everything the run writes.")] = Path("runs/getting-started"),
-    double: Annotated[bool, typer.Option("--double", help="Double precision, to compare engines.")] = False,
     log_interval: Annotated[int, typer.Option(min=1, help="Steps from line to line.")] = 20,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after this step at the latest.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --output.")] = False,
@@ -342,7 +339,6 @@ def main(
         fail(f"too little text: {len(corpus.train)}, {len(corpus.valid)} and {len(corpus.test)} words", 2)
     last_step = min(epochs * len(train_batches), max_steps or sys.maxsize)
 
-    torch.set_default_dtype(torch.float64 if double else torch.float32)
     torch.manual_seed(seed)
     model = TransformerModel(ntokens, EMSIZE, NHEAD, NHID, NLAYERS, dropout)
     ours = engine is Engine.ontrain
@@ -353,7 +349,7 @@ def main(
     console.print(f"model: {parameters:,} parameters; engine: {engine}")
 
     step, best_loss = 0, math.inf
-    setting = {"engine": engine.value, "batches": len(train_batches), "words": ntokens, "double": double}
+    setting = {"engine": engine.value, "batches": len(train_batches), "words": ntokens}
     if resume:
         try:
             position = trainer.load_checkpoint(str(output / "checkpoint"))
@@ -477,8 +473,7 @@ def main(
             "first step": f"{first_ms / 1000:.1f} s, capture and plan included",
             "text": f"{corpus.note}; {len(corpus.train):,} words, vocabulary of {ntokens:,}",
             "model": f"{NLAYERS} layers, {NHEAD} heads, {EMSIZE} wide; {parameters:,} parameters",
-            "run": f"{engine}, {epochs} epochs, {step} steps, dropout {dropout}, lr {lr}, seed {seed}, "
-            f"{'double' if double else 'single'} precision",
+            "run": f"{engine}, {epochs} epochs, {step} steps, dropout {dropout}, lr {lr}, seed {seed}",
             "command": shlex.join(["python", *sys.argv]),
             "versions": f"ontrain {version('ontrain')}, torch {torch.__version__}, "
             f"onnxruntime {version('onnxruntime')}, Python {platform.python_version()}",

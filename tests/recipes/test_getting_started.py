@@ -190,36 +190,26 @@ def test_resuming_what_never_ran_is_refused(tmp_path: Path, engine: str) -> None
     assert "Traceback" not in err
 
 
-def curves(folder: Path, *args: object) -> tuple[list[float], list[float], str]:
-    """The losses of 100 steps by both engines without dropout, and what ontrain's run said."""
-    said = []
-    for engine in ENGINES:
-        options = ("--engine", engine, "--output", folder / engine, "--dropout", 0, "--max-steps", 100)
-        code, out, err = train(*options, *args)
-        assert code == 0, err
-        said.append(out)
-    ours, eager = (losses(folder / engine) for engine in ENGINES)
-    assert len(ours) == len(eager) == 100
-    for split in ("valid", "test"):
-        assert losses(folder / "ontrain", split) == pytest.approx(losses(folder / "pytorch", split), abs=1e-4)
-    return ours, eager, said[0]
-
-
 @pytest.mark.slow
 def test_both_engines_draw_one_curve_that_ends_below_the_unigram_model(tmp_path: Path) -> None:
-    # Double precision: in single, eager PyTorch on one and on two threads is 2e-3 apart at this learning rate.
-    ours, eager, said = curves(tmp_path, "--double")
-    assert max(abs(a - b) for a, b in zip(ours, eager, strict=True)) < 1e-6
-    ppl, unigram = said.split("ppl ")[-2].split()[0], said.split("unigram ppl ")[1].split(")")[0]
-    assert float(ppl) < 0.8 * float(unigram)
-
-
-@pytest.mark.slow
-def test_both_engines_draw_one_curve_in_single_precision(tmp_path: Path) -> None:
-    ours, eager, said = curves(tmp_path, "--lr", 1e-4)
+    said = []
+    for engine in ENGINES:
+        options = ("--engine", engine, "--output", tmp_path / engine, "--dropout", 0, "--max-steps", 100)
+        code, out, err = train(*options)
+        assert code == 0, err
+        said.append(out)
+    ours, eager = (losses(tmp_path / engine) for engine in ENGINES)
+    assert len(ours) == len(eager) == 100
+    # Equal to the last bit on the machines tried. Another processor's kernels may round otherwise, and then Adam lets
+    # two runs drift apart; the first steps still agree.
+    assert max(abs(a - b) for a, b in zip(ours[:20], eager[:20], strict=True)) < 1e-5
     assert max(abs(a - b) for a, b in zip(ours, eager, strict=True)) < 1e-4
-    assert "| epoch   1 |    20/   79 batches | lr 0.00010 | ms/batch" in said
-    last = said.splitlines()[-1]
+    for split in ("valid", "test"):
+        assert losses(tmp_path / "ontrain", split) == pytest.approx(losses(tmp_path / "pytorch", split), abs=1e-4)
+    assert "| epoch   1 |    20/   79 batches | lr 0.00100 | ms/batch" in said[0]
+    ppl, unigram = said[0].split("ppl ")[-2].split()[0], said[0].split("unigram ppl ")[1].split(")")[0]
+    assert float(ppl) < 0.8 * float(unigram)
+    last = said[0].splitlines()[-1]
     assert last.startswith("step: ontrain ")
     assert last.endswith("x), alternating medians over 30 batches")
     left = {path.name.split(".")[0] for path in (tmp_path / "ontrain").iterdir()}

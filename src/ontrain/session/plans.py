@@ -18,12 +18,13 @@ __all__ = ["Plan", "make_plan"]
 
 @dataclass
 class Plan:
-    """An executable for one signature, with the graph it runs and where the time to make it went (seconds)."""
+    """An executable for one signature, the graph it runs, the seconds that making it took, and how often it ran."""
 
     model: ir.Model
     executable: Executable
     seconds: dict[str, float] = field(default_factory=dict)
     passes: list[PassReport] = field(default_factory=list)
+    runs: int = 0
 
 
 def make_plan(

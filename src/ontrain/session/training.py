@@ -176,6 +176,7 @@ class TrainingSession:
     def _run(self, plan: Plan, feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
         try:
             outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
+            plan.runs += 1
         except (IndexError, RuntimeError) as error:
             explained = explain_index_error(plan.model.graph, feeds)
             if explained is None:

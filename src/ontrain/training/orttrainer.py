@@ -203,12 +203,12 @@ class ORTTrainer:
         return {"state": session.state_bytes(), "working memory": working}
 
     def step_model(self) -> ir.Model:
-        """Return the whole step's graph of the last plan made: forward, loss, backward, clipping, update."""
+        """Return the whole step's graph, for the batch shape that ran most often: forward to update."""
         session = self._require_session("show the graph")
         plans = [plan for (kind, _), plan in session.plans.items() if kind != "eval"]
         if not plans:
             raise OptionError("there is no step graph before the first train_step")
-        return plans[-1].model
+        return max(plans, key=lambda plan: plan.runs).model
 
     @property
     def train_step_info(self) -> TrainStepInfo:

@@ -67,7 +67,7 @@ def negative_log_likelihood_loss(e: Emitter, node: ir.Node) -> None:
 def _row_adjoints(
     dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adjoint of each row's label entry [rows, 1], zero where it is ignored, and labels safe to index with [rows, 1]."""
+    """Adjoint of each row's label entry [rows, 1], zero where it is ignored, and labels safe to index with."""
     labels = labels.reshape(-1)
     valid = labels != ignore_index
     safe = torch.where(valid, labels, 0)
