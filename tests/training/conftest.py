@@ -52,7 +52,8 @@ def batches(count: int, batch: int = 3, length: int = 5) -> list[tuple[torch.Ten
 
 
 def make_trainer(model: nn.Module, config=None, desc=None, loss_fn=token_loss, **options) -> ORTTrainer:
-    sections = {"device": {"id": "cpu"}, **options}
+    # The validator is on: every captured graph is checked, and its outputs compared with eager's.
+    sections = {"device": {"id": "cpu"}, "debug": {"check_model_export": True}, **options}
     return ORTTrainer(model, desc or DESC, config or optim.AdamConfig(lr=0.01), loss_fn=loss_fn, options=sections)
 
 
