@@ -1,4 +1,4 @@
-"""Each pass on the picture in its docstring: how many places change, what the graph becomes, and that no number does."""
+"""Each pass on the picture in its docstring: how many places change, what remains, and that no number does."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from ontrain.capture.structure import flatten
 from ontrain.errors import CaptureError
 from ontrain.functions import inline_all
 from ontrain.graph import Builder, describe, rebuild, source_of, specialise, updates_of
+from ontrain.graph.corrections import CORRECTIONS
 
 __all__ = ["validate"]
 
@@ -129,7 +130,7 @@ def _compare(
     feeds.update({name: to_array(tensor) for name, tensor in state.items()})
     names = [str(value.name) for value in model.graph.outputs]
     quiet = rebuild(model, _without_dropout)
-    found = dict(zip(names, ReferenceEvaluator(ir.to_proto(quiet)).run(None, feeds), strict=True))
+    found = dict(zip(names, ReferenceEvaluator(ir.to_proto(quiet), new_ops=CORRECTIONS).run(None, feeds), strict=True))
     for name in names:
         ours, theirs = np.asarray(found[name]), expected[name]
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

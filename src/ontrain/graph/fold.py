@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from ontrain.graph.corrections import CORRECTIONS
 from ontrain.graph.infer import DOMAIN, schema_of
 
 __all__ = ["evaluate", "foldable"]
@@ -55,7 +56,7 @@ def _with_reference(node: ir.Node, inputs: list[np.ndarray[Any, Any] | None]) ->
         outputs=[ir.Value(name=f"o{i}") for i in range(len(node.outputs))],
     )
     feeds = {f"i{i}": v for i, v in enumerate(inputs) if v is not None}
-    return [np.asarray(v) for v in ReferenceEvaluator(ir.to_proto(clone)).run(None, feeds)]
+    return [np.asarray(v) for v in ReferenceEvaluator(ir.to_proto(clone), new_ops=CORRECTIONS).run(None, feeds)]
 
 
 # The operators that shape arithmetic and attention masks consist of. onnx's evaluator is right for all others,
@@ -87,7 +88,8 @@ def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
 
 
 def _cast(a: Attributes, x: Any) -> Any:
-    return x.astype(ir.DataType(a["to"]).numpy())
+    with np.errstate(invalid="ignore"):  # a mask may cast log(0), whose entries it never uses
+        return x.astype(ir.DataType(a["to"]).numpy())
 
 
 def _reshape(a: Attributes, x: Any, shape: Any) -> Any:

@@ -15,8 +15,8 @@ from onnx.reference.ops import load_op
 from ontrain.errors import ProviderError
 from ontrain.functions import inline_all, lookup, specified_body
 from ontrain.graph import OPSET, role_of, source_of, updates_of
+from ontrain.graph.corrections import CORRECTIONS
 from ontrain.providers.base import OperatorTime, StateSpec
-from ontrain.providers.reference.corrections import CORRECTIONS
 
 __all__ = ["ReferenceExecutionProvider"]
 
