@@ -52,7 +52,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import math
 import os
 import platform
@@ -62,7 +61,6 @@ import signal
 import statistics
 import sys
 import time
-import warnings
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -81,7 +79,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ontrain import InferenceSession
+from ontrain.capture import capture
 from ontrain.errors import CheckpointError, NonFiniteLossError, OntrainError
+from ontrain.session.export import inference_model, save_model
 from ontrain.session.report import write_report
 
 BPTT, BATCH_SIZE, EVAL_BATCH_SIZE = 35, 20, 10
@@ -146,12 +146,12 @@ class EagerTrainer:
 
     def save_as_onnx(self, path: str) -> None:
         src = torch.zeros(BPTT, BATCH_SIZE, dtype=torch.int64)
-        dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it lists packages that this model does not need
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):
-            program = torch.onnx.export(self.model.eval(), (src,), dynamic_shapes=(dims,), verbose=False)
-        program.model.graph.inputs[0].name, program.model.graph.outputs[0].name = "src", "output"
-        program.save(path, external_data=False)
+        dims = {0: "bptt", 1: "batch_size"}
+        names = {"input_names": ["src"], "output_names": ["output"]}
+        captured = capture(self.model.eval(), (src,), dynamic=[dims], **names)
+        tensors = {**captured.parameters, **captured.buffers}
+        arrays = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+        save_model(inference_model(captured.model, arrays, ["output"]), path)
 
     def save_checkpoint(self, folder: str, user_dict: dict[str, Any]) -> None:
         """Write weights, moments and random state as one safetensors file, beside the old one and then over it."""
