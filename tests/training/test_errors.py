@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -246,3 +248,28 @@ def test_inference_feeds_are_checked_by_name(tmp_path):
         session.run(None, {"idz": torch.zeros(1, 2, dtype=torch.int64)})
     with pytest.raises(InputError, match="do not fit"):
         session.run(None, {"ids": torch.zeros(1, 2)})
+
+
+def test_a_batch_without_a_single_label_is_said_and_has_no_gradient(provider):
+    trainer = make_trainer(Net(), optim.SGDConfig(lr=0.1), provider=provider)
+    ids, label = batches(1)[0]
+    trainer.train_step(ids, label)
+    before = trainer.state_dict()["model"]["fp32"]
+    with pytest.warns(UserWarning, match="the loss is nan at step 2 and its gradient finite"):
+        trainer.train_step(ids, torch.full_like(label, -100))
+    after = trainer.state_dict()["model"]["fp32"]
+    assert all(torch.equal(t, after[n]) for n, t in before.items())
+
+
+def test_a_micro_batch_without_a_label_counts_for_nothing(provider):
+    torch.manual_seed(0)
+    model = Net()
+    alone = make_trainer(copy.deepcopy(model), optim.SGDConfig(lr=0.1), provider=provider)
+    beside = make_trainer(model, optim.SGDConfig(lr=0.1), provider=provider, batch={"gradient_accumulation_steps": 2})
+    ids, label = batches(1)[0]
+    alone.train_step(ids, label)
+    beside.train_step(ids, torch.full_like(label, -100))
+    beside.train_step(ids, label)
+    a, b = (t.state_dict()["model"]["fp32"] for t in (alone, beside))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-6, atol=1e-7)

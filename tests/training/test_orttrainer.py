@@ -200,3 +200,19 @@ def test_the_learning_rate_follows_the_scheduler(provider, twins):
         rates.step()
         assert ours_loss == pytest.approx(float(loss.detach()), rel=2e-6)
     assert DESC["outputs"][0][2]
+
+
+def test_deterministic_compute_holds_during_the_step_only(twins, monkeypatch):
+    trainer = make_trainer(twins[0], debug={"deterministic_compute": True})
+    (batch,) = batches(1)
+    trainer.train_step(*batch)
+    seen = []
+    plan = next(iter(trainer._session.plans.values()))
+    real = plan.executable.run
+    monkeypatch.setattr(
+        plan.executable,
+        "run",
+        lambda *a, **k: seen.append(torch.are_deterministic_algorithms_enabled()) or real(*a, **k),
+    )
+    trainer.train_step(*batch)
+    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()

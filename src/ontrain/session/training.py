@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +52,7 @@ class TrainingSession:
         accumulation_steps: micro-batches per update.
         seed: of the dropout stream.
         disabled_passes: graph passes to leave out, by name.
+        deterministic: run on kernels that repeat to the bit only; torch raises where a device has none.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class TrainingSession:
         seed: int = 0,
         disabled_passes: Sequence[str] = (),
         device: str = "cpu",
+        deterministic: bool = False,
     ) -> None:
         self.model, self.provider, self.optimizer = model, provider, optimizer
         self.loss, self.trainable, self.max_norm = loss, list(trainable), max_norm
@@ -73,7 +78,7 @@ class TrainingSession:
         self.counters = Counters()
         self.eval_model: ir.Model | None = None
         self.last_outputs: dict[str, torch.Tensor] = {}
-        self._disabled = disabled_passes
+        self._disabled, self._deterministic = disabled_passes, deterministic
         self._plans: dict[tuple[str, Signature], Plan] = {}
         self.model_tensors = list(initial)
         self.state: State = provider.create_state(self._specs(initial))
@@ -88,8 +93,12 @@ class TrainingSession:
 
         Raises:
             InputError: the batch does not fit the graph, or an index is out of range.
-            NonFiniteLossError: loss or gradient is NaN or infinite. Parameters and moments are as before the batch,
-                the accumulators are empty.
+            NonFiniteLossError: the gradient is NaN or infinite. Parameters and moments are as before the batch, the
+                accumulators are empty.
+
+        Warns:
+            UserWarning: the loss is not finite but its gradient is, as for a batch without any label: the update was
+                made with that gradient, as in eager PyTorch.
         """
         kind = self._next_kind()
         plan = self.plan(kind, feeds)
@@ -109,20 +118,25 @@ class TrainingSession:
                 self._clear_accumulators()
         self.counters.micro_steps += 1
         self.last_outputs = outputs
-        finite = bool(torch.isfinite(outputs[self.loss]).all()) and bool(outputs.get("all_finite", True))
-        if not finite:
-            self._clear_accumulators()
-            loss = float(outputs[self.loss])
-            what = f"the loss is {loss}" if not torch.isfinite(outputs[self.loss]).all() else "a gradient is not finite"
+        if kind is StepKind.ACCUMULATE:
+            # A gradient that is not finite stays in the accumulators and is met at the update.
+            self.counters.pending += 1
+            return outputs
+        self.counters.pending = 0
+        loss = float(outputs[self.loss])
+        if not bool(outputs["all_finite"]):
             raise NonFiniteLossError(
-                f"{what} at step {number}",
+                f"the loss is {loss} at step {number}"
+                + ("" if not math.isfinite(loss) else ", its gradient not finite"),
                 reason="parameters and moments are as they were before this batch",
                 way_out="lower the learning rate, clip the gradient, or look for bad values in the batch",
             )
-        if kind is StepKind.ACCUMULATE:
-            self.counters.pending += 1
-        else:
-            self.counters.updates, self.counters.pending = number, 0
+        self.counters.updates = number
+        if not math.isfinite(loss):
+            warnings.warn(
+                f"the loss is {loss} at step {number} and its gradient finite: has the batch a label at all?",
+                stacklevel=3,
+            )
         return outputs
 
     def evaluate(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -175,7 +189,8 @@ class TrainingSession:
 
     def _run(self, plan: Plan, feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
         try:
-            outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
+            with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
+                outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
             plan.runs += 1
         except (IndexError, RuntimeError) as error:
             explained = explain_index_error(plan.model.graph, feeds)
@@ -213,3 +228,13 @@ class TrainingSession:
             self._accumulators.append("loss_weight_acc")
             specs.append(StateSpec("loss_weight_acc", (), ir.DataType.FLOAT, "loss_weight_acc"))
         return specs
+
+
+@contextlib.contextmanager
+def _deterministic_kernels() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -252,6 +252,7 @@ class ORTTrainer:
             seed=self.options.utils.seed,
             disabled_passes=self.options.graph_transformer.disabled_passes,
             device=self.device,
+            deterministic=self.options.debug.deterministic_compute,
         )
         _share_memory(session, tensors)
         self._session = session
