@@ -216,3 +216,23 @@ def test_deterministic_compute_holds_during_the_step_only(twins, monkeypatch):
     )
     trainer.train_step(*batch)
     assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_span_head_whose_ignored_place_is_the_sequence_length_trains():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    ours = transformers.BertForQuestionAnswering(config)
+    theirs = copy.deepcopy(ours)
+    names = ["input_ids", "start_positions", "end_positions"]
+    desc = {"inputs": list(zip(names, [["b", "s"], ["b"], ["b"]], strict=True)), "outputs": [("loss", [], True)]}
+    trainer = make_trainer(ours, desc=desc, loss_fn=None)
+    for length in (6, 9):
+        ids = torch.randint(0, 20, (3, length))
+        ends = torch.tensor([1, length - 1, length + 4])  # the last lies outside and counts for nothing
+        batch = dict(zip(names, [ids, torch.tensor([0, 1, length + 2]), ends], strict=True))
+        theirs.load_state_dict(ours.state_dict())
+        wanted = float(theirs.train()(**batch).loss.detach())
+        assert float(trainer.train_step(**batch)) == pytest.approx(wanted, rel=1e-5)

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.symbols import Sym
 
 __all__: list[str] = []
 
@@ -21,12 +22,13 @@ def _reduced(op: AtenBuilder, x: Any, reduction: int) -> Any:
 
 @aten("cross_entropy_loss")
 def cross_entropy_loss(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Size = -100,
     label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
     unbatched = len(op.input_shape(0)) == 1
     if unbatched:
         x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
+    target, ignore_index = _fixed_ignore(op, target, ignore_index)
     if target.dtype.is_floating_point():
         loss = _probability_targets(op, x, target, weight, reduction, label_smoothing)
     elif label_smoothing:
@@ -36,6 +38,16 @@ def cross_entropy_loss(
             x, _labels(op, target), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index, outputs=2
         )
     return op.Squeeze(loss, [0]) if unbatched and reduction == 0 else loss
+
+
+def _fixed_ignore(op: AtenBuilder, target: Any, ignore_index: Size) -> tuple[Any, int]:
+    """Labels and an ignore_index that is a number: one that is a varying size (Hugging Face's span heads ignore the
+    place after the last token) is moved to −100, as the operator's attribute cannot vary."""
+    if not isinstance(ignore_index, Sym):
+        return target, ignore_index
+    labels = _labels(op, target)
+    ignored = op.Equal(labels, op.cast(op.scalar(ignore_index), labels.dtype))
+    return op.Where(ignored, op.cast(-100, labels.dtype), labels), -100
 
 
 def _labels(op: AtenBuilder, target: Any) -> Any:
@@ -91,11 +103,12 @@ def _smoothed(
 
 @aten("nll_loss_nd", "nll_loss", "nll_loss2d")
 def nll_loss(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Size = -100
 ) -> Any:
     unbatched = len(op.input_shape(0)) == 1
     if unbatched:
         x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
+    target, ignore_index = _fixed_ignore(op, target, ignore_index)
     loss = op.NegativeLogLikelihoodLoss(
         x, _labels(op, target), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index
     )
