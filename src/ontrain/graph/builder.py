@@ -72,7 +72,7 @@ class Builder:
     ) -> Any:
         """Append one node and return its output, or a tuple of them when `outputs` is above one."""
         inputs = self._inputs(domain, op_type, operands)
-        attrs = [ir.convenience.convert_attribute(k, v) for k, v in attributes.items() if v is not None]
+        attrs = [_attribute(name, value) for name, value in attributes.items() if value is not None]
         node = ir.Node(domain, op_type, inputs, attrs, num_outputs=outputs)
         return self.add(node)
 
@@ -185,3 +185,17 @@ class Builder:
         if isinstance(operands[index], float):
             return None
         return ir.DataType.BOOL if isinstance(operands[index], bool) else ir.DataType.INT64
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    """The usual kinds directly: onnx-ir's own conversion tries a dozen protocols on each value."""
+    kind = type(value)
+    if kind is int:
+        return ir.AttrInt64(name, value)
+    if kind is float:
+        return ir.AttrFloat32(name, value)
+    if kind is str:
+        return ir.AttrString(name, value)
+    if kind in (list, tuple) and value and all(type(one) is int for one in value):
+        return ir.AttrInt64s(name, value)
+    return ir.convenience.convert_attribute(name, value)

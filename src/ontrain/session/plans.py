@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -46,6 +48,30 @@ def make_plan(
         build: turns the specialised forward graph into the step graph; None for evaluation.
         disabled: names of passes to leave out.
     """
+    with _collector_paused():
+        return _make_plan(model, signature, provider, state, build, disabled)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hold the cyclic collector: it would walk all of torch's and the model's objects several times a plan."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def _make_plan(
+    model: ir.Model,
+    signature: Signature,
+    provider: ExecutionProvider,
+    state: State,
+    build: Callable[[ir.Model], ir.Model] | None,
+    disabled: Sequence[str],
+) -> Plan:
     seconds: dict[str, float] = {}
     clock = time.perf_counter
 
