@@ -177,6 +177,7 @@ def test_a_fixed_dimension_says_how_to_let_it_vary():
         ({"utils": {"nonfinite_loss": "explode"}}, "'raise' or 'skip'"),
         ({"provider": "TourchExecutionProvider"}, "'TorchExecutionProvider'"),
         ({"device": "cpu"}, "give a dictionary"),
+        ({"graph_transformer": {"disabled_passes": ["LinearToGem"]}}, "'LinearToGemm'"),
     ],
 )
 def test_options_say_what_is_allowed(options, says):

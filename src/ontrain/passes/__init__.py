@@ -1,7 +1,7 @@
 """Graph passes, each one file, in a readable ordered list."""
 
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
-from ontrain.passes.infra import Pass, PassReport, RewritePass, run_passes
+from ontrain.passes.infra import Pass, PassReport, RewritePass, check_names, run_passes
 from ontrain.passes.linear_to_gemm import LinearToGemm
 from ontrain.passes.simplify import Simplify
 
@@ -14,6 +14,7 @@ __all__ = [
     "RewritePass",
     "ShareCommonSubexpressions",
     "Simplify",
+    "check_names",
     "run_passes",
 ]
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ontrain.errors import OptionError, nearest
 from ontrain.graph import Builder, rebuild, to_text, verify, verify_requested
 
-__all__ = ["Pass", "PassReport", "RewritePass", "run_passes"]
+__all__ = ["Pass", "PassReport", "RewritePass", "check_names", "run_passes"]
 
 
 class Pass:
@@ -92,7 +92,6 @@ def run_passes(
     Environment: `ONTRAIN_VERIFY=1` verifies after each pass, `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass.
 
     Raises:
-        OptionError: a disabled name is no pass.
         GraphError: a pass left an invalid graph (only when verifying).
     """
     off = {*disabled, *filter(None, os.environ.get("ONTRAIN_DISABLE_PASSES", "").split(","))}

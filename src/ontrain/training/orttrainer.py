@@ -14,6 +14,7 @@ from ontrain.capture import Captured
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.errors import NonFiniteLossError, OptionError, nearest
 from ontrain.optim import OptimizerSpec
+from ontrain.passes import FORWARD_PASSES, STEP_PASSES, check_names
 from ontrain.providers import get_provider
 from ontrain.session import TrainingSession
 from ontrain.session.export import inference_model, save_model
@@ -287,6 +288,7 @@ class ORTTrainer:
         return OptimizerSpec(spec.algorithm, spec.defaults, groups)
 
     def _check_names(self) -> None:
+        check_names(self.options.graph_transformer.disabled_passes, (*FORWARD_PASSES, *STEP_PASSES))
         known = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
         given = [(n, "utils.frozen_weights") for n in self.options.utils.frozen_weights]
         given += [(n, "a parameter group") for names, _ in self.optim_config.spec().groups for n in names]
