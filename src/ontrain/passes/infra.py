@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -73,11 +73,6 @@ class PassReport:
     seconds: float
 
 
-@dataclass
-class _Limit:
-    left: int = field(default_factory=lambda: int(os.environ.get("ONTRAIN_PASS_LIMIT", "1000000")))
-
-
 def run_passes(
     model: ir.Model, passes: Sequence[Pass], *, disabled: Sequence[str] = (), dump: str | None = None
 ) -> tuple[ir.Model, list[PassReport]]:
@@ -97,11 +92,11 @@ def run_passes(
     off = {*disabled, *filter(None, os.environ.get("ONTRAIN_DISABLE_PASSES", "").split(","))}
     dump = dump or os.environ.get("ONTRAIN_DUMP")
     reports: list[PassReport] = []
-    limit = _Limit()
+    left = int(os.environ.get("ONTRAIN_PASS_LIMIT", len(passes)))
     for number, one in enumerate(passes):
-        if one.name in off or limit.left <= 0:
+        if one.name in off or left <= 0:
             continue
-        limit.left -= 1
+        left -= 1
         before, start = len(model.graph), time.perf_counter()
         model, changed = one.apply(model)
         reports.append(PassReport(one.name, changed, before, len(model.graph), time.perf_counter() - start))

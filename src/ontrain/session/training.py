@@ -144,7 +144,7 @@ class TrainingSession:
         return self._run(self.plan(None, feeds), feeds, None)
 
     def profile(self, feeds: Mapping[str, torch.Tensor]) -> list[OperatorTime]:
-        """Time each operator of an evaluation-free training step; parameters are put back afterwards."""
+        """Time each operator of one training step; the state is put back afterwards."""
         plan = self.plan(StepKind.UPDATE, feeds)
         saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
         hyper = {"learning_rate": 0.0, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}

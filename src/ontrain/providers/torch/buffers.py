@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
@@ -47,7 +47,6 @@ class Storage:
     dies: int = -1
     offset: int = -1
     merged: Storage | None = None
-    pinned: bool = field(default=False)
 
     @property
     def planned(self) -> bool:
