@@ -1,0 +1,195 @@
+"""Memory of modules in a user's own loop: working blocks for forwards in flight, and gradients that users keep."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.state import ALIGN
+
+__all__ = ["Block", "Blocks", "GradientSet", "Gradients", "Memory", "Residents"]
+
+
+_ELSEWHERE = torch.empty(0)
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16}
+
+
+class Residents:
+    """Parameters and buffers that stay the user's own: plans hold places, and a place follows when memory is replaced.
+
+    Args:
+        tensors: by graph input name. Their memory is used as it is, strided views included.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._bufs: dict[str, Buf] = {}
+        self._gradients: dict[str, Buf] = {}
+        self.version = 0
+        for name, tensor in tensors.items():
+            start = int(tensor.storage_offset()) * tensor.element_size()
+            storage = Storage(tensor.untyped_storage().nbytes() - start, tensor.detach(), offset=start)
+            meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            self._bufs[name] = Buf(storage, meta)
+
+    def __getitem__(self, name: str) -> Buf:
+        return self._bufs[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._bufs
+
+    def gradient(self, name: str) -> Buf:
+        """Return the place of a parameter's gradient: of the parameter's layout, in memory chosen at each backward."""
+        if name not in self._gradients:
+            like = self._bufs[name].meta
+            meta = torch.empty_like(like)  # keeps the strides of a dense tensor, as autograd does
+            storage = Storage(max(1, meta.numel()) * meta.element_size(), _ELSEWHERE)
+            self._gradients[name] = Buf(storage, meta)
+        return self._gradients[name]
+
+    def replace(self, name: str, tensor: torch.Tensor) -> bool:
+        """Let a name stand for other memory; return False if its layout differs, so that plans must be made anew."""
+        buf = self._bufs[name]
+        assert buf.storage.tensor is not None
+        same = tensor.shape == buf.meta.shape and tensor.stride() == buf.meta.stride() and tensor.dtype == buf.dtype
+        if not same or tensor.device != buf.storage.tensor.device:
+            return False
+        buf.storage.tensor = tensor.detach()
+        buf.storage.offset = int(tensor.storage_offset()) * tensor.element_size()
+        self.version += 1
+        return True
+
+
+class Block:
+    """Working memory of one forward and its backward, and the calls that plans have bound to it."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self.memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self.bound: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+class Blocks:
+    """A pool of blocks: as many as there are forwards whose backward has not come yet, each as large as the largest."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._free: list[Block] = []
+        self._largest = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> Block:
+        """Return a block of at least `nbytes` that nobody else uses."""
+        with self._lock:
+            self._largest = max(self._largest, nbytes)
+            while self._free:
+                block = self._free.pop()
+                if block.memory.numel() >= nbytes:
+                    return block
+                # Too small for what is to come: it goes before a larger one is made.
+                del block
+            with torch.inference_mode(False):
+                return Block(self._largest, self.device)
+
+    def give(self, block: Block) -> None:
+        """Take a block back."""
+        with self._lock:
+            self._free.append(block)
+
+    def nbytes(self) -> int:
+        """Bytes of the blocks that lie idle."""
+        return sum(block.memory.numel() for block in self._free)
+
+
+class GradientSet:
+    """Memory for one gradient of each of a set of parameters."""
+
+    def __init__(self, places: Mapping[str, Buf], device: torch.device) -> None:
+        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._places: dict[str, tuple[np.ndarray[Any, Any], Buf]] = {}
+        self.inside: dict[Storage, torch.Tensor] = {}
+        self._on_host = device.type == "cpu"
+        for name, buf in places.items():
+            self.inside[buf.storage] = self._make(name, buf, device)
+        self._by_name = {name: self.inside[buf.storage] for name, buf in places.items()}
+        self._idle = [sys.getrefcount(array) for array in self._arrays]
+
+    def _make(self, name: str, buf: Buf, device: torch.device) -> torch.Tensor:
+        if not self._on_host:
+            return torch.empty_strided(buf.shape, buf.meta.stride(), dtype=buf.dtype, device=device)
+        array = _aligned(buf)
+        self._arrays.append(array)
+        self._places[name] = (array, buf)
+        return _over(array, buf)
+
+    def free(self) -> bool:
+        """Whether no tensor outside refers to this memory any more."""
+        return [sys.getrefcount(array) for array in self._arrays] == self._idle
+
+    def hand_out(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return the gradients as tensors that own their memory as far as the user can see."""
+        if not self._on_host:
+            return {name: self._by_name[name].clone() for name in names}
+        return {name: _over(*self._places[name]) for name in names}
+
+
+class Gradients:
+    """Gradient memory that is used again as soon as the user has dropped what was handed out of it.
+
+    A fresh tensor for every gradient costs a page fault for each of its pages. So gradients are written to lasting
+    memory and handed out as tensors over it. Each tensor holds a reference to the memory, and only memory that nobody
+    refers to is written again: a gradient that a user keeps never changes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sets: dict[tuple[str, ...], list[GradientSet]] = {}
+
+    def take(self, places: Mapping[str, Buf]) -> GradientSet:
+        """Return memory that nobody refers to for these gradients."""
+        sets = self._sets.setdefault(tuple(places), [])
+        for one in sets:
+            if one.free():
+                return one
+        with torch.inference_mode(False):
+            sets.append(GradientSet(places, self._device))
+        return sets[-1]
+
+
+class Memory:
+    """What all plans of one module share: the user's tensors, working blocks and gradient memory."""
+
+    def __init__(self, residents: Residents, device: torch.device) -> None:
+        self.residents, self.device = residents, device
+        self.blocks, self.gradients = Blocks(device), Gradients(device)
+
+    def replace(self, name: str, tensor: torch.Tensor) -> bool:
+        """Let a parameter or buffer be found in other memory; False if plans must be made anew."""
+        return self.residents.replace(name, tensor)
+
+
+def _aligned(buf: Buf) -> np.ndarray[Any, Any]:
+    """An array of bytes that begins at a cache line, or of the buffer's layout where numpy has its dtype."""
+    raw = np.empty(buf.storage.nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    raw = raw[start : start + buf.storage.nbytes]
+    dtype = _NUMPY.get(buf.dtype)
+    if dtype is None:
+        return raw
+    strides = [stride * buf.dtype.itemsize for stride in buf.meta.stride()]
+    return np.ndarray(buf.shape, dtype, raw, strides=strides)
+
+
+def _over(array: np.ndarray[Any, Any], buf: Buf) -> torch.Tensor:
+    """A new tensor over an array's memory, which lives as long as the tensor."""
+    if buf.dtype in _NUMPY:
+        return torch.from_numpy(array)
+    count = buf.storage.nbytes // buf.dtype.itemsize
+    return torch.frombuffer(array, dtype=buf.dtype, count=count).as_strided(buf.shape, buf.meta.stride())
+
+

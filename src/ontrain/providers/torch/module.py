@@ -1,0 +1,96 @@
+"""A graph in two halves, forward and backward, over one memory plan: what a module in a user's own loop runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Instruction
+from ontrain.providers.torch.executable import Binder, Call, mix
+from ontrain.providers.torch.memory import Block, Blocks, GradientSet, Memory
+
+__all__ = ["Tape", "TorchModuleExecutable"]
+
+
+class _Bound:
+    """A plan's calls on the tensors of one block."""
+
+    def __init__(self, version: int, binder: Binder, plan: TorchModuleExecutable) -> None:
+        self.version = version
+        self.forward = binder.calls(plan.forward_program)
+        self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
+        self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
+        self.backward: dict[GradientSet, list[Call]] = {}
+
+
+class Tape:
+    """The activations of one forward; its memory goes back to the pool with the backward or with the tape itself."""
+
+    def __init__(self, block: Block, bound: _Bound, blocks: Blocks) -> None:
+        self.block, self.bound = block, bound
+        self._blocks = blocks
+        self.open = True
+
+    def close(self) -> None:
+        """Give the memory back; the activations are gone."""
+        if self.open:
+            self.open = False
+            self._blocks.give(self.block)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class TorchModuleExecutable:
+    """Runs the two halves; see `ontrain.providers.ModuleExecutable`."""
+
+    def __init__(
+        self, halves: tuple[Sequence[Instruction], Sequence[Instruction]], *, inputs: Mapping[str, Buf],
+        outputs: Mapping[str, Buf], adjoints: Mapping[str, Buf], gradients: Mapping[str, Buf],
+        other_gradients: Mapping[str, Buf], nbytes: int, memory: Memory, generators: Sequence[torch.Generator],
+        reads: Sequence[str],
+    ) -> None:  # fmt: skip
+        self.forward_program, self.backward_program = halves
+        self.inputs, self.outputs, self.adjoints = inputs, outputs, adjoints
+        self.gradients, self.other_gradients = gradients, other_gradients
+        self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes
+        self._memory, self._generators = memory, generators
+
+    def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
+        """Run the forward half."""
+        block = self._memory.blocks.take(self.planned_bytes)
+        tape = Tape(block, self._bound(block), self._memory.blocks)
+        bound = tape.bound
+        for name, target in bound.inputs.items():
+            target.copy_(feeds[name])
+        for index, generator in enumerate(self._generators):
+            generator.manual_seed(mix(seed, 0, index))
+        for fn, args, kwargs in bound.forward:
+            fn(*args, **kwargs)
+        return {name: tensor.clone() for name, tensor in bound.outputs.items()}, tape
+
+    def backward(self, tape: Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the backward half on a tape, which is closed by it."""
+        bound = tape.bound
+        for name, target in bound.adjoints.items():
+            target.copy_(adjoints[name])
+        place = self._memory.gradients.take(self.gradients)
+        if place not in bound.backward:
+            bound.backward[place] = Binder(tape.block.memory, place.inside).calls(self.backward_program)
+        for fn, args, kwargs in bound.backward[place]:
+            fn(*args, **kwargs)
+        found = {name: tensor.clone() for name, tensor in bound.others.items()}
+        found.update(place.hand_out(list(self.gradients)))
+        tape.close()
+        return found
+
+    def _bound(self, block: Block) -> _Bound:
+        bound: Any = block.bound.get(self)
+        if bound is None or bound.version != self._memory.residents.version:
+            with torch.inference_mode(False):
+                bound = _Bound(self._memory.residents.version, Binder(block.memory), self)
+            block.bound[self] = bound
+        return bound  # type: ignore[no-any-return]

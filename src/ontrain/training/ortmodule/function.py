@@ -1,0 +1,118 @@
+"""The node that a call leaves in autograd's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ontrain.errors import GradientError, InputError
+from ontrain.providers import ModuleExecutable
+from ontrain.session.module import ModuleSession
+
+__all__ = ["Call", "Mode", "Run"]
+
+
+@dataclass
+class Mode:
+    """What a call is differentiated by, and what of it.
+
+    Attributes:
+        wrt: parameters and inputs that want a gradient, by graph name.
+        active: outputs that depend on them, in order.
+        seeds: outputs for which the last backward brought an adjoint; the next call is planned for the same.
+    """
+
+    wrt: tuple[str, ...]
+    active: tuple[str, ...]
+    seeds: tuple[str, ...]
+
+
+@dataclass
+class Call:
+    """One call of a module.
+
+    Attributes:
+        inputs: its tensors, in the session's order.
+        seeds: outputs that the plan differentiates.
+        buffers: the module's buffers that the graph updates.
+        seed: of its random numbers, so that they can be drawn again.
+    """
+
+    session: ModuleSession
+    mode: Mode
+    seeds: tuple[str, ...]
+    outputs: Sequence[str]
+    inputs: list[torch.Tensor]
+    plan: ModuleExecutable
+    buffers: Mapping[str, torch.Tensor]
+    seed: int
+    versions: list[int] = field(default_factory=list)
+
+    def forward(self) -> tuple[dict[str, torch.Tensor], Any]:
+        """Run the forward half."""
+        self.versions = [t._version for t in self.inputs if not t.is_inference()]
+        return self.session.forward(self.plan, self.inputs, self.seed)
+
+    def backward(self, tape: Any, adjoints: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the backward half, on this call's activations or, where those are gone or do not fit, on new ones.
+
+        They are gone after a first backward with retain_graph=True; they do not fit when adjoints came for other outputs
+        than the plan was made for.
+        """
+        seeds = tuple(name for name in self.mode.active if name in adjoints)
+        self.mode.seeds = seeds
+        if seeds == self.seeds and tape.open:
+            return self.session.backward(self.plan, tape, adjoints)
+        return self._again(seeds, adjoints)
+
+    def _again(self, seeds: tuple[str, ...], adjoints: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.versions != [t._version for t in self.inputs if not t.is_inference()]:
+            raise InputError(
+                "an input was changed in place between forward and backward",
+                reason="this backward runs the forward again: it is the second on one graph, or is for other outputs",
+                way_out="give the model a copy of the tensor",
+            )
+        plan = self.session.plan(self.inputs, self.mode.wrt, seeds)
+        kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        _, tape = self.session.forward(plan, self.inputs, self.seed)
+        for name, buffer in self.buffers.items():
+            buffer.copy_(kept[name])
+        return self.session.backward(plan, tape, adjoints)
+
+
+class Run(torch.autograd.Function):
+    """A call as one node: its inputs are the parameters and inputs that want gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, reads: tuple[torch.Tensor, ...], *wrt: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        """Run the forward half; `reads` are the tensors whose values backward reads."""
+        outputs, tape = call.forward()
+        ctx.call, ctx.tape = call, tape
+        # autograd then says so when one was changed in place before backward.
+        ctx.save_for_backward(*reads)
+        ctx.set_materialize_grads(False)
+        values = tuple([outputs[name] for name in call.outputs])
+        active = set(call.mode.active)
+        ctx.mark_non_differentiable(*[v for n, v in zip(call.outputs, values, strict=True) if n not in active])
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *adjoints: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """Run the backward half."""
+        _ = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            raise GradientError(
+                "a gradient of the gradient was asked for (create_graph=True)",
+                reason="the backward graph of an ORTModule is not recorded by autograd",
+                way_out="compute that term with the plain module, which is the attribute .module",
+            )
+        call: Call = ctx.call
+        given = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
+        if not given:
+            return (None,) * (2 + len(call.mode.wrt))
+        with torch.autocast(call.session.device.type, enabled=False):
+            found = call.backward(ctx.tape, given)
+        return (None, None, *[found.get(name) for name in call.mode.wrt])

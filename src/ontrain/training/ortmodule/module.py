@@ -1,0 +1,168 @@
+"""`ORTModule`: a torch module whose forward and backward run as one ONNX graph."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.errors import CaptureError, OptionError
+from ontrain.training.ortmodule.engine import Engine
+
+__all__ = ["ORTModule"]
+
+# What every nn.Module has and an ORTModule shares with the module that it wraps, so that both are one in all that
+# torch does to modules: moving, saving, freezing, applying.
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+# Hooks of the wrapper itself and what other libraries replace on it.
+_OWN = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
+
+
+class ORTModule(nn.Module):
+    """Wraps a module in an unchanged training loop: `model = ORTModule(model)`.
+
+    Parameters, buffers, their names, `state_dict`, `train`, `to` and every other attribute are those of the wrapped
+    module. Calling it gives the module's outputs, and `backward` the module's gradients; forward and backward are run
+    as one graph by an execution provider. The graph is made at the first call, and again when the structure of a
+    call, a mode, or the module itself changes; new shapes need a new plan only.
+
+    Random numbers come from a stream whose seed is drawn from torch's generator at each call: `torch.manual_seed` makes
+    runs repeat, though not with the masks that PyTorch would draw.
+
+    Args:
+        module: any module that `torch.export` can trace; see `ontrain.capture`.
+        debug_options: `DebugOptions`.
+        provider: name of the execution provider.
+
+    Raises:
+        OptionError: `module` is no module, is wrapped already, or is a DataParallel.
+    """
+
+    def __init__(
+        self, module: nn.Module, debug_options: Any = None, *, provider: str = "TorchExecutionProvider"
+    ) -> None:
+        _check(module)
+        super().__init__()
+        own = self.__dict__
+        own["_wrapped"], own["_debug_options"], own["_provider"] = module, debug_options, provider
+        own["_engine"] = None
+        for name in _SHARED:
+            own[name] = module.__dict__[name]
+        own["training"] = module.training
+        # On the instance, so that inspect.signature shows the wrapped module's arguments, as Hugging Face's Trainer asks.
+        own["forward"] = functools.update_wrapper(functools.partial(ORTModule.forward, self), module.forward)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the wrapped module's forward returns.
+
+        Raises:
+            CaptureError: the module cannot be captured; names the user's line.
+            GradientError: an operator has no gradient.
+            InputError: an argument does not fit forward's signature, or is on another device than the module.
+        """
+        if self._engine is None:
+            self.__dict__["_engine"] = Engine(self._wrapped, self._provider)
+        return self._engine(args, kwargs)
+
+    @property
+    def module(self) -> nn.Module:
+        """The wrapped module."""
+        wrapped: nn.Module = self.__dict__["_wrapped"]
+        return wrapped
+
+    # The wrapped module's own ways of doing these may be special, and belong to it.
+
+    def train(self, mode: bool = True) -> ORTModule:
+        """Set training mode on the wrapped module."""
+        self._wrapped.train(mode)
+        self.training = mode
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the wrapped module's state_dict."""
+        return self._wrapped.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load a state_dict of the wrapped module."""
+        return self._wrapped.load_state_dict(state_dict, *args, **kwargs)
+
+    def apply(self, fn: Callable[[nn.Module], Any]) -> ORTModule:
+        """Apply `fn` to the wrapped module and its submodules."""
+        self._wrapped.apply(fn)
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ORTModule:
+        self._wrapped._apply(fn, recurse)
+        return self
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        """Iterate over the wrapped module and its submodules."""
+        return self._wrapped.named_modules(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Say what is wrapped."""
+        return type(self._wrapped).__name__
+
+    def __getattr__(self, name: str) -> Any:
+        wrapped = self.__dict__.get("_wrapped")
+        if wrapped is None:
+            raise AttributeError(name)
+        return getattr(wrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ or name in _OWN or name in vars(type(self)):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._wrapped, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            object.__delattr__(self, name)
+        else:
+            delattr(self._wrapped, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._wrapped)})
+
+    def __reduce__(self) -> Any:
+        # Graphs and plans are made again where the copy is used.
+        return _wrap, (self._wrapped, self._debug_options, self._provider)
+
+
+def _wrap(module: nn.Module, debug_options: Any, provider: str) -> ORTModule:
+    return ORTModule(module, debug_options, provider=provider)
+
+
+def _tree(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    # named_modules would pass over an ORTModule to what it wraps.
+    yield name, module
+    for key, child in module._modules.items():
+        if child is not None:
+            yield from _tree(child, f"{name}.{key}" if name else key)
+
+
+def _check(module: Any) -> None:
+    if isinstance(module, ORTModule):
+        raise OptionError("the module is an ORTModule already", way_out="wrap it once: use it as it is")
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}", way_out="give a module")
+    for name, one in _tree(module):
+        if isinstance(one, nn.DataParallel):
+            raise OptionError(
+                "the module is a DataParallel", reason="its replicas would each need a graph of their own",
+                way_out="use torch.nn.parallel.DistributedDataParallel around the ORTModule",
+            )  # fmt: skip
+        if isinstance(one, nn.parallel.DistributedDataParallel):
+            raise OptionError(
+                "the module is a DistributedDataParallel", reason="its hooks belong outside of the graph",
+                way_out="wrap the other way round: DistributedDataParallel(ORTModule(model))",
+            )  # fmt: skip
+        if isinstance(one, ORTModule):
+            raise OptionError(
+                f"the submodule {name!r} is an ORTModule", reason="a graph holds the whole module",
+                way_out="wrap the outermost module only",
+            )  # fmt: skip

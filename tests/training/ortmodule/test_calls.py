@@ -1,0 +1,181 @@
+"""Arguments in every form that forward takes them, and what a call may not be."""
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.errors import CaptureError, InputError, OptionError
+from ontrain.training.ortmodule import ORTModule
+from tests.training.ortmodule.networks import Perceptron, assert_same_gradients, pair
+
+DOUBLE = dict(rtol=1e-9, atol=1e-11)
+
+
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, a, b=None, /, c=None, *rest, scale=1.0, mode="sum", **named):
+        y = self.linear(a)
+        for one in (b, c, *rest, *(named[key] for key in sorted(named))):
+            if one is not None:
+                y = y + one
+        return (y.sum() if mode == "sum" else y.mean()) * scale
+
+
+def t():
+    return torch.randn(4, 3, dtype=torch.float64)
+
+
+A, B, C, D, E = (torch.randn(4, 3, dtype=torch.float64) for _ in range(5))
+CALLS = {
+    "one": lambda m: m(A),
+    "positional": lambda m: m(A, B, C),
+    "keyword": lambda m: m(A, c=C),
+    "none-first": lambda m: m(A, None, C),
+    "rest": lambda m: m(A, B, C, D, E),
+    "named": lambda m: m(A, x=D, y=E),
+    "named-reversed": lambda m: m(A, y=E, x=D),
+    "mixture": lambda m: m(A, B, C, D, scale=2.0, z=E),
+    "mode": lambda m: m(A, mode="mean"),
+    "default-given": lambda m: m(A, scale=1.0, mode="sum"),
+    "tensor-scale": lambda m: m(A, scale=torch.tensor(3.0, dtype=torch.float64)),
+    "same-tensor-twice": lambda m: m(A, A),
+    "two-tensors-there": lambda m: m(A, B),
+}
+
+
+def test_positional_and_keyword_arguments_in_any_mixture():
+    ours, eager = pair(Many().double())
+    for name, call in CALLS.items():
+        for module in (ours, eager):
+            module.zero_grad()
+            call(module).backward()
+        assert_same_gradients(ours, eager, **DOUBLE)
+        torch.testing.assert_close(call(ours), call(eager), msg=name, **DOUBLE)
+
+
+def test_how_an_argument_is_passed_makes_no_new_capture():
+    ours, _ = pair(Perceptron())
+    x, scale = torch.randn(4, 6), torch.randn(4, 8)
+    ours(x, scale), ours(x, scale=scale), ours(scale=scale, x=x), ours(x=x, scale=scale)
+    assert ours._engine.captures == 1
+    ours(x), ours(x, None), ours(x=x, scale=None)
+    assert ours._engine.captures == 2
+
+
+def test_nested_arguments():
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, batch, options):
+            x, (y, z) = batch["x"], batch["more"]
+            return self.linear(x + y * options["weight"]) + z[0]
+
+    ours, eager = pair(Nested().double())
+    for weight in (1.0, 2.0):
+        batch = {"x": t(), "more": (t(), [t()])}
+        for module in (ours, eager):
+            module.zero_grad()
+            module(batch, {"weight": weight}).square().sum().backward()
+        assert_same_gradients(ours, eager, **DOUBLE)
+
+
+def test_inputs_of_every_layout():
+    ours, eager = pair(Perceptron().double().eval())
+    base = torch.randn(12, 10, dtype=torch.float64)
+    for x in (base[:5, :6], base[::2, 4:], base.t()[:5, :6], base[:1, :6].expand(5, 6), base[:0, :6]):
+        torch.testing.assert_close(ours(x), eager(x), **DOUBLE)
+
+
+def test_gradients_to_some_inputs():
+    ours, eager = pair(Perceptron().double())
+    for wants in ((True, False), (False, True), (True, True)):
+        grads = []
+        x, scale = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
+        for module in (ours, eager):
+            given = [a.clone().requires_grad_(w) for a, w in zip((x, scale), wants, strict=True)]
+            module(*given).square().sum().backward()
+            grads.append([g.grad for g in given])
+        for have, want in zip(*grads, strict=True):
+            assert (have is None) == (want is None)
+            if want is not None:
+                torch.testing.assert_close(have, want, **DOUBLE)
+
+
+def test_a_number_that_changes_warns():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x, factor):
+            return self.linear(x) * factor
+
+    ours = ORTModule(Scaled())
+    with pytest.warns(UserWarning, match="Pass numbers that change as tensors"):
+        for i in range(9):
+            ours(torch.randn(3, 2), i / 2)
+
+
+@pytest.mark.parametrize("call", [lambda m: m(), lambda m: m(A, A, A), lambda m: m(A, nonsense=A)])
+def test_arguments_that_do_not_fit(call):
+    with pytest.raises(InputError, match="do not fit forward"):
+        call(ORTModule(Perceptron()))
+
+
+def test_an_index_out_of_range_names_input_and_bound():
+    ours = ORTModule(nn.Embedding(5, 3))
+    ours(torch.tensor([0, 4]))
+    with pytest.raises(InputError, match="holds index 7, allowed is 0 to 4"):
+        ours(torch.tensor([0, 7]))
+    ours(torch.tensor([0, 4])).sum().backward()
+
+
+def test_a_module_on_another_device_than_its_input():
+    ours = ORTModule(Perceptron())
+    with pytest.raises(InputError, match="different devices") as error:
+        ours(torch.empty(4, 6, device="meta"))
+    assert ".to(" in error.value.way_out
+    ours(torch.randn(4, 6))
+    with pytest.raises(InputError, match="different devices|is on meta"):
+        ours(torch.empty(4, 6, device="meta"))
+
+
+def test_a_wrapped_module_wrapped_again():
+    ours = ORTModule(Perceptron())
+    with pytest.raises(OptionError, match="ORTModule already"):
+        ORTModule(ours)
+    with pytest.raises(OptionError, match="submodule '0' is an ORTModule"):
+        ORTModule(nn.Sequential(ours))
+    with pytest.raises(OptionError, match="DataParallel"):
+        ORTModule(nn.DataParallel(Perceptron()))
+    with pytest.raises(OptionError, match="not a function"):
+        ORTModule(lambda x: x)
+
+
+def test_a_module_that_branches_on_values_names_its_line():
+    class Branching(nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                return x
+            return -x
+
+    with pytest.raises(CaptureError) as error:
+        ORTModule(Branching())(torch.randn(3))
+    assert "if x.sum() > 0" in str(error.value) and "torch.where" in str(error.value)
+
+
+def test_a_failed_call_leaves_the_module_usable():
+    ours, eager = pair(Perceptron().double())
+    x = torch.randn(4, 6, dtype=torch.float64)
+    ours(x)
+    with pytest.raises((InputError, CaptureError)):
+        ours(torch.randn(4, 7, dtype=torch.float64))
+    eager(x)
+    for module in (ours, eager):
+        module(x).square().sum().backward()
+    assert_same_gradients(ours, eager, **DOUBLE)
