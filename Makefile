@@ -14,7 +14,7 @@ STAMPS := $(VENV)/.stamps
 # constraints.txt with the version of torch that is really there.
 PINS   := $(STAMPS)/constraints.txt
 PIP    := $(PY) -m pip
-CHECKS := src tests recipes benchmarks
+CHECKS := src tests recipes benchmarks examples
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
@@ -23,7 +23,7 @@ export PIP_NO_INPUT := 1
 SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 PINNED_TORCH = $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help train test lint types docs-test wheel-test bench format clean distclean FORCE
+.PHONY: help train test lint types docs-test docs-operators wheel-test bench format clean distclean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 20
@@ -47,6 +47,9 @@ format: $(STAMPS)/dev ## rewrite the sources to the project's style
 
 docs-test: $(STAMPS)/dev ## run the examples in the documents and check their links
 	@$(PY) -m pytest tests/test_docs.py $(ARGS)
+
+docs-operators: $(STAMPS)/dev ## write docs/operators.md anew: who runs and who differentiates each operator
+	@$(PY) -m tests.cli.operator_table
 
 bench: $(STAMPS)/dev ## time a training step against eager PyTorch
 	@$(PY) -m benchmarks.step $(ARGS)

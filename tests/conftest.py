@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-public-api", action="store_true", help="write the public names as they are to tests/public_api.txt"
     )
+    parser.addoption(
+        "--all-samples", action="store_true", help="capture eight of torch's samples of each operator, not one"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:

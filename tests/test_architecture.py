@@ -106,7 +106,7 @@ def test_no_module_is_called_after_nothing():
 
 
 def test_dependencies_are_what_is_imported():
-    optional = {"rich", "tensorboard", "transformers", "triton", "typer"}
+    optional = {"tensorboard", "transformers", "triton"}
     roots = {name.split(".")[0] for path in FILES for _, name in imports(path)}
     used = roots - set(sys.stdlib_module_names) - {"ontrain"} - optional
     assert used == {name.replace("-", "_") for name in requirements(extras=False)}
@@ -130,7 +130,7 @@ def test_files_speak_of_the_project_only():
     elsewhere = re.compile("|".join(a + b for a, b in halves))
     shipped = [p for p in ROOT.iterdir() if p.is_file() and p.suffix in (".md", ".toml", ".yaml", ".txt")]
     shipped += [ROOT / "Makefile", ROOT / ".ci" / "run"]
-    for folder in ("src", "tests", "docs", "recipes", "benchmarks", "docker", "azureml"):
+    for folder in ("src", "tests", "docs", "recipes", "examples", "benchmarks", "docker", "azureml"):
         shipped += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".toml", ".sh", ".yml", ".txt")]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -23,9 +23,11 @@ MODULES = (
     "ontrain.passes",
     "ontrain.providers",
     "ontrain.session",
+    "ontrain.session.check",
     "ontrain.checkpoint",
     "ontrain.training",
     "ontrain.training.optim",
+    "ontrain.cli",
 )
 """A later public module is added here."""
 

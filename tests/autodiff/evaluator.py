@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from onnx.reference.op_run import OpRun
 
+from ontrain.graph.corrections import MaxPool
+from tests.autodiff.samples.recurrent import by_definition
+
 
 class Erf(OpRun):
     """Its result is rounded to single precision."""
@@ -90,7 +93,20 @@ class ConvTranspose(OpRun):
         return (y.numpy(),)
 
 
+def _recurrent(op_type: str) -> type[OpRun]:
+    """onnx's knows one direction, no lengths and no clipping."""
+
+    def run(self, *arrays, **attributes):
+        del self
+        tensors = (None if a is None else torch.tensor(a) for a in arrays)
+        given = {name: value for name, value in attributes.items() if value is not None}
+        return tuple(y.numpy() for y in by_definition(op_type, *tensors, **given))
+
+    return type(op_type, (OpRun,), {"_run": run})
+
+
+RECURRENT = [_recurrent(op_type) for op_type in ("LSTM", "GRU", "RNN")]
 CORRECTED = [
     ConvTranspose, Erf, GatherElements, Gelu, GroupNormalization, HardSwish, LRN, LpNormalization,
-    MeanVarianceNormalization,
+    MaxPool, MeanVarianceNormalization, *RECURRENT,
 ]  # fmt: skip

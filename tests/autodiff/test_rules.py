@@ -23,10 +23,20 @@ _NOT_BY_ONNX_AD = {
     "Pad-5": "the fill value is a constant to it",
     "ReduceProd-3": "it divides by zero elements",
     **dict.fromkeys(
-        ("AveragePool-1", "Conv-3", "Conv-8"), "it states an output_shape, for which ConvTranspose chooses its own pads"
+        ("AveragePool-1", "Conv-3", "Conv-8", "LpPool-0", "LpPool-3"),
+        "it states an output_shape, for which ConvTranspose chooses its own pads",
     ),
+    "OneHot-0": "the two values are constants to it",
+    **dict.fromkeys(("Det-0", "Det-1", "Det-2"), "it knows no gradient and says zero"),
     **dict.fromkeys(
-        ("RMSNormalization-0", "GroupNormalization-0", "MeanVarianceNormalization-0"), "it expands to single precision"
+        (
+            "SimplifiedLayerNormalization-0",
+            "SkipSimplifiedLayerNormalization-0",
+            "RMSNormalization-0",
+            "GroupNormalization-0",
+            "MeanVarianceNormalization-0",
+        ),
+        "it expands to single precision",
     ),
 }
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ontrain.errors import GradientError
 from tests.autodiff.graphs import SampleGraph
 from tests.autodiff.samples.sample import Sample, normal, sample
 
@@ -37,10 +36,3 @@ def test_gradient_through_the_body_equals_torch(case: Sample, rng: np.random.Gen
     for have, want in zip(got, expected, strict=True):
         # The body of Attention takes its softmax in single precision.
         np.testing.assert_allclose(have, want.numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_a_body_with_control_flow_is_refused(rng: np.random.Generator) -> None:
-    case = sample("AffineGrid", normal(1, 2, 3), [1, 1, 3, 4], twin=torch.clone)
-    graph = SampleGraph(case, case.draw(rng))
-    with pytest.raises(GradientError, match="AffineGrid"):
-        graph.gradient(graph.y, graph.seeds(graph.y, rng, "dy"), graph.wrt)

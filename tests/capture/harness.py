@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ontrain.functions import inline_all
 from ontrain.graph import specialise, updates_of
+from ontrain.graph.corrections import CORRECTIONS
 
 
 def run_captured(captured, args=(), kwargs=None):
@@ -20,7 +21,7 @@ def run_captured(captured, args=(), kwargs=None):
     state = {**captured.parameters, **captured.buffers}
     model = inline_all(specialise(captured.model, {name: array.shape for name, array in feeds.items()}))
     feeds.update({name: one.detach().numpy() for name, one in state.items()})
-    found = ReferenceEvaluator(ir.to_proto(model)).run(None, feeds)
+    found = ReferenceEvaluator(ir.to_proto(model), new_ops=CORRECTIONS).run(None, feeds)
     values = [torch.from_numpy(np.array(array)) for array in found]
     count = captured.output_spec.tensors()
     updates = {updates_of(v): one for v, one in zip(model.graph.outputs[count:], values[count:], strict=True)}

@@ -136,6 +136,22 @@ def test_recurrent_layers_keep_the_dropout_between_them(kind, options):
     validate(captured, module, (x,))
 
 
+def test_a_classifier_may_read_the_last_state_of_an_lstm():
+    class Classifier(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = torch.nn.LSTM(4, 5, 2), torch.nn.Linear(5, 3)
+
+        def forward(self, x):
+            _, (h, _) = self.lstm(x)
+            return self.head(h[-1])
+
+    module, x = Classifier(), torch.randn(3, 2, 4)
+    found, _ = run_captured(capture(module, (x,)), (x,))
+    assert found.shape == (2, 3)
+    torch.testing.assert_close(found, module(x))
+
+
 def test_validate_notices_lost_training_behaviour():
     module, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)), torch.randn(4, 3)
     captured = capture(module, (x,))

@@ -8,7 +8,7 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.autodiff import differentiate
-from ontrain.capture import capture
+from ontrain.capture import Captured, capture
 from ontrain.graph import Builder, Role, by_role, specialise
 from ontrain.passes import FORWARD_PASSES, STEP_PASSES, run_passes
 from ontrain.providers import StateSpec, get_provider
@@ -26,9 +26,11 @@ class LossOf(torch.nn.Module):
         return self.model(**dict(zip(self.names, inputs, strict=True))).loss
 
 
-def eager_gradients(module: torch.nn.Module, batch: list[torch.Tensor]) -> tuple[float, dict[str, torch.Tensor]]:
+def eager_gradients(
+    module: torch.nn.Module, batch: list[torch.Tensor] | dict[str, torch.Tensor]
+) -> tuple[float, dict[str, torch.Tensor]]:
     module.zero_grad(set_to_none=True)
-    loss = module(*batch)
+    loss = module(**batch) if isinstance(batch, dict) else module(*batch)
     loss.backward()
     grads = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
     module.zero_grad(set_to_none=True)
@@ -41,9 +43,16 @@ def graph_gradients(
     """Loss and gradients by parameter name, through capture, passes, differentiation and a provider."""
     dims = [{0: "batch", 1: f"length_{i}"} if t.ndim == 2 else {0: "batch"} for i, t in enumerate(batch)]
     captured = capture(module, tuple(batch), dynamic=dims if dynamic else None)
+    return run_gradients(captured, batch, provider)
+
+
+def run_gradients(
+    captured: Captured, batch: list[torch.Tensor], provider: str = "TorchExecutionProvider"
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients by parameter name from a captured module, which may meet this batch's sizes first here."""
     shapes = dict(zip(captured.input_names, (tuple(t.shape) for t in batch), strict=True))
     model, _ = run_passes(specialise(captured.model, shapes), FORWARD_PASSES)
-    wanted = by_role(model.graph, Role.PARAMETER)
+    wanted = [v for v in by_role(model.graph, Role.PARAMETER) if captured.parameters[str(v.name)].requires_grad]
     grads = differentiate(Builder(model.graph), [(model.graph.outputs[0], None)], wanted)
     present = [(p.name, g) for p, g in zip(wanted, grads, strict=True) if g is not None]
     loss = model.graph.outputs[0].name

@@ -1,4 +1,4 @@
-"""Graphs made by hand, and one run of them on the torch provider."""
+"""Graphs made by hand, and one run of them on a provider."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ def float_input(name: str, shape: tuple[int, ...]) -> ir.Value:
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
 
 
-def run(model: ir.Model, feeds: dict[str, torch.Tensor], rng: tuple[int, int] = (0, 0)) -> list[torch.Tensor]:
+def run(
+    model: ir.Model, feeds: dict[str, torch.Tensor], rng: tuple[int, int] = (0, 0), name: str = "TorchExecutionProvider"
+) -> list[torch.Tensor]:
     """The outputs in the graph's order."""
-    provider = get_provider("TorchExecutionProvider")
+    provider = get_provider(name)
     outputs = provider.compile(model, provider.create_state([])).run(feeds, rng=rng)
-    return [outputs[v.name] for v in model.graph.outputs]
+    return [torch.as_tensor(outputs[v.name]) for v in model.graph.outputs]

@@ -10,7 +10,7 @@ from torch import nn
 
 from ontrain.training import ORTTrainer, optim
 
-PROVIDERS = ("TorchExecutionProvider", "ReferenceExecutionProvider")
+PROVIDERS = ("TorchExecutionProvider", "OnnxRuntimeExecutionProvider", "ReferenceExecutionProvider")
 
 
 class Net(nn.Module):

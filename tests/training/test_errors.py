@@ -145,7 +145,8 @@ def test_labels_out_of_range_are_refused_before_anything_changes():
         (lambda ids, label: (ids.to("meta"), label), "input 'ids' is on meta, the graph runs on cpu"),
         (lambda ids, label: (ids,), "input 'label' is missing"),
         (lambda ids, label: (ids, label, label), "3 inputs were given"),
-        (lambda ids, label: (ids.numpy(), label), "torch.as_tensor"),
+        (lambda ids, label: (ids.tolist(), label), "torch.as_tensor"),
+        (lambda ids, label: (ids.numpy().astype(str), label), "torch.as_tensor"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_told_what_the_graph_expects(change, says):
@@ -274,3 +275,20 @@ def test_a_micro_batch_without_a_label_counts_for_nothing(provider):
     a, b = (t.state_dict()["model"]["fp32"] for t in (alone, beside))
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-6, atol=1e-7)
+
+
+def test_a_size_that_forward_branches_on_is_refused_on_the_other_side():
+    class Branching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.linear(x * 2 if x.shape[0] > 4 else x)
+
+    description = {"inputs": [("x", ["batch", 2]), ("y", ["batch", 1])], "outputs": [("loss", [], True)]}
+    trainer = ORTTrainer(Branching(), description, optim.SGDConfig(lr=0.1), torch.nn.functional.mse_loss)
+    trainer.train_step(torch.randn(6, 2), torch.randn(6, 1))
+    trainer.train_step(torch.randn(5, 2), torch.randn(5, 1))
+    with pytest.raises(InputError, match=r"5 <= x.shape\[0\]"):
+        trainer.train_step(torch.randn(3, 2), torch.randn(3, 1))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
 from ontrain import CheckpointError
-from tests.training.conftest import Net, batches, make_trainer
+from tests.training.conftest import PROVIDERS, Net, batches, make_trainer
 
 
 def _fresh(**options):
@@ -16,9 +18,9 @@ def _fresh(**options):
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("stop", [1, 3])
-def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path, accumulation, stop):
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path, provider, accumulation, stop):
     data = batches(6)
-    options = {"batch": {"gradient_accumulation_steps": accumulation}}
+    options = {"provider": provider, "batch": {"gradient_accumulation_steps": accumulation}}
     whole = _fresh(**options)
     curve = [whole.train_step(*b)[0] for b in data]
 
@@ -37,10 +39,11 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path, accumulati
     assert second.train_step_info.optimization_step == whole.train_step_info.optimization_step
 
 
-def test_a_state_dict_moves_between_providers():
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(PROVIDERS, 2)])
+def test_a_state_dict_moves_between_providers(first, second):
     data = batches(4)
-    ours = make_trainer(Net(), provider="ReferenceExecutionProvider")
-    theirs = make_trainer(Net(), provider="TorchExecutionProvider")
+    ours = make_trainer(Net(), provider=first)
+    theirs = make_trainer(Net(), provider=second)
     for b in data[:2]:
         ours.train_step(*b)
     theirs.load_state_dict(ours.state_dict())

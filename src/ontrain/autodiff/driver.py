@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Reversible, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
+from ontrain.autodiff.differentiability import differentiability
 from ontrain.autodiff.registry import Op, find_rule, zero_gradients
 from ontrain.errors import GradientError
-from ontrain.functions import inline, inline_specified, lookup
+from ontrain.functions import expand, lookup
 from ontrain.graph import (
     OPSET,
     Builder,
+    blamed_on,
     describe,
     inherit_source,
     is_float,
@@ -22,18 +24,20 @@ from ontrain.graph import (
     static_dims,
 )
 
-__all__ = ["differentiate", "unbroadcast"]
+__all__ = ["differentiate", "reached_from", "unbroadcast"]
 
 
 def differentiate(
-    op: Builder, outputs: Sequence[tuple[ir.Value, ir.Value | None]], wrt: Sequence[ir.Value]
-) -> list[ir.Value | None]:
+    op: Builder, outputs: Sequence[tuple[ir.Value, ir.Value | None]], wrt: Sequence[ir.Value],
+    *, within: Sequence[ir.Node] | None = None,
+) -> list[ir.Value | None]:  # fmt: skip
     """Append to the builder's graph the gradient of `outputs` with respect to `wrt`.
 
     Args:
         op: builder of the graph that holds the forward nodes; shapes must be concrete.
         outputs: (value, adjoint) pairs; an adjoint of None means one, for a scalar.
         wrt: float values to differentiate by.
+        within: the nodes that `outputs` are functions of `wrt` through, in graph order; by default all of the graph.
 
     Returns:
         For each of `wrt` its adjoint with its own shape and dtype, or None if no output depends on it.
@@ -41,12 +45,13 @@ def differentiate(
     Raises:
         GradientError: an operator between `wrt` and an output has no rule.
     """
-    active = _reached_from(op.graph, wrt)
+    nodes = op.graph if within is None else within
+    active = reached_from(nodes, wrt)
     adjoints: dict[ir.Value, ir.Value] = {}
     for value, seed in outputs:
         if value in active:
             _accumulate(op, adjoints, value, seed if seed is not None else op.const(1.0, value.dtype))
-    work = _needed(op.graph, adjoints, active)
+    work = _needed(nodes, adjoints, active)
     with op.arithmetic():
         _walk(op, work, adjoints, active)
     return [adjoints.get(value) for value in wrt]
@@ -72,7 +77,10 @@ def _apply(op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: S
     if rule is None:
         return _through_body(op, node, dys, wanted)
     attributes = _attributes(node)
-    result = rule(Op(op, node, node.inputs, dys, wanted), dys[0], *node.inputs, **attributes)
+    with blamed_on(node, f"the gradient of {node.op_type} does not fit this use of it", GradientError):
+        result = rule(Op(op, node, node.inputs, dys, wanted), dys[0], *node.inputs, **attributes)
+    if result is NotImplemented:
+        return _through_body(op, node, dys, wanted)
     grads = list(result) if isinstance(result, tuple | list) else [result]
     while len(grads) > len(node.inputs) and grads[-1] is None:
         grads.pop()  # optional inputs that this node leaves out
@@ -86,15 +94,13 @@ def _through_body(
 ) -> list[ir.Value | None]:
     """Differentiate an operator without a rule of its own through its body: ours, or the specification's."""
     start = len(op.nodes)
-    outputs = inline(op, node, node.inputs)
-    if outputs is None:
-        outputs = inline_specified(op, node, node.inputs)
+    outputs = expand(op, node, node.inputs)
     if outputs is None:
         raise GradientError(
             f"operator {node.op_type} has no gradient, and the loss depends on a parameter through it",
             node=describe(node),
             source=source_of(node),
-            reason=f"no rule is registered for {(node.domain or 'ai.onnx')}.{node.op_type}",
+            reason=differentiability(node).reason,
             way_out="register one with ontrain.autodiff.gradient, freeze the parameters before it, or detach its input",
         )
     inner = op.nodes[start:]
@@ -126,21 +132,23 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
 
 
-def _reached_from(graph: ir.Graph, wrt: Sequence[ir.Value]) -> set[ir.Value]:
+def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value]) -> set[ir.Value]:
     """The float values that depend on one of `wrt`."""
     reached = set(wrt)
-    for node in graph:
+    for node in nodes:
         passes = (node.domain, node.op_type) not in zero_gradients
         if passes and any(v in reached for v in node.inputs if v is not None):
             reached.update(v for v in node.outputs if is_float(v))
     return reached
 
 
-def _needed(graph: ir.Graph, adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]) -> list[ir.Node]:
+def _needed(
+    nodes: Reversible[ir.Node], adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]
+) -> list[ir.Node]:
     """The nodes on a path from an active value to a seeded one, in graph order."""
     needed = set(adjoints)
     kept: list[ir.Node] = []
-    for node in reversed(graph):
+    for node in reversed(nodes):
         if any(v in needed for v in node.outputs) and any(v in active for v in node.inputs if v is not None):
             kept.append(node)
             needed.update(v for v in node.inputs if v is not None and v in active)

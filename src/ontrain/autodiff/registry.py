@@ -10,16 +10,30 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GradientError
-from ontrain.graph import Builder, describe, source_of
+from ontrain.graph import OPSET, Builder, describe, source_of
 from ontrain.graph.infer import infer_node
 
-__all__ = ["Op", "Rule", "elementwise", "find_rule", "gradient", "rules", "zero_gradient", "zero_gradients"]
+__all__ = [
+    "Op",
+    "Rule",
+    "elementwise",
+    "find_limit",
+    "find_rule",
+    "gradient",
+    "rules",
+    "zero_gradient",
+    "zero_gradients",
+]
 
 Rule = Callable[..., Any]
 """rule(op, dy, *inputs, **attributes): one adjoint per input, or None where there is none (absent, not zero).
 
 `dy` is the adjoint of the first output. Adjoints may have the broadcast shape: the driver sums them back.
 """
+
+
+Limit = Callable[[ir.Node], str | None]
+"""limit(node): why the rule cannot differentiate this form of its operator, as its attributes show; or None."""
 
 
 class Op:
@@ -80,20 +94,26 @@ class _Entry:
     rule: Rule
     since: int
     until: int
+    limit: Limit | None
 
 
 rules: dict[tuple[str, str], list[_Entry]] = {}
 """All rules, by (domain, operator)."""
-zero_gradients: set[tuple[str, str]] = set()
-"""Operators whose derivative is zero wherever it exists: comparisons, rounding, index arithmetic."""
+zero_gradients: dict[tuple[str, str], str] = {}
+"""Operators whose derivative is zero wherever it exists, and why: comparisons, rounding, index arithmetic."""
 
 
-def gradient(*op_types: str, domain: str = "", since: int = 1, until: int = 999) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the gradient rule of the operators, for opsets `since` to `until`."""
+def gradient(
+    *op_types: str, domain: str = "", since: int = 1, until: int = 999, limit: Limit | None = None
+) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the gradient rule of the operators, for opsets `since` to `until`.
+
+    A rule may return NotImplemented for a form that is to be differentiated through the operator's body.
+    """
 
     def register(rule: Rule) -> Rule:
         for op_type in op_types:
-            rules.setdefault((domain, op_type), []).append(_Entry(rule, since, until))
+            rules.setdefault((domain, op_type), []).append(_Entry(rule, since, until, limit))
         return rule
 
     return register
@@ -108,13 +128,24 @@ def elementwise(op_type: str, derivative: Callable[..., Any], *, domain: str = "
     gradient(op_type, domain=domain)(rule)
 
 
-def zero_gradient(*op_types: str, domain: str = "") -> None:
+def zero_gradient(*op_types: str, domain: str = "", reason: str = "its derivative is zero wherever it exists") -> None:
     """Declare that nothing flows back through the operators."""
-    zero_gradients.update((domain, op_type) for op_type in op_types)
+    zero_gradients.update(((domain, op_type), reason) for op_type in op_types)
 
 
 def find_rule(node: ir.Node, opset: int) -> Rule | None:
     """Return the rule that applies to `node` at `opset`, the most recently introduced first."""
+    entry = _find(node, opset)
+    return None if entry is None else entry.rule
+
+
+def find_limit(node: ir.Node, opset: int = OPSET) -> str | None:
+    """Return why this form of the operator, judged by its attributes, is beyond its rule; None if it is not."""
+    entry = _find(node, opset)
+    return None if entry is None or entry.limit is None else entry.limit(node)
+
+
+def _find(node: ir.Node, opset: int) -> _Entry | None:
     entries = rules.get((node.domain, node.op_type), ())
     fitting = [e for e in entries if node.domain or e.since <= opset <= e.until]
-    return max(fitting, key=lambda e: e.since).rule if fitting else None
+    return max(fitting, key=lambda e: e.since) if fitting else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -78,8 +79,9 @@ class AtenBuilder(Builder):
 
     @property
     def dtype(self) -> ir.DataType:
-        """The dtype of the current node's result."""
-        return dtype_of(self.val.dtype)
+        """The dtype of the current node's result; of its parts, if it is complex."""
+        dtype = self.val.dtype
+        return dtype_of(dtype.to_real() if dtype.is_complex else dtype)
 
     @property
     def shape(self) -> list[Size]:
@@ -125,6 +127,11 @@ class AtenBuilder(Builder):
             return [int(item) for item in items]  # type: ignore[arg-type]
         key = ("sizes", tuple(items))
         return self.memo(key, lambda: self._vector(items))
+
+    def count(self, items: Sequence[Size]) -> Any:
+        """Return the product of sizes: a number, or a 0-d int64 value."""
+        known = [int(item) for item in items if not isinstance(item, Sym)]
+        return math.prod(known) if len(known) == len(items) else self.ReduceProd(self.sizes(items), keepdims=0)
 
     def _vector(self, items: Sequence[Size]) -> ir.Value:
         parts: list[ir.Value] = []

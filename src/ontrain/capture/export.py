@@ -6,15 +6,20 @@ import builtins
 import copy
 import inspect
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
+from torch._decomp import decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from ontrain.capture.autograd import traced_autograd
+from ontrain.capture.checks import passed_checks
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
 from ontrain.errors import CaptureError, OntrainError
@@ -52,13 +57,19 @@ def export(
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
     with ExitStack() as stack:
-        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _lengths(module)):
+        # An autocast around the call becomes one inside, which the program records as a block.
+        for device in _AUTOCAST:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _no_conversions(),
+                      _final_states(), _lengths(module), traced_autograd(), passed_checks()):  # fmt: skip
             stack.enter_context(guard)
         try:
             with quiet():
                 program = torch.export.export(
                     flat, tuple(tensors), dynamic_shapes=shapes if tensors else None, strict=False
                 )
+        except CaptureError as error:
+            raise _located(error) from error
         except OntrainError:
             raise
         except Exception as error:
@@ -83,6 +94,7 @@ class _Flat(nn.Module):
         self._returned = returned
         self._call: Callable[..., Any] = lambda named: call(module, signature, named)
         self._arguments = list(arguments)
+        self._autocast = [(d, torch.get_autocast_dtype(d)) for d in _AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         left = list(tensors)
@@ -92,7 +104,11 @@ class _Flat(nn.Module):
             named[name], left = unflatten(spec, left[:count]), left[count:]
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
-        with _attributes(self.module, state=False), _assigned_buffers(self.module):
+        with ExitStack() as stack:
+            stack.enter_context(_attributes(self.module, state=False))
+            stack.enter_context(_assigned_buffers(self.module))
+            for device, dtype in self._autocast:
+                stack.enter_context(torch.autocast(device, dtype))
             leaves, spec = flatten(self._call(named))
         check_plain(spec)
         self._returned(spec)
@@ -100,6 +116,7 @@ class _Flat(nn.Module):
 
 
 _STATE = ("_parameters", "_buffers", "_modules")
+_AUTOCAST = ("cpu", "cuda")
 
 
 @contextmanager
@@ -143,7 +160,8 @@ def _assigned_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def _items(value: Any) -> Any:
-    return copy.copy(value) if type(value) in (dict, list, set) else None
+    # Hooks are held in ordered dictionaries: a module that installs some in its first forward would do so twice.
+    return copy.copy(value) if type(value) in (dict, OrderedDict, list, set) else None
 
 
 @contextmanager
@@ -183,6 +201,38 @@ def _traceable_masks() -> Iterator[None]:
     finally:
         transformer._detect_is_causal_mask = before
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def _no_conversions() -> Iterator[None]:
+    """Let `self.layer.to(dtype)` in a forward pass where the layer has the dtype: torch cannot trace the swap."""
+    convert = nn.Module.to
+
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+        state = [*self.parameters(), *self.buffers()]
+        floats = [one for one in state if one.is_floating_point() or one.is_complex()]
+        same = all(one.dtype == (dtype or one.dtype) for one in floats) and layout is None
+        if same and all(one.device == (device or one.device) for one in state):
+            return self
+        return convert(self, *args, **kwargs)
+
+    with mock.patch.object(nn.Module, "to", to):
+        yield
+
+
+@contextmanager
+def _final_states() -> Iterator[None]:
+    """Have torch find an LSTM's final states as [layers, batch, hidden]: before 2.13 it keeps a dimension too many."""
+    module: Any = decompositions
+    layer = module.one_layer_lstm
+
+    def corrected(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+        out, states = layer(*args, **kwargs)
+        return out, tuple(one.view(one.shape[-2:]) for one in states)
+
+    with mock.patch.object(module, "one_layer_lstm", corrected):
+        yield
 
 
 @contextmanager
@@ -227,6 +277,14 @@ def _refuse_known(module: nn.Module) -> None:
                 reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
                 way_out="give it a momentum, or call .eval() on it",
             )
+
+
+def _located(error: CaptureError) -> CaptureError:
+    """One of our own errors with the line of forward from which it came."""
+    source = error.source or user_frame(error.__traceback__)
+    return CaptureError(
+        error.problem, node=error.node, source=source, reason=error.reason, way_out=error.way_out
+    )  # fmt: skip
 
 
 def _explained(error: BaseException) -> CaptureError:

@@ -10,7 +10,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-__all__ = ["Guards"]
+__all__ = ["GUARDS", "Guards"]
+
+GUARDS = "ontrain.guards"
+"""Where a captured model has its guards: `model.meta`, which no file holds."""
 
 
 class Guards:

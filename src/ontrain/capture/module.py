@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ontrain.capture.export import PREFIX, export, quiet
+from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
 from ontrain.capture.translate import translate
@@ -36,6 +37,7 @@ class Captured:
         names: the graph's name of a parameter or buffer, by any of its names in the module.
         unused: parameters that the result does not depend on.
         training: whether the module was in training mode.
+        guards: what forward assumed of sizes.
         specialised: a message for each dimension asked to vary that the model fixes.
         seconds: what each phase took.
     """
@@ -49,6 +51,7 @@ class Captured:
     names: dict[str, str]
     unused: list[str]
     training: bool
+    guards: Guards
     specialised: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -130,8 +133,10 @@ def capture(
     exported = time.perf_counter()
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
+    guards = Guards(program, names.inputs)
     with quiet():
         model, specialised = translate(program, names)
+    model.meta[GUARDS] = guards
     translated = time.perf_counter()
     used = {str(value.name) for value in model.graph.inputs}
     return Captured(
@@ -144,6 +149,7 @@ def capture(
         names=state.first,
         unused=[name for name in state.parameters if name not in used],
         training=module.training,
+        guards=guards,
         specialised=specialised,
         seconds={"export": exported - started, "translate": translated - exported},
     )

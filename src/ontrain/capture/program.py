@@ -10,6 +10,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from ontrain.capture.aliases import Aliases
+from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError, nearest
@@ -29,12 +30,11 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
         CaptureError: an operator has neither a translation nor a decomposition into operators that have one.
     """
     _keep_no_grad(program.graph_module)
+    if _casts(program.graph_module):
+        program = _decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
     if _missing(graph):
-        kept: Any = torch.export.default_decompositions()
-        for target in [target for target in kept if find(target) is not None]:
-            kept.pop(target)
-        program = program.run_decompositions(kept)
+        program = _decomposed(program)
         graph = flat_graph(program.graph_module)
     elif not Aliases(graph).followed:
         program = program.run_decompositions({})
@@ -45,6 +45,21 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     if missing:
         raise _missing_error(missing[0])
     return program, graph
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Decompose what the table lacks; the rest stays whole."""
+    kept: Any = torch.export.default_decompositions()
+    for target in [target for target in kept if find(target) is not None]:
+        kept.pop(target)
+    made: ExportedProgram = program.run_decompositions(kept)
+    return made
+
+
+def _casts(module: fx.GraphModule) -> bool:
+    """Whether a program, or a block in it, turns autocast on."""
+    inner = (child for child in module.children() if isinstance(child, fx.GraphModule))
+    return any(_higher(n) == _HIGHER[1] and bool(n.args[2]) for n in module.graph.nodes) or any(map(_casts, inner))
 
 
 def is_ignored(node: fx.Node) -> bool:
@@ -127,14 +142,7 @@ def _attribute(module: Any, path: str) -> Any:
 def _call(flat: fx.Graph, node: fx.Node, kind: str, args: list[Any]) -> Any:
     if kind == "wrap_with_autocast":
         # (device_type, dtype, enabled, cache_enabled, body, *inputs)
-        if args[2]:
-            raise CaptureError(
-                "the module turns autocast on inside forward",
-                node=node_text(node),
-                source=next((line for user in node.users if (line := source_line(user))), None),
-                reason="the casts are applied below the level at which the graph is captured",
-                way_out="take torch.autocast out of forward, or cast explicitly with .to()",
-            )
+        assert not args[2], "autocast that is on was decomposed into casts"
         return _inline(flat, args[4], args[5:])
     return _inline(flat, args[1], args[2:])
 
@@ -151,9 +159,13 @@ def _missing(graph: fx.Graph) -> list[fx.Node]:
             continue
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
             continue
-        if find(node.target) is None:
+        if find(node.target) is None and not _known_complex(node):
             found.append(node)
     return found
+
+
+def _known_complex(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and operator_name(node.target) in complexes
 
 
 def _missing_error(node: fx.Node) -> CaptureError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ class Symbols:
         self._names: dict[sympy.Symbol, sympy.Symbol] = {}
         self._sources: dict[sympy.Symbol, tuple[ir.Value, int]] = {}
         self._numbers: dict[sympy.Symbol, ir.Value] = {}
+        self._derived: set[sympy.Symbol] = set()
         self._made: dict[sympy.Expr, ir.Value] = {}
 
     def name(self, size: torch.SymInt, wish: str) -> str:
@@ -49,6 +50,28 @@ class Symbols:
     def define(self, number: Any, value: ir.Value) -> None:
         """Record the vector of one element that holds a number taken out of a tensor."""
         self._numbers[number.node.expr] = value
+        if _follows_from_shapes(value):
+            self._derived.add(number.node.expr)
+
+    def derive(self, val: torch.Tensor, value: ir.Value, arguments: Iterable[Any]) -> None:
+        """Let sizes that torch does not know vary, if the numbers that make them follow from shapes alone.
+
+        Args:
+            val: the result as torch sees it, as of a slice between two numbers read out of tensors.
+            value: the same in the graph.
+            arguments: of the operator.
+        """
+        numbers = {symbol for one in arguments if isinstance(one, Sym) for symbol in one.expr.free_symbols}
+        if not numbers & self._derived or not numbers <= self._known():
+            return
+        for axis, size in enumerate(val.shape):
+            expr = size.node.expr if isinstance(size, torch.SymInt) else None
+            if isinstance(expr, sympy.Symbol) and expr not in self._sources and expr not in self._names:
+                self._sources[expr] = (value, axis)
+                self._derived.add(expr)
+
+    def _known(self) -> set[sympy.Symbol]:
+        return {*self._names.values(), *self._derived}
 
     def convert(self, size: Any) -> int | float | bool | Sym:
         """Return a torch size as a number if it is one, else as an expression over the user's names."""
@@ -65,7 +88,7 @@ class Symbols:
         """Return a torch shape as numbers and names."""
         converted = [self.convert(size) for size in shape]
         for size in converted:
-            if isinstance(size, Sym) and not size.expr.free_symbols <= set(self._names.values()):
+            if isinstance(size, Sym) and not size.expr.free_symbols <= self._known():
                 raise _depends_on_data(size.expr)
         return [str(size.expr) if isinstance(size, Sym) else int(size) for size in converted]
 
@@ -99,6 +122,21 @@ class Symbols:
             parts = [op.Cast(part, to=ir.DataType.FLOAT) for part in parts]
         result: ir.Value = make(op, *parts)
         return result
+
+
+def _follows_from_shapes(value: ir.Value) -> bool:
+    """Whether a value is made of constants and of the shapes of values, so that it is a number in every plan."""
+    waiting, seen = [value], set()
+    while waiting:
+        one = waiting.pop()
+        producer = one.producer()
+        if one in seen or one.const_value is not None or (producer is not None and producer.op_type == "Shape"):
+            continue
+        if producer is None:
+            return False
+        seen.add(one)
+        waiting += [v for v in producer.inputs if v is not None]
+    return True
 
 
 def _depends_on_data(expr: sympy.Expr) -> CaptureError:

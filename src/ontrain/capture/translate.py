@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ontrain.capture.aliases import Aliases, canonical, mutates
 from ontrain.capture.aten import find
+from ontrain.capture.aten.complex import Complex, is_complex, translate_complex
 from ontrain.capture.aten.writing import write_back
 from ontrain.capture.context import AtenBuilder, dtype_of, to_array
 from ontrain.capture.names import REQUIRES_GRAD, Names
@@ -66,7 +67,7 @@ class _Walk:
         self.op.environment.update(values)
         self.op.trained.update(values[node] for node in self.parameters if node in values)
         for node, tensor in constants.items():
-            self.op.environment[node] = self.op.const(to_array(tensor))
+            self.op.environment[node] = _constant(self.op, tensor)
 
     def _inputs(self, constants: dict[fx.Node, torch.Tensor]) -> dict[fx.Node, ir.Value]:
         """Make the graph inputs: the user's, then parameters, then buffers, each in the module's order."""
@@ -130,7 +131,7 @@ class _Walk:
                 if node.op == "call_function" and not is_ignored(node):
                     self._translate(node)
                 elif node.op == "get_attr":
-                    self.op.environment[node] = self.op.const(to_array(node.meta["ontrain.constant"]))
+                    self.op.environment[node] = _constant(self.op, node.meta["ontrain.constant"])
 
     def _translate(self, node: fx.Node) -> None:
         op, val = self.op, node.meta.get("val")
@@ -147,6 +148,8 @@ class _Walk:
         start = len(op.nodes)
         try:
             result = self._result(node)
+            if isinstance(val, torch.Tensor) and isinstance(result, ir.Value):
+                self.symbols.derive(val, result, [self._argument(a) for a in node.args])
             self._state_types(node, result, val)
             if mutates(node):
                 self._write(node, result)
@@ -156,7 +159,7 @@ class _Walk:
             if error.source is not None or source_line(node) is None:
                 raise
             raise op.refuse(error.problem, error.reason or "", error.way_out or "") from error
-        except (GraphError, AssertionError, TypeError, IndexError) as error:
+        except (GraphError, AssertionError, TypeError, LookupError, ArithmeticError, ValueError) as error:
             raise op.refuse(
                 f"the translation of {node.target} does not fit this call",
                 f"{type(error).__name__}: {error}",
@@ -167,11 +170,14 @@ class _Walk:
             annotate(made, line, module)
 
     def _result(self, node: fx.Node) -> Any:
-        handler = find(node.target)
-        assert handler is not None, node.target
         self.op.node = node
         args = [self._argument(a) for a in node.args]
-        return handler(self.op, *args, **{k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED})
+        named = {k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED}
+        if is_complex([*args, *named.values(), node.meta["val"]]):
+            return translate_complex(self.op, node.target, args, named)
+        handler = find(node.target)
+        assert handler is not None, node.target
+        return handler(self.op, *args, **named)
 
     def _write(self, node: fx.Node, result: ir.Value) -> None:
         """Give the tensor written to its new value, then its root, then the views that are read later."""
@@ -194,7 +200,13 @@ class _Walk:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            return self._read(value)
+            found = self._read(value)
+            if found is None:
+                raise self.op.refuse(
+                    f"a result of {value.args[0]} that no graph has" if value.args else f"{value} is not computed",
+                    "it is what torch keeps for its own backward", "use the operator's first result only",
+                )  # fmt: skip
+            return found
         if isinstance(value, list | tuple):
             return [self._argument(item) for item in value]
         return value
@@ -253,6 +265,12 @@ class _Walk:
     def _output(self, value: Any, name: str) -> ir.Value:
         """Append a graph output; an input, a constant or a value that is an output already gets a name of its own."""
         graph = self.model.graph
+        if value is None or isinstance(value, Complex):
+            kind = "a complex tensor" if value is not None else "what torch keeps for its own backward"
+            raise CaptureError(
+                f"output {name!r} is {kind}", reason="a graph returns real tensors that it computes",
+                way_out="return torch.view_as_real(output)" if value is not None else "leave it out",
+            )  # fmt: skip
         made: ir.Value = value if isinstance(value, ir.Value) else self.op.scalar(value)
         if made.producer() is None or any(made is done for done in graph.outputs):
             node = ir.Node("", "Identity", [made], num_outputs=1)
@@ -287,6 +305,12 @@ def _written(parameter: str, source: str | None = None) -> CaptureError:
         reason="parameters change in the optimizer only",
         way_out="register it as a buffer, or change it outside of forward",
     )
+
+
+def _constant(op: AtenBuilder, tensor: torch.Tensor) -> Any:
+    if not tensor.is_complex():
+        return op.const(to_array(tensor))
+    return Complex(op.const(to_array(tensor.real)), op.const(to_array(tensor.imag)))
 
 
 def _value(name: str, dtype: torch.dtype, shape: Sequence[int | str]) -> ir.Value:

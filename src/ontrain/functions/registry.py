@@ -12,16 +12,33 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, rebuild, register_inference
+from ontrain.errors import GraphError
+from ontrain.functions.specification import inline_specified, specified_body
+from ontrain.graph import DOMAIN, OPSET, Builder, all_nodes, describe, rebuild, register_inference, schema_of, source_of
 
-__all__ = ["Composite", "attributes_of", "composite", "composites", "inline", "inline_all", "lookup"]
+__all__ = [
+    "Composite",
+    "NoBodyError",
+    "adopted",
+    "attributes_of",
+    "composite",
+    "composites",
+    "expand",
+    "expansion",
+    "expansions",
+    "has_body",
+    "inline",
+    "inline_all",
+    "is_plain",
+    "lookup",
+]
 
 Infer = Callable[..., Sequence[tuple[ir.DataType, ir.Shape]]]
 
 
 @dataclass(frozen=True)
 class Composite:
-    """A composite operator: its name, its body, and its default attributes."""
+    """An operator with a body of ours: its name, the body, and its default attributes."""
 
     name: str
     body: Callable[..., Any]
@@ -30,24 +47,46 @@ class Composite:
 
 composites: dict[str, Composite] = {}
 """All composite operators by name."""
+adopted: dict[tuple[str, str], Composite] = {}
+"""Operators that a file may hold and a plain graph may not, by (domain, operator): onnxruntime's contributed ones, and
+those of later versions of the standard. Their bodies stand in for them."""
+expansions: dict[tuple[str, str], Composite] = {}
+"""Bodies of standard operators: what they are differentiated through, and run by where a provider has no kernel."""
+
+
+class NoBodyError(Exception):
+    """Raised by a body for a form of its operator that it cannot express.
+
+    Args:
+        reason: why.
+        way_out: what the user can do about it.
+    """
+
+    def __init__(self, reason: str, way_out: str) -> None:
+        super().__init__(reason)
+        self.reason, self.way_out = reason, way_out
 
 
 def composite(
-    name: str, *, like: Sequence[int] | None = None, infer: Infer | None = None
+    name: str, *, domain: str = DOMAIN, like: Sequence[int] | None = None, infer: Infer | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the body of composite operator `name`.
 
     Args:
-        name: operator name in the ontrain domain.
+        name: operator name.
+        domain: ontrain's own, or that of an operator to adopt.
         like: for each output, the index of the input whose dtype and shape it has.
-        infer: instead of `like`, a function of (inputs, **attributes) to (dtype, shape) pairs.
+        infer: instead of `like`, a function of (inputs, **attributes) to (dtype, shape) pairs. An adopted operator of
+            the standard needs neither.
     """
 
     def register(body: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = inspect.signature(body).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        made = Composite(name, body, defaults)
-        composites[name] = made
+        made = _with_defaults(name, body)
+        defaults = made.defaults
+        if domain == DOMAIN:
+            composites[name] = made
+        else:
+            adopted[domain, name] = made
 
         def types(node: ir.Node) -> Sequence[tuple[ir.DataType, ir.Shape]]:
             if infer is not None:
@@ -62,15 +101,51 @@ def composite(
                 found.append((source.dtype, source.shape))
             return found
 
-        register_inference(name, types)
+        if infer is not None or like is not None:
+            register_inference(name, types, domain)
         return body
 
     return register
 
 
+def expansion(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the body of standard operator `name`; it may raise `NoBodyError`."""
+
+    def register(body: Callable[..., Any]) -> Callable[..., Any]:
+        expansions["", name] = _with_defaults(name, body)
+        return body
+
+    return register
+
+
+def _with_defaults(name: str, body: Callable[..., Any]) -> Composite:
+    parameters = inspect.signature(body).parameters.values()
+    return Composite(name, body, {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY})
+
+
 def lookup(node: ir.Node) -> Composite | None:
-    """Return the composite that a node calls, or None for a standard operator."""
-    return composites.get(node.op_type) if node.domain == DOMAIN else None
+    """Return the composite or adopted operator that a node calls, or None for a standard operator."""
+    return composites.get(node.op_type) if node.domain == DOMAIN else adopted.get((node.domain, node.op_type))
+
+
+def is_plain(node: ir.Node) -> bool:
+    """Whether a graph of the standard at ontrain's opset may hold the node."""
+    if node.domain:
+        return lookup(node) is None
+    schema = schema_of(node.op_type)
+    return schema is not None and schema.since_version <= OPSET and lookup(node) is None
+
+
+def has_body(node: ir.Node) -> str | None:
+    """Say in a clause where the body that `expand` emits comes from; None if there is none."""
+    if lookup(node) is not None:
+        return "the body of the composite" if node.domain == DOMAIN else "a body of standard operators"
+    if (node.domain, node.op_type) in expansions:
+        return "a body of standard operators"
+    function = specified_body(node)
+    if function is None or any(a.HasField("g") for n in function.node for a in n.attribute):
+        return None
+    return "the body that the specification gives it"
 
 
 def attributes_of(node: ir.Node, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -79,17 +154,37 @@ def attributes_of(node: ir.Node, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def inline(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
-    """Emit the body of a composite node in its place; None if the node is no composite. Fits `rebuild`."""
+    """Emit the body of a node that no plain graph may hold in its place; None for all others. Fits `rebuild`."""
     made = lookup(node)
-    if made is None:
-        return None
-    with op.arithmetic():
-        outputs = made.body(op, *inputs, **attributes_of(node, made.defaults))
+    if made is not None:
+        return _emit(op, made, node, inputs)
+    return None if is_plain(node) else inline_specified(op, node, inputs)
+
+
+def expand(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
+    """Emit the body of a node in its place, ours or the specification's; None if it has none. Fits `rebuild`.
+
+    Raises:
+        GraphError: our body cannot express this use of the operator.
+    """
+    made = lookup(node) or expansions.get((node.domain, node.op_type))
+    return inline_specified(op, node, inputs) if made is None else _emit(op, made, node, inputs)
+
+
+def _emit(op: Builder, made: Composite, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+    try:
+        with op.arithmetic():
+            outputs = made.body(op, *inputs, **attributes_of(node, made.defaults))
+    except NoBodyError as error:
+        raise GraphError(
+            f"this use of {node.op_type} cannot be written in other operators", node=describe(node),
+            source=source_of(node), reason=error.reason, way_out=error.way_out,
+        ) from error  # fmt: skip
     return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
 
 def inline_all(model: ir.Model) -> ir.Model:
-    """Return the model in plain ONNX operators: composites replaced by their bodies until none is left."""
-    while any(node.domain == DOMAIN for node in model.graph):
+    """Return the model in plain ONNX operators: all others replaced by their bodies until none is left."""
+    while any(not is_plain(node) and has_body(node) is not None for node in all_nodes(model.graph)):
         model = rebuild(model, inline)
     return model

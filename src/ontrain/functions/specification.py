@@ -45,7 +45,10 @@ def specified_body(node: ir.Node) -> onnx.FunctionProto | None:
         types = [b"" if v is None else ir.to_proto(v).type.SerializeToString() for v in node.inputs]
         since = _newest(schema.context_dependent_function_opset_versions)
         proto = ir.to_proto(node).SerializeToString()
-        encoded = schema.get_context_dependent_function_with_opset_version(since, proto, types)
+        try:
+            encoded = schema.get_context_dependent_function_with_opset_version(since, proto, types)
+        except ValueError:  # an attribute is missing that the body is made of
+            return None
     else:
         return None
     function = onnx.FunctionProto()
@@ -54,7 +57,7 @@ def specified_body(node: ir.Node) -> onnx.FunctionProto | None:
 
 
 def _newest(versions: Sequence[int]) -> int:
-    return max(v for v in versions if v <= OPSET)
+    return max((v for v in versions if v <= OPSET), default=min(versions))
 
 
 def _bound(attribute: onnx.AttributeProto, node: ir.Node) -> ir.Attr | None:

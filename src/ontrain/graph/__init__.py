@@ -1,11 +1,26 @@
 """Helpers on `onnx_ir.Model`: building, typing, folding, specialising, verifying, printing. No torch, no runtime."""
 
+from ontrain.graph.blame import blamed_on
+from ontrain.graph.bounds import check_sizes, nbytes
 from ontrain.graph.builder import Builder, Operand, dims, is_float, static_dims
+from ontrain.graph.control import choose, draws_random, iterate, repeat, trace
 from ontrain.graph.display import to_text
+from ontrain.graph.halves import halves, reads
 from ontrain.graph.infer import DOMAIN, OPSET, register_inference, schema_of
-from ontrain.graph.rebuild import Rewrite, clone_value, live_nodes, new_model, rebuild, specialise
-from ontrain.graph.roles import Role, by_role, role_of, set_role, set_updates, updates_of
+from ontrain.graph.rebuild import clone_value, extract, new_model, rebuild, specialise
+from ontrain.graph.replay import Rewrite, emit
+from ontrain.graph.roles import (
+    Role,
+    by_role,
+    gradient_of,
+    role_of,
+    set_gradient_of,
+    set_role,
+    set_updates,
+    updates_of,
+)
 from ontrain.graph.source import annotate, describe, inherit_source, shape_text, source_of
+from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
 from ontrain.graph.verify import verify, verify_requested
 
 __all__ = [
@@ -15,26 +30,43 @@ __all__ = [
     "Operand",
     "Rewrite",
     "Role",
+    "all_nodes",
     "annotate",
+    "blamed_on",
     "by_role",
+    "captured",
+    "choose",
+    "check_sizes",
     "clone_value",
     "describe",
     "dims",
+    "draws_random",
+    "emit",
+    "extract",
+    "gradient_of",
+    "halves",
     "inherit_source",
     "is_float",
+    "iterate",
     "live_nodes",
+    "nbytes",
     "new_model",
+    "reads",
     "rebuild",
     "register_inference",
+    "repeat",
     "role_of",
     "schema_of",
+    "set_gradient_of",
     "set_role",
     "set_updates",
     "shape_text",
     "source_of",
     "specialise",
     "static_dims",
+    "subgraphs",
     "to_text",
+    "trace",
     "updates_of",
     "verify",
     "verify_requested",

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ontrain.graph.fold import evaluate, foldable
 from ontrain.graph.infer import DOMAIN, infer_node, schema_of
+from ontrain.graph.subgraphs import subgraphs
 
 __all__ = ["Builder", "Operand", "dims", "is_float", "static_dims"]
 
@@ -40,19 +41,19 @@ def static_dims(value: ir.Value) -> tuple[int, ...]:
 class Builder:
     """Appends nodes to a graph: `op.MatMul(a, b)`, `op.Split(x, outputs=3)`, `op.composite("GeluGrad", dy, x)`.
 
-    Python numbers among the operands become constants of the dtype that the operator's schema asks for. A node whose
+    `parent` is the builder of the graph around this one, whose names are not used again. Python numbers among the
+    operands become constants of the dtype that the operator's schema asks for. A node whose
     inputs are all constant is evaluated on the spot; `Shape` of a static shape is a constant. Inside
     `with op.arithmetic():` values also take `+ - * /` and unary minus.
     """
 
-    def __init__(self, graph: ir.Graph, *, fold: bool = True) -> None:
+    def __init__(self, graph: ir.Graph, *, fold: bool = True, parent: Builder | None = None) -> None:
         self.graph = graph
         self.nodes: list[ir.Node] = []
         self._fold = fold
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self._count = 0
-        made = (v for node in graph for v in node.outputs)
-        self._taken: set[str] = {v.name for v in (*graph.inputs, *graph.initializers.values(), *made) if v.name}
+        self._taken: set[str] = parent._taken if parent is not None else _names(graph)
 
     def __getattr__(self, op_type: str) -> Any:
         if op_type.startswith("_") or not op_type[0].isupper():
@@ -88,6 +89,21 @@ class Builder:
         if self._fold and foldable(node):
             made = tuple(self.const(array) for array in evaluate(node))
             return made[0] if len(made) == 1 else made
+        return self._append(node, names)
+
+    def identity(self, value: ir.Value) -> ir.Value:
+        """Append an Identity that is not folded: a value of this graph's own for a constant, an input or another's."""
+        node = ir.Node("", "Identity", [value], num_outputs=1)
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        made: ir.Value = self._append(node)
+        return made
+
+    def discard(self, start: int) -> None:
+        """Take the nodes from position `start` of `nodes` on out of the graph again."""
+        self.graph.remove(self.nodes[start:], safe=True)
+        del self.nodes[start:]
+
+    def _append(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
         for i, value in enumerate(node.outputs):
             wish = names[i] if i < len(names) else None
             value.name = self.fresh(wish or f"{node.op_type.lower()}_{self._count}")
@@ -185,6 +201,16 @@ class Builder:
         if isinstance(operands[index], float):
             return None
         return ir.DataType.BOOL if isinstance(operands[index], bool) else ir.DataType.INT64
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    """The names of all values of a graph and of the graphs inside it."""
+    found = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+    for node in graph:
+        found.update(v.name for v in node.outputs if v.name)
+        for inner in subgraphs(node):
+            found |= _names(inner)
+    return found
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_loop as onnx_loop
+from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
 __all__ = ["CORRECTIONS"]
 
@@ -18,6 +22,26 @@ class GatherElements(OpRun):
 
     def _run(self, x: Array, ids: Array, axis: int = 0) -> tuple[Array]:
         return (np.take_along_axis(x, np.where(ids < 0, ids + x.shape[axis], ids), axis),)
+
+
+class MaxPool(OnnxMaxPool):
+    """onnx's names wrong places for windows that overlap, and always counts them by rows."""
+
+    def _run(  # type: ignore[override]
+        self, x: Array, auto_pad: str | None = None, ceil_mode: int | None = None,
+        dilations: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None, storage_order: int | None = None, strides: Sequence[int] | None = None,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        found: tuple[Array, ...] = self._max_pool(  # type: ignore[no-untyped-call]
+            x, auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape, pads=pads,
+            storage_order=0, strides=strides,
+        )  # fmt: skip
+        if not storage_order or len(found) == 1:
+            return found
+        images = int(np.prod(x.shape[:2]))
+        image, *place = np.unravel_index(found[1], (images, *x.shape[2:]))
+        by_column = np.ravel_multi_index([image, *place[::-1]], (images, *x.shape[:1:-1]))
+        return found[0], by_column.astype(np.int64)
 
 
 class ConvTranspose(OpRun):
@@ -61,4 +85,33 @@ class ConvTranspose(OpRun):
         return (y if b is None else y + b.reshape(1, -1, *([1] * rank)),)
 
 
-CORRECTIONS: list[type[OpRun]] = [ConvTranspose, GatherElements]
+class Loop(onnx_loop.Loop):
+    """onnx's joins the rows of the iterations instead of stacking them, and fails without any iteration."""
+
+    body: Any
+    _run_body: Any
+
+    def _run(
+        self, M: Array | None, cond: Array | None, *carried: Array, context: dict[str, Array] | None = None,
+        body: Any = None, attributes: Any = None, bindings: Any = None,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        states, count, rows, done = list(carried), len(carried), [], 0
+        limit = np.iinfo(np.int64).max if M is None else int(np.asarray(M).item())
+        alive = cond is None or bool(np.asarray(cond).item())
+        while alive and done < limit:
+            given = [np.array(done, np.int64), np.array(True), *states]
+            feeds = {**(context or {}), **dict(zip(self.body.input_names, given, strict=True))}
+            go, *results = self._run_body(feeds, attributes=attributes)
+            states, done, alive = results[:count], done + 1, bool(np.asarray(go).item())
+            rows.append(results[count:])
+        if rows:
+            return (*states, *(np.stack(column) for column in zip(*rows, strict=True)))
+        return (*states, *(_no_rows(value.type) for value in self.body.proto_.output[1 + count :]))
+
+
+def _no_rows(type_: onnx.TypeProto) -> Array:
+    dims = [0, *(dim.dim_value for dim in type_.tensor_type.shape.dim)]
+    return np.empty(dims, ir.DataType(type_.tensor_type.elem_type).numpy())
+
+
+CORRECTIONS: list[type[OpRun]] = [ConvTranspose, GatherElements, Loop, MaxPool]

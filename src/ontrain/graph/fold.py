@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,34 +10,65 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from ontrain.graph.blame import blamed_on
 from ontrain.graph.corrections import CORRECTIONS
-from ontrain.graph.infer import DOMAIN, schema_of
+from ontrain.graph.infer import schema_of
+from ontrain.graph.subgraphs import subgraphs
 
-__all__ = ["evaluate", "foldable"]
+__all__ = ["RANDOM", "evaluate", "foldable"]
 
 # A folded value lives as long as its plan; beyond this size computing it each step is the better bargain.
 _LIMIT_BYTES = 16 << 20
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+
+# onnx's evaluator lacks these.
+_NOT_EVALUATED = frozenset({"GlobalLpPool", "MaxRoiPool", "SimplifiedLayerNormalization"})
 
 
 def foldable(node: ir.Node) -> bool:
     """Whether every input of `node` is constant and evaluating it once is right and affordable."""
-    if node.domain == DOMAIN or node.op_type in _RANDOM or node.graph is None and not node.outputs:
+    if node.domain or node.op_type in _NOT_EVALUATED or node.op_type in RANDOM:
+        return False
+    if subgraphs(node) or node.graph is None and not node.outputs:
         return False
     if any(value is not None and value.const_value is None for value in node.inputs):
         return False
     size = 0
     for value in node.outputs:
         if value.shape is None or not value.shape.is_static() or value.dtype is None:
-            return node.op_type in ("Range", "ConstantOfShape", "Expand")
-        size += int(np.prod(value.shape.numpy(), dtype=np.int64) * value.dtype.itemsize)
+            return _computed_bytes(node) <= _LIMIT_BYTES
+        size += math.prod(d for d in value.shape if isinstance(d, int)) * math.ceil(value.dtype.itemsize)
     return size <= _LIMIT_BYTES
 
 
+def _computed_bytes(node: ir.Node) -> float:
+    """Bytes of a result whose shape is told by the operands' values, which inference may not have looked at."""
+    operands = [v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None]
+    if node.op_type == "Range" and len(operands) == 3 and all(o.size == 1 for o in operands):
+        start, stop, step = (float(o.reshape(())) for o in operands)
+        count = (stop - start) / step if step else math.inf
+    elif node.op_type in ("ConstantOfShape", "Expand") and operands and operands[-1].ndim == 1:
+        lengths = [int(d) for d in operands[-1]]
+        # Each operand broadcasts to the other: the product bounds the result.
+        count = math.prod(max(d, 1) for d in lengths) * (operands[0].size if node.op_type == "Expand" else 1)
+    else:
+        return math.inf
+    return count * 8 if math.isfinite(count) else math.inf
+
+
 def evaluate(node: ir.Node) -> list[np.ndarray[Any, Any]]:
-    """Compute the outputs of a node whose inputs all have a `const_value`."""
+    """Compute the outputs of a node whose inputs all have a `const_value`.
+
+    Raises:
+        GraphError: the operator refuses these values.
+    """
+    with blamed_on(node, "a constant cannot be computed"):
+        return _evaluate(node)
+
+
+def _evaluate(node: ir.Node) -> list[np.ndarray[Any, Any]]:
     inputs = [None if v is None or v.const_value is None else v.const_value.numpy() for v in node.inputs]
     fast = _NUMPY.get(node.op_type)
     if fast is not None:
@@ -56,7 +88,9 @@ def _with_reference(node: ir.Node, inputs: list[np.ndarray[Any, Any] | None]) ->
         outputs=[ir.Value(name=f"o{i}") for i in range(len(node.outputs))],
     )
     feeds = {f"i{i}": v for i, v in enumerate(inputs) if v is not None}
-    return [np.asarray(v) for v in ReferenceEvaluator(ir.to_proto(clone), new_ops=CORRECTIONS).run(None, feeds)]
+    found = ReferenceEvaluator(ir.to_proto(clone), new_ops=CORRECTIONS).run(None, feeds)
+    # A reversed slice comes as a view with a negative stride, which torch does not read.
+    return [np.array(v, order="C") for v in found]
 
 
 # The operators that shape arithmetic and attention masks consist of. onnx's evaluator is right for all others,

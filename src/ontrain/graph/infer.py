@@ -11,6 +11,8 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from ontrain.errors import GraphError
+from ontrain.graph.axes import check_axes
+from ontrain.graph.blame import blamed_on
 from ontrain.graph.source import describe
 
 __all__ = ["DOMAIN", "OPSET", "TypeAndShape", "infer_node", "register_inference", "schema_of", "type_and_shape"]
@@ -23,25 +25,27 @@ DOMAIN = "ontrain"
 TypeAndShape = tuple[ir.DataType, ir.Shape]
 Inference = Callable[[ir.Node], Sequence[TypeAndShape]]
 
-_ours: dict[str, Inference] = {}
+_ours: dict[tuple[str, str], Inference] = {}
 # onnx gives these a function body instead of an inference rule.
 _LIKE_FIRST = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 # Element counts up to which a constant's values are shown to shape inference (shapes, axes, pads are this small).
 _DATA_LIMIT = 256
 
 
-def register_inference(op_type: str, inference: Inference) -> None:
-    """Register shape inference for a composite operator of the ontrain domain."""
-    _ours[op_type] = inference
+def register_inference(op_type: str, inference: Inference, domain: str = DOMAIN) -> None:
+    """Register shape inference for an operator that onnx does not know."""
+    _ours[domain, op_type] = inference
 
 
 @cache
 def schema_of(op_type: str, domain: str = "", version: int = OPSET) -> onnx.defs.OpSchema | None:
-    """Return the operator's schema at `version`, or None if onnx does not know the operator."""
-    try:
-        return onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return None
+    """Return the operator's schema at `version`, the first later one for a newer operator; None if there is none."""
+    for at in (version, *range(version + 1, onnx.defs.onnx_opset_version() + 1)):
+        try:
+            return onnx.defs.get_schema(op_type, at, domain)
+        except onnx.defs.SchemaError:
+            continue
+    return None
 
 
 def type_and_shape(value: ir.Value) -> TypeAndShape:
@@ -57,11 +61,14 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     Raises:
         GraphError: the inputs do not fit the operator.
     """
-    if node.domain == DOMAIN:
-        return _ours[node.op_type](node)
+    ours = _ours.get((node.domain, node.op_type))
+    if ours is not None:
+        with blamed_on(node, "the inputs do not fit the operator"):
+            return ours(node)
     schema = schema_of(node.op_type, node.domain)
     if schema is None:
         raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
+    check_axes(node)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -69,15 +76,18 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         proto.input.append("" if value is None else f"i{i}")
         if value is None:
             continue
-        if value.dtype is not None:
-            types[f"i{i}"] = _type_proto(value)
+        if value.dtype is None:
+            raise GraphError(
+                f"value {value.name!r} has no dtype", node=describe(node), reason="what makes it gives no dense tensor"
+            )
+        types[f"i{i}"] = _type_proto(value)
         const = value.const_value
         if const is not None and const.size <= _DATA_LIMIT:
             data[f"i{i}"] = onnx.numpy_helper.from_array(np.asarray(const.numpy()), f"i{i}")
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
     proto.attribute.extend(ir.to_proto(attr) for attr in node.attributes.values())
     try:
-        found = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=_imports(node.domain))
+        found = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version)))
     except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip()
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
@@ -88,8 +98,8 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
 
 
 @cache
-def _imports(domain: str) -> list[onnx.OperatorSetIdProto]:
-    return [onnx.OperatorSetIdProto(domain=domain, version=OPSET)]
+def _imports(domain: str, version: int) -> list[onnx.OperatorSetIdProto]:
+    return [onnx.OperatorSetIdProto(domain=domain, version=version)]
 
 
 def _type_proto(value: ir.Value) -> onnx.TypeProto:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
-from ontrain.errors import GraphError, InputError
+from ontrain.errors import InputError
 from ontrain.graph.builder import Builder
+from ontrain.graph.halves import reads
 from ontrain.graph.infer import DOMAIN, OPSET
-from ontrain.graph.source import inherit_source
+from ontrain.graph.plain_control import copy_control
+from ontrain.graph.replay import Control, Replay, Rewrite
+from ontrain.graph.subgraphs import all_nodes, live_nodes, subgraphs
+from ontrain.graph.unfold import unfold
 
-__all__ = ["Rewrite", "clone_value", "live_nodes", "new_model", "rebuild", "specialise"]
-
-Rewrite = Callable[[Builder, ir.Node, list[ir.Value | None]], Sequence[ir.Value | None] | None]
-"""Given the builder, a node of the old graph and its inputs in the new one: new outputs, or None to copy the node."""
+__all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "new_model", "rebuild", "specialise"]
 
 
 def new_model(inputs: Sequence[ir.Value], name: str) -> ir.Model:
@@ -36,81 +37,93 @@ def rebuild(
     rewrite: Rewrite | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    control: Control = copy_control,
 ) -> ir.Model:
     """Return a new model with every node that an output needs replayed in order.
 
     Args:
         model: left untouched.
-        rewrite: asked for each node; may emit other nodes in its place.
+        rewrite: asked for each node, those in the graphs of the standard's If, Loop and Scan too; may emit other nodes
+            in its place.
         shapes: new shapes of graph inputs by name; everything downstream is inferred anew.
+        control: what becomes of the standard's If, Loop and Scan; by default a copy.
     """
     old = model.graph
     shapes = shapes or {}
     inputs = [clone_value(v, shapes.get(v.name or "")) for v in old.inputs]
     new = new_model(inputs, old.name or "graph")
     op = Builder(new.graph)
-    mapped: dict[ir.Value, ir.Value] = dict(zip(old.inputs, inputs, strict=True))
-
-    def lookup(value: ir.Value | None) -> ir.Value | None:
-        if value is None:
-            return None
-        if value not in mapped:
-            if value.const_value is None:
-                raise GraphError(f"value {value.name!r} is used before it is made")
-            mapped[value] = op.const(value.const_value.numpy())
-        return mapped[value]
-
-    for node in live_nodes(old):
-        ins = [lookup(v) for v in node.inputs]
-        with inherit_source(node, op.nodes):
-            outs = rewrite(op, node, ins) if rewrite is not None else None
-            if outs is None:
-                copy = ir.Node(node.domain, node.op_type, ins, node.attributes.values(), num_outputs=len(node.outputs))
-                copy.metadata_props.update(node.metadata_props)
-                made = op.add(copy, [v.name for v in node.outputs])
-                outs = made if isinstance(made, tuple) else (made,)
-        for before, after in zip(node.outputs, outs, strict=False):
-            if after is not None:
-                mapped[before] = after
+    replay = Replay(op, dict(zip(old.inputs, inputs, strict=True)), rewrite=rewrite, control=control)
+    replay.run(live_nodes(old))
     for value in old.outputs:
-        new.graph.outputs.append(_as_output(op, new.graph, lookup(value), value))
+        new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
+    _name_outputs(op, new.graph.outputs, old.outputs)
     return new
 
 
-def _as_output(op: Builder, graph: ir.Graph, value: ir.Value | None, old: ir.Value) -> ir.Value:
-    """Give an output its old name and metadata; an input, a constant or a second use goes through an Identity."""
-    assert value is not None
+def extract(model: ir.Model, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
+    """Return the part of a model that lies between some of its values, as a model of its own.
+
+    Args:
+        model: left untouched.
+        inputs: values that the part is given, graph inputs or others; they keep name, type and role.
+        outputs: values that it gives, in this order; they depend on `inputs` and constants only.
+    """
+    clones = [clone_value(v) for v in inputs]
+    new = new_model(clones, model.graph.name or "graph")
+    op = Builder(new.graph)
+    replay = Replay(op, dict(zip(inputs, clones, strict=True)), control=copy_control)
+    given, needed = set(inputs), set(outputs)
+    nodes = []
+    for node in reversed(model.graph):
+        if any(v in needed and v not in given for v in node.outputs):
+            nodes.append(node)
+            needed.update(reads(node))
+    replay.run(nodes[::-1])
+    for value in outputs:
+        new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
+    return new
+
+
+def _as_output(op: Builder, graph: ir.Graph, value: ir.Value, old: ir.Value) -> ir.Value:
+    """Give an output its old metadata; an input, a constant or a second use goes through an Identity."""
     if value.producer() is None or any(value is done for done in graph.outputs):
         node = ir.Node("", "Identity", [value], num_outputs=1)
         node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-        node.outputs[0].name = op.fresh(f"{old.name}_copy" if value.name == old.name else old.name or "output")
+        node.outputs[0].name = op.fresh(f"{old.name}_copy")
         graph.append(node)
         value = node.outputs[0]
-    if value.name != old.name and old.name and op.fresh(old.name) == old.name:
-        value.name = old.name
     value.metadata_props.update(old.metadata_props)
     return value
 
 
-def live_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """Return the nodes that some output depends on, in graph order."""
-    needed: set[ir.Value] = set(graph.outputs)
-    kept: list[ir.Node] = []
-    for node in reversed(graph):
-        if any(v in needed for v in node.outputs):
-            kept.append(node)
-            needed.update(v for v in node.inputs if v is not None)
-    return kept[::-1]
+def _name_outputs(op: Builder, outputs: Sequence[ir.Value], old: Sequence[ir.Value]) -> None:
+    """Give the outputs their old names, all at once: a value may hold the name that belongs to another."""
+    names = {value.name for value in old if not value.is_graph_input()}
+    for node in all_nodes(op.graph):
+        inside = (value for graph in subgraphs(node) for value in graph.inputs)
+        for value in (*node.outputs, *inside):
+            if value.name is not None and value.name in names:
+                value.name = op.fresh(value.name)
+    for value, before in zip(outputs, old, strict=True):
+        # A copy, of an input or of an output that stands twice, has a name of its own.
+        if not before.is_graph_input() and before.name in names:
+            names.discard(before.name)
+            value.name = before.name
 
 
 def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
     """Return the model with concrete input shapes: all shape arithmetic folded, every value's shape exact.
+
+    Branches on constants are taken, short loops of known length unrolled; other If, Loop and Scan become the
+    composites of `ontrain.graph.control`.
 
     Args:
         shapes: for each graph input with a symbolic dimension, its shape.
 
     Raises:
         InputError: a shape contradicts a fixed dimension of the graph.
+        GraphError: the shape of a value depends on the data, through a branch or the length of a loop.
     """
     for value in model.graph.inputs:
         given = shapes.get(value.name or "")
@@ -123,4 +136,4 @@ def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model
                 f"input {value.name!r} has shape {list(given)}, the graph expects {wanted}",
                 way_out="name the dimension with a string in model_desc to let it vary, or feed the shape expected",
             )
-    return rebuild(model, shapes=shapes)
+    return rebuild(model, shapes=shapes, control=unfold)

@@ -6,9 +6,11 @@ import enum
 
 import onnx_ir as ir
 
-__all__ = ["Role", "by_role", "role_of", "set_role", "set_updates", "updates_of"]
+__all__ = [
+    "Role", "by_role", "gradient_of", "role_of", "set_gradient_of", "set_role", "set_updates", "updates_of",
+]  # fmt: skip
 
-_ROLE, _UPDATES = "ontrain.role", "ontrain.updates"
+_ROLE, _UPDATES, _GRADIENT = "ontrain.role", "ontrain.updates", "ontrain.gradient"
 
 
 class Role(enum.StrEnum):
@@ -21,6 +23,7 @@ class Role(enum.StrEnum):
     STATE = "state"  # optimizer moments, gradient accumulators
     HYPER = "hyper"  # learning rate, step, loss scale, loss denominator
     RNG = "rng"
+    ADJOINT = "adjoint"  # of an output, brought by the caller after the forward pass
 
     @property
     def resident(self) -> bool:
@@ -53,3 +56,14 @@ def set_updates(value: ir.Value, name: str) -> ir.Value:
 def updates_of(value: ir.Value) -> str | None:
     """Return the resident input that this graph output replaces, if any."""
     return value.metadata_props.get(_UPDATES)
+
+
+def set_gradient_of(value: ir.Value, name: str) -> ir.Value:
+    """Mark a graph output as the gradient of the input `name`."""
+    value.metadata_props[_GRADIENT] = name
+    return value
+
+
+def gradient_of(value: ir.Value) -> str | None:
+    """Return the input whose gradient this graph output is, if any."""
+    return value.metadata_props.get(_GRADIENT)

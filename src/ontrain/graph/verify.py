@@ -10,6 +10,7 @@ from ontrain.errors import GraphError
 from ontrain.graph.infer import infer_node
 from ontrain.graph.roles import Role, by_role, updates_of
 from ontrain.graph.source import describe, shape_text, source_of
+from ontrain.graph.subgraphs import subgraphs
 
 __all__ = ["verify", "verify_requested"]
 
@@ -26,8 +27,16 @@ def verify(model: ir.Model, *, after: str = "") -> None:
         GraphError: names the node, its source line and, with `after`, the pass that broke the graph.
     """
     graph, when = model.graph, f" after {after}" if after else ""
-    defined: dict[ir.Value, str] = {}
-    names: set[str] = set()
+    _check_graph(graph, set(), set(), when)
+    residents = {v.name for v in by_role(graph, Role.PARAMETER, Role.BUFFER, Role.STATE)}
+    for value in graph.outputs:
+        target = updates_of(value)
+        if target is not None and target not in residents:
+            raise GraphError(f"output {value.name!r} updates {target!r}, which is no resident input{when}")
+
+
+def _check_graph(graph: ir.Graph, defined: set[ir.Value], names: set[str], when: str) -> None:
+    """Check definitions, order and types, given the values and names of the graphs around."""
 
     def define(value: ir.Value) -> None:
         if not value.name:
@@ -35,7 +44,7 @@ def verify(model: ir.Model, *, after: str = "") -> None:
         if value.name in names:
             raise GraphError(f"the name {value.name!r} is defined twice{when}")
         names.add(value.name)
-        defined[value] = value.name
+        defined.add(value)
 
     for value in (*graph.inputs, *graph.initializers.values()):
         define(value)
@@ -47,16 +56,16 @@ def verify(model: ir.Model, *, after: str = "") -> None:
                     node=describe(node),
                     source=source_of(node),
                 )
+        for inner in subgraphs(node):
+            # A composite's graph is closed: it neither sees nor shadows what is around it.
+            around = (set(), set()) if node.domain else (set(defined), set(names))
+            _check_graph(inner, *around, when)
         _check_types(node, when)
         for value in node.outputs:
             define(value)
-    residents = {v.name for v in by_role(graph, Role.PARAMETER, Role.BUFFER, Role.STATE)}
     for value in graph.outputs:
         if value not in defined:
             raise GraphError(f"output {value.name!r} is made by no node{when}")
-        target = updates_of(value)
-        if target is not None and target not in residents:
-            raise GraphError(f"output {value.name!r} updates {target!r}, which is no resident input{when}")
 
 
 def _check_types(node: ir.Node, when: str) -> None:

@@ -1,19 +1,17 @@
-"""What a pass is, and the runner that times, verifies, disables and bisects them."""
+"""What a pass is, and what it says about itself when it has run."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx_ir as ir
 
-from ontrain.errors import OptionError, nearest
-from ontrain.graph import Builder, rebuild, to_text, verify, verify_requested
+from ontrain.graph import Builder, describe, rebuild, source_of
 
-__all__ = ["Pass", "PassReport", "RewritePass", "check_names", "run_passes"]
+__all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "limited"]
 
 
 class Pass:
@@ -37,6 +35,29 @@ class Pass:
         raise NotImplementedError
 
 
+@dataclass
+class Fuel:
+    """How many nodes a `RewritePass` may still rewrite, how many it did, and the last of them."""
+
+    left: float = float("inf")
+    used: int = 0
+    node: str | None = None
+    source: str | None = None
+
+
+_fuel: ContextVar[Fuel | None] = ContextVar("_fuel", default=None)
+
+
+@contextmanager
+def limited(fuel: Fuel) -> Iterator[None]:
+    """Let a `RewritePass` that is applied inside the block use this fuel and no more."""
+    token = _fuel.set(fuel)
+    try:
+        yield
+    finally:
+        _fuel.reset(token)
+
+
 class RewritePass(Pass):
     """A pass that looks at one node at a time while the graph is rebuilt."""
 
@@ -50,68 +71,59 @@ class RewritePass(Pass):
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rebuild the model, counting the nodes that were rewritten."""
         self.begin(model.graph)
-        count = 0
+        count, fuel = 0, _fuel.get() or Fuel()
 
         def visit(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
             nonlocal count
+            if fuel.left <= 0:
+                return None
             with op.arithmetic():
                 made = self.rewrite(op, node, inputs)
-            count += made is not None
+            if made is None:
+                return None
+            count += 1
+            fuel.left, fuel.used = fuel.left - 1, fuel.used + 1
+            fuel.node, fuel.source = describe(node), source_of(node)
             return made
 
-        return rebuild(model, visit), count
+        made = rebuild(model, visit)
+        for node in made.graph:
+            count += self._inside(node)
+        return made, count
+
+    def _inside(self, node: ir.Node) -> int:
+        """Apply the pass to the closed graphs of a branch or loop."""
+        count = 0
+        for name, attr in node.attributes.items():
+            if attr.type == ir.AttributeType.GRAPH and node.domain:
+                body, changed = self.apply(ir.Model(attr.value, ir_version=10))
+                node.attributes[name] = ir.AttrGraph(name, body.graph)
+                count += changed
+        return count
 
 
 @dataclass
 class PassReport:
-    """What one pass did: places changed, nodes before and after, seconds."""
+    """What one pass did.
+
+    Attributes:
+        name: of the pass.
+        changed: places that it changed.
+        nodes_before, nodes_after: how many nodes the graph had.
+        seconds: what it took.
+        stage: "forward" or "step".
+        number: its place among the passes that ran for this plan, from 1; `ONTRAIN_PASS_LIMIT` counts the same.
+        rewrites: nodes for which it gave other outputs (a `RewritePass`).
+        last_node, last_source: the last of these nodes, and the line of the user's model that made it.
+    """
 
     name: str
     changed: int
     nodes_before: int
     nodes_after: int
     seconds: float
-
-
-def run_passes(
-    model: ir.Model, passes: Sequence[Pass], *, disabled: Sequence[str] = (), dump: str | None = None
-) -> tuple[ir.Model, list[PassReport]]:
-    """Run the passes in order.
-
-    Args:
-        model: left untouched.
-        passes: what to run.
-        disabled: names to leave out; `ONTRAIN_DISABLE_PASSES` (comma-separated) adds to them.
-        dump: folder for the graph as text before the first and after each pass; default `ONTRAIN_DUMP`.
-
-    Environment: `ONTRAIN_VERIFY=1` verifies after each pass, `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass.
-
-    Raises:
-        GraphError: a pass left an invalid graph (only when verifying).
-    """
-    off = {*disabled, *filter(None, os.environ.get("ONTRAIN_DISABLE_PASSES", "").split(","))}
-    dump = dump or os.environ.get("ONTRAIN_DUMP")
-    reports: list[PassReport] = []
-    left = int(os.environ.get("ONTRAIN_PASS_LIMIT", len(passes)))
-    for number, one in enumerate(passes):
-        if one.name in off or left <= 0:
-            continue
-        left -= 1
-        before, start = len(model.graph), time.perf_counter()
-        model, changed = one.apply(model)
-        reports.append(PassReport(one.name, changed, before, len(model.graph), time.perf_counter() - start))
-        if verify_requested():
-            verify(model, after=f"pass {one.name}")
-        if dump:
-            folder = Path(dump)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{model.graph.name}-{number:02d}-{one.name}.txt").write_text(to_text(model))
-    return model, reports
-
-
-def check_names(names: Sequence[str], known: Sequence[Pass]) -> None:
-    """Raise OptionError for a name that no pass has."""
-    have = [one.name for one in known]
-    for name in names:
-        if name not in have:
-            raise OptionError(f"no pass is called {name!r}", way_out=f"known: {nearest(name, have)}")
+    stage: str = ""
+    number: int = 0
+    rewrites: int = 0
+    last_node: str | None = None
+    last_source: str | None = None

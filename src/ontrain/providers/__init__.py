@@ -1,11 +1,21 @@
 """Execution providers: what compiles a graph for a signature and runs it."""
 
-from ontrain.providers.base import Executable, ExecutionProvider, OperatorTime, State, StateSpec
+from ontrain.providers.base import (
+    Executable,
+    ExecutionProvider,
+    ModuleExecutable,
+    ModuleMemory,
+    OperatorTime,
+    State,
+    StateSpec,
+)
 from ontrain.providers.registry import available_providers, get_provider
 
 __all__ = [
     "Executable",
     "ExecutionProvider",
+    "ModuleExecutable",
+    "ModuleMemory",
     "OperatorTime",
     "State",
     "StateSpec",

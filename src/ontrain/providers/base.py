@@ -8,7 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-__all__ = ["Executable", "ExecutionProvider", "OperatorTime", "State", "StateSpec"]
+__all__ = [
+    "Executable", "ExecutionProvider", "ModuleExecutable", "ModuleMemory", "OperatorTime", "State", "StateSpec",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,44 @@ class Executable(Protocol):
     @property
     def planned_bytes(self) -> int:
         """Bytes of working memory beside the state."""
+        ...
+
+
+class ModuleExecutable(Protocol):
+    """A compiled graph in two halves, for one signature of a module in a user's own loop.
+
+    Attributes:
+        stochastic: whether forward draws random numbers.
+        reads: names of resident inputs whose values backward reads; they must not change between the halves.
+        planned_bytes: bytes of working memory for each forward whose backward has not come yet.
+    """
+
+    stochastic: bool
+    reads: list[str]
+    planned_bytes: int
+
+    def forward(self, feeds: Mapping[str, Any], seed: int = 0) -> tuple[dict[str, Any], Any]:
+        """Run the forward half.
+
+        Returns:
+            The outputs by name, and a tape: the activations, for `backward`. A tape that is dropped frees its memory.
+        """
+        ...
+
+    def backward(self, tape: Any, adjoints: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the backward half, once, on the tape of a forward; `adjoints` by the names of the graph's inputs.
+
+        Returns:
+            The gradients by the names of the inputs that they belong to. They are the caller's to keep.
+        """
+        ...
+
+
+class ModuleMemory(Protocol):
+    """What the plans of one module share."""
+
+    def replace(self, name: str, tensor: Any) -> bool:
+        """Let a resident input be found in other memory; False if its layout differs and plans must be made anew."""
         ...
 
 

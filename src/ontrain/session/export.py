@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ontrain.errors import OptionError
 from ontrain.functions import inline_all
 from ontrain.graph import Role, by_role, live_nodes, rebuild
+from ontrain.graph.subgraphs import captured
 
 __all__ = ["inference_model", "save_model"]
 
@@ -35,7 +36,9 @@ def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence
     graph.outputs.extend(kept)
     made = rebuild(made)
     graph = made.graph
-    used = {v for node in live_nodes(graph) for v in node.inputs if v is not None} | set(graph.outputs)
+    used = set(graph.outputs)
+    for node in live_nodes(graph):
+        used.update((*(v for v in node.inputs if v is not None), *captured(node)))
     for value in by_role(graph, Role.PARAMETER, Role.BUFFER):
         graph.inputs.remove(value)
         value.metadata_props.clear()

@@ -8,10 +8,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.guards import GUARDS
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 
-__all__ = ["Signature", "batch_inputs", "check_feeds", "explain_index_error"]
+__all__ = ["Signature", "batch_inputs", "check_feeds", "check_sizes", "explain_index_error"]
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Input names with concrete shapes: what a plan is made for."""
@@ -45,6 +46,22 @@ def check_feeds(graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torc
         _check_shape(value, tuple(tensor.shape), sizes)
         signature.append((name, tuple(tensor.shape)))
     return tuple(signature)
+
+
+def check_sizes(model: ir.Model, signature: Signature) -> None:
+    """Check a batch's sizes against what the module's forward assumed of them when it was captured.
+
+    Raises:
+        InputError: forward would take another branch for these sizes than the graph has.
+    """
+    guards = model.meta.get(GUARDS)
+    violated = guards.violated(dict(signature), ones=False) if guards is not None else None
+    if violated is not None:
+        raise InputError(
+            f"the graph holds for {violated} only",
+            reason="the module's forward decides by this size, and the graph has the branch of the first batch",
+            way_out="feed batches that fulfil it, pad them, or use ORTModule, which captures each branch",
+        )
 
 
 def _check_dtype(value: ir.Value, tensor: torch.Tensor) -> None:

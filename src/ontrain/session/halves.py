@@ -1,4 +1,4 @@
-"""Forward and backward on any provider: natively where it can share memory between the halves, else as two graphs."""
+"""Forward and backward on any provider: natively where it lays out both halves at once, else as two graphs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,112 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from ontrain.graph import Role, extract, gradient_of, halves, reads, role_of, set_role, updates_of
 from ontrain.providers import ExecutionProvider, ModuleExecutable, ModuleMemory
 
 __all__ = ["create_memory"]
 
 
 def create_memory(
-    provider: ExecutionProvider, tensors: Mapping[str, torch.Tensor], device: torch.device
+    provider: ExecutionProvider, tensors: Mapping[str, torch.Tensor]
 ) -> tuple[ModuleMemory, Callable[[ir.Model], ModuleExecutable]]:
     """Return the memory of a module's plans, and what compiles a graph for it."""
     native: Any = provider
-    memory = native.create_memory(tensors)
-    return memory, lambda model: native.compile_module(model, memory)
+    if hasattr(native, "compile_module"):
+        memory = native.create_memory(tensors)
+        return memory, lambda model: native.compile_module(model, memory)
+    fed = _Fed(tensors)
+    return fed, lambda model: _TwoGraphs(model, provider, fed)
+
+
+class _Fed:
+    """Parameters and buffers that are handed to the provider with every run."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.tensors = dict(tensors)
+
+    def replace(self, name: str, tensor: torch.Tensor) -> bool:
+        """Take another tensor; False if its shape or dtype differs."""
+        before, self.tensors[name] = self.tensors[name], tensor
+        return before.shape == tensor.shape and before.dtype == tensor.dtype
+
+
+class _Tape:
+    """What backward needs of a forward."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.open = True
+
+
+class _TwoGraphs:
+    """The halves as two executables; what crosses the cut is output of one and input of the other."""
+
+    def __init__(self, model: ir.Model, provider: ExecutionProvider, fed: _Fed) -> None:
+        self._fed = fed
+        graph = model.graph
+        forward, backward = halves(graph)
+        made = {v for node in forward for v in node.outputs}
+        later = list(dict.fromkeys([v for node in backward for v in reads(node)]))
+        outputs = [v for v in graph.outputs if gradient_of(v) is None]
+        gradients = [v for v in graph.outputs if gradient_of(v) is not None]
+        crossing = [v for v in later if v in made]
+        first = extract(model, [v for v in graph.inputs if role_of(v) is not Role.ADJOINT], [*outputs, *crossing])
+        self._resident = [v.name or "" for v in graph.inputs if role_of(v).resident]
+        self._users = [v.name or "" for v in graph.inputs if role_of(v) is Role.INPUT]
+        self._updates = {str(n.name): t for n in first.graph.outputs if (t := updates_of(n)) is not None}
+        names = [str(v.name) for v in first.graph.outputs]
+        self._outputs = {str(v.name): n for v, n in zip(outputs, names, strict=False) if updates_of(v) is None}
+        self._stash = {str(v.name): n for v, n in zip(crossing, names[len(outputs) :], strict=True)}
+        self.stochastic, self.planned_bytes = _draws(forward), 0
+        self.reads = [v.name or "" for v in later if v in graph.inputs and role_of(v).resident]
+        state = provider.create_state([])
+        self._forward = provider.compile(_without_state(first), state)
+        self._gradients: dict[str, str] = {}
+        if gradients:
+            inputs = [v for v in graph.inputs if role_of(v) is Role.ADJOINT or v in later]
+            second = extract(model, [*inputs, *crossing], gradients)
+            self._inputs = [v.name or "" for v in inputs]
+            self._gradients = {
+                gradient_of(v) or "": str(n.name) for v, n in zip(gradients, second.graph.outputs, strict=True)
+            }
+            self._backward = provider.compile(_without_state(second), state)
+
+    def forward(self, feeds: Mapping[str, Any], seed: int = 0) -> tuple[dict[str, torch.Tensor], _Tape]:
+        """Run the first graph, and write updated buffers back."""
+        given = {name: feeds[name].detach() for name in self._users}
+        residents = {name: self._fed.tensors[name].detach() for name in self._resident}
+        found = self._forward.run({**given, **residents}, rng=(seed, 0))
+        # Buffers are written, and a user may change an input: backward reads what forward read.
+        kept = {name: value.clone() for name, value in given.items()} if self._gradients else {}
+        kept |= {n: residents[n].clone() if n in self._updates.values() else residents[n] for n in self.reads}
+        tape = _Tape({**kept, **{name: found[source] for name, source in self._stash.items()}})
+        for source, target in self._updates.items():
+            with torch.no_grad():
+                self._fed.tensors[target].copy_(torch.as_tensor(found[source]))
+        return {name: _owned(found[source]) for name, source in self._outputs.items()}, tape
+
+    def backward(self, tape: _Tape, adjoints: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Run the second graph on what the first one left."""
+        values = {**tape.values, **{name: a.detach() for name, a in adjoints.items()}}
+        found = self._backward.run({name: values[name] for name in (*self._inputs, *self._stash)})
+        tape.open, tape.values = False, {}
+        return {name: _owned(found[source]) for name, source in self._gradients.items()}
+
+
+def _without_state(model: ir.Model) -> ir.Model:
+    """Make every input one that is fed, and every output one that is handed out."""
+    for value in model.graph.inputs:
+        set_role(value, Role.INPUT)
+    for value in model.graph.outputs:
+        value.metadata_props.clear()
+    return model
+
+
+def _draws(nodes: list[ir.Node]) -> bool:
+    return any(n.op_type in ("Dropout", "Attention") or n.op_type.startswith("Random") for n in nodes)
+
+
+def _owned(value: Any) -> torch.Tensor:
+    """A tensor of the caller's own: providers may use an output's memory again."""
+    return torch.as_tensor(value).clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from ontrain.autodiff import ADJOINT, build_backward, differentiable_outputs
 from ontrain.errors import InputError, OntrainError
+from ontrain.graph import reads, updates_of
 from ontrain.passes import Journal
 from ontrain.providers import ExecutionProvider, ModuleExecutable
 from ontrain.session.feeds import batch_inputs, check_feeds, explain_index_error
@@ -20,6 +22,7 @@ from ontrain.session.plans import make_plan
 
 __all__ = ["ModuleSession"]
 
+_logger = logging.getLogger("ontrain.session.module")
 _PLANS = 64
 """Plans kept, the least recently used goes first: a plan costs about a megabyte and some tenths of a second to make."""
 
@@ -40,18 +43,24 @@ class ModuleSession:
 
     def __init__(
         self, model: ir.Model, provider: ExecutionProvider, tensors: Mapping[str, torch.Tensor], device: torch.device,
-        journal: Callable[[], Journal] = functools.partial(Journal, "module"),
+        journal: Callable[[], Journal],
     ) -> None:  # fmt: skip
         self.model, self.provider, self.device = model, provider, device
         self._journal = journal
-        self.memory, self._compile = create_memory(provider, tensors, device)
+        self.memory, self._compile = create_memory(provider, tensors)
         self.inputs = [v.name or "" for v in batch_inputs(model.graph)]
-        self.made = 0
         self._plans: OrderedDict[Key, ModuleExecutable] = OrderedDict()
 
     def differentiable(self, wrt: Sequence[str]) -> list[str]:
         """Return the outputs that depend on one of these inputs or parameters."""
         return differentiable_outputs(self.model, wrt)
+
+    def read_buffers(self) -> list[str]:
+        """Return the updated buffers whose old values some result depends on."""
+        graph = self.model.graph
+        updated = {updates_of(v) for v in graph.outputs}
+        results = {v for v in graph.outputs if updates_of(v) is None}
+        return [v.name or "" for v in graph.inputs if v.name in updated and _reaches(graph, v, results)]
 
     def plan(
         self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...] = (), seeds: tuple[str, ...] = ()
@@ -76,9 +85,9 @@ class ModuleSession:
         build = functools.partial(build_backward, outputs=seeds, wrt=wrt) if seeds else None
         # Tensors of a plan outlive an inference_mode that it may be made under.
         with torch.inference_mode(False):
-            made = make_plan(self.model, signature, self._compile, build=build, journal=self._journal()).executable
-        self.made += 1
-        self._plans[key] = made
+            plan = make_plan(self.model, signature, self._compile, build=build, journal=self._journal())
+        _logger.debug("planned %s in %s", [list(t.shape) for t in inputs], plan.seconds)
+        self._plans[key] = made = plan.executable
         if len(self._plans) > _PLANS:
             self._plans.popitem(last=False)
         return made
@@ -113,3 +122,20 @@ class ModuleSession:
     ) -> dict[str, torch.Tensor]:
         """Run a plan's backward half on a tape, for the adjoints of its seeds by output name."""
         return plan.backward(tape, {f"{name}{ADJOINT}": adjoint for name, adjoint in adjoints.items()})
+
+
+def _reaches(graph: ir.Graph, source: ir.Value, targets: set[ir.Value]) -> bool:
+    reached = {source}
+    for node in graph:
+        found = [v for v in reads(node) if v in reached]
+        statistics = node.inputs[3:5] if _normalises_by_batch(node) else ()
+        if found and all(any(v is s for s in statistics) for v in found):
+            reached.update(node.outputs[1:])  # the running statistics; the result is of the batch alone
+        elif found:
+            reached.update(node.outputs)
+    return not reached.isdisjoint(targets)
+
+
+def _normalises_by_batch(node: ir.Node) -> bool:
+    mode = node.attributes.get("training_mode")
+    return node.op_type == "BatchNormalization" and mode is not None and mode.as_int() == 1

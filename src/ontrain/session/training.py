@@ -14,10 +14,11 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from ontrain.errors import NonFiniteLossError
+from ontrain.errors import NonFiniteLossError, OntrainError, ProviderError
 from ontrain.optim import OptimizerSpec, StepKind, build_step
-from ontrain.providers import ExecutionProvider, OperatorTime, State, StateSpec
-from ontrain.session.feeds import Signature, check_feeds, explain_index_error
+from ontrain.passes import Journal
+from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
+from ontrain.session.feeds import Signature, check_feeds, check_sizes, explain_index_error
 from ontrain.session.plans import Plan, make_plan
 
 __all__ = ["Counters", "TrainingSession"]
@@ -52,6 +53,8 @@ class TrainingSession:
         accumulation_steps: micro-batches per update.
         seed: of the dropout stream.
         disabled_passes: graph passes to leave out, by name.
+        dump: folder to write the graph to after each stage of each plan, see `ontrain.passes.Journal`.
+        save_graphs: files for single stages of the first training plan, by onnxruntime's names.
         deterministic: run on kernels that repeat to the bit only; torch raises where a device has none.
     """
 
@@ -68,6 +71,8 @@ class TrainingSession:
         accumulation_steps: int = 1,
         seed: int = 0,
         disabled_passes: Sequence[str] = (),
+        dump: str | None = None,
+        save_graphs: Mapping[str, str] | None = None,
         device: str = "cpu",
         deterministic: bool = False,
     ) -> None:
@@ -79,7 +84,8 @@ class TrainingSession:
         self.eval_model: ir.Model | None = None
         self.last_outputs: dict[str, torch.Tensor] = {}
         self._disabled, self._deterministic = disabled_passes, deterministic
-        self._plans: dict[tuple[str, Signature], Plan] = {}
+        self._dump, self._save_graphs = dump, dict(save_graphs or {})
+        self._plans: dict[tuple[str, Signature], Plan[Executable]] = {}
         self.model_tensors = list(initial)
         self.state: State = provider.create_state(self._specs(initial))
         for name, tensor in initial.items():
@@ -154,21 +160,24 @@ class TrainingSession:
             for name, value in saved.items():
                 self.state[name] = value
 
-    def plan(self, kind: StepKind | None, feeds: Mapping[str, torch.Tensor]) -> Plan:
+    def plan(self, kind: StepKind | None, feeds: Mapping[str, torch.Tensor]) -> Plan[Executable]:
         """Return the plan for a batch's shapes, making it at the first call. `kind` None is evaluation."""
         model = self.model if kind is not None else self.eval_model
         assert model is not None, "set eval_model before evaluating"
         signature = check_feeds(model.graph, feeds, self.device)
         key = (kind.value if kind is not None else "eval", signature)
         if key not in self._plans:
+            check_sizes(model, signature)
             build = functools.partial(self._build, kind=kind) if kind is not None else None
-            self._plans[key] = make_plan(
-                model, signature, self.provider, self.state, build=build, disabled=self._disabled
-            )
+            save = {} if kind is None else self._save_graphs
+            journal = Journal(key[0], disabled=self._disabled, dump=self._dump, save=save)
+            self._plans[key] = make_plan(model, signature, self._compile, build=build, journal=journal)
+            if kind is not None:
+                self._save_graphs = {}
         return self._plans[key]
 
     @property
-    def plans(self) -> Mapping[tuple[str, Signature], Plan]:
+    def plans(self) -> Mapping[tuple[str, Signature], Plan[Executable]]:
         """All plans made so far, by kind and signature."""
         return self._plans
 
@@ -181,19 +190,28 @@ class TrainingSession:
             forward, self.loss, self.optimizer, trainable=self.trainable, kind=kind, max_norm=self.max_norm
         )
 
+    def _compile(self, model: ir.Model) -> Executable:
+        return self.provider.compile(model, self.state)
+
     def _next_kind(self) -> StepKind:
         if self.accumulation_steps == 1:
             return StepKind.UPDATE
         last = self.counters.pending == self.accumulation_steps - 1
         return StepKind.ACCUMULATE_UPDATE if last else StepKind.ACCUMULATE
 
-    def _run(self, plan: Plan, feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
+    def _run(self, plan: Plan[Executable], feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
         try:
             with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
                 outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
             plan.runs += 1
-        except (IndexError, RuntimeError) as error:
-            explained = explain_index_error(plan.model.graph, feeds)
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            explained: OntrainError | None = explain_index_error(plan.model.graph, feeds)
+            if explained is None and not isinstance(error, OntrainError | torch.OutOfMemoryError):
+                explained = ProviderError(
+                    f"{self.provider.name} failed in a step",
+                    node=next(iter(getattr(error, "__notes__", ())), None),
+                    reason=str(error).strip().partition("\n")[0],
+                )
             if explained is None:
                 raise
             raise explained from error

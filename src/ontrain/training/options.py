@@ -23,6 +23,10 @@ class _Key:
     """Why nothing but the default works here yet; None for an option that works."""
 
 
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping)
+
+
 def _is_int(value: Any, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
@@ -39,6 +43,10 @@ def _names(reason: str | None = None) -> _Key:
     return _Key(
         (), lambda v: isinstance(v, list | tuple) and all(isinstance(n, str) for n in v), "a list of names", reason
     )
+
+
+def _path(reason: str | None = None) -> _Key:
+    return _Key("", lambda v: isinstance(v, str), "a path, or '' for none", reason)
 
 
 _SINGLE = "training runs in one process so far"
@@ -89,8 +97,19 @@ SCHEMA: dict[str, Any] = {
     "debug": {
         "check_model_export": _flag(False),
         "deterministic_compute": _flag(False),
+        "dump": _path(),
+        "graph_save_paths": {
+            "model_after_graph_transforms_path": _path(),
+            "model_with_gradient_graph_path": _path("gradient and update are made at once, as the training graph"),
+            "model_with_training_graph_path": _path(),
+            "model_with_training_graph_after_optimization_path": _path(),
+        },
     },
-    "provider": _Key("TorchExecutionProvider", lambda v: isinstance(v, str), "the name of an execution provider"),
+    "provider": _Key(
+        "TorchExecutionProvider",
+        lambda v: isinstance(v, str) or _is_pair(v),
+        "the name of an execution provider, or (name, {'option': value})",
+    ),
 }
 
 
@@ -116,8 +135,10 @@ class ORTTrainerOptions(_Section):
     Keys that work: `batch.gradient_accumulation_steps`; `device.id` (default: CUDA if there is one, else the CPU);
     `lr_scheduler`; `utils.frozen_weights`, `utils.grad_norm_clip` (on, for Adam and LAMB),
     `utils.max_grad_norm` (1.0), `utils.seed` (of the dropout stream), `utils.nonfinite_loss` ('raise', or 'skip' the
-    update); `debug.check_model_export`, `debug.deterministic_compute`; `graph_transformer.disabled_passes`;
-    `provider`. The other keys of onnxruntime's trainer are known, and refused with the reason if set.
+    update); `debug.check_model_export`, `debug.deterministic_compute`, `debug.dump` (a folder for the graph after each
+    stage), `debug.graph_save_paths` (files for three of the stages); `graph_transformer.disabled_passes`;
+    `provider`, a name or (name, options of that provider). The other keys of onnxruntime's trainer are known, and
+    refused with the reason if set.
 
     Raises:
         OptionError: an unknown key (the nearest right one is named), a value out of range, or an option that nothing

@@ -1,28 +1,30 @@
-"""`ORTTrainer`: a module, its loss and an optimizer trained as one graph."""
+"""`ORTTrainer`: a module or an ONNX file, its loss and an optimizer trained as one graph."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import torch
 
-from ontrain.capture import Captured
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
-from ontrain.errors import NonFiniteLossError, OptionError, nearest
+from ontrain.errors import NonFiniteLossError, OptionError
 from ontrain.optim import OptimizerSpec
-from ontrain.passes import FORWARD_PASSES, STEP_PASSES, check_names
+from ontrain.passes import check_names
 from ontrain.providers import get_provider
 from ontrain.session import TrainingSession
 from ontrain.session.export import inference_model, save_model
 from ontrain.training.model_desc import ModelDescription
+from ontrain.training.onnx_source import OnnxSource
 from ontrain.training.optim.config import _OptimizerConfig
 from ontrain.training.options import ORTTrainerOptions
+from ontrain.training.source import ModelSource, ModuleSource, check_parameter_names
 from ontrain.training.state import apply_state_dict, make_state_dict
-from ontrain.training.wrapping import DescribedModule, bind_batch, capture_described, named_tensors
+from ontrain.training.wrapping import bind_batch
 
 __all__ = ["ORTTrainer", "TrainStepInfo"]
 
@@ -47,35 +49,41 @@ class TrainStepInfo:
 
 
 class ORTTrainer:
-    """Trains a module as one ONNX graph: forward, loss, backward, accumulation, clipping and update.
+    """Trains a module or an ONNX file as one graph: forward, loss, backward, accumulation, clipping and update.
 
-    The model is captured at the first step. From then on its parameters live in the session: the module's own
-    parameters become views of them, so `model.state_dict()` stays up to date.
+    A module is captured at the first step. From then on its parameters live in the session: the module's own
+    parameters become views of them, or copies on a provider whose state is not torch's, so `model.state_dict()` stays
+    up to date. A file's parameters are its
+    initializers, under their names.
 
     Args:
         model: an `nn.Module`, in any mode; captured in training mode for `train_step`, in evaluation mode for
-            `eval_step`.
+            `eval_step`. Or an ONNX model: a path, an `onnx.ModelProto`, its bytes, or an `onnx_ir.Model`.
         model_desc: `{'inputs': [(name, shape), …], 'outputs': [(name, shape[, is_loss]), …]}`; a dimension given as a
             string may vary. Outputs that are not described are not computed.
         optim_config: `optim.SGDConfig`, `AdamConfig` or `LambConfig`.
         loss_fn: function of (model's first output, label), the label being the last input; None if the model
-            returns its loss.
+            returns its loss. For an ONNX model also a name: "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss" or
+            "BCEWithLogitsLoss".
         options: `ORTTrainerOptions`, or a dictionary for it.
+        requires_grad: for an ONNX model, names or patterns of the initializers to train, as `ontrain.capture.load_onnx`
+            takes them; by default all weights. `utils.frozen_weights` are taken from them.
 
     Raises:
-        OptionError: an argument is malformed.
+        OptionError: an argument is malformed, or does not fit the model.
+        InputError, GraphError: the ONNX model is missing, damaged, or cannot be trained.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model,
         model_desc: Mapping[str, Any],
         optim_config: _OptimizerConfig,
-        loss_fn: Callable[..., Any] | None = None,
+        loss_fn: Callable[..., Any] | str | None = None,
         options: ORTTrainerOptions | Mapping[str, Any] | None = None,
+        *,
+        requires_grad: Sequence[str] | None = None,
     ) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise OptionError(f"model is a {type(model).__name__}", way_out="give a torch.nn.Module")
         if not isinstance(optim_config, _OptimizerConfig):
             raise OptionError(
                 f"optim_config is a {type(optim_config).__name__}",
@@ -85,9 +93,10 @@ class ORTTrainer:
         self.options = options if isinstance(options, ORTTrainerOptions) else ORTTrainerOptions(options)
         self.optim_config, self.loss_fn = optim_config, loss_fn
         self.device = self.options.device.id or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model
-        self._module = DescribedModule(model, self.model_desc, loss_fn)
-        self._provider = get_provider(self.options.provider, self.device)
+        self._source = _source(model, self.model_desc, loss_fn, self.options, requires_grad)
+        chosen = self.options.provider
+        name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
+        self._provider = get_provider(name, self.device, settings)
         self._session: TrainingSession | None = None
         self._pending_state: tuple[Mapping[str, Any], bool] | None = None
         self._info = TrainStepInfo(optim_config)
@@ -96,7 +105,7 @@ class ORTTrainer:
         self._check_names()
 
     def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
-        """Train on one batch: inputs in the order of model_desc, or by name.
+        """Train on one batch: inputs in the order of model_desc, or by name; tensors or numpy arrays.
 
         Returns:
             The described outputs in order, as a list; a single one as itself.
@@ -106,7 +115,7 @@ class ORTTrainer:
             CaptureError, GradientError: the model cannot be captured or differentiated; names the user's line.
             NonFiniteLossError: loss or gradient is not finite (unless `utils.nonfinite_loss` is 'skip').
         """
-        batch = bind_batch(self.model_desc, args, kwargs)
+        batch = bind_batch(self.model_desc, args, kwargs, self.device)
         session = self._ready(batch)
         rate = self._learning_rate()
         try:
@@ -117,13 +126,14 @@ class ORTTrainer:
             if self.options.utils.nonfinite_loss == "raise":
                 raise
             outputs = session.last_outputs
+        self._source.refresh()
         self._info.optimization_step = session.counters.updates
         self._info.step = session.counters.micro_steps
         return self._described(outputs)
 
     def eval_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
         """Return the described outputs in evaluation mode (no dropout, running statistics); updates nothing."""
-        batch = bind_batch(self.model_desc, args, kwargs)
+        batch = bind_batch(self.model_desc, args, kwargs, self.device)
         session = self._ready(batch)
         self._ready_for_evaluation(batch)
         return self._described(session.evaluate(batch))
@@ -149,7 +159,7 @@ class ORTTrainer:
     def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
         """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
         if pytorch_format:
-            return {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
+            return self._source.state_dict()
         return make_state_dict(self._require_session("read the state"))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
@@ -189,12 +199,12 @@ class ORTTrainer:
 
     def prepare(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[TrainingSession, dict[str, float]]:
         """Capture the model for a batch without training on it; return the session and the seconds of each phase."""
-        session = self._ready(bind_batch(self.model_desc, args, kwargs))
+        session = self._ready(bind_batch(self.model_desc, args, kwargs, self.device))
         return session, dict(self._seconds)
 
     def profile(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> list[dict[str, Any]]:
         """Return the time that one step on this batch spends per operator, slowest first; the state is unchanged."""
-        batch = bind_batch(self.model_desc, args, kwargs)
+        batch = bind_batch(self.model_desc, args, kwargs, self.device)
         return [vars(entry) for entry in self._ready(batch).profile(batch)]
 
     def peak_memory(self) -> dict[str, int]:
@@ -226,36 +236,31 @@ class ORTTrainer:
         values = [outputs[d.name] for d in self.model_desc.outputs]
         return values[0] if len(values) == 1 else values
 
-    def _capture(self, batch: Mapping[str, torch.Tensor], training: bool) -> Captured:
-        check = self.options.debug.check_model_export
-        return capture_described(self._module, batch, training=training, check=check)
-
     def _ready(self, batch: Mapping[str, torch.Tensor]) -> TrainingSession:
         if self._session is not None:
             return self._session
-        captured = self._capture(batch, training=True)
-        self._seconds = captured.seconds
+        form = self._source.form(batch, training=True)
+        self._seconds = dict(form.seconds)
         self._samples = {name: tensor.clone() for name, tensor in batch.items()}
-        frozen = set(self.options.utils.frozen_weights)
-        trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in frozen]
-        used = {v.name for v in captured.model.graph.inputs}
-        tensors = named_tensors(self._module)
+        used = {v.name for v in form.model.graph.inputs}
         clip = self.options.utils.grad_norm_clip and self.optim_config.spec().algorithm != "SGD"
         session = TrainingSession(
-            captured.model,
+            form.model,
             loss=self.model_desc.loss.name,
             optimizer=self._spec(used),
-            trainable=[name for name in trainable if name in used],
+            trainable=form.trainable,
             provider=self._provider,
-            initial=tensors,
+            initial=self._source.tensors(),
             max_norm=self.options.utils.max_grad_norm if clip else None,
             accumulation_steps=self.options.batch.gradient_accumulation_steps,
             seed=self.options.utils.seed,
             disabled_passes=self.options.graph_transformer.disabled_passes,
+            dump=self.options.debug.dump or None,
+            save_graphs=vars(self.options.debug.graph_save_paths),
             device=self.device,
             deterministic=self.options.debug.deterministic_compute,
         )
-        _share_memory(session, tensors)
+        self._source.attach(session)
         self._session = session
         if self._pending_state is not None:
             state, strict = self._pending_state
@@ -265,12 +270,13 @@ class ORTTrainer:
 
     def _apply(self, session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
         apply_state_dict(session, state, strict)
+        self._source.refresh()
         self._info.optimization_step, self._info.step = session.counters.updates, session.counters.micro_steps
 
     def _ready_for_evaluation(self, batch: Mapping[str, torch.Tensor]) -> None:
         session = self._require_session("evaluate")
         if session.eval_model is None:
-            session.eval_model = self._capture(batch, training=False).model
+            session.eval_model = self._source.form(batch, training=False).model
 
     def _require_session(self, purpose: str) -> TrainingSession:
         if self._session is None:
@@ -288,21 +294,25 @@ class ORTTrainer:
         return OptimizerSpec(spec.algorithm, spec.defaults, groups)
 
     def _check_names(self) -> None:
-        check_names(self.options.graph_transformer.disabled_passes, (*FORWARD_PASSES, *STEP_PASSES))
-        known = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
-        given = [(n, "utils.frozen_weights") for n in self.options.utils.frozen_weights]
-        given += [(n, "a parameter group") for names, _ in self.optim_config.spec().groups for n in names]
-        for name, where in given:
-            if name not in known:
-                raise OptionError(
-                    f"{where} names {name!r}, which is no parameter of the model",
-                    way_out=f"nearest: {nearest(name, known)}",
-                )
+        check_names(self.options.graph_transformer.disabled_passes)
+        grouped = [name for names, _ in self.optim_config.spec().groups for name in names]
+        check_parameter_names(grouped, "a parameter group", self._source.parameters)
 
 
-def _share_memory(session: TrainingSession, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Make the module's tensors views of the session's, where the provider keeps them as torch tensors."""
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            if isinstance(session.state[name], torch.Tensor):
-                tensor.data = session.state[name]
+def _source(
+    model: Any, desc: ModelDescription, loss_fn: Callable[..., Any] | str | None, options: ORTTrainerOptions,
+    requires_grad: Sequence[str] | None,
+) -> ModelSource:  # fmt: skip
+    frozen, check = options.utils.frozen_weights, options.debug.check_model_export
+    if isinstance(model, str | os.PathLike | bytes | onnx.ModelProto | ir.Model):
+        return OnnxSource(model, desc, loss_fn, requires_grad=requires_grad, frozen=frozen, check=check)
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(
+            f"model is a {type(model).__name__}",
+            way_out="give a torch.nn.Module, or the path or ModelProto of an ONNX model",
+        )
+    if requires_grad is not None:
+        raise OptionError("requires_grad chooses initializers of an ONNX model", way_out="set it on the parameters")
+    if isinstance(loss_fn, str):
+        raise OptionError(f"loss_fn is {loss_fn!r}", way_out="give a function of (output, label)")
+    return ModuleSource(model, desc, loss_fn, frozen=frozen, check=check)

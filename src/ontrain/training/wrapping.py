@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ontrain.capture import Captured, capture, validate
@@ -115,8 +116,10 @@ def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
     return {name.removeprefix(_PREFIX): tensor for name, tensor in found}
 
 
-def bind_batch(desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the batch by input name from positional and keyword arguments.
+def bind_batch(
+    desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu"
+) -> dict[str, torch.Tensor]:
+    """Return the batch by input name from positional and keyword arguments; numpy arrays become tensors on `device`.
 
     Raises:
         InputError: too many or too few inputs, an unknown name, one given twice, or something that is no tensor.
@@ -134,6 +137,8 @@ def bind_batch(desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str,
     for name in names:
         if name not in batch:
             raise InputError(f"input {name!r} is missing", way_out=f"the inputs are {', '.join(names)}, in this order")
+        if isinstance(batch[name], np.ndarray | np.generic) and batch[name].dtype.kind in "biuf":
+            batch[name] = torch.from_numpy(np.asarray(batch[name])).to(device)
         if not isinstance(batch[name], torch.Tensor):
             kind = type(batch[name]).__name__
             raise InputError(f"input {name!r} is of type {kind}", way_out="convert it with torch.as_tensor")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -92,6 +94,15 @@ _ROWS = np.array([[0, 1, 2], [2, 0, 0]])
 _DOWN = np.array([[0, 1, 2, 0], [2, 1, 0, 0]])
 _FED = np.array([[1, 0, -1], [2, 0, 0]])
 
+
+def _reduced(x, ids, updates, *, how):
+    """Each row's elements and the updates meant for them, reduced; scatter_reduce has no forward mode for all."""
+    nothing = {"prod": 1.0, "amax": -torch.inf, "amin": torch.inf}[how]
+    rows = torch.arange(len(x))[None, :, None]
+    meant = torch.where(ids.expand_as(updates)[:, None] == rows, updates[:, None], nothing)
+    return getattr(torch.cat([x[None], meant]), how)(0)
+
+
 INDEX = [
     sample("Gather", normal(4, 5), _IDS, twin=lambda x, i: x[i]),
     sample("Gather", normal(4, 5), np.array([3, -1, 0]), twin=lambda x, i: x[i]),
@@ -114,6 +125,20 @@ INDEX = [
            twin=lambda x, i, u: x.scatter(1, i, u)),
     sample("ScatterElements", normal(3, 4), _DOWN, normal(2, 4), axis=0, reduction="add",
            twin=lambda x, i, u: x.scatter_add(0, i, u)),
+    *(
+        sample("ScatterElements", normal(3, 4), _DOWN, normal(2, 4), axis=0, reduction=r, twin=partial(_reduced, how=h))
+        for r, h in (("mul", "prod"), ("max", "amax"), ("min", "amin"))
+    ),
+    *(
+        sample("ScatterND", normal(3, 2), np.array([[0], [2], [0]]), normal(3, 2), reduction=r,
+               twin=partial(_reduced, how=h))
+        for r, h in (("mul", "prod"), ("max", "amax"), ("min", "amin"))
+    ),
+    sample("OneHot", np.array([1, 0, 3]), np.array(4), normal(2), axis=0,
+           twin=lambda i, d, v: torch.where(F.one_hot(i, 4).T.bool(), v[1], v[0])),
+    sample("Compress", normal(4, 3), np.array([True, False, True, True]), twin=lambda x, c: x[c], axis=0),
+    sample("Compress", normal(2, 3), np.array([False, True, True, False]), twin=lambda x, c: x.flatten()[1:3]),
+    sample("CenterCropPad", normal(4, 5), [2, 8], twin=lambda x, s: F.pad(x[1:3], (1, 2))),
     sample("ScatterND", normal(4, 3), np.array([[0], [2]]), normal(2, 3),
            twin=lambda x, i, u: x.index_put((i[:, 0],), u)),
     sample("ScatterND", normal(4, 3), np.array([[0], [2], [0]]), normal(3, 3), reduction="add",

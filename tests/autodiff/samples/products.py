@@ -50,6 +50,15 @@ PRODUCTS = [
     _einsum("ij,kj", (2, 3), (4, 3)),
     _einsum("bhi,bhj,bij->bh", (2, 2, 3), (2, 2, 4), (2, 3, 4)),
     _einsum("ijk->j", (2, 3, 4)),
+    _einsum("...ij,...jk->...ik", (2, 2, 3), (2, 3, 2)),
+    _einsum("...ij,jk", (2, 2, 3), (3, 2)),
+    _einsum("...i,...i->...", (2, 1, 3), (1, 4, 3)),
+    _einsum("ii->i", (3, 3)),
+    _einsum("iij,jk->ik", (2, 2, 3), (3, 2)),
+    _einsum("ii,jkj->k", (2, 2), (3, 2, 3)),
+    sample("Det", normal(3, 3), twin=torch.det),
+    sample("Det", normal(2, 2, 2), twin=torch.det),
+    sample("Det", normal(2, 1, 1), twin=torch.det),
 ]  # fmt: skip
 
 ATTENTION = [
@@ -72,6 +81,11 @@ ATTENTION = [
         "RotaryEmbedding", normal(2, 2, 3, 4), normal(2, 3, 2), normal(2, 3, 2), fixed=[1, 2], twin=_rotary,
         dtype="float32",
     ),
+    sample("RotaryEmbedding", normal(2, 2, 3, 4), normal(2, 3, 2), normal(2, 3, 2), twin=_rotary, dtype="float32"),
+    sample("Attention", normal(1, 2, 3, 4), normal(1, 2, 5, 4), normal(1, 2, 5, 3), normal(3, 5), scale=0.5,
+           dtype="float32", twin=lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b, scale=0.5)),
+    sample("Attention", normal(1, 4, 3, 4), normal(1, 2, 3, 4), normal(1, 2, 3, 4), is_causal=1, dtype="float32",
+           twin=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)),
 ]  # fmt: skip
 
 
@@ -165,6 +179,7 @@ POOLING = [
     _max_pool((2, 2, 6, 6), [2, 2], strides=[2, 2]),
     _max_pool((1, 2, 6, 7), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
     _max_pool((1, 1, 7, 7), [3, 2], dilations=[2, 2]),
+    _max_pool((1, 2, 4, 4), [2, 2], storage_order=1),
     _average_pool((2, 2, 7), [3], strides=[2]),
     _average_pool((1, 2, 6, 6), [2, 3], strides=[2, 2]),
     _average_pool((1, 2, 6, 6), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1], count_include_pad=1),

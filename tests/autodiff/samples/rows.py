@@ -78,6 +78,8 @@ NORMALIZATION = [
            twin=lambda x, s: F.layer_norm(x, (3, 4), s, None, 2**-10)),
     sample("LayerNormalization", normal(3, 4), normal(3, 4), normal(3, 4), axis=0, **_eps,
            twin=lambda x, s, b: F.layer_norm(x, (3, 4), s, b, 2**-10)),
+    sample("LayerNormalization", normal(2, 3, 4), normal(2, 1, 4), normal(3, 1), **_eps,
+           twin=lambda x, s, b: F.layer_norm(x, (4,), eps=2**-10) * s + b),
     sample("LayerNormalization", normal(2, 4), normal(1), normal(4), **_eps,
            twin=lambda x, s, b: F.layer_norm(x, (4,), s.expand(4), b, 2**-10)),
     sample("LayerNormalization", normal(2, 3, 4), normal(4), normal(4), **_eps, dtype="float32",

@@ -35,6 +35,7 @@ class Sample:
     Attributes:
         twin: the computation on torch tensors, given all inputs in order; returns the seeded outputs.
         fixed: positions of float inputs that are constants.
+        single: positions of float inputs that are in single precision whatever the others are in.
         fed: positions of integer inputs that are graph inputs.
         outputs: number of outputs of the node.
         seeded: the outputs that take an adjoint.
@@ -47,6 +48,7 @@ class Sample:
     twin: Callable[..., Any]
     attributes: dict[str, Any] = field(default_factory=dict)
     fixed: Sequence[int] = ()
+    single: Sequence[int] = ()
     fed: Sequence[int] = ()
     outputs: int = 1
     seeded: Sequence[int] = (0,)
@@ -57,9 +59,10 @@ class Sample:
     def draw(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Return the input arrays."""
         drawn: list[np.ndarray | None] = []
-        for one in self.inputs:
+        for i, one in enumerate(self.inputs):
             array = one(rng) if callable(one) else None if one is None else np.asarray(one)
-            drawn.append(array.astype(self.dtype) if array is not None and array.dtype.kind == "f" else array)
+            dtype = "float32" if i in self.single else self.dtype
+            drawn.append(array.astype(dtype) if array is not None and array.dtype.kind == "f" else array)
         return drawn
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.errors import GradientError
+from ontrain.errors import CaptureError, GradientError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import LanguageModel, Perceptron, assert_same_gradients, pair
 
@@ -225,6 +225,18 @@ def test_hooks_on_the_wrapper(twins, x):
     assert calls == [(5, 3), "backward"]
 
 
+def test_hooks_inside_are_refused_or_told_of(twins, x):
+    ours, eager = twins
+    handle = ours.first.register_full_backward_hook(lambda module, gi, go: None)
+    with pytest.raises(CaptureError, match="submodule 'first' has a backward hook"):
+        ours(x)
+    handle.remove()
+    ours.second.register_forward_hook(lambda module, args, output: output * 2)
+    with pytest.warns(UserWarning, match="forward hooks of submodule 'second'"):
+        y = ours(x)
+    torch.testing.assert_close(y, eager(x) * 2)
+
+
 def test_in_place_tricks_on_outputs(twins, x):
     for module in twins:
         y = module(x)
@@ -259,7 +271,11 @@ def test_a_gradient_of_the_gradient_is_refused(twins, x):
         torch.autograd.grad(twins[0](x).sum(), x, create_graph=True)
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
+def pickled(module):
+    return pickle.loads(pickle.dumps(module))  # noqa: S301 (our own)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, pickled], ids=["deepcopy", "pickle"])
 def test_copies_are_independent(twins, x, how):
     ours, eager = twins
     ours(x)
@@ -333,5 +349,5 @@ def test_plans_are_bounded_in_number():
     ours = ORTModule(nn.Linear(3, 2))
     for rows in range(2, _PLANS + 20):
         ours(torch.randn(rows, 3)).sum().backward()
-    (session,) = ours._engine.sessions
-    assert len(session._plans) == _PLANS
+    (entry,) = ours._engine.entries
+    assert len(entry.session._plans) == _PLANS

@@ -3,7 +3,9 @@
 from ontrain.autodiff.rules import (
     activation,
     attention,
+    control,
     conv,
+    einsum,
     loss,
     math,
     matmul,
@@ -17,7 +19,9 @@ from ontrain.autodiff.rules import (
 __all__ = [
     "activation",
     "attention",
+    "control",
     "conv",
+    "einsum",
     "loss",
     "math",
     "matmul",

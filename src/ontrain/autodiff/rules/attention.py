@@ -40,7 +40,7 @@ def rotary_embedding(
     op: Op, dy: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, positions: ir.Value | None = None,
     **attributes: Any,
 ) -> Any:  # fmt: skip
-    """A rotation's transpose is the rotation by the opposite angle."""
+    """A rotation's transpose is the rotation by the opposite angle; for trained tables the operator's body."""
     if op.wanted[1] or op.wanted[2]:
-        raise op.refused("the tables of angles are constants to its gradient", "detach the tables")
+        return NotImplemented
     return op.RotaryEmbedding(dy, cos, op.Neg(sin), positions, **attributes), None, None, None

@@ -13,6 +13,11 @@ __all__: list[str] = []
 
 zero_gradient("Sign", "Floor", "Ceil", "Round", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 zero_gradient("And", "Or", "Not", "Xor", "IsNaN", "IsInf")
+zero_gradient(
+    "QuantizeLinear", "QLinearConv", "QLinearMatMul",
+    reason="it rounds to whole numbers; train through a rounding that passes its gradient straight on",
+)  # fmt: skip
+zero_gradient("ConvInteger", "MatMulInteger", "NonMaxSuppression", reason="its results are whole numbers")
 zero_gradient("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor")
 
 elementwise("Sqrt", lambda op, x, y: 0.5 / y)

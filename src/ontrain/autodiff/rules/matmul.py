@@ -1,10 +1,11 @@
-"""Matrix products. A gradient is one product, never a batched product that is summed afterwards."""
+"""Matrix products and the determinant. A gradient is one product, never a batched one that is summed afterwards."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ontrain.autodiff.registry import Op, gradient
@@ -98,30 +99,16 @@ def gemm(
     return da, db, dc
 
 
-@gradient("Einsum")
-def einsum(op: Op, dy: ir.Value, *xs: ir.Value, equation: str) -> Any:
-    """Each operand's adjoint is the einsum of dy with all other operands, with dy's subscripts in its place."""
-    terms, result = _subscripts(op, equation, xs)
-    return [_einsum_operand(op, dy, xs, terms, result, i) if want else None for i, want in enumerate(op.wanted)]
-
-
-def _einsum_operand(op: Op, dy: ir.Value, xs: Any, terms: list[str], result: str, index: int) -> Any:
-    mine, others = terms[index], [t for i, t in enumerate(terms) if i != index]
-    reachable = [c for c in mine if c in result or any(c in t for t in others)]
-    operands = [dy, *(x for i, x in enumerate(xs) if i != index)]
-    grad = op.Einsum(*operands, equation=f"{','.join([result, *others])}->{''.join(reachable)}")
-    alone = [i for i, c in enumerate(mine) if c not in reachable]  # summed within this operand
-    return op.Expand(op.Unsqueeze(grad, alone), list(static_dims(xs[index]))) if alone else grad
-
-
-def _subscripts(op: Op, equation: str, xs: Any) -> tuple[list[str], str]:
-    """The operands' and the result's subscripts, the implicit result spelled out."""
-    if "..." in equation:
-        raise op.refused("an ellipsis in an Einsum equation", "write the subscripts out")
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if any(len(set(term)) < len(term) for term in terms):
-        raise op.refused("a subscript that repeats within one operand (a diagonal)", "use a mask or a gather instead")
-    if not arrow:
-        result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
-    return terms, result
+@gradient("Det")
+def det(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """dy times the cofactors, which are right for a singular matrix too, unlike det · x⁻ᵀ."""
+    *lead, n, _ = shape = static_dims(x)
+    rank = len(shape)
+    slopes = op.Reshape(dy, [*lead, 1, 1])
+    if n == 1:
+        return slopes
+    others = np.array([[j for j in range(n) if j != i] for i in range(n)])
+    minors = op.Gather(op.Gather(x, others, axis=rank - 2), others, axis=rank)  # [row out, rows, column out, columns]
+    minors = op.Det(op.Transpose(minors, perm=[*range(rank - 2), rank - 2, rank, rank - 1, rank + 1]))
+    places = np.arange(n)
+    return slopes * minors * op.const((-1.0) ** (places[:, None] + places), x.dtype)

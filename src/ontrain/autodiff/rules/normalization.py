@@ -39,7 +39,14 @@ def layer_normalization(
     else:
         mean, inv_std = op.saved(1), op.saved(2)
     grads: list[Any] = [None, None, None]
-    if dy is not None:
+    varies = any(v is not None and math.prod(static_dims(v)[: -len(inner)]) > 1 for v in (scale, bias))
+    if dy is not None and varies:
+        # The scale differs from row to row: nothing for the composite, whose scale all rows share.
+        wide_dy, wide_x, wide_scale = (op.Cast(v, to=mean.dtype) for v in (dy, x, scale))
+        x_hat = (wide_x - mean) * inv_std
+        grads = [_through(op, wide_dy * wide_scale, x_hat, inv_std, inner), wide_dy * x_hat, dy]
+        grads[0] = op.Cast(grads[0], to=x.dtype)
+    elif dy is not None:
         if static_dims(scale) != shape[inner[0] :]:
             scale = op.Expand(op.reshaped(scale, static_dims(scale)[-len(inner) :]), list(shape[inner[0] :]))
         grads = list(op.composite("LayerNormalizationGrad", dy, x, scale, mean, inv_std, outputs=3, axis=axis))

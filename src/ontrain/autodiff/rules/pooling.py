@@ -16,11 +16,10 @@ __all__: list[str] = []
 
 
 @gradient("MaxPool")
-def max_pool(op: Op, dy: ir.Value, x: ir.Value, *, storage_order: int, **_: Any) -> Any:
-    """The composite MaxPoolGrad from the saved places of the maxima."""
-    if storage_order:
-        raise op.refused("its indices count columns first", "use storage_order 0")
-    return op.composite("MaxPoolGrad", dy, op.saved(1), shape=list(static_dims(x)))
+def max_pool(op: Op, dy: ir.Value, x: ir.Value, *, storage_order: int, **attributes: Any) -> Any:
+    """The composite MaxPoolGrad from the saved places of the maxima; places counted by columns are found anew."""
+    places = op.MaxPool(x, outputs=2, **attributes)[1] if storage_order else op.saved(1)
+    return op.composite("MaxPoolGrad", dy, places, shape=list(static_dims(x)))
 
 
 @gradient("AveragePool")

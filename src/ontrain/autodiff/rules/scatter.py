@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,15 @@ from ontrain.graph import DOMAIN, static_dims
 
 __all__ = ["gather_adjoint"]
 
-zero_gradient("ArgMax", "ArgMin", "Unique")
+zero_gradient("ArgMax", "ArgMin")
+
+
+@gradient("OneHot")
+def one_hot(op: Op, dy: ir.Value, ids: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int) -> Any:
+    """Only the two values take part: the one off gets dy where it stands, the one on the rest."""
+    off = op.OneHot(ids, depth, op.const([1, 0], dy.dtype), axis=axis)
+    lost, kept = (op.ReduceSum(v, keepdims=0) for v in (dy * off, dy))
+    return None, None, op.Concat(op.Reshape(lost, [1]), op.Reshape(kept - lost, [1]), axis=0)
 
 
 @gradient("Embedding", domain=DOMAIN)
@@ -98,26 +107,58 @@ def gather_elements(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, *, axis: i
 def scatter_elements(
     op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, updates: ir.Value, *, axis: int, reduction: str
 ) -> Any:
-    """dy at the indices to the updates; the rest, or under "add" all of it, to x."""
-    _check_reduction(op, reduction)
-    dx = dy
-    if reduction == "none" and op.wanted[0]:
-        zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(ids)))
-        dx = op.ScatterElements(dy, ids, zeros, axis=axis)
-    return dx, None, op.GatherElements(dy, ids, axis=axis) if op.wanted[2] else None
+    """dy at the indices to the updates, by `_scattered`."""
+
+    def put(into: Any, what: Any, how: str) -> Any:
+        return op.ScatterElements(into, ids, what, axis=axis, reduction=how)
+
+    return _scattered(op, dy, x, updates, reduction, put, lambda v: op.GatherElements(v, ids, axis=axis))
 
 
 @gradient("ScatterND")
 def scatter_nd(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, updates: ir.Value, *, reduction: str) -> Any:
-    """As ScatterElements'."""
-    _check_reduction(op, reduction)
-    dx = dy
-    if reduction == "none" and op.wanted[0]:
+    """As ScatterElements'; an index counts from the end where it is negative."""
+
+    def put(into: Any, what: Any, how: str) -> Any:
+        return op.ScatterND(into, ids, what, reduction=how)
+
+    return _scattered(op, dy, x, updates, reduction, put, lambda v: op.GatherND(v, ids))
+
+
+def _scattered(
+    op: Op, dy: ir.Value, x: ir.Value, updates: ir.Value, reduction: str, put: Callable[..., Any],
+    read: Callable[[Any], Any],
+) -> Any:  # fmt: skip
+    """Adjoints of (x, indices, updates) from writing to and reading from the places of the indices.
+
+    none: what was overwritten takes nothing. add: all take dy. mul: dy times the product of all other factors.
+    max, min: those that attain the extremum, in equal shares (torch.Tensor.scatter_reduce).
+    """
+    if reduction == "none":
         zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(updates)))
-        dx = op.ScatterND(dy, ids, zeros)
-    return dx, None, op.GatherND(dy, ids) if op.wanted[2] else None
+        return put(dy, zeros, "none") if op.wanted[0] else None, None, read(dy) if op.wanted[2] else None
+    if reduction == "add":
+        return dy, None, read(dy) if op.wanted[2] else None
+    if reduction == "mul":
+        return _multiplied(op, dy, x, updates, put, read)
+    y = op.outputs[0]
+    hit, hits = (op.Cast(op.Equal(v, at), to=dy.dtype) for v, at in ((x, y), (updates, read(y))))
+    share = dy / put(hit, hits, "add")
+    return share * hit, None, read(share) * hits if op.wanted[2] else None
 
 
-def _check_reduction(op: Op, reduction: str) -> None:
-    if reduction not in ("none", "add"):
-        raise op.refused(f"reduction {reduction!r} has no gradient rule", "scatter with reduction none or add")
+def _multiplied(
+    op: Op, dy: ir.Value, x: ir.Value, updates: ir.Value, put: Callable[..., Any], read: Callable[[Any], Any]
+) -> Any:
+    """Products without one factor: by division where no factor is zero, else from the product of those that are not."""
+    ones = op.Expand(op.const(1.0, dy.dtype), list(static_dims(x)))
+    dx = dy * put(ones, updates, "mul") if op.wanted[0] else None
+    if not op.wanted[2]:
+        return dx, None, None
+    nought = op.Equal(updates, 0.0)
+    safe = op.Where(nought, 1.0, updates)
+    zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
+    count = put(zeros, op.Cast(nought, to=dy.dtype), "add")
+    rest = read(dy * put(x, safe, "mul")) / safe
+    alone = op.Equal(read(count), op.Cast(nought, to=dy.dtype))  # no factor but perhaps this one is zero
+    return dx, None, op.Where(alone, rest, 0.0)

@@ -14,9 +14,10 @@ from ontrain.graph import DOMAIN, static_dims
 
 __all__: list[str] = []
 
-zero_gradient("Shape", "Size", "ConstantOfShape", "Constant", "Range", "EyeLike", "OneHot", "NonZero")
+zero_gradient("Shape", "Size", "ConstantOfShape", "Constant", "Range", "EyeLike", "NonZero")
 zero_gradient("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-zero_gradient("Detach", domain=DOMAIN)
+zero_gradient("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", reason="it makes a table from a size")
+zero_gradient("Detach", domain=DOMAIN, reason="that is what it is for")
 
 
 @gradient("Identity", "Cast")
@@ -119,7 +120,16 @@ def _unstrided(op: Op, dy: ir.Value, taken: range, axis: int, size: int) -> Any:
     return op.Gather(dy, source, axis=axis)
 
 
-@gradient("Pad")
+def _beyond(node: ir.Node) -> str | None:
+    """A border that is repeated cannot be cut off in the same step."""
+    amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    mode = node.attributes.get_string("mode", "constant")
+    if mode == "constant" or amounts is None or not (amounts.numpy() < 0).any():
+        return None
+    return f"a negative pad under mode {mode}"
+
+
+@gradient("Pad", limit=_beyond)
 def pad(
     op: Op, dy: ir.Value, x: ir.Value, pads: ir.Value, fill: ir.Value | None = None, axes: ir.Value | None = None,
     *, mode: str,

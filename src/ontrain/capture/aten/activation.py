@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
@@ -67,13 +68,21 @@ def square(op: AtenBuilder, x: Any) -> Any:
 @aten("log1p")
 def log1p(op: AtenBuilder, x: Any) -> Any:
     x = op.cast(x, op.dtype)
-    return op.Log(x + op.cast(1, op.dtype))
+    zero, one, two = (op.cast(value, op.dtype) for value in (0, 1, 2))
+    # 1 + x forgets the last places of a small x; log(1 + x) = 2 atanh(x / (2 + x)) does not.
+    small = op.Less(op.Abs(x), op.cast(0.5, op.dtype))
+    near, far = op.Where(small, x, zero), op.Where(small, one, x)
+    return op.Where(small, two * op.Atanh(near / (two + near)), op.Log(one + far))
 
 
 @aten("expm1")
 def expm1(op: AtenBuilder, x: Any) -> Any:
     x = op.cast(x, op.dtype)
-    return op.Exp(x) - op.cast(1, op.dtype)
+    zero, one, half = (op.cast(value, op.dtype) for value in (0, 1, 0.5))
+    # exp(x) - 1 forgets the last places of a small x; tanh(x / 2) · (exp(x) + 1) does not.
+    small = op.Less(op.Abs(x), one)
+    near = op.Where(small, x, zero)
+    return op.Where(small, op.Tanh(near * half) * (op.Exp(near) + one), op.Exp(x) - one)
 
 
 @aten("log2", "log10")
@@ -123,7 +132,9 @@ def log_sigmoid_forward(op: AtenBuilder, x: Any) -> Any:
 @aten("elu")
 def elu(op: AtenBuilder, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if input_scale != 1:
-        negative = (op.Exp(x * op.cast(input_scale, x.dtype)) - op.cast(1, x.dtype)) * op.cast(alpha, x.dtype)
+        # The exponential of a great x would be infinite, and its gradient no number though it is not chosen.
+        low = op.Min(x, op.cast(0, x.dtype)) * op.cast(input_scale, x.dtype)
+        negative = (op.Exp(low) - op.cast(1, x.dtype)) * op.cast(alpha, x.dtype)
         y = op.Where(op.Greater(x, op.cast(0, x.dtype)), x, negative)
     else:
         y = op.Elu(x, alpha=float(alpha))
@@ -137,7 +148,10 @@ def selu(op: AtenBuilder, x: Any) -> Any:
 
 @aten("celu")
 def celu(op: AtenBuilder, x: Any, alpha: float = 1.0) -> Any:
-    return op.Celu(x, alpha=float(alpha))
+    if x.dtype == ir.DataType.FLOAT:
+        return op.Celu(x, alpha=float(alpha))
+    a = op.cast(alpha, x.dtype)  # ONNX has Celu in single precision only
+    return a * op.Elu(x / a, alpha=1.0)
 
 
 @aten("leaky_relu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, dtype_of
 
-__all__: list[str] = []
+__all__ = ["atan2"]
 
 
 def _scaled(op: AtenBuilder, x: Any, alpha: Any) -> Any:
@@ -102,10 +103,17 @@ def power(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 @aten("atan2")
 def atan2(op: AtenBuilder, y: Any, x: Any) -> Any:
-    zero, pi = op.cast(0, op.dtype), op.cast(3.141592653589793, op.dtype)
-    angle = op.Atan(y / x)
+    """Return the angle of the point (x, y), whose gradient is finite on the axes."""
+    y, x = op.cast(y, op.dtype), op.cast(x, op.dtype)
+    zero, one, pi = (op.cast(value, op.dtype) for value in (0, 1, math.pi))
+    # The smaller side over the greater: the quotient, and its derivative, stay finite on the axes.
+    steep = op.Greater(op.Abs(y), op.Abs(x))
+    top, bottom = op.Where(steep, x, y), op.Where(steep, y, x)
+    flat = op.Equal(bottom, zero)
+    angle = op.Atan(op.Where(flat, zero, top) / op.Where(flat, one, bottom))
+    half = op.Where(op.Less(y, zero), op.cast(-math.pi / 2, op.dtype), op.cast(math.pi / 2, op.dtype))
     turned = op.Where(op.Less(y, zero), angle - pi, angle + pi)
-    return op.Where(op.Less(x, zero), turned, angle)
+    return op.Where(steep, half - angle, op.Where(op.Less(x, zero), turned, angle))
 
 
 def _extreme(op_type: str) -> Callable[..., Any]:
@@ -222,6 +230,68 @@ def where(op: AtenBuilder, condition: Any, a: Any = None, b: Any = None) -> Any:
 @aten("masked_fill")
 def masked_fill(op: AtenBuilder, x: Any, mask: Any, value: Any) -> Any:
     return op.Where(_boolean(op, mask), op.cast(value, op.dtype), op.cast(x, op.dtype))
+
+
+@aten("signbit")
+def signbit(op: AtenBuilder, x: Any) -> Any:
+    if not op.argument(0).dtype.is_floating_point:
+        return (
+            op.Less(x, op.cast(0, x.dtype)) if x.dtype != ir.DataType.BOOL else op.expand(op.const(False), op.shape, [])
+        )
+    zero = op.cast(0, x.dtype)
+    minus_zero = op.And(op.Equal(x, zero), op.Less(op.Reciprocal(x), zero))
+    return op.Or(op.Less(x, zero), minus_zero)
+
+
+@aten("copysign")
+def copysign(op: AtenBuilder, a: Any, b: Any) -> Any:
+    a, b = op.Abs(op.cast(a, op.dtype)), op.cast(b, op.dtype)
+    zero = op.cast(0, op.dtype)
+    negative = op.Or(op.Less(b, zero), op.And(op.Equal(b, zero), op.Less(op.Reciprocal(b), zero)))
+    return op.Where(negative, op.Neg(a), a)
+
+
+@aten("hypot")
+def hypot(op: AtenBuilder, a: Any, b: Any) -> Any:
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    return op.Sqrt(a * a + b * b)
+
+
+@aten("ldexp")
+def ldexp(op: AtenBuilder, x: Any, exponent: Any) -> Any:
+    return op.cast(x, op.dtype) * op.Pow(op.cast(2, op.dtype), op.cast(exponent, op.dtype))
+
+
+@aten("angle")
+def angle(op: AtenBuilder, x: Any) -> Any:
+    x = op.cast(x, op.dtype)
+    turned = op.Where(op.Less(x, op.cast(0, op.dtype)), op.cast(math.pi, op.dtype), op.cast(0, op.dtype))
+    return op.Where(op.IsNaN(x), x, turned)
+
+
+@aten("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
+def shift(op: AtenBuilder, a: Any, b: Any) -> Any:
+    """A product with a power of two, or the floor of a quotient: ONNX shifts unsigned integers only."""
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    power = op.Pow(op.cast(2, op.dtype), b)
+    if "left" in str(op.node.target) or "lshift" in str(op.node.target):
+        return op.Mul(a, power)
+    return (a - op.Mod(a, power)) / power
+
+
+@aten("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine")
+def fake_quantize(op: AtenBuilder, x: Any, scale: Any, zero_point: Any, *rest: Any) -> Any:
+    """Rounded to the grid; the gradient passes as if it were not, where the grid reaches."""
+    *axis, low, high = rest
+    if axis:
+        shape = [-1 if d == axis[0] % len(op.input_shape(0)) else 1 for d in range(len(op.input_shape(0)))]
+        scale, zero_point = op.Reshape(scale, shape), op.Reshape(zero_point, shape)
+    scale, zero_point = op.cast(scale, op.dtype), op.cast(zero_point, op.dtype)
+    low, high = op.cast(low, op.dtype), op.cast(high, op.dtype)
+    place = op.Round(op.composite("Detach", x) / scale + zero_point)
+    y = (op.Min(op.Max(place, low), high) - zero_point) * scale
+    inside = op.And(op.GreaterOrEqual(place, low), op.LessOrEqual(place, high))
+    return op.Where(inside, x - op.composite("Detach", x) + y, y)
 
 
 @aten("xlogy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,11 @@ def scaled_dot_product_attention(
         q, k, v = (op.Unsqueeze(x, list(range(4 - rank)) if rank == 2 else [1]) for x in (q, k, v))
         if attn_mask is not None and rank == 3 and len(attn_mask.shape) == 3:
             attn_mask = op.memo(("heads", attn_mask), lambda: op.Unsqueeze(attn_mask, [1]))
-    elif enable_gqa:
-        k, v = (_repeat_heads(op, x, shapes[0], shapes[i]) for i, x in ((1, k), (2, v)))
+    else:
+        if enable_gqa:
+            k, v = (_repeat_heads(op, x, shapes[0], shapes[i]) for i, x in ((1, k), (2, v)))
+            shapes = [shapes[0], *([*shapes[0][:2], *shape[2:]] for shape in shapes[1:])]
+        q, k, v = _with_equal_leads(op, (q, k, v), shapes)
     bias = seen = None
     if attn_mask is not None:
         bias, seen = op.memo(("bias", attn_mask, q.dtype), lambda: _bias(op, attn_mask, q.dtype))
@@ -85,6 +89,12 @@ def scaled_dot_product_attention(
     if rank < 4:
         y = op.Squeeze(y, list(range(4 - rank)) if rank == 2 else [1])
     return y
+
+
+def _with_equal_leads(op: AtenBuilder, tensors: Sequence[Any], shapes: Sequence[list[Size]]) -> list[Any]:
+    """Broadcast batch and heads against each other, as for keys that all heads share."""
+    lead = [next((size for size in sizes if size != 1), 1) for sizes in zip(*(s[:2] for s in shapes), strict=True)]
+    return [op.expand(x, [*lead, *s[2:]], s) for x, s in zip(tensors, shapes, strict=True)]
 
 
 def _repeat_heads(op: AtenBuilder, x: Any, q_shape: list[Size], shape: list[Size]) -> Any:

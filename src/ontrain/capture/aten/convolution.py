@@ -7,6 +7,7 @@ from typing import Any
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.capture.symbols import Sym
 
 __all__ = ["full"]
 
@@ -32,16 +33,23 @@ def conv(
     op: AtenBuilder, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
-    kernel = _kernel(op)
+    kernel: Any = op.input_shape(1)[2:]
     rank = len(kernel)
     dilations = full(dilation, rank)
+    varies = any(isinstance(size, Sym) for size in kernel)
     if isinstance(padding, str):
+        if varies and padding == "same":
+            raise op.refuse(
+                "a convolution whose kernel size varies, with padding='same'", "its padding is a constant in a graph",
+                "pad the input with torch.nn.functional.pad before the convolution",
+            )  # fmt: skip
         whole = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel, strict=True)]
         pads = [w // 2 for w in whole] + [w - w // 2 for w in whole]
     else:
         pads = full(padding, rank) * 2
+    shape = {} if varies else {"kernel_shape": [int(size) for size in kernel]}
     return _batched(op, x, rank, lambda one: op.Conv(
-        one, weight, bias, kernel_shape=kernel, strides=full(stride, rank), pads=pads, dilations=dilations, group=groups
+        one, weight, bias, **shape, strides=full(stride, rank), pads=pads, dilations=dilations, group=groups
     ))  # fmt: skip
 
 

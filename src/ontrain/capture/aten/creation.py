@@ -1,4 +1,4 @@
-"""Tensors made from nothing: ranges, fills, triangles, random numbers."""
+"""Tensors made from nothing: ranges, fills, triangles, windows."""
 
 from __future__ import annotations
 
@@ -98,33 +98,20 @@ def one_hot(op: AtenBuilder, ids: Any, num_classes: int = -1) -> Any:
     return op.OneHot(ids, op.const(np.array(num_classes, np.int64)), values, axis=-1)
 
 
-def _like(op: AtenBuilder) -> Any:
-    return op.expand(op.const(np.float32(0)), op.shape, [])
+@aten("empty_strided")
+def empty_strided(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+    return filled(op, 0)
 
 
-@aten("rand", "rand_like", "uniform")
-def rand(op: AtenBuilder, *arguments: Any, **_: Any) -> Any:
-    is_uniform = "uniform" in str(op.node.target)
-    low, high = (*arguments[1:], *(0.0, 1.0)[len(arguments) - 1 :]) if is_uniform else (0.0, 1.0)
-    return op.cast(op.RandomUniformLike(_like(op), low=float(low), high=float(high)), op.dtype)
+@aten("tril_indices", "triu_indices")
+def triangle_indices(op: AtenBuilder, rows: int, columns: int, offset: int = 0, **_: Any) -> Any:
+    find = torch.tril_indices if "tril" in str(op.node.target) else torch.triu_indices
+    return op.cast(op.const(find(rows, columns, offset).numpy()), op.dtype)
 
 
-@aten("randn", "randn_like", "normal_functional", "normal")
-def randn(op: AtenBuilder, *arguments: Any, **_: Any) -> Any:
-    name = str(op.node.target)
-    mean, std = (*arguments[1:], *(0.0, 1.0)[len(arguments) - 1 :]) if "normal" in name else (0.0, 1.0)
-    return op.cast(op.RandomNormalLike(_like(op), mean=float(mean), scale=float(std)), op.dtype)
-
-
-@aten("bernoulli.default", "bernoulli.p", "bernoulli.float")
-def bernoulli(op: AtenBuilder, x: Any, p: float | None = None) -> Any:
-    uniform = op.RandomUniformLike(_like(op))
-    limit = op.cast(x if p is None else p, ir.DataType.FLOAT)
-    return op.cast(op.Less(uniform, limit), op.dtype)
-
-
-@aten("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
-def randint(op: AtenBuilder, *arguments: Any, **_: Any) -> Any:
-    numbers = [a for a in arguments if isinstance(a, int)]
-    low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
-    return op.cast(op.Floor(op.RandomUniformLike(_like(op), low=float(low), high=float(high))), op.dtype)
+@aten("hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
+def window(op: AtenBuilder, length: int, *rest: Any, **named: Any) -> Any:
+    """A constant: what torch itself computes."""
+    make = getattr(torch, str(op.node.target).split(".")[1])
+    made = make(length, *rest, **{**named, "dtype": torch.float64})
+    return op.cast(op.const(made.numpy()), op.dtype)

@@ -16,7 +16,6 @@ from ontrain.capture.symbols import Sym
 __all__ = ["select_scatter", "slice_written"]
 
 _INT64 = ir.DataType.INT64
-_REDUCTIONS = {None: None, "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 def _refuse_mask(op: AtenBuilder) -> Exception:
@@ -127,58 +126,9 @@ def take_along_dim(op: AtenBuilder, x: Any, index: Any, dim: int | None = None) 
 
 @aten("index_select")
 def index_select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
+    if not op.input_shape(0):
+        return op.Reshape(x, [1]) if op.shape else x
     return op.Gather(x, op.cast(index, _INT64), axis=dim)
-
-
-@aten("scatter.src", "scatter.value", "scatter_add", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
-def scatter(
-    op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, reduce: str | None = None, *_: Any,
-    include_self: bool = True,
-) -> Any:  # fmt: skip
-    if "scatter_add" in str(op.node.target):
-        reduce = "add"
-    if reduce not in _REDUCTIONS or not include_self:
-        raise op.refuse(f"scatter with reduce={reduce!r}", "ONNX has no such reduction", "use sum, prod, amax or amin")
-    shape = op.input_shape(2)
-    if isinstance(source, ir.Value) and source.shape is not None and len(source.shape):
-        before = op.input_shape(3)
-        for axis, (have, want) in enumerate(zip(before, shape, strict=True)):
-            source = source if have == want else sliced(op, source, axis, 0, want)
-        source = op.cast(source, op.dtype)
-    else:
-        source = op.expand(op.cast(source, op.dtype), shape, [])
-    return op.ScatterElements(x, op.cast(index, _INT64), source, axis=dim, reduction=_REDUCTIONS[reduce])
-
-
-@aten("index_add")
-def index_add(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    rank = len(op.input_shape(0))
-    shape = op.shape_of_val(op.node.args[3].meta["val"])  # type: ignore[union-attr]
-    dim %= rank
-    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])
-    spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(rank)])
-    source = source if alpha == 1 else source * op.cast(alpha, x.dtype)
-    return op.ScatterElements(x, spread, source, axis=dim, reduction="add")
-
-
-@aten("index_copy")
-def index_copy(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any) -> Any:
-    rank = len(op.input_shape(0))
-    shape = op.shape_of_val(op.node.args[3].meta["val"])  # type: ignore[union-attr]
-    dim %= rank
-    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])
-    spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(rank)])
-    return op.ScatterElements(x, spread, source, axis=dim)
-
-
-@aten("index_fill")
-def index_fill(op: AtenBuilder, x: Any, dim: int, index: Any, value: Any) -> Any:
-    shape = op.input_shape(0)
-    positions = op.counted(shape[dim])
-    hit = op.Equal(op.Unsqueeze(positions, [1]), op.Unsqueeze(op.Reshape(index, [-1]), [0]))
-    found = op.Cast(op.ReduceMax(op.Cast(hit, to=ir.DataType.INT32), [1], keepdims=0), to=ir.DataType.BOOL)
-    shaped = op.Reshape(found, [-1 if axis == dim % len(shape) else 1 for axis in range(len(shape))])
-    return op.Where(shaped, op.cast(value, x.dtype), x)
 
 
 @aten("slice_scatter")
@@ -244,7 +194,7 @@ def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -
     return op.Concat(*parts, axis=dim) if len(parts) > 1 else parts[0]
 
 
-@aten("masked_scatter", "masked_select", "nonzero", "_local_scalar_dense", "item", "unique_consecutive")
+@aten("masked_select", "nonzero", "_local_scalar_dense", "item", "unique_consecutive")
 def data_dependent(op: AtenBuilder, *_: Any, **__: Any) -> Any:
     raise op.refuse(
         f"{op.node.target} has a result whose size or value depends on the data",
@@ -254,16 +204,19 @@ def data_dependent(op: AtenBuilder, *_: Any, **__: Any) -> Any:
 
 @aten("topk")
 def topk(op: AtenBuilder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if not op.input_shape(0):
+        return x, op.const(np.array(0, np.int64))
     count = op.symbols.emit(op, k) if isinstance(k, Sym) else op.const(np.array([k], np.int64))
     return op.TopK(x, count, axis=dim, largest=int(largest), sorted=int(sorted), outputs=2)
 
 
 @aten("sort.default", "sort.stable")
 def sort(op: AtenBuilder, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
-    size = op.input_shape(0)[dim]
-    return topk(op, x, size, dim, descending)
+    if not op.input_shape(0):
+        return x, op.const(np.array(0, np.int64))
+    return topk(op, x, op.input_shape(0)[dim], dim, descending)
 
 
 @aten("argsort.default", "argsort.stable")
 def argsort(op: AtenBuilder, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
-    return topk(op, x, op.input_shape(0)[dim], dim, descending)[1]
+    return sort(op, x, dim, descending)[1]

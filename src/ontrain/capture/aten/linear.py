@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.aten.creation import filled
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 
@@ -35,7 +37,10 @@ def matmul(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 @aten("addmm", "baddbmm", "addbmm", "addmv")
 def addmm(op: AtenBuilder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    y = _scaled(op, op.MatMul(a, b), alpha)
+    y = op.MatMul(a, b)
+    if "aten.addbmm" in str(op.node.target):
+        y = op.ReduceSum(y, [0], keepdims=0)
+    y = _scaled(op, y, alpha)
     return y if beta == 0 else y + _scaled(op, c, beta)
 
 
@@ -53,6 +58,12 @@ def einsum(op: AtenBuilder, equation: str, operands: list[Any], *, path: Any = N
     return op.Einsum(*operands, equation=equation)
 
 
+@aten("_linalg_det")
+def determinant(op: AtenBuilder, x: Any) -> Any:
+    # That of a matrix without rows is the empty product.
+    return (op.Det(x) if op.input_shape(0)[-1] else filled(op, 1)), None, None
+
+
 @aten("embedding")
 def embedding(
     op: AtenBuilder, weight: Any, ids: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False,
@@ -66,6 +77,44 @@ def embedding(
         )
     # torch.nn.functional makes a negative padding_idx positive before it calls the operator; −1 means none.
     return op.composite("Embedding", weight, ids, padding_idx=padding_idx)
+
+
+@aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    op: AtenBuilder, weight: Any, ids: Any, offsets: Any, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+) -> Any:  # fmt: skip
+    """Sums, means or maxima over bags of rows: a matrix [bags, ids] says what belongs where."""
+    if scale_grad_by_freq:
+        raise op.refuse("an embedding bag scales its gradient by frequency", "its gradient is not the one of a sum",
+                        "set scale_grad_by_freq=False")  # fmt: skip
+    dtype = weight.dtype
+    zero, one = op.cast(0, dtype), op.cast(1, dtype)
+    rows = op.composite("Embedding", weight, ids, padding_idx=-1 if padding_idx is None else padding_idx)
+    place = op.counted(op.input_shape(1)[0])
+    starts = op.cast(offsets, ir.DataType.INT64)
+    if include_last_offset:
+        starts = op.Slice(starts, [0], [-1], [0])
+    begun = op.Cast(op.LessOrEqual(op.Unsqueeze(starts, [0]), op.Unsqueeze(place, [1])), to=ir.DataType.INT64)
+    bag = op.ReduceSum(begun, [1], keepdims=0) - op.cast(1, ir.DataType.INT64)
+    bags = op.Unsqueeze(op.counted(op.shape[0]), [1])
+    member = op.Equal(bags, op.Unsqueeze(bag, [0]))
+    if padding_idx is not None and padding_idx >= 0:
+        member = op.And(member, op.Unsqueeze(op.Not(op.Equal(ids, op.cast(padding_idx, ids.dtype))), [0]))
+    share = op.Cast(member, to=dtype)
+    counts = op.ReduceSum(share, [1], keepdims=1)
+    if mode == 2:
+        spread = op.Where(op.Unsqueeze(member, [2]), op.Unsqueeze(rows, [0]), op.cast(-np.inf, dtype))
+        at = op.ArgMax(spread, axis=1, keepdims=1)
+        y = op.Squeeze(op.GatherElements(spread, at, axis=1), [1])
+        y = op.Where(op.Greater(counts, zero), y, zero)
+    else:
+        if per_sample_weights is not None:
+            share = op.Where(member, op.Unsqueeze(per_sample_weights, [0]), zero)
+        y = op.MatMul(share, rows)
+        y = y if mode == 0 else y / op.Max(counts, one)
+    return y, None, None, None
 
 
 @aten("bilinear")

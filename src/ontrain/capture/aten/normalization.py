@@ -21,10 +21,17 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> Any:  # fmt: skip
     shape = [int(size) for size in normalized_shape]
+    # Under autocast the parameters keep single precision, and torch computes in it.
+    mixed = weight is not None and weight.dtype != x.dtype
+    x = op.cast(x, weight.dtype) if mixed else x
     scale = weight if weight is not None else op.const(np.ones(shape, x.dtype.numpy()))
     # The gradient reads the mean and the inverse deviation.
     outputs = op.LayerNormalization(x, scale, bias, axis=-len(shape), epsilon=eps, outputs=3)
-    return outputs if "native" in str(op.node.target) else outputs[0]
+    if mixed:
+        outputs = (op.cast(outputs[0], op.dtype), *outputs[1:])
+    if "native" not in str(op.node.target):
+        return outputs[0]
+    return outputs[0], *(op.cast(one, op.dtype) if one.dtype != op.dtype else one for one in outputs[1:])
 
 
 @aten("rms_norm", "_fused_rms_norm")
@@ -146,7 +153,12 @@ def group_norm(
 def native_group_norm(
     op: AtenBuilder, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, group: int, eps: float
 ) -> Any:
-    return group_norm(op, x, group, weight, bias, eps), None, None
+    shape = op.input_shape(0)
+    flat = op.Reshape(x, [0, group, -1])
+    mean, variance = _moments(op, flat, [2])
+    inverse = op.Reciprocal(op.Sqrt(variance + op.cast(eps, x.dtype)))
+    y = op.reshape((flat - mean) * inverse, shape, [shape[0], group, -1])
+    return _per_channel(op, y, weight, bias), op.Squeeze(mean, [2]), op.Squeeze(inverse, [2])
 
 
 @aten("instance_norm")
@@ -156,10 +168,25 @@ def instance_norm(
 ) -> Any:  # fmt: skip
     if not use_input_stats:
         return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
-    if running_mean is not None:
-        raise op.refuse(
-            "instance normalisation that tracks running statistics in train mode",
-            "the statistics' update has no translation", "set track_running_stats=False",
-        )  # fmt: skip
     axes = list(range(2, len(op.input_shape(0))))
+    if running_mean is not None:
+        _track(op, x, axes, running_mean, running_var, momentum)
     return _per_channel(op, _standardised(op, x, axes, eps), weight, bias)
+
+
+def _moments(op: AtenBuilder, x: Any, axes: list[int]) -> tuple[Any, Any]:
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    centred = x - mean
+    return mean, op.ReduceMean(centred * centred, axes, keepdims=1)
+
+
+def _track(op: AtenBuilder, x: Any, axes: list[int], mean: Any, var: Any, momentum: float) -> None:
+    """Give running statistics their next values: those of the instances, averaged over the batch."""
+    found = _moments(op, x, axes)
+    sizes = op.input_shape(0)[2:]
+    count = op.cast(op.count(sizes), x.dtype)
+    unbiased = found[1] * (count / (count - op.cast(1, x.dtype)))
+    for position, before, own in ((3, mean, found[0]), (4, var, unbiased)):
+        average = op.cast(op.ReduceMean(own, [0, *axes], keepdims=0), before.dtype)
+        fresh, kept = op.cast(momentum, before.dtype), op.cast(1 - momentum, before.dtype)
+        op.assign(op.node.args[position], before * kept + op.composite("Detach", average) * fresh)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.convolution import full
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Size
 
 __all__: list[str] = []
 
@@ -30,12 +36,16 @@ def max_pool(
     kernel = full(kernel_size, rank)
     x, batched = _batched(op, x, rank)
     # The gradient reads the indices; torch's own count within a plane, ONNX's within the whole tensor.
-    y, _ = op.MaxPool(
+    y, places = op.MaxPool(
         x, kernel_shape=kernel, strides=full(stride, rank) if stride else kernel, pads=full(padding, rank) * 2,
         dilations=full(dilation, rank), ceil_mode=int(ceil_mode), outputs=2,
     )  # fmt: skip
     y = y if batched else op.Squeeze(y, [0])
-    return (y, None) if "indices" in str(op.node.target) else y
+    if "indices" not in str(op.node.target):
+        return y
+    plane = op.cast(op.count(op.input_shape(0)[-rank:]), ir.DataType.INT64)
+    places = op.Mod(places, plane)
+    return y, (places if batched else op.Squeeze(places, [0]))
 
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -43,15 +53,19 @@ def avg_pool(
     op: AtenBuilder, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Any:  # fmt: skip
-    if divisor_override is not None:
-        raise op.refuse("average pooling with divisor_override", "ONNX has no such option", "scale the result instead")
     rank = _spatial(op)
     kernel = full(kernel_size, rank)
+    if divisor_override is not None and ceil_mode:
+        raise op.refuse("average pooling with divisor_override and ceil_mode", "ONNX has no such option", "scale it")
+    if divisor_override is not None:
+        count_include_pad = True
     x, batched = _batched(op, x, rank)
     y = op.AveragePool(
         x, kernel_shape=kernel, strides=full(stride, rank) if stride else kernel, pads=full(padding, rank) * 2,
         ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad),
     )  # fmt: skip
+    if divisor_override is not None:
+        y = y * op.cast(math.prod(kernel) / divisor_override, y.dtype)
     return y if batched else op.Squeeze(y, [0])
 
 
@@ -64,35 +78,136 @@ def adaptive_avg_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
         return op.ReduceMean(x, list(range(-rank, 0)), keepdims=1)
     if have == want:
         return x
-    return _divided(op, x, rank, "AveragePool")
+    if _divides(have, want):
+        return _divided(op, x, rank)
+    for axis in range(rank):
+        windows = _windows(op, have[axis], want[axis])
+        shares = np.zeros((windows[-1][-1] + 1, len(windows)), x.dtype.numpy())
+        for i, window in enumerate(windows):
+            shares[window, i] = 1 / len(window)
+        x = _along(op, x, axis - rank, shares)
+    return x
 
 
-@aten("adaptive_max_pool1d", "adaptive_max_pool2d")
+@aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
-    return _divided(op, x, _spatial(op), "MaxPool"), None
-
-
-def _divided(op: AtenBuilder, x: Any, rank: int, op_type: str) -> Any:
-    """Pool with windows of equal size, which torch's are when the sizes divide."""
+    """The elements of each window gathered along a new axis, and the first greatest of them taken."""
+    rank = _spatial(op)
     have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
-    if not all(isinstance(a, int) and isinstance(b, int) and a % b == 0 for a, b in zip(have, want, strict=True)):
+    lead = op.input_shape(0)[:-rank]
+    parts = [_windows(op, a, b) for a, b in zip(have, want, strict=True)]
+    table = np.zeros((1, 1), np.int64)
+    for windows in parts:
+        longest = max(len(window) for window in windows)
+        # A short window names its last element again, which the first of equals leaves out.
+        own = np.array([[*window, *[window[-1]] * (longest - len(window))] for window in windows])
+        table = table[:, None, :, None] * (windows[-1][-1] + 1) + own[None, :, None, :]
+        table = table.reshape(table.shape[0] * table.shape[1], -1)
+    flat = op.reshape(x, [*lead, op.count(have)], op.input_shape(0))
+    table = np.sort(table, axis=1)
+    gathered = op.Gather(flat, op.const(table), axis=-1)
+    at = op.ArgMax(gathered, axis=-1, keepdims=1)
+    values = op.GatherElements(gathered, at, axis=-1)
+    places = op.GatherElements(op.expand(op.const(table), [*lead, *table.shape], table.shape), at, axis=-1)
+    target = [*lead, *want]
+    return op.reshape(values, target, []), op.reshape(places, target, [])
+
+
+def _divides(have: Sequence[Size], want: Sequence[Size]) -> bool:
+    return all(isinstance(a, int) and isinstance(b, int) and a % b == 0 for a, b in zip(have, want, strict=True))
+
+
+def _windows(op: AtenBuilder, have: Size, want: Size) -> list[list[int]]:
+    """The places along an axis that each output place looks at."""
+    if not isinstance(have, int) or not isinstance(want, int):
         raise op.refuse(
-            f"adaptive pooling from {have} to {want}", "windows of unequal or varying size have no translation",
-            "choose an output size that divides the input's, or 1",
+            f"adaptive pooling from {have} to {want}", "windows over a size that varies are no constants",
+            "pool to 1, or fix the size",
         )  # fmt: skip
+    return [list(range(i * have // want, -(-(i + 1) * have // want))) for i in range(want)]
+
+
+def _along(op: AtenBuilder, x: Any, axis: int, matrix: np.ndarray[Any, Any]) -> Any:
+    """x times a matrix over one axis."""
+    rank = len(x.shape)
+    axis %= rank
+    if axis == rank - 1:
+        return op.MatMul(x, op.const(matrix))
+    perm = [*(d for d in range(rank) if d != axis), axis]
+    made = op.MatMul(op.Transpose(x, perm=perm), op.const(matrix))
+    return op.Transpose(made, perm=[perm.index(d) for d in range(rank)])
+
+
+def _divided(op: AtenBuilder, x: Any, rank: int) -> Any:
+    """Average over windows of equal size, which torch's are when the sizes divide."""
+    have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
     kernel = [a // b for a, b in zip(have, want, strict=True)]  # type: ignore[operator]
     x, batched = _batched(op, x, rank)
-    y = getattr(op, op_type)(x, kernel_shape=kernel, strides=kernel, outputs=2 if op_type == "MaxPool" else 1)
-    y = y[0] if isinstance(y, tuple) else y
+    y = op.AveragePool(x, kernel_shape=kernel, strides=kernel)
     return y if batched else op.Squeeze(y, [0])
 
 
-@aten("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d", "upsample_linear1d")
+_UPSAMPLE = [
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+]  # fmt: skip
+
+
+@aten(*_UPSAMPLE)
 def upsample(op: AtenBuilder, x: Any, output_size: Any, *rest: Any) -> Any:
-    linear = "linear" in str(op.node.target)
-    aligned = linear and bool(rest and rest[0])
-    transform = ("align_corners" if aligned else "half_pixel") if linear else "asymmetric"
+    name = str(op.node.target)
+    mode = "linear" if "linear" in name else "cubic" if "cubic" in name else "nearest"
+    aligned = mode != "nearest" and bool(rest and rest[0])
+    transform, rounding = ("align_corners" if aligned else "half_pixel"), None
+    if mode == "nearest":
+        # torch's exact kind takes the place floor((i + 1/2) · scale), the other floor(i · scale).
+        transform, rounding = ("half_pixel", "round_prefer_ceil") if "exact" in name else ("asymmetric", "floor")
+    factors = _factors(op, rest[0 if mode == "nearest" else 1 :], "vec" in name)
+    given: tuple[Any, ...] = (None, None, op.sizes(op.shape))
+    if factors is not None and mode == "nearest":
+        return _nearest(op, x, factors, "nearest-exact" if "exact" in name else "nearest")
+    if factors is not None and not aligned:
+        # A factor that was given is the scale, even where the size it makes was cut to a whole number.
+        given = (None, op.const(np.array([1.0, 1.0, *factors], np.float32)))
     return op.Resize(
-        x, None, None, op.sizes(op.shape), mode="linear" if linear else "nearest",
-        coordinate_transformation_mode=transform, nearest_mode=None if linear else "floor",
+        x, *given, mode=mode, coordinate_transformation_mode=transform, nearest_mode=rounding,
+        cubic_coeff_a=-0.75 if mode == "cubic" and "_aa" not in name else -0.5 if mode == "cubic" else None,
+        antialias=1 if "_aa" in name else None, exclude_outside=1 if "_aa" in name else None,
+    )  # fmt: skip
+
+
+def _nearest(op: AtenBuilder, x: Any, factors: Sequence[float], mode: str) -> Any:
+    """The places that torch itself takes: where a factor is no exact number, rounding decides which of two."""
+    have, want = op.input_shape(0)[2:], op.shape[2:]
+    for axis, (size, factor, made) in enumerate(zip(have, factors, want, strict=True)):
+        if not isinstance(size, int):
+            raise op.refuse("resizing by a factor over a size that varies", "the places taken are constants",
+                            "give the size, or fix the dimension")  # fmt: skip
+        line = torch.arange(size, dtype=torch.float32).reshape(1, 1, size)
+        places = torch.nn.functional.interpolate(line, scale_factor=factor, mode=mode).reshape(-1)
+        assert places.numel() == made, "torch makes another size of one axis"
+        x = op.Gather(x, op.const(places.to(torch.int64).numpy()), axis=2 + axis)
+    return x
+
+
+def _factors(op: AtenBuilder, rest: Sequence[Any], vector: bool) -> list[float] | None:
+    """The scale factors of the call where they differ from output size over input size."""
+    found = [f for f in (rest[0] or () if vector and rest else rest) if f is not None]
+    have, want = op.input_shape(0)[2:], op.shape[2:]
+    if len(found) != len(have) or not all(isinstance(f, int | float) for f in found):
+        return None
+    exact = all(
+        isinstance(a, int) and isinstance(b, int) and a * f == b for a, f, b in zip(have, found, want, strict=True)
+    )
+    return None if exact else [float(f) for f in found]
+
+
+@aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(
+    op: AtenBuilder, x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    return op.GridSample(
+        x, grid, mode=("linear", "nearest", "cubic")[interpolation_mode],
+        padding_mode=("zeros", "border", "reflection")[padding_mode], align_corners=int(align_corners),
     )  # fmt: skip

@@ -46,6 +46,8 @@ def _direction(
 ) -> tuple[Any, State]:
     """Run one layer in one direction over x [T, B, in]; return its outputs [T, B, H] and last state [B, H] each."""
     w_ih, w_hh, *biases = weights
+    # The output projection of an LSTM with proj_size comes last.
+    projection = biases.pop() if len(biases) % 2 else None
     projected = op.MatMul(x, transposed(op, w_ih))
     if biases:
         projected = projected + biases[0]
@@ -55,6 +57,8 @@ def _direction(
     for t in order:
         h = op.MatMul(state[0], transposed(op, w_hh))
         state = cell(op, op.Squeeze(steps[t], [0]), h + biases[1] if biases else h, state)
+        if projection is not None:
+            state = (op.MatMul(state[0], transposed(op, projection)), *state[1:])
         outputs[t] = op.Unsqueeze(state[0], [0])
     rows = [outputs[t] for t in range(length)]
     return (op.Concat(*rows, axis=0) if length > 1 else rows[0]), state
@@ -65,14 +69,13 @@ def _recurrent(
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     length = op.input_shape(0)[1 if batch_first else 0]
-    directions, per = (2 if bidirectional else 1), (4 if has_biases else 2)
+    directions = 2 if bidirectional else 1
+    per = len(params) // (num_layers * directions)
     if not isinstance(length, int):
         raise op.refuse(
             "a recurrent layer over a length that varies", "it is unrolled, one step of the graph a step of time",
             "leave the time dimension out of `dynamic`",
         )  # fmt: skip
-    if len(params) != num_layers * directions * per:
-        raise op.refuse("a recurrent layer with a projection", "it has no translation", "set proj_size=0")
     x = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x
     last: list[State] = []
     for layer in range(num_layers):

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 
-__all__: list[str] = []
+__all__ = ["length"]
 
 
 def _axes(dim: Any) -> list[int] | None:
@@ -138,8 +138,13 @@ def cumsum(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
 @aten("logsumexp")
 def logsumexp(op: AtenBuilder, x: Any, dim: Any, keepdim: bool = False) -> Any:
     axes = _axes(dim)
+    x = op.cast(x, op.dtype)
+    if not op.input_shape(0):
+        return x
     # The largest term is taken out against overflow; detached, it leaves the gradient what it is.
     top = op.composite("Detach", op.ReduceMax(x, axes, keepdims=1))
+    infinite = op.IsInf(top)
+    top = op.Where(infinite, op.cast(0, op.dtype), top)
     total = op.Log(op.ReduceSum(op.Exp(x - top), axes, keepdims=1)) + top
     return total if keepdim else op.Squeeze(total, axes)
 
@@ -148,13 +153,48 @@ def logsumexp(op: AtenBuilder, x: Any, dim: Any, keepdim: bool = False) -> Any:
 def vector_norm(
     op: AtenBuilder, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    x, ord = op.cast(x, op.dtype), 2 if ord is None else ord
+    return length(op, op.cast(x, op.dtype), 2 if ord is None else ord, dim, keepdim)
+
+
+def length(op: AtenBuilder, x: Any, ord: Any, dim: Any, keepdim: bool) -> Any:
+    """The p-norm of x along axes, whose gradient at zero is zero, as torch's."""
+    if x.shape is not None and not len(x.shape):
+        return op.Abs(x) if ord else op.Cast(op.Cast(x, to=ir.DataType.BOOL), to=x.dtype)
+    axes = _axes(dim)
+    operands = (x,) if axes is None else (x, axes)
     if ord == 2:
-        return op.Sqrt(_reduce(op, "ReduceSum", x * x, dim, keepdim))
-    size = op.Abs(x)
+        return op.ReduceL2(*operands, keepdims=int(keepdim))
     if ord == 1:
-        return _reduce(op, "ReduceSum", size, dim, keepdim)
+        return op.ReduceL1(*operands, keepdims=int(keepdim))
+    zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
+    if ord == 0:
+        counted = op.Cast(op.Not(op.Equal(x, zero)), to=x.dtype)
+        return op.ReduceSum(counted, *operands[1:], keepdims=int(keepdim))
+    size = op.Abs(x)
     if ord in (float("inf"), float("-inf")):
-        return _reduce(op, "ReduceMax" if ord > 0 else "ReduceMin", size, dim, keepdim)
-    power = op.cast(float(ord), op.dtype)
-    return op.Pow(_reduce(op, "ReduceSum", op.Pow(size, power), dim, keepdim), op.cast(1 / float(ord), op.dtype))
+        return (op.ReduceMax if ord > 0 else op.ReduceMin)(size, *operands[1:], keepdims=int(keepdim))
+    power = op.cast(float(ord), x.dtype)
+    nothing = op.Equal(size, zero)
+    terms = op.Where(nothing, zero, op.Pow(op.Where(nothing, one, size), power))
+    total = op.ReduceSum(terms, *operands[1:], keepdims=int(keepdim))
+    empty = op.Equal(total, zero)
+    return op.Where(empty, zero, op.Pow(op.Where(empty, one, total), op.cast(1 / float(ord), x.dtype)))
+
+
+@aten("dist")
+def dist(op: AtenBuilder, a: Any, b: Any, p: float = 2) -> Any:
+    return length(op, op.cast(a, op.dtype) - op.cast(b, op.dtype), p, None, False)
+
+
+@aten("_cdist_forward", "cdist")
+def cdist(op: AtenBuilder, a: Any, b: Any, p: float = 2, compute_mode: int | None = None) -> Any:
+    return length(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p, [-1], False)
+
+
+@aten("_pdist_forward", "pdist")
+def pdist(op: AtenBuilder, x: Any, p: float = 2) -> Any:
+    rows = op.input_shape(0)[0]
+    if not isinstance(rows, int):
+        raise op.refuse("pdist over a number of rows that varies", "its pairs are constant", "use torch.cdist(x, x)")
+    first, second = (op.const(np.asarray(i, np.int64)) for i in np.triu_indices(rows, 1))
+    return length(op, op.Gather(x, first, axis=0) - op.Gather(x, second, axis=0), p, [-1], False)

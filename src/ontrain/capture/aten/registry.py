@@ -51,7 +51,21 @@ def find(target: Any) -> Handler | None:
     if target._schema.is_mutable and not _first_argument_only(target):
         return None
     name = operator_name(target)
-    return table.get(f"{name}.{target._overloadname}", table.get(name))
+    found = table.get(f"{name}.{target._overloadname}", table.get(name))
+    if found is not None:
+        return found
+    # A graph has no memory to share: what copies is what views.
+    same = name.removesuffix("_copy").removeprefix("prims::" if name in _SAME_PRIMS else "")
+    return table.get(f"{same}.{target._overloadname}", table.get(same)) if same != name else None
+
+
+_SAME_PRIMS = frozenset({
+    "prims::abs", "prims::acos", "prims::acosh", "prims::add", "prims::asin", "prims::asinh", "prims::atan",
+    "prims::atanh", "prims::ceil", "prims::cos", "prims::cosh", "prims::div", "prims::eq", "prims::erf",
+    "prims::exp", "prims::floor", "prims::ge", "prims::gt", "prims::le", "prims::log", "prims::lt", "prims::mul",
+    "prims::ne", "prims::neg", "prims::pow", "prims::remainder", "prims::reshape", "prims::sin", "prims::sinh",
+    "prims::sqrt", "prims::sub", "prims::tan", "prims::tanh", "prims::where",
+})  # fmt: skip
 
 
 def is_view(target: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Size
 from ontrain.capture.symbols import Sym
 
-__all__ = ["sliced"]
+__all__ = ["diagonal_places", "sliced"]
 
 _END = 2**63 - 1
 
@@ -38,7 +39,7 @@ def _squeezed(op: AtenBuilder, x: Any, shape: list[Size], before: list[Size]) ->
 
 
 @aten("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj",
-      "resolve_neg", "view.dtype", "pin_memory", "conj", "real")  # fmt: skip
+      "resolve_neg", "view.dtype", "pin_memory", "conj", "conj_physical", "real")  # fmt: skip
 def same(op: AtenBuilder, x: Any, *_: Any) -> Any:
     if x.dtype != op.dtype:
         raise op.refuse("a view of a tensor under another dtype", "bits have no meaning in a graph", "use .to(dtype)")
@@ -134,12 +135,19 @@ def repeat_interleave(
 ) -> Any:
     before = op.input_shape(0)
     if dim is None:
-        x, before, dim = op.Reshape(x, [-1]), [-1], 0
+        x, dim = op.Reshape(x, [-1]), 0
+        before = [_product(before)]
     dim %= len(before)
     ones: list[Size] = [1] * (len(before) + 1)
     wanted = op.sizes([*ones[: dim + 1], repeats, *ones[dim + 2 :]])
     copies = op.typed(op.Expand(op.Unsqueeze(x, [dim + 1]), wanted), [*before[: dim + 1], repeats, *before[dim + 1 :]])
     return op.reshape(copies, op.shape, [*before[: dim + 1], repeats, *before[dim + 1 :]])
+
+
+def _product(sizes: Sequence[Size]) -> Size:
+    if all(isinstance(size, int) for size in sizes):
+        return int(np.prod(sizes))  # type: ignore[arg-type]
+    return Sym(math.prod(size.expr if isinstance(size, Sym) else size for size in sizes))
 
 
 def sliced(op: AtenBuilder, x: Any, axis: int, start: Any, end: Any, step: int = 1) -> Any:
@@ -202,6 +210,8 @@ def flip(op: AtenBuilder, x: Any, dims: Sequence[int]) -> Any:
 @aten("roll")
 def roll(op: AtenBuilder, x: Any, shifts: Any, dims: Any = ()) -> Any:
     shape = op.input_shape(0)
+    if not shape or any(size == 0 for size in shape):
+        return x
     shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
     flat = not dims
     if flat:
@@ -246,9 +256,23 @@ def pad(op: AtenBuilder, x: Any, pads: Sequence[Size], mode: Any = "constant", v
 
 @aten("diagonal")
 def diagonal(op: AtenBuilder, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    if offset or len(op.input_shape(0)) != 2:
-        raise op.refuse("diagonal of a batch or off the centre", "it has no translation", "use a mask and a sum")
-    return op.Einsum(x, equation="ii->i")
+    """Taken from the two axes flattened to one."""
+    shape = op.input_shape(0)
+    rank = len(shape)
+    axes = [d for d in range(rank) if d not in (dim1 % rank, dim2 % rank)]
+    perm = [*axes, dim1 % rank, dim2 % rank]
+    rows, columns = shape[perm[-2]], shape[perm[-1]]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise op.refuse("a diagonal of dimensions that vary", "its places are constants", "fix the dimensions")
+    flat = op.reshape(_permuted(op, x, perm), [*(shape[d] for d in axes), rows * columns], [])
+    return op.Gather(flat, op.const(diagonal_places(rows, columns, offset)), axis=len(axes))
+
+
+def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray[Any, Any]:
+    """Return where the elements of a diagonal lie in a flattened matrix."""
+    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    first = offset if offset >= 0 else -offset * columns
+    return (first + np.arange(count) * (columns + 1)).astype(np.int64)
 
 
 @aten("pixel_shuffle")
@@ -259,6 +283,8 @@ def pixel_shuffle(op: AtenBuilder, x: Any, upscale_factor: int) -> Any:
 @aten("unfold")
 def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any:
     shape = op.input_shape(0)
+    if not shape:
+        return op.expand(op.Reshape(x, [1]), op.shape, [1])
     dimension %= len(shape)
     length = shape[dimension]
     if not isinstance(length, int):
@@ -269,6 +295,16 @@ def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any
     return _permuted(op, windows, [*(d for d in range(rank) if d != dimension + 1), dimension + 1])
 
 
-@aten("as_strided")
+@aten("as_strided", "as_strided_copy")
 def as_strided(op: AtenBuilder, x: Any, *_: Any) -> Any:
-    raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
+    """A Gather from the flat tensor, where the tensor's own layout is row after row and all sizes are known."""
+    base = op.argument(0)
+    where = [*op.node.args[1:3], op.node.args[3] if len(op.node.args) > 3 else None]
+    size, stride, offset = (list(v) if isinstance(v, list | tuple) else v for v in where)
+    numbers = [*size, *stride, *base.shape, offset or 0, base.storage_offset()]  # type: ignore[misc]
+    if not all(isinstance(n, int) for n in numbers) or not base.is_contiguous() or base.storage_offset():
+        raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
+    places = np.full((), offset or 0, np.int64)
+    for n, step in zip(size, stride, strict=True):  # type: ignore[arg-type]
+        places = places[..., None] + np.arange(n) * step
+    return op.Gather(op.Reshape(x, [-1]), op.const(places.astype(np.int64)), axis=0)

@@ -10,17 +10,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
-from ontrain.functions import inline_all, lookup, specified_body
-from ontrain.graph import OPSET, role_of, source_of, updates_of
+from ontrain.functions import expand, has_body, inline_all, is_plain
+from ontrain.graph import OPSET, Builder, rebuild, role_of, source_of, updates_of
 from ontrain.graph.corrections import CORRECTIONS
 from ontrain.providers.base import OperatorTime, StateSpec
 
 __all__ = ["ReferenceExecutionProvider"]
 
 Array = np.ndarray[Any, Any]
+
+
+# One direction, no lengths, no clipping, no activations but the defaults.
+_IN_PART = frozenset({"GRU", "LSTM", "RNN"})
 
 
 class _NumpyState:
@@ -44,16 +49,28 @@ class _NumpyState:
         return sum(array.nbytes for array in self._arrays.values())
 
 
+class Dropout(OpRun):
+    """onnx's takes a new seed from the system at each call."""
+
+    def _run(
+        self, x: Array, ratio: Any = None, training_mode: Any = None, seed: int | None = None
+    ) -> tuple[Array, ...]:
+        share = (0.5 if ratio is None else float(ratio)) if training_mode else 0.0
+        kept: Array = np.greater_equal(np.random.random_sample(x.shape), share)
+        dropped: Array = np.where(kept, x * (1 / (1 - share)), 0).astype(x.dtype)
+        return (dropped, kept)[: len(self.onnx_node.output)]
+
+
 class _ReferenceExecutable:
     def __init__(self, model: ir.Model, state: _NumpyState) -> None:
-        plain = inline_all(model)
+        plain = inline_all(rebuild(model, _what_is_missing))
         self._state = state
         self._graph = plain.graph
         self._resident = [v.name for v in plain.graph.inputs if role_of(v).resident and v.name]
         self._fed = {
             v.name: v.dtype.numpy() for v in plain.graph.inputs if not role_of(v).resident and v.name and v.dtype
         }
-        self._evaluator = ReferenceEvaluator(ir.to_proto(plain), new_ops=CORRECTIONS)
+        self._evaluator = ReferenceEvaluator(ir.to_proto(plain), new_ops=[*CORRECTIONS, Dropout])
 
     @property
     def planned_bytes(self) -> int:
@@ -68,7 +85,7 @@ class _ReferenceExecutable:
     def run(
         self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
     ) -> dict[str, Any]:
-        # onnx's Dropout draws from numpy's global stream: seed it for this run and leave it as it was.
+        # Dropout draws from numpy's global stream: seed it for this run and leave it as it was.
         before = np.random.get_state()
         np.random.seed(hash(rng) & 0xFFFFFFFF)
         try:
@@ -97,6 +114,20 @@ class _ReferenceExecutable:
         return [OperatorTime("ReferenceEvaluator", sum(calls.values()), total)]
 
 
+def _not_implemented(node: ir.Node) -> str | None:
+    try:
+        load_op(node.domain, node.op_type, OPSET)
+    except Exception as error:  # noqa: BLE001 (onnx raises several unrelated classes here)
+        return f"onnx.reference does not implement it: {error}"
+    return None
+
+
+def _what_is_missing(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+    """The body of an operator that onnx's evaluator lacks, or has in part only."""
+    missing = node.op_type in _IN_PART or _not_implemented(node) is not None
+    return expand(op, node, inputs) if is_plain(node) and missing else None
+
+
 class ReferenceExecutionProvider:
     """Runs any graph of standard operators, one numpy call a node. For tests and for settling arguments."""
 
@@ -104,13 +135,9 @@ class ReferenceExecutionProvider:
 
     def supports(self, node: ir.Node) -> str | None:
         """None if onnx's evaluator implements the operator or it is a composite with a body."""
-        if lookup(node) is not None or specified_body(node) is not None:
+        if has_body(node) is not None:
             return None
-        try:
-            load_op(node.domain, node.op_type, OPSET)
-        except Exception as error:  # noqa: BLE001 (onnx raises several unrelated classes here)
-            return f"onnx.reference does not implement it: {error}"
-        return None
+        return _not_implemented(node)
 
     def create_state(self, specs: Sequence[StateSpec]) -> _NumpyState:
         """Allocate one array a tensor."""

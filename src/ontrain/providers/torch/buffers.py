@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
 
-__all__ = ["Buf", "Storage", "torch_dtype"]
+if TYPE_CHECKING:
+    from ontrain.providers.torch.emitter import Instruction
+
+__all__ = ["Body", "Buf", "Storage", "torch_dtype"]
 
 _DTYPES: dict[ir.DataType, torch.dtype] = {
     ir.DataType.FLOAT: torch.float32,
@@ -37,8 +42,9 @@ class Storage:
         nbytes: its size.
         tensor: the memory itself for a state, input or constant; None for the arena.
         born, dies: first and last instruction that touches it.
-        offset: where the plan put it in the arena, in bytes.
+        offset: where the plan put it in the arena, or where it begins in the outside memory, in bytes.
         merged: the storage whose memory it took over, if it was computed in place.
+        frame: the storage that it lies inside of, for what a branch or the body of a loop computes.
     """
 
     nbytes: int
@@ -47,6 +53,7 @@ class Storage:
     dies: int = -1
     offset: int = -1
     merged: Storage | None = None
+    frame: Storage | None = None
 
     @property
     def planned(self) -> bool:
@@ -56,6 +63,18 @@ class Storage:
     def root(self) -> Storage:
         """The storage that this one finally lives in."""
         return self if self.merged is None else self.merged.root()
+
+    def place(self) -> int:
+        """Where it lies in the arena, in bytes; a frame lies in the arena itself."""
+        root = self.root()
+        return root.offset + (root.frame.place() if root.frame is not None else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """The instructions of a branch or of an iteration, as an argument of the instruction that makes their calls."""
+
+    program: Sequence[Instruction]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -33,10 +34,14 @@ class Emitter:
 
     Lowerings take inputs with `value`, make results with `out` (or `new` for a temporary), call ATen with `call`,
     and pass views on with `view` and `bind`, which cost nothing at run time.
+
+    Args:
+        device: where the instructions run.
+        frame: for the body of a branch or loop, the storage that holds what it computes.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, *, frame: Storage | None = None) -> None:
+        self.device, self.frame = device, frame
         self.program: list[Instruction] = []
         self.generators: list[torch.Generator] = []
         self.node: ir.Node | None = None
@@ -62,6 +67,8 @@ class Emitter:
         if value not in self._bufs:
             assert value.const_value is not None, f"{value.name} was never computed"
             array = value.const_value.numpy()
+            if value.dtype == ir.DataType.BFLOAT16:
+                array = array.astype(np.float32)  # torch does not know numpy's bfloat16
             # 0-d constants stay on the CPU: kernels take them as scalars without a transfer.
             device = self.device if array.ndim else torch.device("cpu")
             self._bufs[value] = self.constant(torch.tensor(array, dtype=torch_dtype(value.dtype), device=device))
@@ -109,7 +116,7 @@ class Emitter:
     def new(self, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> Buf:
         """Return a contiguous temporary."""
         meta = torch.empty(tuple(shape), dtype=dtype, device="meta")
-        return Buf(Storage(max(1, meta.numel()) * dtype.itemsize), meta)
+        return Buf(Storage(max(1, meta.numel()) * dtype.itemsize, frame=self.frame), meta)
 
     def out(self, value: ir.Value) -> Buf:
         """Return the buffer to compute `value` into, and bind it."""

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from ontrain.graph import describe
 from ontrain.providers.base import OperatorTime
-from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.buffers import Body, Buf, Storage
 from ontrain.providers.torch.emitter import Instruction
 from ontrain.providers.torch.lowering.optimizer import UPDATES
 
-__all__ = ["Arena", "TorchExecutable"]
+__all__ = ["Arena", "Binder", "Call", "TorchExecutable", "mix"]
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -63,12 +64,22 @@ class TorchExecutable:
         """Run once; see `ontrain.providers.Executable.run`. On CUDA a guard waits for the device."""
         with torch.no_grad():
             self._enter(feeds, rng)
-            for fn, args, kwargs in self._calls[: self._updates_at]:
-                fn(*args, **kwargs)
+            self._call(0, self._updates_at)
             if guard is None or bool(self._outputs[guard]):
-                for fn, args, kwargs in self._calls[self._updates_at :]:
-                    fn(*args, **kwargs)
+                self._call(self._updates_at, len(self._calls))
             return {name: tensor.clone() for name, tensor in self._outputs.items()}
+
+    def _call(self, first: int, last: int) -> None:
+        number = first
+        try:
+            for fn, args, kwargs in self._calls[first:last]:
+                fn(*args, **kwargs)
+                number += 1
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            node = self._program[number].node
+            if node is not None:
+                error.add_note(describe(node))
+            raise
 
     def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
@@ -97,40 +108,65 @@ class TorchExecutable:
             else:
                 target.copy_(torch.as_tensor(value))
         for index, generator in enumerate(self._generators):
-            generator.manual_seed(_mix(rng[0], rng[1], index))
+            generator.manual_seed(mix(rng[0], rng[1], index))
 
     def _bind(self, memory: torch.Tensor) -> None:
-        """Give every buffer its tensor; views cost nothing from here on."""
-        made: dict[int, torch.Tensor] = {}
-        untyped = memory.untyped_storage()
-
-        def tensor(buf: Buf) -> torch.Tensor:
-            if id(buf) not in made:
-                root: Storage = buf.storage.root()
-                if root.tensor is None:
-                    made[id(buf)] = buf.materialise(untyped, root.offset, self._arena.device)
-                else:
-                    made[id(buf)] = buf.materialise(root.tensor.untyped_storage(), 0, root.tensor.device)
-            return made[id(buf)]
-
-        def resolve(tree: Any) -> Any:
-            if isinstance(tree, Buf):
-                return tensor(tree)
-            if isinstance(tree, list | tuple):
-                return type(tree)(resolve(one) for one in tree)
-            return tree
-
-        self._calls = [(i.fn, resolve(i.args), {k: resolve(v) for k, v in i.kwargs.items()}) for i in self._program]
-        self._inputs = {name: tensor(buf) for name, buf in self._input_bufs.items()}
-        self._outputs = {name: tensor(buf) for name, buf in self._output_bufs.items()}
+        binder = Binder(memory)
+        self._calls = binder.calls(self._program)
+        self._inputs, self._outputs = binder.tensors(self._input_bufs), binder.tensors(self._output_bufs)
         self._memory = memory
+
+
+class Binder:
+    """Gives every buffer its tensor, over one block of working memory; views cost nothing from then on.
+
+    Args:
+        memory: the block.
+        places: memory for storages that have neither a place in the block nor a tensor of their own.
+    """
+
+    def __init__(self, memory: torch.Tensor, places: Mapping[Storage, torch.Tensor] | None = None) -> None:
+        self._untyped, self._device = memory.untyped_storage(), memory.device
+        self._made: dict[int, torch.Tensor] = {}
+        self._places = places or {}
+
+    def calls(self, program: Sequence[Instruction]) -> list[Call]:
+        """Return the program's calls on tensors."""
+        return [(i.fn, self._resolve(i.args), {k: self._resolve(v) for k, v in i.kwargs.items()}) for i in program]
+
+    def tensors(self, bufs: Mapping[str, Buf]) -> dict[str, torch.Tensor]:
+        """Return the tensors of named buffers."""
+        return {name: self._tensor(buf) for name, buf in bufs.items()}
+
+    def _tensor(self, buf: Buf) -> torch.Tensor:
+        if id(buf) not in self._made:
+            root = buf.storage.root()
+            owner = self._places.get(root, root.tensor)
+            if owner is None:
+                made = buf.materialise(self._untyped, root.place(), self._device)
+            elif root in self._places:
+                start = int(owner.storage_offset()) * owner.element_size()
+                made = buf.materialise(owner.untyped_storage(), start, owner.device)
+            else:
+                made = buf.materialise(owner.untyped_storage(), max(0, root.offset), owner.device)
+            self._made[id(buf)] = made
+        return self._made[id(buf)]
+
+    def _resolve(self, tree: Any) -> Any:
+        if isinstance(tree, Buf):
+            return self._tensor(tree)
+        if isinstance(tree, Body):
+            return self.calls(tree.program)
+        if isinstance(tree, list | tuple):
+            return type(tree)(self._resolve(one) for one in tree)
+        return tree
 
 
 def _is_update(instruction: Instruction) -> bool:
     return instruction.node is not None and instruction.node.op_type in UPDATES
 
 
-def _mix(seed: int, offset: int, stream: int) -> int:
+def mix(seed: int, offset: int, stream: int) -> int:
     """A 63-bit seed from three counters (the finaliser of splitmix64), so that neighbours share nothing."""
     mask = (1 << 64) - 1
     z = (seed * 0x9E3779B97F4A7C15 + offset * 0xBF58476D1CE4E5B9 + stream * 0x94D049BB133111EB + 1) & mask

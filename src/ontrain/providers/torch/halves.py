@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import onnx_ir as ir
 import torch
 
-from ontrain.graph import Role, gradient_of, role_of, static_dims, updates_of
+from ontrain.graph import Role, gradient_of, halves, reads, role_of, static_dims, updates_of
 from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.memory import Memory
@@ -31,10 +31,10 @@ def compile_halves(
         lower: emits the instructions of nodes.
     """
     e = Emitter(memory.device)
-    forward, backward = _split(graph)
+    forward, backward = halves(graph)
     inputs = _arena_inputs(e, [v for v in graph.inputs if _is_fed(v)])
     e.run(_nothing, writes=list(inputs.values()))
-    targets = _residents(e, graph, memory, set(backward))
+    targets = _residents(e, graph, memory, {v for node in backward for v in reads(node)})
     gradients = _pin_gradients(e, graph, memory)
     pass_pins_back(e, graph)
     lower(e, forward)
@@ -76,20 +76,6 @@ def pass_pins_back(e: Emitter, graph: ir.Graph) -> None:
             e.pin(source, e.reshape(pin, static_dims(source)))
 
 
-def _split(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Node]]:
-    """The nodes that outputs and buffers depend on, and the others; each in graph order."""
-    needed: set[ir.Value] = {v for v in graph.outputs if gradient_of(v) is None}
-    forward: list[ir.Node] = []
-    backward: list[ir.Node] = []
-    for node in reversed(graph):
-        if any(v in needed for v in node.outputs):
-            forward.append(node)
-            needed.update(v for v in node.inputs if v is not None)
-        else:
-            backward.append(node)
-    return forward[::-1], backward[::-1]
-
-
 def _is_fed(value: ir.Value) -> bool:
     return not role_of(value).resident and role_of(value) is not Role.ADJOINT
 
@@ -103,7 +89,7 @@ def _arena_inputs(e: Emitter, values: Iterable[ir.Value]) -> dict[str, Buf]:
     return made
 
 
-def _residents(e: Emitter, graph: ir.Graph, memory: Memory, backward: set[ir.Node]) -> list[tuple[ir.Value, Buf]]:
+def _residents(e: Emitter, graph: ir.Graph, memory: Memory, later: set[ir.Value]) -> list[tuple[ir.Value, Buf]]:
     """Bind parameters and buffers; return the updates, to be written at the end of the forward half.
 
     A buffer that the backward half reads is read as it was before its update: from a copy.
@@ -117,7 +103,7 @@ def _residents(e: Emitter, graph: ir.Graph, memory: Memory, backward: set[ir.Nod
         place = memory.residents[name]
         if name in updated:
             late.append((updated[name], place))
-            if any(use.node in backward for use in value.uses()):
+            if value in later:
                 copy = e.new(place.shape, place.dtype)
                 e.run(torch.Tensor.copy_, copy, place, writes=[copy])
                 place = copy

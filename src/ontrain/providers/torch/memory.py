@@ -191,5 +191,3 @@ def _over(array: np.ndarray[Any, Any], buf: Buf) -> torch.Tensor:
         return torch.from_numpy(array)
     count = buf.storage.nbytes // buf.dtype.itemsize
     return torch.frombuffer(array, dtype=buf.dtype, count=count).as_strided(buf.shape, buf.meta.stride())
-
-

@@ -12,24 +12,25 @@ from ontrain.providers.torch.state import ALIGN
 __all__ = ["plan_memory"]
 
 
-def plan_memory(program: Sequence[Instruction], kept: Iterable[Storage]) -> int:
+def plan_memory(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None = None) -> int:
     """Place every planned storage of the program in one arena and return the arena's bytes.
 
     Args:
         program: instructions in order; `Storage.born`, `dies`, `merged` and `offset` are set.
         kept: storages that must survive to the end of the program (outputs).
+        frame: place the storages inside this one only; the others are placed by the plan around it.
     """
-    storages = _lifetimes(program, kept)
-    _reuse_dying_inputs(program)
+    storages = _lifetimes(program, kept, frame)
+    _reuse_dying_inputs(program, frame)
     return _place([s for s in storages if s.merged is None])
 
 
-def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage]) -> list[Storage]:
+def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None) -> list[Storage]:
     found: dict[int, Storage] = {}
     for index, instruction in enumerate(program):
         for buf in (*instruction.reads, *instruction.writes):
             storage = buf.storage
-            if not storage.planned:
+            if not storage.planned or storage.frame is not frame:
                 continue
             if id(storage) not in found:
                 found[id(storage)] = storage
@@ -40,7 +41,7 @@ def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage]) -> list[
     return list(found.values())
 
 
-def _reuse_dying_inputs(program: Sequence[Instruction]) -> None:
+def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None) -> None:
     """Let an elementwise result take over the memory of an input that nobody reads afterwards."""
     for index, instruction in enumerate(program):
         if not instruction.reuses:
@@ -50,7 +51,9 @@ def _reuse_dying_inputs(program: Sequence[Instruction]) -> None:
             continue
         for source in instruction.reuses:
             root = source.storage.root()
-            if not root.planned or root is out.storage or root.dies != index or root.nbytes != out.storage.nbytes:
+            if not root.planned or root.frame is not frame or root is out.storage:
+                continue
+            if root.dies != index or root.nbytes != out.storage.nbytes:
                 continue
             readers = [b for b in instruction.reads if b.storage.root() is root]
             if all(b.same_layout(out) for b in readers):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
-from ontrain.errors import OptionError, ProviderError
-from ontrain.functions import inline, inline_specified, lookup, specified_body
-from ontrain.graph import Builder, describe, rebuild, role_of, source_of, static_dims, updates_of
+from ontrain.errors import OptionError
+from ontrain.graph import role_of, static_dims, updates_of
 from ontrain.providers.base import StateSpec
 from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.executable import Arena, TorchExecutable
-from ontrain.providers.torch.lowering import find_lowering
+from ontrain.providers.torch.halves import compile_halves, pass_pins_back
+from ontrain.providers.torch.lowering.nodes import lower_nodes, why_not, with_bodies
 from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
+from ontrain.providers.torch.memory import Memory, Residents
+from ontrain.providers.torch.module import TorchModuleExecutable
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.state import TorchState
 
@@ -24,8 +26,6 @@ __all__ = ["TorchExecutionProvider"]
 
 # Outputs of these may be written over the state they update while reading it.
 _ELEMENTWISE_UPDATES = frozenset({*UPDATES, "Add", "Sub", "Mul", "Div", "Where", "Identity", "BatchNormalization"})
-# Through these a place wished for the output is a place for the input.
-_RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose"})
 
 
 class TorchExecutionProvider:
@@ -47,9 +47,7 @@ class TorchExecutionProvider:
 
     def supports(self, node: ir.Node) -> str | None:
         """None if a lowering exists for the operator, or it has a body of operators."""
-        if find_lowering(node) is not None or lookup(node) is not None or specified_body(node):
-            return None
-        return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
+        return why_not(node)
 
     def create_state(self, specs: Sequence[StateSpec]) -> TorchState:
         """Allocate flat buffers, filled with zeros."""
@@ -57,46 +55,26 @@ class TorchExecutionProvider:
 
     def compile(self, model: ir.Model, state: Any) -> TorchExecutable:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
-        graph = _with_bodies(model).graph
+        graph = with_bodies(model).graph
         e = Emitter(self.device)
         feeds = _bind_inputs(e, graph, state)
         late = _pin_updates(e, graph, state)
         _pin_gradients(e, graph, state)
-        _pass_pins_back(e, graph)
-        for node in graph:
-            lowering = find_lowering(node)
-            if lowering is None:
-                raise ProviderError(
-                    f"{self.name} cannot run {node.op_type}",
-                    node=describe(node),
-                    source=source_of(node),
-                    reason=self.supports(node),
-                    way_out="run on another provider, or register a lowering (see CONTRIBUTING)",
-                )
-            e.node = node
-            lowering(e, node)
-        e.node = None
+        pass_pins_back(e, graph)
+        lower_nodes(e, graph)
         for value, target in late:
             e.run(torch.Tensor.copy_, target, e.value(value), writes=[target])
         outputs = {v.name or "": e.value(v) for v in graph.outputs if updates_of(v) is None}
         nbytes = plan_memory(e.program, [buf.storage.root() for buf in outputs.values() if buf.storage.planned])
         return TorchExecutable(e.program, feeds, outputs, nbytes, self._arena, e.generators)
 
+    def create_memory(self, tensors: Mapping[str, torch.Tensor]) -> Memory:
+        """Return what the plans of one module share; `tensors` are its parameters and buffers, used where they are."""
+        return Memory(Residents(tensors), self.device)
 
-def _with_bodies(model: ir.Model) -> ir.Model:
-    """Replace operators that have no lowering by their bodies, ours or the specification's."""
-
-    def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        if find_lowering(node) is not None:
-            return None
-        return inline(op, node, inputs) or inline_specified(op, node, inputs)
-
-    while any(find_lowering(node) is None for node in model.graph):
-        before = {node.op_type for node in model.graph if find_lowering(node) is None}
-        model = rebuild(model, body)
-        if {node.op_type for node in model.graph if find_lowering(node) is None} == before:
-            break
-    return model
+    def compile_module(self, model: ir.Model, memory: Memory) -> TorchModuleExecutable:
+        """Compile a graph made by `autodiff.build_backward`, or a forward graph alone; see `ModuleExecutable`."""
+        return compile_halves(with_bodies(model).graph, memory, lower_nodes)
 
 
 def _bind_inputs(e: Emitter, graph: ir.Graph, state: TorchState) -> dict[str, Buf]:
@@ -153,18 +131,3 @@ def _pin_gradients(e: Emitter, graph: ir.Graph, state: TorchState) -> None:
         e.gradient_places[param] = place
         if grad.producer() is not None and e.pinned(grad) is None:
             e.pin(grad, place)
-
-
-def _pass_pins_back(e: Emitter, graph: ir.Graph) -> None:
-    for node in reversed(graph):
-        if node.op_type not in _RESHAPES or not node.outputs:
-            continue
-        pin, source = e.pinned(node.outputs[0]), node.inputs[0]
-        if pin is None or source is None or source.producer() is None or e.pinned(source) is not None:
-            continue
-        if node.op_type == "Transpose":
-            perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else ()
-            back = sorted(range(len(pin.shape)), key=lambda i: perm[i]) if perm else list(range(len(pin.shape)))[::-1]
-            e.pin(source, e.permute(pin, back))
-        elif pin.meta.is_contiguous():
-            e.pin(source, e.reshape(pin, static_dims(source)))

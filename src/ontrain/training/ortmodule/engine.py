@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections import OrderedDict
@@ -17,10 +18,11 @@ from ontrain.errors import CaptureError, InputError
 from ontrain.graph import updates_of
 from ontrain.providers import get_provider
 from ontrain.session.module import ModuleSession
+from ontrain.training.ortmodule.debug import DebugOptions, logger
 from ontrain.training.ortmodule.function import Call, Mode, Run
-from ontrain.training.ortmodule.watch import Watch
+from ontrain.training.ortmodule.watch import Watch, check_hooks
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Entry"]
 
 _SITES = 64
 """Call structures kept, the least recently used goes first."""
@@ -29,10 +31,10 @@ _MANY_CAPTURES = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
-class _Entry:
+class Entry:
     """A captured module, its session, and the user's tensors behind the graph's inputs."""
 
-    def __init__(self, captured: Captured, provider: str, device: torch.device) -> None:
+    def __init__(self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions) -> None:
         self.captured = captured
         self.outputs = captured.output_names
         self.names = [*captured.parameters, *captured.buffers]
@@ -40,9 +42,11 @@ class _Entry:
         self.parameters = list(captured.parameters.items())
         self.pointers = [t.data_ptr() for t in self.tensors]
         named = dict(zip(self.names, self.tensors, strict=True))
-        self.session = ModuleSession(captured.model, get_provider(provider, str(device)), named, device)
+        journal = functools.partial(debug.journal, captured.training)
+        self.session = ModuleSession(captured.model, get_provider(provider, str(device)), named, device, journal)
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
+        self.read_buffers = self.session.read_buffers()
         self._modes: dict[tuple[bool, ...], Mode] = {}
 
     def moved(self) -> bool:
@@ -76,7 +80,7 @@ class _Entry:
 class _Site:
     """A way of writing the call: which capture it is of, and the order of its tensors there."""
 
-    def __init__(self, entry: _Entry, places: Mapping[str, range]) -> None:
+    def __init__(self, entry: Entry, places: Mapping[str, range]) -> None:
         self.entry = entry
         self.order = [i for name, _ in entry.captured.call.arguments for i in places.get(name, ())]
         self._accepted: set[tuple[torch.Size, ...]] = set()
@@ -101,19 +105,19 @@ class Engine:
     dtypes and ranks of tensors, and autocast. It does not depend on shapes, requires_grad, or how arguments are passed.
     """
 
-    def __init__(self, module: nn.Module, provider: str) -> None:
-        self.module, self._provider = module, provider
+    def __init__(self, module: nn.Module, provider: str, debug: DebugOptions) -> None:
+        self.module, self._provider, self._debug = module, provider, debug
         self._signature = inspect.signature(module.forward)
         self._watch = Watch(module)
         self._sites: OrderedDict[Any, list[_Site]] = OrderedDict()
-        self._entries: dict[Any, list[_Entry]] = {}
+        self._entries: dict[Any, list[Entry]] = {}
         self._alike: dict[Any, int] = {}
         self.captures = 0
 
     @property
-    def sessions(self) -> list[ModuleSession]:
-        """The sessions of all captures held."""
-        return [entry.session for entries in self._entries.values() for entry in entries]
+    def entries(self) -> list[Entry]:
+        """All captures held."""
+        return [entry for entries in self._entries.values() for entry in entries]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
@@ -129,7 +133,7 @@ class Engine:
         site = self._site(tuple(key), args, kwargs, tensors)
         return self._run(site.entry, [tensors[i] for i in site.order])
 
-    def _run(self, entry: _Entry, inputs: list[torch.Tensor]) -> Any:
+    def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session
         mode = entry.mode(inputs) if torch.is_grad_enabled() else None
         if mode is None or not mode.active:
@@ -138,9 +142,7 @@ class Engine:
                 outputs, _ = session.forward(plan, inputs, _draw(plan.stochastic))
             return entry.captured.unflatten([outputs[name] for name in entry.outputs])
         plan = session.plan(inputs, mode.wrt, mode.seeds)
-        call = Call(
-            session, mode, mode.seeds, entry.outputs, inputs, plan, entry.buffers, _draw(plan.stochastic)
-        )
+        call = Call(session, mode, mode.seeds, entry.outputs, inputs, plan, entry.buffers, entry.read_buffers, _draw(plan.stochastic))
         named = dict(zip((*entry.names, *session.inputs), (*entry.tensors, *inputs), strict=True))
         with torch.autocast(session.device.type, enabled=False):
             outputs = Run.apply(call, tuple(named[n] for n in plan.reads), *[named[n] for n in mode.wrt])  # type: ignore[no-untyped-call]
@@ -183,14 +185,17 @@ class Engine:
         kept = {key: [e for e in entries if id(e) in alive] for key, entries in self._entries.items()}
         self._entries = {key: entries for key, entries in kept.items() if entries}
 
-    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> _Entry:
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Entry:
         device = self._device(tensors)
+        check_hooks(self.module)
         self.captures += 1
         self._warn_of_numbers(args, kwargs)
         with torch.inference_mode(False), torch.enable_grad():
             try:
                 # A size of one may be one to be broadcast: it is captured as such.
-                named = [{a: f"dim{a}_of_{i}" for a, size in enumerate(t.shape) if size > 1} for i, t in enumerate(tensors)]
+                named = [
+                    {a: f"dim{a}_of_{i}" for a, size in enumerate(t.shape) if size > 1} for i, t in enumerate(tensors)
+                ]
                 captured = capture(self.module, args, kwargs, dynamic=named)
             except CaptureError as error:
                 if not any(named):
@@ -201,7 +206,12 @@ class Engine:
                 )
         # Tracing runs forward, which may set attributes itself.
         self._watch = Watch(self.module)
-        return _Entry(captured, self._provider, device)
+        logger.info(
+            "captured %s in %s mode: export %.2f s, translation %.2f s", type(self.module).__name__,
+            "training" if captured.training else "evaluation", captured.seconds["export"],
+            captured.seconds["translate"],
+        )  # fmt: skip
+        return Entry(captured, self._provider, device, self._debug)
 
     def _warn_of_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""
@@ -212,8 +222,8 @@ class Engine:
         self._alike[alike] = self._alike.get(alike, 0) + 1
         if self._alike[alike] == _MANY_CAPTURES:
             warnings.warn(
-                f"{type(self.module).__name__} was captured {_MANY_CAPTURES} times for one structure of arguments: plain "
-                "numbers are part of a graph. Pass numbers that change as tensors.",
+                f"{type(self.module).__name__} was captured {_MANY_CAPTURES} times for one structure of arguments: "
+                "plain numbers are part of a graph. Pass numbers that change as tensors.",
                 stacklevel=8,
             )
 

@@ -38,6 +38,7 @@ class Call:
         inputs: its tensors, in the session's order.
         seeds: outputs that the plan differentiates.
         buffers: the module's buffers that the graph updates.
+        read_buffers: those of them whose old values the results depend on.
         seed: of its random numbers, so that they can be drawn again.
     """
 
@@ -48,19 +49,22 @@ class Call:
     inputs: list[torch.Tensor]
     plan: ModuleExecutable
     buffers: Mapping[str, torch.Tensor]
+    read_buffers: Sequence[str]
     seed: int
     versions: list[int] = field(default_factory=list)
+    before: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def forward(self) -> tuple[dict[str, torch.Tensor], Any]:
         """Run the forward half."""
+        self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
         self.versions = [t._version for t in self.inputs if not t.is_inference()]
         return self.session.forward(self.plan, self.inputs, self.seed)
 
     def backward(self, tape: Any, adjoints: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the backward half, on this call's activations or, where those are gone or do not fit, on new ones.
 
-        They are gone after a first backward with retain_graph=True; they do not fit when adjoints came for other outputs
-        than the plan was made for.
+        They are gone after a first backward with retain_graph=True; they do not fit when adjoints came for other
+        outputs than the plan was made for.
         """
         seeds = tuple(name for name in self.mode.active if name in adjoints)
         self.mode.seeds = seeds
@@ -77,6 +81,8 @@ class Call:
             )
         plan = self.session.plan(self.inputs, self.mode.wrt, seeds)
         kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        for name, value in self.before.items():
+            self.buffers[name].copy_(value)
         _, tape = self.session.forward(plan, self.inputs, self.seed)
         for name, buffer in self.buffers.items():
             buffer.copy_(kept[name])
@@ -87,7 +93,7 @@ class Run(torch.autograd.Function):
     """A call as one node: its inputs are the parameters and inputs that want gradients."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, reads: tuple[torch.Tensor, ...], *wrt: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, call: Call, reads: tuple[torch.Tensor, ...], *wrt: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the forward half; `reads` are the tensors whose values backward reads."""
         outputs, tape = call.forward()
         ctx.call, ctx.tape = call, tape
@@ -100,7 +106,7 @@ class Run(torch.autograd.Function):
         return values
 
     @staticmethod
-    def backward(ctx: Any, *adjoints: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *adjoints: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Run the backward half."""
         _ = ctx.saved_tensors
         if torch.is_grad_enabled():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
-from ontrain.errors import CaptureError, OptionError
+from ontrain.errors import OptionError, nearest
+from ontrain.providers import available_providers
+from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.engine import Engine
 
 __all__ = ["ORTModule"]
@@ -43,17 +43,22 @@ class ORTModule(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, debug_options: Any = None, *, provider: str = "TorchExecutionProvider"
+        self, module: nn.Module, debug_options: DebugOptions | None = None, *, provider: str = "TorchExecutionProvider"
     ) -> None:
         _check(module)
+        if provider not in available_providers():
+            raise OptionError(
+                f"no execution provider {provider!r}", way_out=f"known: {nearest(provider, available_providers())}"
+            )
         super().__init__()
         own = self.__dict__
-        own["_wrapped"], own["_debug_options"], own["_provider"] = module, debug_options, provider
+        own["_wrapped"], own["_provider"] = module, provider
+        own["_debug_options"] = DebugOptions() if debug_options is None else debug_options
         own["_engine"] = None
         for name in _SHARED:
             own[name] = module.__dict__[name]
         own["training"] = module.training
-        # On the instance, so that inspect.signature shows the wrapped module's arguments, as Hugging Face's Trainer asks.
+        # On the instance, so that inspect.signature shows the wrapped module's arguments: Hugging Face's Trainer asks.
         own["forward"] = functools.update_wrapper(functools.partial(ORTModule.forward, self), module.forward)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -65,8 +70,18 @@ class ORTModule(nn.Module):
             InputError: an argument does not fit forward's signature, or is on another device than the module.
         """
         if self._engine is None:
-            self.__dict__["_engine"] = Engine(self._wrapped, self._provider)
+            self.__dict__["_engine"] = Engine(self._wrapped, self._provider, self._debug_options)
         return self._engine(args, kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The wrapped module's class: `isinstance` says of an ORTModule what it says of the module.
+
+        Libraries ask, to know how a model is saved: Hugging Face's Trainer calls `save_pretrained` of a
+        `PreTrainedModel` only. `type(model)` is ORTModule, and `isinstance(model, ORTModule)` holds, too.
+        """
+        wrapped = self.__dict__.get("_wrapped")
+        return ORTModule if wrapped is None else type(wrapped)
 
     @property
     def module(self) -> nn.Module:
@@ -101,7 +116,8 @@ class ORTModule(nn.Module):
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """Iterate over the wrapped module and its submodules."""
-        return self._wrapped.named_modules(*args, **kwargs)
+        found: Iterator[tuple[str, nn.Module]] = self._wrapped.named_modules(*args, **kwargs)
+        return found
 
     def extra_repr(self) -> str:
         """Say what is wrapped."""
@@ -126,7 +142,7 @@ class ORTModule(nn.Module):
             delattr(self._wrapped, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._wrapped)})
+        return sorted({*object.__dir__(self), *dir(self._wrapped)})
 
     def __reduce__(self) -> Any:
         # Graphs and plans are made again where the copy is used.

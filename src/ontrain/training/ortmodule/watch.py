@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
 
-__all__ = ["Watch"]
+from ontrain.errors import CaptureError
+
+__all__ = ["Watch", "check_hooks"]
 
 _PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
@@ -17,8 +20,9 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 class Watch:
     """A snapshot of a module's structure and plain attributes, cheap enough to be compared at every call.
 
-    Noticed are: a parameter, buffer or submodule that was replaced, added or removed anywhere; a number, string, bool or
-    None among the attributes of a submodule, or of its `config`, that was changed. Values of parameters are not looked at.
+    Noticed are: a parameter, buffer or submodule that was replaced, added or removed anywhere; a number, string, bool
+    or None among the attributes of a submodule, or of its `config`, that was changed. Values of parameters are not
+    looked at.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -58,3 +62,27 @@ class Watch:
 
 def _plain(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((n, v) for n, v in attributes.items() if type(v) in _PLAIN and n not in _OWN)
+
+
+def check_hooks(module: nn.Module) -> None:
+    """Refuse hooks inside a module that a graph cannot call.
+
+    Raises:
+        CaptureError: a submodule has a backward hook.
+
+    Warns:
+        UserWarning: a submodule has a forward hook.
+    """
+    for name, one in module.named_modules():
+        if one._backward_hooks or one._backward_pre_hooks:
+            raise CaptureError(
+                f"submodule {name!r} has a backward hook",
+                reason="its backward is part of one graph and calls nothing in between",
+                way_out="register the hook on its parameters or on the ORTModule, which both call it",
+            )
+        if one._forward_hooks or one._forward_pre_hooks:
+            warnings.warn(
+                f"the forward hooks of submodule {name!r} run while the module is captured and never again: what they "
+                "do to tensors is part of the graph, what they record is of the capture",
+                stacklevel=2,
+            )

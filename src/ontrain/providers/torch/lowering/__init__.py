@@ -2,6 +2,7 @@
 
 from ontrain.providers.torch.lowering import (
     attention,
+    control,
     convolution,
     elementwise,
     indexing,
@@ -17,6 +18,7 @@ from ontrain.providers.torch.lowering.registry import find_lowering, lowers, low
 
 __all__ = [
     "attention",
+    "control",
     "convolution",
     "elementwise",
     "find_lowering",

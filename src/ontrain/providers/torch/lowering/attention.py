@@ -41,7 +41,7 @@ def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Bu
     batch, heads, length, _ = q.shape
     # ATen's own layout of the result: the reshape that follows in every model is then a view.
     y = e.permute(e.new((batch, length, heads, v.shape[-1]), q.dtype), (0, 2, 1, 3))
-    sums = e.new((batch, heads, length), q.dtype)
+    sums = e.new((batch, heads, length), torch.float64 if q.dtype == torch.float64 else torch.float32)
     scale = attributes(node).get("scale", 1.0)
     e.compute(aten._scaled_dot_product_flash_attention_for_cpu, q, k, v, 0.0, False, outs=[y, sums],
               attn_mask=bias, scale=scale)  # fmt: skip

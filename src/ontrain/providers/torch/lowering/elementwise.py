@@ -97,6 +97,13 @@ def cast(e: Emitter, node: ir.Node) -> None:
     e.run(torch.Tensor.copy_, out, x, writes=[out])
 
 
+@lowers("BitShift")
+def bit_shift(e: Emitter, node: ir.Node) -> None:
+    fn = torch.bitwise_left_shift if attributes(node)["direction"] == "LEFT" else torch.bitwise_right_shift
+    x, by = (e.value(v) for v in node.inputs)
+    e.call(fn, x, by, out=e.out(node.outputs[0]), elementwise=True)
+
+
 @lowers("IsNaN", "IsInf")
 def is_special(e: Emitter, node: ir.Node) -> None:
     fn = torch.isnan if node.op_type == "IsNaN" else torch.isinf

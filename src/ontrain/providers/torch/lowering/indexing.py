@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 import torch
 
@@ -43,12 +45,12 @@ def _select(e: Emitter, x: Buf, indices: Buf, axis: int, result: ir.Value) -> No
 
 
 def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
-    """ONNX lets indices count from the end; ATen's index_select does not."""
+    """ONNX lets indices count from the end; ATen's index_select does not. One that is out of range stays so."""
     tensor = indices.storage.tensor
     if constant and tensor is not None:
-        return e.constant(tensor.remainder(size)) if tensor.numel() else indices
-    wrapped = e.new(indices.shape, indices.dtype)
-    return e.call(torch.remainder, indices, size, out=wrapped)
+        return e.constant(torch.where(tensor < 0, tensor + size, tensor)) if tensor.numel() else indices
+    negative = e.call(torch.lt, indices, 0, out=e.new(indices.shape, torch.bool))
+    return e.call(torch.add, indices, negative, alpha=size, out=e.new(indices.shape, indices.dtype))
 
 
 @lowers_composite("EmbeddingGrad")
@@ -56,10 +58,10 @@ def embedding_grad(e: Emitter, node: ir.Node) -> None:
     dy, ids = (e.value(v) for v in node.inputs)
     a = attributes(node)
     out = e.out(node.outputs[0])
-    width = out.meta.numel() // out.shape[0]
+    width = math.prod(out.shape[1:])
     rows = e.view(out, lambda t: t.view(out.shape[0], width))
     e.run(torch.Tensor.zero_, out, writes=[out])
-    source, index = e.reshape(dy, (-1, width)), e.reshape(ids, (-1,))
+    source, index = e.reshape(dy, (ids.meta.numel(), width)), e.reshape(ids, (-1,))
     e.run(torch.Tensor.index_add_, rows, 0, index, source, writes=[rows])
     if a.get("padding_idx", -1) >= 0:
         row = e.view(rows, lambda t: t[a["padding_idx"]])
@@ -111,14 +113,27 @@ def _gather_nd(x: torch.Tensor, indices: torch.Tensor, batch: int) -> torch.Tens
 def scatter_nd(e: Emitter, node: ir.Node) -> None:
     x, indices, updates = (e.value(v) for v in node.inputs)
     reduction = attributes(node).get("reduction", "none")
-    assert reduction in ("none", "add"), f"ScatterND with reduction={reduction}"
     out = e.out(node.outputs[0])
     e.run(torch.Tensor.copy_, out, x, writes=[out])
-    e.run(_scatter_nd, out, indices, updates, reduction == "add", writes=[out])
+    if reduction in ("none", "add"):
+        e.run(_scatter_nd, out, indices, updates, reduction == "add", writes=[out])
+    else:
+        how = {"mul": "prod", "max": "amax", "min": "amin"}[reduction]
+        e.run(_reduce_nd, out, indices, updates, how, writes=[out])
 
 
 def _scatter_nd(out: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, add: bool) -> None:
     out.index_put_(tuple(indices.unbind(-1)), updates, accumulate=add)
+
+
+def _reduce_nd(out: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, how: str) -> None:
+    """Rows of `out` combined with their updates; the index tuples become numbers of rows."""
+    depth = indices.shape[-1]
+    rows = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=out.device)
+    for place, size in zip(indices.unbind(-1), out.shape[:depth], strict=True):
+        rows = rows * size + place.remainder(size)
+    flat = out.view(int(out.shape[:depth].numel()), -1)
+    flat.index_reduce_(0, rows.reshape(-1), updates.reshape(rows.numel(), -1), how)
 
 
 @lowers("OneHot")

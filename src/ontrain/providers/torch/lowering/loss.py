@@ -43,6 +43,8 @@ def _loss(e: Emitter, node: ir.Node, log_prob: Buf) -> None:
         aten.nll_loss_forward.output, log_prob, labels, weight, reduction, a.get("ignore_index", NO_IGNORE),
         output=target, total_weight=total, writes=[target, total],
     )  # fmt: skip
+    if len(node.outputs) > 1:
+        e.keep(node.outputs[1], total)
 
 
 @lowers("SoftmaxCrossEntropyLoss")
@@ -64,32 +66,24 @@ def negative_log_likelihood_loss(e: Emitter, node: ir.Node) -> None:
     _loss(e, node, _rows(e, e.value(node.inputs[0])))
 
 
-def _row_adjoints(
-    dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adjoint of each row's label entry [rows, 1], zero where it is ignored, and labels safe to index with."""
-    labels = labels.reshape(-1)
-    valid = labels != ignore_index
-    safe = torch.where(valid, labels, 0)
-    row = valid.to(dloss.dtype) if weight is None else torch.where(valid, weight[safe], 0)
-    # With no label at all the sum is zero: the gradient is then zero, as in eager.
-    factor = dloss.reshape(-1) * row if reduction != "mean" else row * (dloss / row.sum().where(row.sum() != 0, 1))
-    return -factor[:, None], safe[:, None].long()
-
-
 @lowers_composite("SoftmaxCrossEntropyLossGrad", "NegativeLogLikelihoodLossGrad")
 def loss_grad(e: Emitter, node: ir.Node) -> None:
     dloss, scores, labels = (e.value(v) for v in node.inputs[:3])
     weight = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     a = attributes(node)
-    reduction, ignore = a.get("reduction", "mean"), a.get("ignore_index", NO_IGNORE)
-    log_prob = _rows(e, scores)
+    reduction, ignore = _REDUCTION[a.get("reduction", "mean")], a.get("ignore_index", NO_IGNORE)
+    log_prob, labels = _rows(e, scores), e.reshape(labels, (-1,))
+    labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
     with_softmax = node.op_type == "SoftmaxCrossEntropyLossGrad"
     flat = len(scores.shape) == 2
     out = e.out(node.outputs[0]) if flat else e.new(log_prob.shape, log_prob.dtype)
     picked = e.new(log_prob.shape, log_prob.dtype) if with_softmax else out
     e.run(torch.Tensor.zero_, picked, writes=[picked])
-    e.run(_scatter, picked, dloss, labels, weight, reduction, ignore, writes=[picked])
+    e.run(
+        aten.nll_loss_backward.grad_input, e.reshape(dloss, (-1,) if reduction == 0 else ()), log_prob, labels, weight,
+        reduction, ignore, _total_weight(e, node, labels, weight, ignore, log_prob.dtype), grad_input=picked,
+        writes=[picked],
+    )  # fmt: skip
     if with_softmax:
         # The kernel reads a row of log_prob before it writes it: where log_prob dies, its memory is the result's.
         e.run(aten._log_softmax_backward_data.out, picked, log_prob, 1, log_prob.dtype, out=out, writes=[out])
@@ -98,9 +92,19 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
         e.bind(node.outputs[0], _unrows(e, out, scores.shape))
 
 
-def _scatter(
-    picked: torch.Tensor, dloss: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, reduction: str,
-    ignore_index: int,
-) -> None:  # fmt: skip
-    adjoints, safe = _row_adjoints(dloss, labels, weight, reduction, ignore_index)
-    picked.scatter_(1, safe, adjoints)
+def _total_weight(
+    e: Emitter, node: ir.Node, labels: Buf, weight: Buf | None, ignore: int, dtype: torch.dtype
+) -> Buf:
+    """What a mean divides by: kept by the forward loss, else counted again."""
+    kept = e.kept(node.inputs[1])
+    if kept is not None and kept[0] is not None:
+        return kept[0]
+    total = e.new((), dtype)
+
+    def count(out: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None) -> None:
+        valid = labels != ignore
+        rows = valid if weight is None else torch.where(valid, weight[torch.where(valid, labels, 0)], 0)
+        out.copy_(rows.sum())
+
+    e.run(count, total, labels, weight, writes=[total])
+    return total

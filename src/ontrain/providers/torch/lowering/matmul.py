@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 import torch
 
@@ -39,7 +41,7 @@ def matmul(e: Emitter, node: ir.Node) -> None:
     out = e.out(node.outputs[0])
     rows, columns = x.shape[-2], y.shape[-1]
     if len(y.shape) == 2:
-        flat = e.reshape(x, (-1, x.shape[-1]))
+        flat = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
         e.call(torch.mm, flat, y, out=e.view(out, lambda t: t.view(flat.shape[0], columns)))
         return
     lead = static_dims(node.outputs[0])[: max(len(x.shape), len(y.shape)) - 2]
@@ -58,3 +60,8 @@ def einsum(e: Emitter, node: ir.Node) -> None:
     inputs = [e.value(v) for v in node.inputs]
     assert static_dims(node.outputs[0]) is not None
     e.compute(torch.einsum, attributes(node)["equation"], *inputs, outs=[e.out(node.outputs[0])])
+
+
+@lowers("Det")
+def det(e: Emitter, node: ir.Node) -> None:
+    e.compute(torch.linalg.det, e.value(node.inputs[0]), outs=[e.out(node.outputs[0])])

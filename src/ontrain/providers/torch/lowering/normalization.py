@@ -26,6 +26,14 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
     axis = a.get("axis", -1) % len(x.shape)
     x = e.contiguous(x)
+    varying = _varies(scale, axis, x) or (bias is not None and _varies(bias, axis, x))
+    if varying:
+        statistics = (*x.shape[:axis], *([1] * (len(x.shape) - axis)))
+        e.compute(_rowwise_affine, x, scale, bias, axis, a.get("epsilon", 1e-5), outs=_outputs(e, node, statistics))
+        return
+    scale = e.view(scale, lambda t: t.reshape(t.shape[max(0, t.dim() - len(x.shape) + axis) :]))
+    if bias is not None:
+        bias = e.view(bias, lambda t: t.reshape(t.shape[max(0, t.dim() - len(x.shape) + axis) :]))
     if scale.shape != x.shape[axis:]:
         scale = e.contiguous(e.view(scale, lambda t: t.expand(x.shape[axis:])))
         bias = e.contiguous(e.view(bias, lambda t: t.expand(x.shape[axis:]))) if bias is not None else None
@@ -39,6 +47,29 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
         aten.native_layer_norm.out, x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5),
         out0=y, out1=mean, out2=inv_std, writes=[y, mean, inv_std],
     )  # fmt: skip
+
+
+def _varies(value: Buf, axis: int, x: Buf) -> bool:
+    """Whether a scale or bias differs from row to row."""
+    lead = value.shape[: max(0, len(value.shape) - len(x.shape) + axis)]
+    return any(d != 1 for d in lead)
+
+
+def _outputs(e: Emitter, node: ir.Node, statistics: tuple[int, ...]) -> list[Buf | None]:
+    made: list[Buf | None] = [e.out(node.outputs[0])]
+    for value in node.outputs[1:]:
+        made.append(e.new(statistics, made[0].dtype))  # type: ignore[union-attr]
+        e.bind(value, made[-1])  # type: ignore[arg-type]
+    return made
+
+
+def _rowwise_affine(
+    x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, axis: int, eps: float
+) -> tuple[torch.Tensor, ...]:
+    """LayerNormalization whose scale or bias has an axis of rows, which ATen's kernel lacks."""
+    y, mean, inv_std = torch.native_layer_norm(x, list(x.shape[axis:]), None, None, eps)
+    y = y * scale
+    return y if bias is None else y + bias, mean, inv_std
 
 
 @lowers_composite("LayerNormalizationGrad")
@@ -66,6 +97,8 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
         return
     new_mean, new_var = (e.out(v) for v in node.outputs[1:3])
     batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)
+    # Where x has another layout than the result, this overload mixes up their elements without a word.
+    x = e.contiguous(x)
     e.run(
         aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
         out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],

@@ -1,4 +1,4 @@
-"""Dropout with masks drawn 16 bits at a time.
+"""Random numbers: those of a distribution as torch draws them, and Dropout with masks drawn 16 bits at a time.
 
 ATen's `bernoulli_` is serial and costs up to a tenth of a transformer's step on a CPU; 64 random bits make four
 decisions in the time of one. A mask is kept as floats, 0 or 1/(1−p), so that applying it is one product.
@@ -75,3 +75,34 @@ def dropout_grad(e: Emitter, node: ir.Node) -> None:
         return
     e.call(torch.mul, dy, mask, out=out)
     e.run(torch.Tensor.mul_, out, 1 / (1 - attributes(node).get("ratio", 0.5)), writes=[out])
+
+
+@lowers("RandomNormal", "RandomNormalLike")
+def random_normal(e: Emitter, node: ir.Node) -> None:
+    out, given = e.out(node.outputs[0]), attributes(node)
+    mean, scale = given.get("mean", 0.0), given.get("scale", 1.0)
+    e.run(torch.Tensor.normal_, out, mean, scale, generator=e.generator(), writes=[out])
+
+
+@lowers("RandomUniform", "RandomUniformLike")
+def random_uniform(e: Emitter, node: ir.Node) -> None:
+    out, given = e.out(node.outputs[0]), attributes(node)
+    low, high = given.get("low", 0.0), given.get("high", 1.0)
+    e.run(torch.Tensor.uniform_, out, low, high, generator=e.generator(), writes=[out])
+
+
+@lowers("Bernoulli")
+def bernoulli(e: Emitter, node: ir.Node) -> None:
+    x, out = e.value(node.inputs[0]), e.out(node.outputs[0])
+    e.run(torch.Tensor.bernoulli_, out, x, generator=e.generator(), writes=[out])
+
+
+@lowers("Multinomial")
+def multinomial(e: Emitter, node: ir.Node) -> None:
+    """Draws with replacement from rows of log-probabilities, which need not be normalised."""
+    x, count = e.value(node.inputs[0]), attributes(node).get("sample_size", 1)
+
+    def draw(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.multinomial(torch.softmax(logits, -1), count, replacement=True, generator=generator)
+
+    e.compute(draw, x, outs=[e.out(node.outputs[0])], generator=e.generator())

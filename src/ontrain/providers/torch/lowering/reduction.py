@@ -73,7 +73,12 @@ def _prod(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
 def arg(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
     fn = torch.argmax if node.op_type == "ArgMax" else torch.argmin
-    e.call(fn, e.value(node.inputs[0]), a.get("axis", 0), bool(a.get("keepdims", 1)), out=e.out(node.outputs[0]))
+    x, axis, keep, out = e.value(node.inputs[0]), a.get("axis", 0), bool(a.get("keepdims", 1)), e.out(node.outputs[0])
+    if not a.get("select_last_index"):
+        e.call(fn, x, axis, keep, out=out)
+        return
+    last = x.shape[axis] - 1
+    e.compute(lambda t: last - fn(t.flip(axis), axis, keep), x, outs=[out])
 
 
 @lowers("CumSum")
@@ -106,5 +111,9 @@ def topk(e: Emitter, node: ir.Node) -> None:
 
 
 def _topk(x: torch.Tensor, k: int, axis: int, largest: bool, sort: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    if k == x.shape[axis] and sort:
+        # Of equal elements the first comes first; a whole topk does not keep to that, and costs more.
+        found = torch.sort(x, dim=axis, descending=largest, stable=True)
+        return found.values, found.indices
     found = torch.topk(x, k, axis, largest, sort)
     return found.values, found.indices

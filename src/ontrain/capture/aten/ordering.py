@@ -1,0 +1,185 @@
+"""Operators that compare elements with each other: order statistics, running extremes, counting against boundaries.
+
+Running products and extremes along an axis of n elements are made on [n, n] places, one row for each prefix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder, Size
+
+__all__: list[str] = []
+
+_INT64 = ir.DataType.INT64
+
+
+def _size(op: AtenBuilder, dim: int) -> Size:
+    shape = op.input_shape(0)
+    return shape[dim] if shape else 1
+
+
+@aten("kthvalue")
+def kthvalue(op: AtenBuilder, x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The k-th smallest; ties go to the one that comes first."""
+    if not op.input_shape(0):
+        return op.reshape(x, op.shape, []), op.expand(op.const(np.array(0, np.int64)), op.shape, [])
+    dim %= len(op.input_shape(0))
+    _, found = op.TopK(x, op.const(np.array([k], np.int64)), axis=dim, largest=0, sorted=1, outputs=2)
+    at = op.Slice(found, [k - 1], [k], [dim])
+    value = op.GatherElements(x, at, axis=dim)
+    return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
+
+
+def _fixed(op: AtenBuilder, size: Size, what: str) -> int:
+    if not isinstance(size, int):
+        raise op.refuse(f"{what} over a dimension that varies", "its place in the order is a constant", "fix the size")
+    return size
+
+
+@aten("median.dim")
+def median_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
+    return kthvalue(op, x, (_fixed(op, _size(op, dim), "a median") + 1) // 2, dim, keepdim)
+
+
+@aten("median.default")
+def median(op: AtenBuilder, x: Any) -> Any:
+    """The lower middle; its gradient is shared among equal elements, as torch's."""
+    shape = op.input_shape(0)
+    if not shape:
+        return x
+    count = _fixed(op, int(np.prod([_fixed(op, size, "a median") for size in shape])), "a median")
+    flat = op.Reshape(x, [-1])
+    k = (count + 1) // 2
+    sorted_, _ = op.TopK(flat, op.const(np.array([k], np.int64)), axis=0, largest=0, sorted=1, outputs=2)
+    middle = op.Slice(sorted_, [k - 1], [k], [0])
+    if not op.val.dtype.is_floating_point:
+        return op.Squeeze(middle, [0])
+    equal = op.Equal(flat, op.composite("Detach", middle))
+    chosen = op.Where(equal, flat, op.cast(0, x.dtype))
+    return op.ReduceSum(chosen, [0], keepdims=0) / op.ReduceSum(op.Cast(equal, to=x.dtype), [0], keepdims=0)
+
+
+def _prefixes(op: AtenBuilder, x: Any, dim: int, fill: float) -> tuple[Any, int]:
+    """x with a new last axis over its elements along `dim`, those that come later being `fill`; and that axis."""
+    shape = op.input_shape(0)
+    rank, size = len(shape), shape[dim]
+    perm = [*(d for d in range(rank) if d != dim), dim]
+    rows = op.Unsqueeze(x if perm == sorted(perm) else op.Transpose(x, perm=perm), [-2])
+    place = op.counted(size)
+    until = op.LessOrEqual(op.Unsqueeze(place, [0]), op.Unsqueeze(place, [1]))
+    return op.Where(until, rows, op.cast(fill, x.dtype)), rank
+
+
+def _back(op: AtenBuilder, y: Any, dim: int) -> Any:
+    rank = len(op.input_shape(0))
+    perm = [*range(dim), rank - 1, *range(dim, rank - 1)]
+    return y if perm == sorted(perm) else op.Transpose(y, perm=perm)
+
+
+@aten("cumprod")
+def cumprod(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
+    x = op.cast(x, op.dtype)
+    if not op.input_shape(0):
+        return x
+    dim %= len(op.input_shape(0))
+    rows, axis = _prefixes(op, x, dim, 1)
+    return _back(op, op.ReduceProd(rows, [axis], keepdims=0), dim)
+
+
+@aten("cummax", "cummin")
+def cummax(op: AtenBuilder, x: Any, dim: int) -> Any:
+    """Of equal elements the last is the one, as in torch."""
+    if not op.input_shape(0):
+        return x, op.const(np.array(0, np.int64))
+    dim %= len(op.input_shape(0))
+    if not op.argument(0).dtype.is_floating_point:
+        raise op.refuse("a running extreme of integers", "it has no translation", "cast to a float dtype first")
+    greatest = "cummax" in str(op.node.target)
+    rows, axis = _prefixes(op, x, dim, -np.inf if greatest else np.inf)
+    at = (op.ArgMax if greatest else op.ArgMin)(rows, axis=axis, keepdims=0, select_last_index=1)
+    at = _back(op, at, dim)
+    return op.GatherElements(x, at, axis=dim), at
+
+
+@aten("logcumsumexp")
+def logcumsumexp(op: AtenBuilder, x: Any, dim: int) -> Any:
+    x = op.cast(x, op.dtype)
+    if not op.input_shape(0):
+        return x
+    dim %= len(op.input_shape(0))
+    rows, axis = _prefixes(op, x, dim, -np.inf)
+    top = op.composite("Detach", op.ReduceMax(rows, [axis], keepdims=1))
+    top = op.Where(op.IsInf(top), op.cast(0, x.dtype), top)
+    total = op.Log(op.ReduceSum(op.Exp(rows - top), [axis], keepdims=1)) + top
+    return _back(op, op.Squeeze(total, [axis]), dim)
+
+
+def _below(op: AtenBuilder, boundaries: Any, values: Any, right: bool) -> Any:
+    """How many boundaries [.., 1, K] lie before each value [.., M, 1], equal ones too with `right`."""
+    before = op.LessOrEqual(boundaries, values) if right else op.Less(boundaries, values)
+    return op.cast(op.ReduceSum(op.Cast(before, to=_INT64), [-1], keepdims=0), op.dtype)
+
+
+def _common(op: AtenBuilder, *values: Any) -> list[Any]:
+    dtypes = {value.dtype for value in values}
+    if len(dtypes) == 1:
+        return list(values)
+    wide = ir.DataType.DOUBLE if ir.DataType.DOUBLE in dtypes else ir.DataType.FLOAT
+    return [op.cast(value, wide) for value in values]
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(op: AtenBuilder, x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    x = x if isinstance(x, ir.Value) else op.cast(x, boundaries.dtype)
+    boundaries, x = _common(op, boundaries, op.Unsqueeze(x, [-1]))
+    return _below(op, boundaries, x, right)
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    op: AtenBuilder, boundaries: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Any = None,
+) -> Any:  # fmt: skip
+    if sorter is not None:
+        boundaries = op.GatherElements(boundaries, op.cast(sorter, _INT64), axis=-1)
+    right = right or side == "right"
+    x = x if isinstance(x, ir.Value) else op.cast(x, boundaries.dtype)
+    rank = len(boundaries.shape)
+    boundaries, x = _common(op, boundaries if rank == 1 else op.Unsqueeze(boundaries, [-2]), op.Unsqueeze(x, [-1]))
+    return _below(op, boundaries, x, right)
+
+
+@aten("histc")
+def histc(op: AtenBuilder, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    x = op.Reshape(x, [-1])
+    low, high = op.cast(min, x.dtype), op.cast(max, x.dtype)
+    one = op.cast(1, x.dtype)
+    if min == max:
+        low, high = op.ReduceMin(x, keepdims=0), op.ReduceMax(x, keepdims=0)
+        flat = op.Equal(low, high)
+        low, high = op.Where(flat, low - one, low), op.Where(flat, high + one, high)
+    place = op.Floor((x - low) * op.cast(bins, x.dtype) / (high - low))
+    place = op.Where(op.Equal(x, high), op.cast(bins - 1, x.dtype), place)
+    inside = op.And(op.GreaterOrEqual(x, low), op.LessOrEqual(x, high))
+    place = op.Where(inside, place, op.cast(-1, x.dtype))
+    bin_ = op.cast(op.counted(bins), x.dtype)
+    hits = op.Cast(op.Equal(op.Unsqueeze(place, [0]), op.Unsqueeze(bin_, [1])), to=x.dtype)
+    return op.ReduceSum(hits, [1], keepdims=0)
+
+
+@aten("masked_scatter")
+def masked_scatter(op: AtenBuilder, x: Any, mask: Any, source: Any) -> Any:
+    """The k-th true place of the mask takes the k-th element of the source: a Gather by a running count."""
+    shape = op.shape
+    mask = op.expand(op.cast(mask, ir.DataType.BOOL), shape, op.input_shape(1))
+    flat = op.Reshape(op.Cast(mask, to=_INT64), [-1])
+    order = op.Max(op.CumSum(flat, op.const(np.array(0, np.int64))) - op.cast(1, _INT64), op.cast(0, _INT64))
+    last = op.Sub(op.Size(source), op.cast(1, _INT64))
+    taken = op.Gather(op.Reshape(source, [-1]), op.Min(order, last), axis=0)
+    x = op.expand(x, shape, op.input_shape(0))
+    return op.Where(mask, op.reshape(taken, shape, [-1]), x)

@@ -1,0 +1,87 @@
+"""Checks of values in a forward, `assert` and `if …: raise`, which a trace passes by: a graph has no exceptions."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+__all__ = ["passed_checks"]
+
+
+@contextmanager
+def passed_checks() -> Iterator[None]:
+    """Let conditions on the values of tensors hold while a forward is traced, where only an exception hangs on them.
+
+        if labels.max() >= self.vocab_size:     →  the branch is not taken
+            raise ValueError(…)
+        assert torch.all(ids >= 0)              →  holds
+
+    A condition that chooses between two computations is left to torch.export, which refuses it.
+    """
+    with ExitStack() as stack:
+        for owner in (torch.Tensor, torch.SymBool):
+            stack.enter_context(mock.patch.object(owner, "__bool__", _asked(owner.__bool__)))
+        yield
+
+
+def _asked(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def answer(value: Any) -> bool:
+        try:
+            return ask(value)
+        except (GuardOnDataDependentSymNode, DataDependentOutputException):
+            wanted = _wanted(sys._getframe(1))
+            if wanted is None:
+                raise
+            return wanted
+
+    return answer
+
+
+def _wanted(frame: FrameType) -> bool | None:
+    """Return what the condition at the frame's line must be for no exception; None if it decides anything else."""
+    found: bool | None = None
+    for test, passes in _checks(frame.f_code.co_filename):
+        if test.lineno <= frame.f_lineno <= (test.end_lineno or test.lineno):
+            leaves = set(_leaves(test, passes))
+            found = leaves.pop() if len(leaves) == 1 else None
+    return found
+
+
+@functools.cache
+def _checks(file: str) -> list[tuple[ast.expr, bool]]:
+    """Return the conditions in a file that only raise, and what each must be to pass; inner ones later."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # a file that has changed since it was imported
+        return []
+    found: list[tuple[ast.expr, bool]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            found.append((node.test, True))
+        elif isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+            found.append((node.test, False))
+        elif isinstance(node, ast.If) and node.orelse and isinstance(node.orelse[-1], ast.Raise):
+            found.append((node.test, True))
+    return found
+
+
+def _leaves(test: ast.expr, wanted: bool) -> Iterator[bool]:
+    """Yield what each part of a condition has to be for the whole to be `wanted`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _leaves(test.operand, not wanted)
+    elif isinstance(test, ast.BoolOp):
+        for value in test.values:
+            yield from _leaves(value, wanted)
+    else:
+        yield wanted

@@ -1,0 +1,409 @@
+"""Operators of older operator sets rewritten in the terms of ontrain's own.
+
+An adapter says what one operator of one range of versions becomes; whatever has none means the same today. Source:
+the changelog of the ONNX operators. Where an adapter needs a shape it computes it in the graph: specialisation folds
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.errors import GraphError
+from ontrain.functions import lookup
+from ontrain.graph import OPSET, blamed_on, describe, schema_of, source_of
+
+__all__ = ["upgrade"]
+
+
+class Site:
+    """A node under conversion: its attributes as plain values, and nodes put before or in place of it."""
+
+    def __init__(self, node: ir.Node, graph: ir.Graph) -> None:
+        self.node, self.graph = node, graph
+
+    def has(self, index: int) -> bool:
+        """Whether the input at `index` is given."""
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """Remove an attribute and return its value."""
+        attr = self.node.attributes.pop(name, None)
+        return default if attr is None else attr.value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute's value."""
+        attr = self.node.attributes.get(name)
+        return default if attr is None else attr.value
+
+    def set(self, name: str, value: Any) -> None:
+        """Give the node an attribute."""
+        self.node.attributes.add(ir.convenience.convert_attribute(name, value))
+
+    def const(self, value: Any, dtype: Any = np.int64) -> ir.Value:
+        """Return a constant made before the node."""
+        return self.emit("Constant", value=ir.tensor(np.asarray(value, dtype)))
+
+    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Return the output of a new node, which goes before this one."""
+        made = ir.node(op_type, inputs, attributes)
+        made.version = OPSET
+        made.metadata_props.update(self.node.metadata_props)
+        self.graph.insert_before(self.node, made)
+        return made.outputs[0]
+
+    def inputs(self, *values: ir.Value | None) -> None:
+        """Give the node other inputs."""
+        kept = list(values)
+        while kept and kept[-1] is None:
+            kept.pop()
+        self.node.resize_inputs(len(kept))
+        for i, value in enumerate(kept):
+            self.node.replace_input_with(i, value)
+
+    def input(self, index: int) -> ir.Value | None:
+        """Return an input, None if it is left out."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def replace(self, value: ir.Value) -> None:
+        """Let `value` take the place of the node's first output; the node goes."""
+        old = self.node.outputs[0]
+        value.name = old.name
+        ir.convenience.replace_all_uses_with([old], [value], replace_graph_outputs=True)
+        self.graph.remove(self.node, safe=False)
+
+    def refuse(self, problem: str, way_out: str | None = None) -> GraphError:
+        """Return the error for something that has no form today."""
+        return GraphError(
+            problem,
+            node=describe(self.node),
+            source=source_of(self.node),
+            reason=f"its operator set is version {self.node.version}, ontrain's is {OPSET}",
+            way_out=way_out,
+        )
+
+
+Adapter = Callable[[Site], None]
+_ADAPTERS: dict[str, list[tuple[int, Adapter]]] = {}
+
+
+def _below(version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
+    """Register an adapter for operators of operator sets below `version`; of several the lowest version runs first."""
+
+    def register(adapter: Adapter) -> Adapter:
+        for op_type in op_types:
+            steps = _ADAPTERS.setdefault(op_type, [])
+            steps.append((version, adapter))
+            steps.sort(key=lambda step: step[0])
+        return adapter
+
+    return register
+
+
+def upgrade(model: ir.Model) -> None:
+    """Rewrite every node of the model, those of subgraphs too, to ontrain's operator set, in place.
+
+    Raises:
+        GraphError: an operator, or one use of it, has no form at ontrain's operator set; names the node.
+    """
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        graph = node.graph
+        if node.domain == "ai.onnx":
+            node.domain = ""
+        if node.domain or not isinstance(graph, ir.Graph):
+            _known(node)
+            continue
+        site, version = Site(node, graph), node.version or OPSET
+        for below, adapter in _ADAPTERS.get(node.op_type, ()):
+            if version < below and node.graph is not None:
+                with blamed_on(node, f"{node.op_type} of operator set {version} cannot be converted"):
+                    adapter(site)
+        if node.graph is not None:
+            _known(node)
+    model.opset_imports[""] = OPSET
+
+
+def _known(node: ir.Node) -> None:
+    """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has."""
+    if lookup(node) is not None:
+        return
+    schema = schema_of(node.op_type, node.domain, OPSET if not node.domain else node.version or 1)
+    name = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+    if schema is None or schema.deprecated:
+        raise GraphError(
+            f"operator {name} of operator set {node.version} is unknown to ontrain",
+            node=describe(node),
+            source=source_of(node),
+            reason=f"it is not in operator set {OPSET}" if not node.domain else "it is no operator of the standard",
+            way_out="export the model with standard operators",
+        )
+    for attribute in node.attributes:
+        if attribute not in schema.attributes:
+            raise GraphError(
+                f"{name} has no attribute {attribute!r} at operator set {OPSET}",
+                node=describe(node),
+                source=source_of(node),
+                reason=f"the model was written for operator set {node.version}",
+                way_out=f"export it at operator set {OPSET}, if it can do without",
+            )
+    if len(node.inputs) > schema.max_input or len(node.outputs) > schema.max_output:
+        raise GraphError(
+            f"{name} has {len(node.inputs)} inputs, {schema.max_input} at operator set {OPSET}",
+            node=describe(node),
+            source=source_of(node),
+        )
+
+
+def _to_input(site: Site, name: str, index: int, default: Any = None, dtype: Any = np.int64) -> None:
+    """Turn an attribute into the input at `index`."""
+    value = site.take(name, default)
+    if value is None:
+        return
+    inputs = list(site.node.inputs)[:index]
+    inputs += [None] * (index - len(inputs))
+    site.inputs(*inputs, site.const(value, dtype))
+
+
+@_below(8, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", "PRelu", "Gemm", "Sum",
+        "Mean", "Max", "Min", "Dropout", "BatchNormalization", "InstanceNormalization", "Sqrt", "Abs", "Exp", "Log",
+        "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Neg", "Reciprocal", "Floor", "Ceil", "Clip", "Elu", "Selu",
+        "HardSigmoid")  # fmt: skip
+def _hint(site: Site) -> None:
+    """`consumed_inputs` was a hint that an operator may overwrite its input."""
+    site.take("consumed_inputs")
+
+
+@_below(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
+def _broadcast(site: Site) -> None:
+    """`broadcast` and `axis` said where the second operand's dimensions lie; today they lie at the end."""
+    broadcast, axis = site.take("broadcast", 0), site.take("axis")
+    if not broadcast or axis is None:
+        return
+    a, b = site.input(0), site.input(1)
+    behind = site.const(-axis) if axis < 0 else site.emit("Sub", _rank(site, a), site.const(axis))
+    tail = _ones(site, site.emit("Sub", behind, _rank(site, b)))
+    site.inputs(a, site.emit("Reshape", b, site.emit("Concat", site.emit("Shape", b), tail, axis=0)))
+
+
+def _rank(site: Site, value: ir.Value | None) -> ir.Value:
+    return site.emit("Size", site.emit("Shape", value))
+
+
+def _ones(site: Site, count: ir.Value) -> ir.Value:
+    return site.emit("ConstantOfShape", site.emit("Reshape", count, site.const([1])), value=ir.tensor(np.array([1])))
+
+
+@_below(7, "PRelu")
+def _prelu(site: Site) -> None:
+    """A slope of one value per channel was taken along axis 1; today it broadcasts from the end."""
+    x, slope = site.input(0), site.input(1)
+    tail = _ones(site, site.emit("Sub", _rank(site, x), site.const(2)))
+    site.inputs(x, site.emit("Reshape", slope, site.emit("Concat", site.const([-1]), tail, axis=0)))
+
+
+@_below(7, "Gemm")
+def _gemm(site: Site) -> None:
+    site.take("broadcast")
+
+
+@_below(13, "Softmax", "LogSoftmax", "Hardmax")
+def _softmax(site: Site) -> None:
+    """It normalised over all dimensions from `axis` on together."""
+    x, axis = site.input(0), site.take("axis", 1)
+    assert x is not None
+    flat = site.emit("Flatten", x, axis=axis)
+    made = site.emit(site.node.op_type, flat, axis=1)
+    site.replace(site.emit("Reshape", made, site.emit("Shape", x)))
+
+
+@_below(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@_below(18, "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
+        "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
+def _axes(site: Site) -> None:
+    _to_input(site, "axes", 1)
+
+
+@_below(13, "Split")
+def _split_sizes(site: Site) -> None:
+    if site.node.version is not None and site.node.version < 2 and site.has(1):
+        return
+    _to_input(site, "split", 1)
+
+
+@_below(18, "Split")
+def _split_count(site: Site) -> None:
+    """Without sizes it split evenly, and refused what does not divide."""
+    if not site.has(1):
+        site.set("num_outputs", len(site.node.outputs))
+
+
+@_below(5, "Reshape")
+def _reshape(site: Site) -> None:
+    _to_input(site, "shape", 1)
+
+
+@_below(6, "Tile")
+def _tile(site: Site) -> None:
+    raise site.refuse("Tile took a number and an axis then", "export the model at operator set 6 or newer")
+
+
+@_below(6, "Cast")
+def _cast(site: Site) -> None:
+    to = site.take("to")
+    name = to.decode() if isinstance(to, bytes) else str(to)
+    if name.upper() not in ir.DataType.__members__:
+        raise site.refuse(f"it casts to {name!r}, which is no type")
+    site.set("to", int(ir.DataType[name.upper()]))
+
+
+@_below(4, "Concat")
+def _concat(site: Site) -> None:
+    site.set("axis", site.get("axis", 1))
+
+
+@_below(10, "Slice")
+def _slice(site: Site) -> None:
+    starts, ends, axes = site.take("starts"), site.take("ends"), site.take("axes")
+    site.inputs(site.input(0), site.const(starts), site.const(ends), site.const(axes) if axes is not None else None)
+
+
+@_below(10, "TopK")
+def _top_k(site: Site) -> None:
+    if not site.has(1):
+        site.inputs(site.input(0), site.const([site.take("k")]))
+
+
+@_below(2, "Pad")
+def _old_pad(site: Site) -> None:
+    site.set("pads", site.take("paddings"))
+
+
+@_below(11, "Pad")
+def _pad(site: Site) -> None:
+    pads, value = site.take("pads"), site.take("value", 0.0)
+    x = site.input(0)
+    if pads is None:
+        raise site.refuse("Pad has no pads")
+    fill = site.emit("CastLike", site.const(value, np.float32), x)
+    site.inputs(x, site.const(pads), fill if site.get("mode", "constant") in ("constant", b"constant") else None)
+
+
+@_below(11, "Clip")
+def _clip(site: Site) -> None:
+    if len(site.node.inputs) > 1:
+        return
+    low, high, x = site.take("min"), site.take("max"), site.input(0)
+    bounds = [None if b is None else site.emit("CastLike", site.const(b, np.float32), x) for b in (low, high)]
+    site.inputs(x, *bounds)
+
+
+@_below(12, "Dropout")
+def _dropout(site: Site) -> None:
+    """The ratio was an attribute; `is_test` of the first versions said that nothing is dropped."""
+    ratio, training = site.take("ratio", 0.5), not site.take("is_test", 1)
+    flag = site.const(True, np.bool_) if training and (site.node.version or 1) < 7 else None
+    site.inputs(site.input(0), site.const(ratio, np.float32), flag)
+
+
+@_below(9, "BatchNormalization")
+def _batch_norm(site: Site) -> None:
+    if not site.take("spatial", 1):
+        raise site.refuse("BatchNormalization with spatial = 0 normalises each position for itself")
+
+
+@_below(14, "BatchNormalization")
+def _batch_norm_mode(site: Site) -> None:
+    """Training was told by more than one output; the saved mean and variance exist no longer."""
+    training = len(site.node.outputs) > 1 and not site.take("is_test", 0)
+    site.take("is_test")
+    for spare in list(site.node.outputs)[3:]:
+        if spare.uses() or spare.is_graph_output():
+            raise site.refuse(f"its saved statistics {spare.name!r} are read")
+    if len(site.node.outputs) > 3:
+        site.node.resize_outputs(3)
+    if training:
+        site.set("training_mode", 1)
+
+
+@_below(9, "Upsample")
+def _old_upsample(site: Site) -> None:
+    if site.node.attributes.get("height_scale") is not None:
+        raise site.refuse("Upsample took height_scale and width_scale then")
+    _to_input(site, "scales", 1, dtype=np.float32)
+
+
+@_below(10, "Upsample")
+def _upsample(site: Site) -> None:
+    site.replace(_resized(site, site.input(1)))
+
+
+@_below(11, "Resize")
+def _resize(site: Site) -> None:
+    site.replace(_resized(site, site.input(1)))
+
+
+def _resized(site: Site, scales: ir.Value | None) -> ir.Value:
+    mode = site.get("mode", "nearest")
+    mode = mode.decode() if isinstance(mode, bytes) else mode
+    # onnx's converter and onnxruntime agree on this reading of the old operator.
+    return site.emit(
+        "Resize", site.input(0), None, scales, mode="nearest" if mode == "nearest" else "linear",
+        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+    )  # fmt: skip
+
+
+@_below(11, "Scatter")
+def _scatter(site: Site) -> None:
+    site.node.op_type = "ScatterElements"
+
+
+@_below(16, "RoiAlign")
+def _roi_align(site: Site) -> None:
+    site.set("coordinate_transformation_mode", "output_half_pixel")
+
+
+@_below(20, "GridSample")
+def _grid_sample(site: Site) -> None:
+    mode = site.take("mode", "bilinear")
+    mode = mode.decode() if isinstance(mode, bytes) else mode
+    site.set("mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+
+
+@_below(20, "DFT")
+def _dft(site: Site) -> None:
+    inputs = [site.input(0), site.input(1)]
+    site.inputs(*inputs, site.const(site.take("axis", 1)))
+
+
+@_below(21, "GroupNormalization")
+def _group_norm(site: Site) -> None:
+    """Scale and bias had one value per group, today one per channel."""
+    groups, x = site.get("num_groups"), site.input(0)
+    channels = site.emit("Shape", x, start=1, end=2)
+    each = site.emit("Div", channels, site.const([groups]))
+
+    def widened(value: ir.Value | None) -> ir.Value:
+        column = site.emit("Reshape", value, site.const([-1, 1]))
+        wide = site.emit("Expand", column, site.emit("Concat", site.const([1]), each, axis=0))
+        return site.emit("Reshape", wide, site.const([-1]))
+
+    site.inputs(x, widened(site.input(1)), widened(site.input(2)))
+
+
+@_below(7, "LSTM", "GRU", "RNN")
+def _recurrent(site: Site) -> None:
+    site.take("output_sequence")
+
+
+@_below(9, "Scan")
+def _scan(site: Site) -> None:
+    raise site.refuse("Scan carried a batch dimension then", "export the model at operator set 9 or newer")
+
+
+@_below(7, "Upsample")
+def _first_upsample(site: Site) -> None:
+    raise site.refuse("Upsample of the first operator set has another form", "export the model again")

@@ -1,0 +1,213 @@
+"""Reports on a terminal: tables for people, JSON and Markdown for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ontrain.errors import OntrainError
+
+if TYPE_CHECKING:
+    # They bring torch, and `ontrain --help` shall be quick.
+    from ontrain.passes import Finding
+    from ontrain.session.check import CheckReport, Cost, OperatorSupport, Problem
+
+__all__ = ["fail", "print_finding", "print_json", "print_markdown", "print_operators", "print_report"]
+
+_SHOWN_PROBLEMS = 5
+_PLAIN_WIDTH = 160
+"""Columns where the output is no terminal: a table that is piped on should not be squeezed into eighty."""
+
+
+def _console(*, stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def fail(error: OntrainError) -> None:
+    """Print an error on stderr."""
+    _console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+
+
+def print_json(content: Any) -> None:
+    """Print a dataclass, a list of them, or plain values."""
+
+    def plain(one: Any) -> Any:
+        return asdict(one) if is_dataclass(one) and not isinstance(one, type) else one
+
+    made = [plain(one) for one in content] if isinstance(content, list) else plain(content)
+    print(json.dumps(made, indent=1, allow_nan=False))
+
+
+def print_report(report: CheckReport, *, verbose: bool = False) -> None:
+    """Print what `ontrain check MODEL` found."""
+    console = _console()
+    if report.inputs:
+        shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.inputs.items())
+        console.print(f"[bold]{escape(report.subject)}[/]: {escape(shapes)}", soft_wrap=True)
+        assumed = [name for name, size in report.sizes.items() if size == 1]
+        if assumed:
+            console.print(f"  {', '.join(assumed)} taken as 1; --dim NAME=SIZE sets a size", soft_wrap=True)
+    if report.loss is not None:
+        console.print(f"  loss: {escape(_loss(report))}", soft_wrap=True)
+    if report.operators:
+        console.print(_operator_table(report))
+    if report.parameters:
+        _print_parameters(console, report, verbose)
+    if report.cost is not None:
+        _print_cost(console, report.cost, report.optimizer)
+    _print_problems(console, report.problems, verbose)
+    if report.trainable:
+        console.print("[bold green]can be trained[/]")
+    else:
+        console.print(f"[bold red]cannot be trained[/]: {len(report.problems)} problem(s)")
+
+
+def _loss(report: CheckReport) -> str:
+    if report.loss_origin == "mean":
+        return "the mean of the first output stands in; --loss names an output, or a loss to add"
+    return f"{report.loss}" + (" (added)" if report.loss_origin == "added" else "")
+
+
+def _operator_table(report: CheckReport) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading, justify in (("operator", "left"), ("count", "right"), ("runs on", "left"), ("gradient", "left")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("why", overflow="fold")
+    for row in report.operators:
+        runs = row.provider or f"[red]not on {report.provider}[/]"
+        gradient = f"[red]{row.gradient}[/]" if row.gradient == "none" else row.gradient
+        blocked = row.provider is None or row.gradient in ("none", "zero")
+        told = row.reason if blocked or row.gradient == "body" else ""
+        table.add_row(escape(row.operator), str(row.count), runs, gradient, escape(told))
+    return table
+
+
+def _print_parameters(console: Console, report: CheckReport, verbose: bool) -> None:
+    trained = [one for one in report.parameters if one.trainable and one.reached]
+    idle = [one for one in report.parameters if one.trainable and not one.reached]
+    frozen = [one for one in report.parameters if not one.trainable]
+    text = f"parameters: {len(trained)} to train, {_count(trained):,} numbers"
+    text += f"; {len(frozen)} frozen, {_count(frozen):,}" if frozen else ""
+    console.print(text)
+    if idle:
+        names = ", ".join(one.name for one in idle)
+        console.print(f"  the loss does not depend on {escape(names)}", soft_wrap=True)
+    if verbose:
+        for one in report.parameters:
+            what = "" if one.trainable else " (frozen)"
+            console.print(f"  {escape(one.name)}: {escape(f'{one.dtype}{list(one.shape)}')}{what}", soft_wrap=True)
+
+
+def _count(parameters: Sequence[Any]) -> int:
+    total = 0
+    for one in parameters:
+        numbers = 1
+        for dim in one.shape:
+            numbers *= dim
+        total += numbers
+    return total
+
+
+def _print_cost(console: Console, cost: Cost, optimizer: str) -> None:
+    for name, total, products in (
+        ("forward", cost.forward_flop, cost.forward_product_flop),
+        ("backward and update", cost.backward_flop, cost.backward_product_flop),
+    ):
+        console.print(f"{name}: {_flop(total)}, of which {_flop(products)} in products")
+    how = "as planned" if cost.working_is_planned else "estimated"
+    console.print(
+        f"memory of a step: {_bytes(cost.total_bytes)} = parameters and buffers {_bytes(cost.parameter_bytes)}"
+        f" + state of {optimizer} {_bytes(cost.optimizer_bytes)} + working memory {_bytes(cost.working_bytes)} ({how})",
+        soft_wrap=True,
+    )
+
+
+def _flop(count: int) -> str:
+    value, unit = float(count), ""
+    for unit in ("", "k", "M", "G", "T", "P"):
+        if value < 1000 or unit == "P":
+            break
+        value /= 1000
+    return f"{value:.4g} {unit}FLOP"
+
+
+def _bytes(count: int) -> str:
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _print_problems(console: Console, problems: Sequence[Problem], verbose: bool) -> None:
+    shown = problems if verbose else problems[:_SHOWN_PROBLEMS]
+    for one in shown:
+        console.print(f"[red]{one.kind}:[/] {escape(one.message)}", soft_wrap=True)
+        for label, text in (
+            ("node", one.node),
+            ("source", one.source),
+            ("reason", one.reason),
+            ("way out", one.way_out),
+        ):
+            if text:
+                console.print(f"  {label}: {escape(text)}", soft_wrap=True)
+    if len(shown) < len(problems):
+        console.print(f"… and {len(problems) - len(shown)} more; --verbose lists all")
+
+
+def print_operators(rows: Sequence[OperatorSupport]) -> None:
+    """Print the table of `ontrain check --operators`."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    providers = list(rows[0].providers) if rows else []
+    for heading in ("operator", "since", *(name.removesuffix("ExecutionProvider") for name in providers), "gradient"):
+        table.add_column(heading)
+    table.add_column("why", overflow="fold")
+    for row in rows:
+        told = row.reason if row.gradient in ("none", "body") else ""
+        table.add_row(*map(escape, (_full(row), str(row.since or ""), *_runs(row), row.gradient, told)))
+    console = _console()
+    console.print(table)
+    console.print(_total(rows))
+
+
+def print_markdown(rows: Sequence[OperatorSupport]) -> None:
+    """Print the same as a Markdown table."""
+    print("\n".join(markdown_lines(rows)))
+
+
+def markdown_lines(rows: Sequence[OperatorSupport]) -> list[str]:
+    """Return the lines of a Markdown table of operators."""
+    providers = [name.removesuffix("ExecutionProvider") for name in rows[0].providers] if rows else []
+    head = ["operator", "since", *providers, "gradient", "how, or why not"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [_full(row), str(row.since or "–"), *_runs(row), row.gradient, row.reason.replace("|", "\\|")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", _total(rows)]
+
+
+def _full(row: OperatorSupport) -> str:
+    return row.operator if row.domain == "ai.onnx" else f"{row.domain}.{row.operator}"
+
+
+def _runs(row: OperatorSupport) -> list[str]:
+    return ["yes" if reason is None else "no" for reason in row.providers.values()]
+
+
+def _total(rows: Sequence[OperatorSupport]) -> str:
+    count = {kind: sum(row.gradient == kind for row in rows) for kind in ("rule", "body", "zero", "none")}
+    return f"{len(rows)} operators; gradient by " + ", ".join(f"{kind} {n}" for kind, n in count.items()) + "."
+
+
+def print_finding(finding: Finding) -> None:
+    """Print what `ontrain bisect` found."""
+    _console().print(escape(f"{finding} (after {finding.tries} tries)"), soft_wrap=True)

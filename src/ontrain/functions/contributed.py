@@ -1,0 +1,235 @@
+"""Operators of onnxruntime's own domain that exported and optimised files hold, in standard operators.
+
+Source: onnxruntime, docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.functions.registry import composite
+from ontrain.graph import static_dims
+from ontrain.graph.infer import infer_node
+
+__all__: list[str] = []
+
+MICROSOFT = "com.microsoft"
+
+
+@composite("Gelu", domain=MICROSOFT, like=[0])
+def gelu(op: Any, x: Any) -> Any:
+    """x · Φ(x)."""
+    return op.Gelu(x)
+
+
+@composite("FastGelu", domain=MICROSOFT, like=[0])
+def fast_gelu(op: Any, x: Any, bias: Any = None) -> Any:
+    """The tanh approximation of Gelu, of x + bias."""
+    return op.Gelu(x if bias is None else x + bias, approximate="tanh")
+
+
+@composite("BiasGelu", domain=MICROSOFT, like=[0])
+def bias_gelu(op: Any, x: Any, bias: Any) -> Any:
+    """Gelu of x + bias."""
+    return op.Gelu(x + bias)
+
+
+@composite("QuickGelu", domain=MICROSOFT, like=[0])
+def quick_gelu(op: Any, x: Any, *, alpha: float = 1.702) -> Any:
+    """x · sigmoid(alpha · x)."""
+    return x * op.Sigmoid(x * alpha)
+
+
+def _split_types(inputs: list[Any]) -> list[tuple[ir.DataType, ir.Shape]]:
+    *lead, last = inputs[0].shape
+    return [(inputs[0].dtype, ir.Shape([*lead, last // 2 if isinstance(last, int) else None]))]
+
+
+@composite("BiasSplitGelu", domain=MICROSOFT, infer=_split_types)
+def bias_split_gelu(op: Any, x: Any, bias: Any) -> Any:
+    """The left half of x + bias times Gelu of the right half, along the last axis."""
+    left, right = op.Split(x + bias, axis=-1, num_outputs=2, outputs=2)
+    return left * op.Gelu(right)
+
+
+def _matmul_types(inputs: list[Any], **a: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    operands = []
+    for name, value, how in zip("ab", inputs, _flags(**a), strict=True):
+        shape = ir.Shape([value.shape[i] for i in _order(len(value.shape), *how)])
+        operands.append(ir.Value(name=name, type=ir.TensorType(value.dtype), shape=shape))
+    found = infer_node(ir.Node("", "MatMul", operands, num_outputs=1))[0]
+    assert found is not None
+    return [found]
+
+
+def _flags(
+    *, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, **_: Any
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (transA, transBatchA), (transB, transBatchB)
+
+
+def _order(rank: int, swapped: int, batched: int) -> list[int]:
+    """The axes of an operand in the order of a product: the batch axes may come second, the last two swapped."""
+    axes = [*range(1, rank - 1), 0, rank - 1] if batched and rank > 2 else list(range(rank))
+    return [*axes[:-2], axes[-1], axes[-2]] if swapped and rank > 1 else axes
+
+
+@composite("FusedMatMul", domain=MICROSOFT, infer=_matmul_types)
+def fused_matmul(
+    op: Any, a: Any, b: Any,
+    *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0,
+) -> Any:  # fmt: skip
+    """alpha · a b, with the operands' axes in another order."""
+    flags = _flags(transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
+    left, right = (
+        v if (order := _order(len(v.shape), *how)) == sorted(order) else op.Transpose(v, perm=order)
+        for v, how in zip((a, b), flags, strict=True)
+    )
+    y = op.MatMul(left, right)
+    return y if alpha == 1 else y * alpha
+
+
+@composite(
+    "FusedGemm",
+    domain=MICROSOFT,
+    infer=lambda inputs, transA=0, transB=0, **_: [
+        (inputs[0].dtype, ir.Shape([inputs[0].shape[transA], inputs[1].shape[1 - transB]]))
+    ],
+)
+def fused_gemm(
+    op: Any, a: Any, b: Any, c: Any = None,
+    *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0, activation: str = "",
+    activation_alpha: float | None = None, activation_beta: float | None = None, activation_gamma: float | None = None,
+) -> Any:  # fmt: skip
+    """An activation of a Gemm."""
+    y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    rest = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    return getattr(op, activation)(y, **rest) if activation else y
+
+
+def _norm_types(inputs: list[Any], *, axis: int = -1, **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    x = inputs[0]
+    rank = len(x.shape)
+    reduced = ir.Shape([1 if i >= axis % rank else d for i, d in enumerate(x.shape)])
+    return [(x.dtype, x.shape), (ir.DataType.FLOAT, reduced)]
+
+
+@composite("SimplifiedLayerNormalization", domain="", infer=_norm_types)
+def simplified_layer_normalization(
+    op: Any, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Any, Any]:
+    """RMSNormalization, and the inverse root of the mean square. onnxruntime keeps it in the standard's domain."""
+    axes = list(range(axis % len(static_dims(x)), len(static_dims(x))))
+    wide = op.Cast(x, to=ir.DataType.FLOAT) if stash_type == 1 and x.dtype != ir.DataType.DOUBLE else x
+    inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(wide * wide, axes, keepdims=1) + epsilon))
+    y = op.RMSNormalization(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
+    return y, op.Cast(inverse, to=ir.DataType.FLOAT)
+
+
+def _skip_types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    x = inputs[0]
+    moments = (ir.DataType.FLOAT, ir.Shape([*list(x.shape)[:-1], 1]))
+    return [(x.dtype, x.shape), moments, moments, (x.dtype, x.shape)]
+
+
+def _joined(x: Any, *more: Any) -> Any:
+    for one in more:
+        x = x if one is None else x + one
+    return x
+
+
+@composite("SkipLayerNormalization", domain=MICROSOFT, infer=_skip_types)
+def skip_layer_normalization(
+    op: Any, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None, *, epsilon: float = 1e-12
+) -> tuple[Any, Any, Any, Any]:
+    """LayerNormalization over the last axis of x + skip + bias; also gives its moments and that sum."""
+    total = _joined(x, skip, bias)
+    y, mean, inverse = op.LayerNormalization(total, gamma, beta, epsilon=epsilon, outputs=3)
+    return y, mean, inverse, op.Identity(total)
+
+
+@composite("SkipSimplifiedLayerNormalization", domain=MICROSOFT, infer=_skip_types)
+def skip_simplified_layer_normalization(
+    op: Any, x: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12
+) -> tuple[Any, Any, Any, Any]:
+    """RMSNormalization over the last axis of x + skip + bias; also gives that sum as its fourth output."""
+    total = _joined(x, skip, bias)
+    y, inverse = op.call("", "SimplifiedLayerNormalization", [total, gamma], {"epsilon": epsilon}, 2)
+    return y, op.Identity(inverse), inverse, op.Identity(total)
+
+
+def _embed_types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    ids, words = inputs[0], inputs[2]
+    whole = (words.dtype, ir.Shape([*ids.shape, words.shape[1]]))
+    return [whole, (ir.DataType.INT32, ir.Shape([ids.shape[0]])), whole]
+
+
+@composite("EmbedLayerNormalization", domain=MICROSOFT, infer=_embed_types)
+def embed_layer_normalization(
+    op: Any, ids: Any, segments: Any, words: Any, positions: Any, segment_table: Any, gamma: Any, beta: Any,
+    mask: Any = None, position_ids: Any = None, *, epsilon: float = 1e-12, mask_index_type: int = 0,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """LayerNormalization of the sum of word, position and segment embeddings; also the mask's sums and that sum."""
+    length = static_dims(ids)[1]
+    place = op.Slice(positions, [0], [length], [0]) if position_ids is None else op.Gather(positions, position_ids)
+    total = op.Gather(words, ids) + place
+    if segments is not None:
+        total = total + op.Gather(segment_table, segments)
+    counts = op.const([0] * static_dims(ids)[0], ir.DataType.INT32)
+    if mask is not None:
+        counts = op.ReduceSum(op.Cast(mask, to=ir.DataType.INT32), [1], keepdims=0)
+    return op.LayerNormalization(total, gamma, beta, epsilon=epsilon), op.Identity(counts), op.Identity(total)
+
+
+@composite("GroupNorm", domain=MICROSOFT, like=[0])
+def group_norm(
+    op: Any, x: Any, gamma: Any, beta: Any,
+    *, activation: int = 0, channels_last: int = 1, epsilon: float = 1e-5, groups: int = 32,
+) -> Any:  # fmt: skip
+    """GroupNormalization of x [N, …, C] (or [N, C, …]), then x · sigmoid(x) if `activation` is 1."""
+    rank = len(static_dims(x))
+    moved = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)]) if channels_last else x
+    scale, bias = (op.Cast(v, to=x.dtype) for v in (gamma, beta))
+    y = op.GroupNormalization(moved, scale, bias, num_groups=groups, epsilon=epsilon)
+    y = y * op.Sigmoid(y) if activation else y
+    return op.Transpose(y, perm=[0, *range(2, rank), 1]) if channels_last else op.Identity(y)
+
+
+def _blocks(op: Any, packed: Any, bits: int) -> Sequence[Any]:
+    """The numbers of `bits` bits in each byte, the lowest first."""
+    whole = op.Cast(packed, to=ir.DataType.UINT8)
+    mask = op.const((1 << bits) - 1, ir.DataType.UINT8)
+    return [op.BitwiseAnd(op.BitShift(whole, op.const(s, ir.DataType.UINT8), direction="RIGHT"), mask)
+            for s in range(0, 8, bits)]  # fmt: skip
+
+
+@composite(
+    "MatMulNBits",
+    domain=MICROSOFT,
+    infer=lambda inputs, N=0, **_: [(inputs[0].dtype, ir.Shape([*list(inputs[0].shape)[:-1], N]))],
+)
+def matmul_n_bits(
+    op: Any, a: Any, b: Any, scales: Any, zero_points: Any = None, g_idx: Any = None, bias: Any = None,
+    *, K: int = 0, N: int = 0, bits: int = 4, block_size: int = 32, accuracy_level: int = 0,
+) -> Any:  # fmt: skip
+    """a [… , K] times a weight [N, K] kept as `bits`-bit numbers with a scale and a zero point per block of a row.
+
+    The weight itself takes no gradient; a, the scales and the bias do.
+    """
+    blocks = -(-K // block_size)
+    numbers = op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, b, bits)), axis=-1),
+                         [N, blocks, block_size]) if bits < 8 else op.Reshape(b, [N, blocks, block_size])  # fmt: skip
+    zero: Any = float(1 << (bits - 1))
+    if zero_points is not None:
+        pieces = op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, zero_points, bits)), axis=-1)
+        per_row = math.prod(static_dims(pieces)) // N
+        zero = op.Unsqueeze(op.Slice(op.Reshape(pieces, [N, per_row]), [0], [blocks], [1]), [2])
+        zero = op.Cast(zero, to=a.dtype)
+    weight = (op.Cast(numbers, to=a.dtype) - zero) * op.Reshape(scales, [N, blocks, 1])
+    weight = op.Slice(op.Reshape(weight, [N, blocks * block_size]), [0], [K], [1])
+    y = op.MatMul(a, op.Transpose(weight, perm=[1, 0]))
+    return y if bias is None else y + bias

@@ -1,0 +1,166 @@
+"""Resize and AffineGrid: linear maps whose matrices are known when the plan is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ontrain.functions.registry import NoBodyError, expansion
+from ontrain.graph import is_float, static_dims
+
+__all__ = ["along", "constant_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+def constant_of(value: Any, what: str) -> Array | None:
+    """The array of a constant input, None for one that is left out.
+
+    Raises:
+        NoBodyError: the graph computes it.
+    """
+    if value is None:
+        return None
+    if value.const_value is None:
+        raise NoBodyError(f"{what} is computed by the graph, and the body needs its value", f"make {what} a constant")
+    return np.asarray(value.const_value.numpy())
+
+
+def along(op: Any, x: Any, axis: int, matrix: Array) -> Any:
+    """Multiply x along one axis by a constant [m, n] matrix."""
+    shape = list(static_dims(x))
+    made = [*shape[:axis], matrix.shape[0], *shape[axis + 1 :]]
+    lead, tail = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    if tail == 1:
+        product = op.MatMul(op.Reshape(x, [lead, shape[axis]]), op.const(np.ascontiguousarray(matrix.T), x.dtype))
+    else:
+        product = op.MatMul(op.const(matrix, x.dtype), op.Reshape(x, [lead, shape[axis], tail]))
+    return op.Reshape(product, made)
+
+
+@expansion("Resize")
+def resize(
+    op: Any, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None,
+    *, antialias: int = 0, axes: Sequence[int] | None = None, coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
+) -> Any:  # fmt: skip
+    """One product by a constant matrix an axis, or one Gather for nearest neighbours.
+
+    Source: https://onnx.ai/onnx/operators/onnx__Resize.html
+    """
+    shape = static_dims(x)
+    over = [a % len(shape) for a in axes] if axes is not None else list(range(len(shape)))
+    factors, lengths = _extents(
+        [shape[a] for a in over], constant_of(scales, "its input scales"), constant_of(sizes, "its input sizes"),
+        keep_aspect_ratio_policy,
+    )  # fmt: skip
+    crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    window = constant_of(roi, "its input roi") if crop else None
+    outside = np.zeros([1] * len(shape), bool)
+    whole = None if is_float(x) or mode == "nearest" else x.dtype
+    y = op.Cast(x, to=1) if whole is not None else x
+    for i, axis in enumerate(over):
+        n, m = shape[axis], lengths[i]
+        if factors[i] == 1 and n == m and not crop:
+            continue
+        part = (float(window[i]), float(window[len(over) + i])) if window is not None else (0.0, 1.0)
+        # Which neighbour is nearest at a tie is a matter of rounding: onnxruntime and torch compute places in single.
+        work = np.float32 if mode == "nearest" else np.float64
+        places = _source(n, m, work(factors[i]), coordinate_transformation_mode, part)
+        if mode == "nearest":
+            y = op.Gather(y, np.clip(_ROUNDING[nearest_mode](places), 0, n - 1).astype(np.int64), axis=axis)
+        else:
+            y = along(op, y, axis, _weights(places, n, min(factors[i], 1.0) if antialias else 1.0, mode,
+                                            cubic_coeff_a, bool(exclude_outside)))  # fmt: skip
+        if crop:
+            beyond = (places < 0) | (places > n - 1)
+            outside = outside | beyond.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    if whole is not None:
+        y = op.Cast(y, to=whole)
+    return op.Where(outside, op.const(extrapolation_value, y.dtype), y) if outside.any() else op.Identity(y)
+
+
+def _extents(dims: list[int], scales: Array | None, sizes: Array | None, policy: str) -> tuple[list[float], list[int]]:
+    """Scale factor and output length of each resized axis."""
+    if scales is not None and scales.size:
+        factors = [float(s) for s in scales]
+        return factors, [math.floor(d * s) for d, s in zip(dims, factors, strict=True)]
+    assert sizes is not None, "Resize states scales or sizes"
+    wanted = [int(s) for s in sizes]
+    if policy == "stretch":
+        return [w / d for w, d in zip(wanted, dims, strict=True)], wanted
+    pick: Callable[[list[float]], float] = min if policy == "not_larger" else max
+    factor = pick([w / d for w, d in zip(wanted, dims, strict=True)])
+    return [factor] * len(dims), [math.floor(factor * d + 0.5) for d in dims]
+
+
+def _source(n: int, m: int, scale: np.floating[Any], transformation: str, part: tuple[float, float]) -> Array:
+    """The place in the input, a real number of scale's type, that each of m output elements is taken from."""
+    i = np.arange(m, dtype=scale.dtype)
+    if transformation == "align_corners":
+        return i * (n - 1) / (m - 1) if m > 1 else i
+    if transformation == "asymmetric":
+        places: Array = i / scale
+        return places
+    if transformation == "tf_crop_and_resize":
+        start, end = part
+        if m == 1:
+            return np.array([0.5 * (start + end) * (n - 1)])
+        return start * (n - 1) + i * (end - start) * (n - 1) / (m - 1)
+    if transformation == "pytorch_half_pixel" and m == 1:
+        return np.zeros(1)
+    shift = n / 2 * (1 - m / (scale * n)) if transformation == "half_pixel_symmetric" else 0.0
+    return shift + (i + 0.5) / scale - 0.5
+
+
+_ROUNDING: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _weights(places: Array, n: int, shrink: float, mode: str, a: float, exclude_outside: bool) -> Array:
+    """Interpolation weights [m, n]; with `shrink` below one the kernel is widened against aliasing."""
+    reach = math.ceil((2 if mode == "cubic" else 1) / shrink)
+    taps = np.floor(places)[:, None] + np.arange(-reach, reach + 2)
+    distance = np.abs(taps - places[:, None]) * shrink
+    weights = _cubic(distance, a) if mode == "cubic" else np.clip(1 - distance, 0, None)
+    if exclude_outside:
+        weights = np.where((taps >= 0) & (taps < n), weights, 0)
+    if exclude_outside or shrink < 1:
+        weights = weights / weights.sum(1, keepdims=True)
+    matrix = np.zeros((len(places), n))
+    columns = np.clip(taps, 0, n - 1).astype(np.int64)
+    np.add.at(matrix, (np.arange(len(places))[:, None], columns), weights)
+    return matrix
+
+
+def _cubic(t: Array, a: float) -> Array:
+    """The cubic convolution kernel (Keys 1981) at distance t."""
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0))
+
+
+@expansion("AffineGrid")
+def affine_grid(op: Any, theta: Any, size: Any, *, align_corners: int = 0) -> Any:
+    """theta [N, r, r + 1] applied to every place of a grid in [−1, 1]ʳ (https://onnx.ai/onnx/operators/onnx__AffineGrid.html)."""
+    dims = constant_of(size, "its input size")
+    assert dims is not None
+    n, _, *space = (int(d) for d in dims)
+    lines = [_line(d, bool(align_corners)) for d in space]
+    places = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(space)], -1).reshape(-1, len(space) + 1)
+    grid = op.MatMul(op.const(places, theta.dtype), op.Transpose(theta, perm=[0, 2, 1]))
+    return op.Reshape(grid, [n, *space, len(space)])
+
+
+def _line(n: int, align_corners: bool) -> Array:
+    if align_corners:
+        return np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
+    return (2 * np.arange(n) + 1) / n - 1

@@ -1,0 +1,113 @@
+"""Operators that the standard got after ontrain's opset, in those that it has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ontrain.functions.interpolation import constant_of
+from ontrain.functions.registry import composite
+from ontrain.graph import static_dims
+
+__all__: list[str] = []
+
+
+@composite("CumProd", domain="")
+def cumprod(op: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    """Products of all elements up to each along `axis`, in log₂ n doublings; a division-free body is right at zeros.
+
+    Source: https://onnx.ai/onnx/operators/onnx__CumProd.html
+    """
+    shape, chosen = static_dims(x), constant_of(axis, "its input axis")
+    assert chosen is not None
+    place = int(chosen.reshape(())) % len(shape)
+    n = shape[place]
+
+    def shifted(values: Any, by: int) -> Any:
+        """The values `by` places further on, behind ones."""
+        if by >= n:
+            return op.Expand(op.const(1.0, x.dtype), list(shape))
+        kept = op.Slice(values, [by if reverse else 0], [n if reverse else n - by], [place])
+        pads = [0] * (2 * len(shape))
+        pads[place + (len(shape) if reverse else 0)] = by
+        return op.Pad(kept, pads, op.const(1.0, x.dtype))
+
+    y, span = shifted(x, 1) if exclusive else x, 1
+    while span < n:
+        y, span = y * shifted(y, span), 2 * span
+    return op.Identity(y)
+
+
+@composite("LinearAttention", domain="")
+def linear_attention(
+    op: Any, query: Any, key: Any, value: Any, past: Any = None, decay: Any = None, beta: Any = None,
+    *, q_num_heads: int = 1, kv_num_heads: int = 1, scale: float = 0.0, update_rule: str = "gated_delta",
+    chunk_size: int = 64,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The recurrence over the sequence, written out step by step; query, key, value are [B, T, heads · width].
+
+    Source: https://onnx.ai/onnx/operators/onnx__LinearAttention.html
+    """
+    batch, steps, _ = static_dims(query)
+    groups = q_num_heads // kv_num_heads
+    q, k, v = (
+        op.Transpose(op.Reshape(x, [batch, steps, heads, -1]), perm=[1, 0, 2, 3])
+        for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
+    )
+    width, made = static_dims(k)[-1], static_dims(v)[-1]
+    q = op.Reshape(q, [steps, batch, kv_num_heads, groups, width]) * (scale or width**-0.5)
+    rates = _per_head(op, beta, batch, steps, kv_num_heads) if "delta" in update_rule else None
+    gates = op.Exp(_per_head(op, decay, batch, steps, kv_num_heads)) if "gated" in update_rule else None
+    zeros = [batch, kv_num_heads, width, made]
+    state = past if past is not None else op.Expand(op.const(0.0, query.dtype), zeros)
+    outputs = []
+    for t in range(steps):
+        column, row = op.Unsqueeze(_at(op, k, t), [3]), op.Unsqueeze(_at(op, v, t), [2])
+        if gates is not None:
+            state = state * op.Unsqueeze(_at(op, gates, t), [3])
+        if rates is not None:
+            row = (row - op.MatMul(op.Transpose(column, perm=[0, 1, 3, 2]), state)) * op.Unsqueeze(
+                _at(op, rates, t), [3]
+            )
+        state = state + op.MatMul(column, row)
+        outputs.append(op.Unsqueeze(op.MatMul(_at(op, q, t), state), [1]))
+    y = op.Concat(*outputs, axis=1)
+    return op.Reshape(y, [batch, steps, q_num_heads * made]), op.Identity(state)
+
+
+def _at(op: Any, x: Any, step: int) -> Any:
+    return op.Gather(x, np.array(step), axis=0)
+
+
+def _per_head(op: Any, x: Any, batch: int, steps: int, heads: int) -> Any:
+    """[B, T, heads] or [B, T, heads · width] as [T, B, heads, 1 or width]."""
+    return op.Transpose(op.Reshape(x, [batch, steps, heads, -1]), perm=[1, 0, 2, 3])
+
+
+@composite("TensorScatter", domain="")
+def tensor_scatter(
+    op: Any, past: Any, update: Any, write_indices: Any = None, *, axis: int = -2, mode: str = "linear"
+) -> Any:
+    """past [B, …, L, …] with update [B, …, T, …] written at a place of its own along `axis` in each sample.
+
+    Source: https://onnx.ai/onnx/operators/onnx__TensorScatter.html
+    """
+    shape = static_dims(past)
+    place = axis % len(shape)
+    batch, length, written = shape[0], shape[place], static_dims(update)[place]
+    start = write_indices if write_indices is not None else op.const(np.zeros(batch, np.int64))
+    ahead = op.Sub(np.arange(length), op.Unsqueeze(start, [1]))  # [B, L]
+    if mode == "circular":
+        ahead = op.Mod(ahead, length)
+    fresh = op.And(op.GreaterOrEqual(ahead, 0), op.Less(ahead, written))
+    rows = op.Add(op.Where(fresh, ahead, 0), (np.arange(batch) * written)[:, None])
+    front = [0, place, *(i for i in range(1, len(shape)) if i != place)]
+    rest = [shape[i] for i in front[2:]]
+    flat = op.Reshape(op.Transpose(update, perm=front), [batch * written, math.prod(rest)])
+    read = op.Reshape(op.Gather(flat, rows, axis=0), [batch, length, *rest])
+    read = op.Transpose(read, perm=[int(i) for i in np.argsort(front)])
+    return op.Where(
+        op.Reshape(fresh, [batch, *(length if i == place else 1 for i in range(1, len(shape)))]), read, past
+    )

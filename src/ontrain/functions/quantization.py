@@ -1,0 +1,121 @@
+"""Quantisation, so that providers without kernels run it and scales are trained."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.registry import NoBodyError, expansion
+from ontrain.graph import static_dims
+
+__all__: list[str] = []
+
+
+def _spread(op: Any, value: Any, x: Any, axis: int, block_size: int) -> Any:
+    """A scale or zero point laid along x: one for all, one per index of `axis`, or one per block of indices."""
+    shape, given = static_dims(x), static_dims(value)
+    if math.prod(given) == 1:
+        return op.Reshape(value, [])
+    place = axis % len(shape)
+    if len(given) == 1 and not block_size:
+        return op.Reshape(value, [-1 if i == place else 1 for i in range(len(shape))])
+    lead, rest = list(given[: place + 1]), list(given[place + 1 :])
+    repeated = op.Reshape(op.Expand(op.Unsqueeze(value, [place + 1]), [*lead, block_size, *rest]),
+                          [*lead[:-1], lead[-1] * block_size, *rest])  # fmt: skip
+    return op.Slice(repeated, [0], [shape[place]], [place])
+
+
+@expansion("DequantizeLinear")
+def dequantize_linear(
+    op: Any, x: Any, scale: Any, zero: Any = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> Any:
+    """(x − zero) · scale; the scale takes a gradient (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html)."""
+    work = ir.DataType(output_dtype) if output_dtype else scale.dtype
+    numbers = op.Cast(x, to=work)
+    if zero is not None:
+        numbers = numbers - _spread(op, op.Cast(zero, to=work), x, axis, block_size)
+    return numbers * _spread(op, op.Cast(scale, to=work), x, axis, block_size)
+
+
+@expansion("QuantizeLinear")
+def quantize_linear(
+    op: Any, x: Any, scale: Any, zero: Any = None,
+    *, axis: int = 1, block_size: int = 0, output_dtype: int = 0, precision: int = 0, saturate: int = 1,
+) -> Any:  # fmt: skip
+    """round(x / scale) + zero, brought into the range of the result's type.
+
+    Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    """
+    target = zero.dtype if zero is not None else ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
+    if target.is_floating_point():
+        raise NoBodyError("quantisation to a floating-point type", "quantise to whole numbers")
+    numbers = op.Round(x / _spread(op, op.Cast(scale, to=x.dtype), x, axis, block_size))
+    if zero is not None:
+        numbers = numbers + _spread(op, op.Cast(zero, to=x.dtype), x, axis, block_size)
+    return op.Cast(op.Clip(numbers, float(target.min), float(target.max)), to=target)
+
+
+@expansion("Hardmax")
+def hardmax(op: Any, x: Any, *, axis: int = -1) -> Any:
+    """One at the first largest element along `axis`, zero elsewhere."""
+    size = static_dims(x)[axis]
+    hot = op.OneHot(op.ArgMax(x, axis=axis, keepdims=0), size, op.const([0, 1], ir.DataType.INT64), axis=axis)
+    return op.Cast(hot, to=x.dtype)
+
+
+@expansion("MatMulInteger")
+def matmul_integer(op: Any, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    """(a − a_zero) (b − b_zero) in 32 bits; a zero point may be one number, or one a row of a and a column of b."""
+    left, right = _from_zero(op, a, a_zero, column=True), _from_zero(op, b, b_zero, column=False)
+    return op.MatMul(left, right)
+
+
+def _from_zero(op: Any, x: Any, zero: Any, *, column: bool) -> Any:
+    wide = op.Cast(x, to=ir.DataType.INT32)
+    if zero is None:
+        return wide
+    zero = op.Cast(zero, to=ir.DataType.INT32)
+    return op.Sub(wide, op.Unsqueeze(zero, [-1]) if column and len(static_dims(zero)) == 1 else zero)
+
+
+@expansion("ConvInteger")
+def conv_integer(op: Any, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **attributes: Any) -> Any:
+    """The convolution of x − x_zero with w − w_zero, in double precision, which holds every 32-bit number."""
+    wide, rank = [op.Cast(v, to=ir.DataType.DOUBLE) for v in (x, w)], len(static_dims(w))
+    if x_zero is not None:
+        wide[0] = wide[0] - op.Cast(x_zero, to=ir.DataType.DOUBLE)
+    if w_zero is not None:
+        wide[1] = wide[1] - op.Reshape(op.Cast(w_zero, to=ir.DataType.DOUBLE), [-1] + [1] * (rank - 1))
+    return op.Cast(op.Conv(*wide, **attributes), to=ir.DataType.INT32)
+
+
+@expansion("QLinearMatMul")
+def qlinear_matmul(
+    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any
+) -> Any:
+    """Dequantised, multiplied, quantised."""
+    left, right = op.DequantizeLinear(a, a_scale, a_zero, axis=-2), op.DequantizeLinear(b, b_scale, b_zero, axis=-1)
+    return op.QuantizeLinear(op.MatMul(left, right), scale, zero, axis=-2)
+
+
+@expansion("QLinearConv")
+def qlinear_conv(
+    op: Any, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any,
+    bias: Any = None, **attributes: Any,
+) -> Any:  # fmt: skip
+    """Dequantised, convolved, quantised; the bias counts in units of x_scale · w_scale."""
+    if bias is not None:
+        bias = op.Cast(bias, to=x_scale.dtype) * x_scale * w_scale
+    made = op.Conv(op.DequantizeLinear(x, x_scale, x_zero), op.DequantizeLinear(w, w_scale, w_zero, axis=0), bias,
+                   **attributes)  # fmt: skip
+    return op.QuantizeLinear(made, scale, zero)
+
+
+@expansion("EyeLike")
+def eye_like(op: Any, x: Any, *, dtype: int = 0, k: int = 0) -> Any:
+    """Ones on the k-th diagonal of a matrix of x's shape."""
+    rows, columns = static_dims(x)
+    return op.Identity(op.const(np.eye(rows, columns, k), ir.DataType(dtype) if dtype else x.dtype))

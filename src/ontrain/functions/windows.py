@@ -1,0 +1,132 @@
+"""Windows over images beside the usual pooling: LpPool, GlobalLpPool, MaxUnpool, Col2Im."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.interpolation import constant_of
+from ontrain.functions.registry import expansion
+from ontrain.graph import register_inference, static_dims
+
+__all__: list[str] = []
+
+
+def _root(op: Any, total: Any, p: int) -> Any:
+    """total^(1/p), with slope zero where the total is zero."""
+    if p == 1:
+        return total
+    nothing = op.Equal(total, 0.0)
+    safe = op.Where(nothing, 1.0, total)
+    return op.Where(nothing, 0.0, op.Sqrt(safe) if p == 2 else op.Pow(safe, op.const(1 / p, total.dtype)))
+
+
+def _power(op: Any, x: Any, p: int) -> Any:
+    return op.Abs(x) if p == 1 else x * x if p == 2 else op.Pow(op.Abs(x), float(p))
+
+
+@expansion("LpPool")
+def lp_pool(
+    op: Any, x: Any,
+    *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int] = (), p: int = 2, pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """(Σ |x|ᵖ over each window)^(1/p), the sum as a convolution with ones, channel by channel.
+
+    Source: https://onnx.ai/onnx/operators/onnx__LpPool.html
+    """
+    (n, c, *space), rank = static_dims(x), len(kernel_shape)
+    steps, gaps, margins = list(strides or [1] * rank), list(dilations or [1] * rank), list(pads or [0] * (2 * rank))
+    if auto_pad == "VALID":
+        auto_pad, margins = "NOTSET", [0] * (2 * rank)
+    if ceil_mode and auto_pad == "NOTSET":
+        for i, size in enumerate(space):
+            span, room = (kernel_shape[i] - 1) * gaps[i] + 1, size + margins[i] + margins[rank + i]
+            windows = -(-(room - span) // steps[i]) + 1
+            windows -= (windows - 1) * steps[i] >= size + margins[i]  # none starts behind the image
+            margins[rank + i] += max(0, (windows - 1) * steps[i] + span - room)
+    given = {"pads": margins} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
+    images = op.Reshape(_power(op, x, p), [n * c, 1, *space])
+    ones = op.const(np.ones([1, 1, *kernel_shape]), x.dtype)
+    total = op.Conv(images, ones, kernel_shape=list(kernel_shape), strides=steps, dilations=gaps, **given)
+    return op.Reshape(_root(op, total, p), [n, c, *static_dims(total)[2:]])
+
+
+@expansion("GlobalLpPool")
+def global_lp_pool(op: Any, x: Any, *, p: int = 2) -> Any:
+    """(Σ |x|ᵖ over all places)^(1/p)."""
+    return _root(op, op.ReduceSum(_power(op, x, p), list(range(2, len(static_dims(x)))), keepdims=1), p)
+
+
+@expansion("MaxUnpool")
+def max_unpool(
+    op: Any, x: Any, indices: Any, output_shape: Any = None,
+    *, kernel_shape: Sequence[int] = (), pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """x at the flat places that `indices` counts over the whole result, zero elsewhere.
+
+    Source: https://onnx.ai/onnx/operators/onnx__MaxUnpool.html
+    """
+    (n, c, *space), rank = static_dims(x), len(kernel_shape)
+    steps, margins = list(strides or [1] * rank), list(pads or [0] * (2 * rank))
+    shape = [n, c, *((d - 1) * steps[i] - margins[i] - margins[rank + i] + kernel_shape[i]
+                     for i, d in enumerate(space))]  # fmt: skip
+    wanted = constant_of(output_shape, "its input output_shape")
+    if wanted is not None:
+        shape = [int(d) for d in wanted]
+    zeros = op.Expand(op.const(0.0, x.dtype), [math.prod(shape)])
+    placed = op.ScatterElements(zeros, op.Reshape(indices, [-1]), op.Reshape(x, [-1]), axis=0)
+    return op.Reshape(placed, shape)
+
+
+def _unpooled(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape]]:
+    """onnx's rule says nothing where the shape is an operand, not even a constant's."""
+    x, wanted = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    assert x is not None and x.dtype is not None and x.shape is not None
+    if wanted is not None:
+        known = wanted.const_value
+        return [(x.dtype, ir.Shape([int(d) for d in known.numpy()] if known is not None else [None] * len(x.shape)))]
+    kernel = node.attributes.get_ints("kernel_shape", [])
+    rank = len(kernel)
+    steps, margins = (node.attributes.get_ints(k, d) for k, d in (("strides", [1] * rank), ("pads", [0] * 2 * rank)))
+    space: list[Any] = []
+    for i, d in enumerate(list(x.shape)[2:]):
+        space.append((d - 1) * steps[i] - margins[i] - margins[rank + i] + kernel[i] if isinstance(d, int) else None)
+    return [(x.dtype, ir.Shape([*list(x.shape)[:2], *space]))]
+
+
+register_inference("MaxUnpool", _unpooled, "")
+
+
+@expansion("Col2Im")
+def col2im(
+    op: Any, x: Any, image_shape: Any, block_shape: Any,
+    *, dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """x [N, C · block, windows] added up at the places of an image that its blocks came from.
+
+    Source: https://onnx.ai/onnx/operators/onnx__Col2Im.html
+    """
+    image, block = constant_of(image_shape, "its image_shape"), constant_of(block_shape, "its block_shape")
+    assert image is not None and block is not None
+    rank, (n, rows, windows), kernel = len(image), static_dims(x), [int(b) for b in block]
+    steps, gaps, margins = strides or [1] * rank, dilations or [1] * rank, pads or [0] * (2 * rank)
+    padded = [int(d) + margins[i] + margins[rank + i] for i, d in enumerate(image)]
+    counts = [(padded[i] - (kernel[i] - 1) * gaps[i] - 1) // steps[i] + 1 for i in range(rank)]
+    places = np.zeros([1] * (2 * rank), np.int64)
+    for i in range(rank):
+        line = np.arange(kernel[i])[:, None] * gaps[i] + np.arange(counts[i]) * steps[i]
+        shape = [1] * (2 * rank)
+        shape[i], shape[rank + i] = line.shape
+        places = places * padded[i] + line.reshape(shape)
+    channels, elements = rows // math.prod(kernel), math.prod(kernel)
+    parts = op.Reshape(x, [n * channels, elements * windows])
+    total = op.composite("EmbeddingGrad", op.Transpose(parts, perm=[1, 0]), places.reshape(-1), rows=math.prod(padded))
+    y = op.Reshape(op.Transpose(total, perm=[1, 0]), [n, channels, *padded])
+    ends = [margins[i] + int(d) for i, d in enumerate(image)]
+    return op.Slice(y, list(margins[:rank]), ends, list(range(2, 2 + rank)))

@@ -1,0 +1,37 @@
+"""Work on one node under that node's name: what goes wrong in it is an error that a user can place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+
+from ontrain.errors import GraphError, OntrainError
+from ontrain.graph.source import describe, source_of
+
+__all__ = ["blamed_on"]
+
+# What numpy, torch, onnx's evaluator and a plain dictionary raise for values that an operator cannot take.
+_REFUSALS = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, MemoryError)
+
+
+@contextmanager
+def blamed_on(node: ir.Node, problem: str, kind: type[OntrainError] = GraphError) -> Iterator[None]:
+    """Turn an exception of the block into an error that names the node; ontrain's own errors pass as they are.
+
+    A file may hold a node that every check lets through and whose values still make no sense: an unknown mode, an axis
+    too many. An `AssertionError` stays what it is, a mistake of ours.
+    """
+    try:
+        yield
+    except OntrainError:
+        raise
+    except _REFUSALS as error:
+        text = str(error).strip().splitlines()
+        raise kind(
+            problem,
+            node=describe(node),
+            source=source_of(node),
+            reason=f"{type(error).__name__}: {text[0] if text else 'no message'}",
+        ) from error

@@ -1,0 +1,61 @@
+"""What planning looks at before anything is allocated: every size known, none beyond the machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ontrain.errors import GraphError
+from ontrain.graph.source import describe, source_of
+
+__all__ = ["check_sizes", "nbytes"]
+
+
+def nbytes(value: ir.Value) -> int | None:
+    """Return the bytes that a value takes, None if its dtype or shape is not known."""
+    if value.dtype is None or value.shape is None:
+        return None
+    dims = [d for d in value.shape if isinstance(d, int)]
+    if len(dims) != len(value.shape):
+        return None
+    return math.ceil(math.prod(dims) * value.dtype.itemsize)
+
+
+def check_sizes(model: ir.Model, limit: int) -> None:
+    """Check a specialised graph: operands and results of each node have a size, and fit into memory together.
+
+    Args:
+        model: of concrete input shapes.
+        limit: bytes that the machine has.
+
+    Raises:
+        GraphError: a size depends on the data, or a node needs more than `limit`; names the node.
+    """
+    outputs = set(model.graph.outputs)
+    for node in model.graph:
+        # The composites of loops hand tapes of unknown length to their own gradients.
+        made = [v for v in node.outputs if v in outputs or any(use.node.domain == "" for use in v.uses())]
+        for value in made:
+            if nbytes(value) is None:
+                raise GraphError(
+                    f"the size of {value.name!r} is not known before the step runs",
+                    node=describe(node),
+                    source=source_of(node),
+                    reason="it depends on the values of the data, or is no tensor; a plan has fixed sizes",
+                    way_out="mask values instead of selecting them: Where in place of NonZero, Compress or Unique",
+                )
+        needed = _together((*(v for v in node.inputs if v is not None), *node.outputs))
+        if needed > limit:
+            raise GraphError(
+                f"{node.op_type} needs {needed / 2**30:,.1f} GiB at once, there are {limit / 2**30:,.1f}",
+                node=describe(node),
+                source=source_of(node),
+                reason="its operands and results have that size for this batch",
+                way_out="feed a smaller batch; if the batch is small, the file is damaged",
+            )
+
+
+def _together(values: Iterable[ir.Value]) -> int:
+    return sum(nbytes(value) or 0 for value in set(values))

@@ -1,0 +1,291 @@
+"""Branches and loops with closed bodies: composites that name every value they read.
+
+The standard's If, Loop and Scan read outer values from within. Specialising a graph turns them into the composites
+
+    If(cond, *captured)                                     then_branch, else_branch
+    Loop(trip, cond, *carried, *scanned, *captured)         body, carried, scanned, reverse
+
+whose graphs take all they read as inputs. Uses, lifetimes and gradients are then those of any other operator. A body of
+Loop maps (iteration, *carried, a row of each scanned, *captured) to (cond, *carried, *rows); the rows of all
+iterations are stacked to outputs. With `reverse` the iterations are numbered trip − 1 … 0, and so are the rows.
+Without `cond`, and with a body whose cond is true, exactly `trip` iterations run. Otherwise the last carried value
+counts them, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.errors import GraphError
+from ontrain.graph.builder import Builder, dims, static_dims
+from ontrain.graph.fold import RANDOM
+from ontrain.graph.infer import DOMAIN, OPSET, TypeAndShape, register_inference
+from ontrain.graph.replay import as_outputs, emit
+from ontrain.graph.source import shape_text
+from ontrain.graph.subgraphs import all_nodes, live_nodes
+
+__all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "iterate", "repeat", "trace"]
+
+UNROLL_LIMIT = 1000
+"""Nodes up to which a loop of known length is unrolled: planning takes time for each node, a kept loop only once."""
+
+LoopBody = Callable[..., tuple[ir.Value | None, Sequence[ir.Value], Sequence[ir.Value]]]
+"""body(op, iteration, carried, rows, captured): the condition to go on (None: always), carried values, rows."""
+
+_INT64, _SCALAR = ir.DataType.INT64, ir.Shape([])
+
+
+def trace(
+    body: Callable[[Builder, list[ir.Value]], Sequence[ir.Value]], like: Sequence[ir.Value], name: str = "body"
+) -> ir.Graph:
+    """Return the closed graph that `body(op, inputs)` writes, with an input for each of `like`.
+
+    A constant among `like` is a constant inside too; its input stands unused.
+    """
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, DOMAIN: 1}, name=name)
+    op = Builder(graph)
+    given: list[ir.Value] = []
+    for i, value in enumerate(like):
+        formal = ir.Value(name=op.fresh(f"in_{i}"), shape=value.shape, type=value.type)
+        graph.inputs.append(formal)
+        const = value.const_value
+        given.append(formal if const is None else op.const(const.numpy()))
+    with op.arithmetic():
+        made = body(op, given)
+    graph.outputs.extend(as_outputs(op, made))
+    kept = set(live_nodes(graph))
+    graph.remove([node for node in graph if node not in kept], safe=True)
+    for name_, value in list(graph.initializers.items()):
+        if not value.uses():
+            del graph.initializers[name_]
+    return graph
+
+
+def choose(
+    op: Builder, cond: ir.Value, then: Callable[[Builder, list[ir.Value]], Sequence[ir.Value]],
+    other: Callable[[Builder, list[ir.Value]], Sequence[ir.Value]], captured: Sequence[ir.Value],
+) -> list[ir.Value]:  # fmt: skip
+    """Append the composite If; both branches are functions of (op, captured values).
+
+    Raises:
+        GraphError: the branches give results of different types or shapes.
+    """
+    graphs = [trace(one, captured, name) for one, name in ((then, "then"), (other, "else"))]
+    for a, b in zip(graphs[0].outputs, graphs[1].outputs, strict=True):
+        if a.dtype != b.dtype or a.shape is None or b.shape is None or tuple(a.shape) != tuple(b.shape):
+            raise GraphError(
+                f"one branch of an If gives {shape_text(a)}, the other {shape_text(b)}",
+                reason="a plan has one shape for each value, and the condition depends on the data",
+                way_out="let both branches give the same shape, or make the condition a constant",
+            )
+    used = [i for i in range(len(captured)) if any(graph.inputs[i].uses() for graph in graphs)]
+    for graph in graphs:
+        _keep_inputs(graph, used)
+    return _call(op, "If", [cond, *(captured[i] for i in used)], len(graphs[0].outputs),
+                 then_branch=graphs[0], else_branch=graphs[1])  # fmt: skip
+
+
+def repeat(
+    op: Builder, body: LoopBody, *, trip: ir.Value | int | None, carried: Sequence[ir.Value],
+    scanned: Sequence[ir.Value] = (), captured: Sequence[ir.Value] = (), cond: ir.Value | None = None,
+    reverse: bool = False,
+) -> tuple[list[ir.Value], list[ir.Value]]:  # fmt: skip
+    """Append a loop: unrolled where its length is known and it is small, else the composite Loop.
+
+    Args:
+        op: where to append.
+        body: one iteration, see `LoopBody`.
+        trip: the most iterations to run; None for no limit.
+        carried: values that the iterations hand on; their shapes stay.
+        scanned: values of which each iteration reads one row of the first axis.
+        captured: other values that the body reads.
+        cond: whether to run the first iteration; None for yes.
+        reverse: run from the last iteration to the first; the number of iterations must then be known.
+
+    Returns:
+        The carried values at the end, and the rows of all iterations stacked along a new first axis.
+
+    Raises:
+        GraphError: the shape of a carried value changes from one iteration to the next.
+    """
+    if trip is None or isinstance(trip, int):
+        trip = op.const(np.array(np.iinfo(np.int64).max if trip is None else trip, np.int64))
+    cond = None if cond is not None and _is_true(cond) else cond
+    if trip.const_value is not None and (cond is None or cond.const_value is not None):
+        known = 0 if cond is not None else max(0, int(trip.const_value.numpy().item()))
+        done = _unrolled(op, body, known, carried, scanned, captured, reverse) if known else None
+        if done is not None:
+            return done
+        if cond is not None:
+            trip, cond = op.const(np.array(0, np.int64)), None
+    rows = [_row(value) for value in scanned]
+    like = [ir.Value(shape=_SCALAR, type=ir.TensorType(_INT64)), *(_variable(v) for v in carried), *rows, *captured]
+    n, m, counts = len(carried), len(scanned), False
+
+    def write(inner: Builder, given: list[ir.Value]) -> list[ir.Value]:
+        nonlocal counts
+        go, nexts, outs = body(inner, given[0], given[1 : 1 + n], given[1 + n : 1 + n + m], given[1 + n + m :])
+        counts = cond is not None or (go is not None and not _is_true(go))
+        return [inner.const(np.array(True)) if go is None else go, *nexts, *outs]
+
+    graph = trace(write, like)
+    _check_carried(graph, carried)
+    if counts:
+        graph, carried = _counted(op, graph, carried)
+    finals, stacked = iterate(op, graph, trip, cond if counts else None, carried, scanned, captured, reverse=reverse)
+    return finals[:n], stacked
+
+
+def iterate(
+    op: Builder, body: ir.Graph, trip: ir.Value, cond: ir.Value | None, carried: Sequence[ir.Value],
+    scanned: Sequence[ir.Value | None], captured: Sequence[ir.Value], *, reverse: bool = False,
+) -> tuple[list[ir.Value], list[ir.Value]]:  # fmt: skip
+    """Append the composite Loop over a ready body; what the body does not read is left out, None among `scanned` too.
+
+    Returns:
+        The carried values at the end, and the stacked rows.
+    """
+    n, m = len(carried), len(scanned)
+    rest: list[ir.Value | None] = [*scanned, *captured]
+    used = [i for i in range(len(rest)) if rest[i] is not None and body.inputs[1 + n + i].uses()]
+    _keep_inputs(body, [*range(1 + n), *(1 + n + i for i in used)])
+    operands = [trip, cond, *carried, *(rest[i] for i in used)]
+    made = _call(op, "Loop", operands, len(body.outputs) - 1, body=body, carried=n,
+                 scanned=sum(i < m for i in used), reverse=int(reverse))  # fmt: skip
+    return made[:n], made[n:]
+
+
+def draws_random(graph: ir.Graph) -> ir.Node | None:
+    """Return a node inside that draws random numbers, or None."""
+    return next((node for node in all_nodes(graph) if _is_random(node)), None)
+
+
+def _is_random(node: ir.Node) -> bool:
+    if node.op_type == "Dropout":
+        ratio, training = ([*node.inputs, None, None])[1:3]
+        return training is not None and not _is_false(training) and not (ratio is not None and _is_false(ratio))
+    return node.op_type in RANDOM or ("dropout" in node.attributes and node.attributes["dropout"].value > 0)
+
+
+def _is_false(value: ir.Value) -> bool:
+    return value.const_value is not None and not bool(value.const_value.numpy().any())
+
+
+def _unrolled(
+    op: Builder, body: LoopBody, count: int, carried: Sequence[ir.Value], scanned: Sequence[ir.Value],
+    captured: Sequence[ir.Value], reverse: bool,
+) -> tuple[list[ir.Value], list[ir.Value]] | None:  # fmt: skip
+    """Write the iterations one after another; None, and nothing written, if they are many or their end is unknown."""
+    if count > UNROLL_LIMIT and scanned:
+        return None
+    start = len(op.nodes)
+    states, collected = list(carried), []
+    rows = [_rows(op, value) for value in scanned]
+    order = range(count - 1, -1, -1) if reverse else range(count)
+    for done, i in enumerate(order, 1):
+        at = op.const(np.array(i, np.int64))
+        go, nexts, outs = body(op, at, states, [row[i] for row in rows], captured)
+        states = list(nexts)
+        collected.append(list(outs))
+        made = len(op.nodes) - start
+        unknown = go is not None and go.const_value is None
+        too_long = go is None and made * count > UNROLL_LIMIT * done  # a condition may still turn false before
+        if unknown or too_long or max(made, done) > UNROLL_LIMIT:
+            op.discard(start)
+            return None
+        if go is not None and not _is_true(go):
+            break
+    if reverse:
+        collected.reverse()
+    stacked = [_stack(op, list(column)) for column in zip(*collected, strict=True)]
+    return states, stacked
+
+
+def _rows(op: Builder, value: ir.Value) -> list[ir.Value]:
+    count = static_dims(value)[0]
+    parts = op.Split(value, axis=0, num_outputs=count, outputs=count) if count > 1 else (value,)
+    return [op.Squeeze(part, [0]) for part in parts]
+
+
+def _stack(op: Builder, rows: Sequence[ir.Value]) -> ir.Value:
+    parts = [op.Unsqueeze(row, [0]) for row in rows]
+    made: ir.Value = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+    return made
+
+
+def _row(value: ir.Value) -> ir.Value:
+    return ir.Value(shape=ir.Shape(list(dims(value))[1:]), type=value.type)
+
+
+def _variable(value: ir.Value) -> ir.Value:
+    return ir.Value(shape=value.shape, type=value.type)
+
+
+def _check_carried(graph: ir.Graph, carried: Sequence[ir.Value]) -> None:
+    for before, after in zip(carried, graph.outputs[1:], strict=False):
+        fits = before.dtype == after.dtype and before.shape is not None and after.shape is not None
+        if not fits or tuple(dims(before)) != tuple(dims(after)):
+            raise GraphError(
+                f"what a loop hands on is {shape_text(before)} before an iteration and {shape_text(after)} after",
+                reason="a plan has one shape for each value; only a loop that is unrolled may change it",
+                way_out=f"give the loop a constant length of up to {UNROLL_LIMIT} nodes in all, or a fixed shape",
+            )
+
+
+def _counted(op: Builder, graph: ir.Graph, carried: Sequence[ir.Value]) -> tuple[ir.Graph, list[ir.Value]]:
+    """The body with a counter as its last carried value."""
+    n, start = len(carried), op.const(np.array(0, np.int64))
+    like = [*graph.inputs[: 1 + n], _variable(start), *graph.inputs[1 + n :]]
+
+    def write(inner: Builder, given: list[ir.Value]) -> list[ir.Value]:
+        outs = emit(inner, graph, [*given[: 1 + n], *given[2 + n :]])
+        return [*outs[: 1 + n], inner.Add(given[1 + n], 1), *outs[1 + n :]]
+
+    return trace(write, like), [*carried, start]
+
+
+def _keep_inputs(graph: ir.Graph, kept: Sequence[int]) -> None:
+    inputs = [graph.inputs[i] for i in kept]
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)
+
+
+def _call(op: Builder, op_type: str, operands: Sequence[Any], outputs: int, **attributes: Any) -> list[ir.Value]:
+    made = op.call(DOMAIN, op_type, operands, attributes, outputs)
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def _is_true(value: ir.Value) -> bool:
+    return value.const_value is not None and bool(value.const_value.numpy().all())
+
+
+def _typed(value: ir.Value) -> TypeAndShape:
+    assert value.dtype is not None and value.shape is not None
+    return value.dtype, value.shape
+
+
+def _infer_if(node: ir.Node) -> list[TypeAndShape]:
+    return [_typed(value) for value in node.attributes["then_branch"].value.outputs]
+
+
+def _infer_loop(node: ir.Node) -> list[TypeAndShape]:
+    outputs = node.attributes["body"].value.outputs
+    n, trip = node.attributes["carried"].as_int(), node.inputs[0]
+    exact = node.inputs[1] is None and trip is not None and trip.const_value is not None and not _may_stop(outputs[0])
+    count = max(0, int(trip.const_value.numpy().item())) if exact else None  # type: ignore[union-attr]
+    stacked = [(value.dtype, ir.Shape([count, *dims(value)])) for value in outputs[1 + n :]]
+    return [*(_typed(value) for value in outputs[1 : 1 + n]), *stacked]
+
+
+def _may_stop(cond: ir.Value) -> bool:
+    producer = cond.producer()
+    source = producer.inputs[0] if producer is not None and producer.op_type == "Identity" else cond
+    return source is None or not _is_true(source)
+
+
+register_inference("If", _infer_if)
+register_inference("Loop", _infer_loop)

@@ -1,0 +1,58 @@
+"""Graphs inside nodes: the branches of If, the bodies of Loop and Scan, and the outer values that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+__all__ = ["all_nodes", "captured", "live_nodes", "subgraphs"]
+
+
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """Return the graphs among the node's attributes."""
+    return [attr.value for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
+
+
+def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Walk the nodes of a graph and of the graphs inside them, each node before those inside it."""
+    for node in graph:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """Return the outer values that the node's graphs read without naming them as inputs, in order of first use."""
+    found: dict[ir.Value, None] = {}
+    for graph in subgraphs(node):
+        _collect(graph, set(), found)
+    return list(found)
+
+
+def _collect(graph: ir.Graph, defined: set[ir.Value], found: dict[ir.Value, None]) -> None:
+    defined = defined.union(graph.inputs, graph.initializers.values())
+
+    def read(values: Iterable[ir.Value | None]) -> None:
+        for value in values:
+            if value is not None and value not in defined:
+                found[value] = None
+
+    for node in graph:
+        read(node.inputs)
+        for inner in subgraphs(node):
+            _collect(inner, defined, found)
+        defined.update(node.outputs)
+    read(graph.outputs)
+
+
+def live_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes that some output depends on, in graph order."""
+    needed: set[ir.Value] = set(graph.outputs)
+    kept: list[ir.Node] = []
+    for node in reversed(graph):
+        if any(v in needed for v in node.outputs):
+            kept.append(node)
+            needed.update(v for v in node.inputs if v is not None)
+            needed.update(captured(node))
+    return kept[::-1]

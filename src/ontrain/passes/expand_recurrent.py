@@ -1,0 +1,28 @@
+"""Recurrent layers as loops over time."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ontrain.functions import expand
+from ontrain.graph import Builder
+from ontrain.passes.infra import RewritePass
+
+__all__ = ["ExpandRecurrent"]
+
+
+class ExpandRecurrent(RewritePass):
+    """Write LSTM, GRU and RNN as one product with the whole input and a loop over time.
+
+        LSTM(x, w, r, …)   →   xw = MatMul(x, wᵀ); Loop over the rows of xw
+
+    Equal because it is the operator's definition. Done before differentiation, so that the loop computes the states
+    that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
+    error with the node's name. Left alone: all other operators.
+    """
+
+    def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        """Expand one layer."""
+        if node.domain or node.op_type not in ("LSTM", "GRU", "RNN"):
+            return None
+        return expand(op, node, inputs)

@@ -1,0 +1,75 @@
+"""Which passes run, in what order, and how a user's own pass gets among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ontrain.errors import OptionError, nearest
+from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
+from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.passes.infra import Pass
+from ontrain.passes.linear_to_gemm import LinearToGemm
+from ontrain.passes.simplify import Simplify
+
+__all__ = ["FORWARD_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass", "unregister_pass"]
+
+Stage = Literal["forward", "step"]
+
+FORWARD_PASSES: tuple[Pass, ...] = (ExpandRecurrent(), Simplify(), ShareCommonSubexpressions(), LinearToGemm())
+"""Run on a specialised forward graph, before differentiation."""
+STEP_PASSES: tuple[Pass, ...] = (Simplify(), ShareCommonSubexpressions())
+"""Run on the whole step."""
+
+_running: dict[str, list[Pass]] = {"forward": list(FORWARD_PASSES), "step": list(STEP_PASSES)}
+
+
+def pipeline(stage: Stage) -> tuple[Pass, ...]:
+    """Return the passes of a stage in the order in which they run, registered ones included."""
+    return tuple(_list(stage))
+
+
+def register_pass(one: Pass, *, stage: Stage, after: str | None = None) -> None:
+    """Let a pass run in every plan that is made from now on.
+
+    Args:
+        one: an instance of a `Pass`.
+        stage: "forward", on the specialised forward graph before it is differentiated, or "step", on the whole step.
+        after: name of the pass to run behind; None runs it last.
+
+    Raises:
+        OptionError: no such stage, no pass `after` in it, or one of that name is there already.
+    """
+    running = _list(stage)
+    names = [other.name for other in running]
+    if one.name in names:
+        raise OptionError(f"the stage {stage!r} has a pass {one.name!r} already", way_out="unregister it first")
+    if after is not None and after not in names:
+        raise OptionError(f"the stage {stage!r} has no pass {after!r}", way_out=f"its passes are {', '.join(names)}")
+    running.insert(len(running) if after is None else names.index(after) + 1, one)
+
+
+def unregister_pass(name: str, *, stage: Stage) -> None:
+    """Take a pass out of a stage.
+
+    Raises:
+        OptionError: the stage has no pass of that name.
+    """
+    running = _list(stage)
+    check_names([name], running)
+    running[:] = [one for one in running if one.name != name]
+
+
+def check_names(names: Sequence[str], known: Sequence[Pass] | None = None) -> None:
+    """Raise OptionError for a name that no pass has, by default none of both stages."""
+    known = [*_running["forward"], *_running["step"]] if known is None else known
+    have = list(dict.fromkeys(one.name for one in known))
+    for name in names:
+        if name not in have:
+            raise OptionError(f"no pass is called {name!r}", way_out=f"known: {nearest(name, have)}")
+
+
+def _list(stage: str) -> list[Pass]:
+    if stage not in _running:
+        raise OptionError(f"there is no stage {stage!r}", way_out="use 'forward' or 'step'")
+    return _running[stage]

@@ -1,0 +1,65 @@
+"""Runs passes in order: timed, verified, disabled by name, stopped after the n-th, and written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ontrain.graph import verify, verify_requested
+from ontrain.passes.infra import Fuel, Pass, PassReport, limited
+from ontrain.passes.journal import Journal
+from ontrain.passes.pipeline import check_names, pipeline
+
+__all__ = ["run_passes"]
+
+
+def run_passes(
+    model: ir.Model,
+    passes: Sequence[Pass],
+    *,
+    disabled: Sequence[str] = (),
+    stage: str = "forward",
+    journal: Journal | None = None,
+) -> tuple[ir.Model, list[PassReport]]:
+    """Run the passes in order.
+
+    Args:
+        model: left untouched.
+        passes: what to run.
+        disabled: names to leave out; `ONTRAIN_DISABLE_PASSES` (comma-separated) adds to them.
+        stage: what the passes belong to, for reports and file names.
+        journal: counts passes and writes graphs over several calls; by default one for this call.
+
+    Environment: `ONTRAIN_VERIFY=1` verifies after each pass; `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass of the
+    journal, `n:k` after k rewrites of the n-th; `ONTRAIN_DUMP=folder` writes the graph after each pass.
+
+    Raises:
+        GraphError: a pass left an invalid graph (only when verifying).
+        OptionError: a name to leave out is that of no pass, or an environment variable is malformed.
+    """
+    if journal is None:
+        with Journal(model.graph.name or "graph", disabled=disabled) as own:
+            return run_passes(model, passes, disabled=disabled, stage=stage, journal=own)
+    off = journal.off | set(disabled)
+    check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *passes])
+    reports: list[PassReport] = []
+    for one in passes:
+        fuel = Fuel(journal.fuel())
+        if one.name in off or fuel.left <= 0:
+            continue
+        before, start = len(model.graph), time.perf_counter()
+        with limited(fuel):
+            model, changed = one.apply(model)
+        seconds = time.perf_counter() - start
+        number = len(journal.reports) + 1
+        report = PassReport(
+            one.name, changed, before, len(model.graph), seconds, stage, number, fuel.used, fuel.node, fuel.source
+        )
+        reports.append(report)
+        journal.reports.append(report)
+        if verify_requested():
+            verify(model, after=f"pass {one.name}")
+        journal.stage(f"{stage}-{one.name}", model)
+    return model, reports

@@ -1,0 +1,177 @@
+"""Operators that onnxruntime has, but not as training needs them, written in others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import Builder, static_dims
+from ontrain.providers.onnxruntime.random import Streams
+
+__all__ = ["RULES", "Inputs", "Outputs", "is_random"]
+
+Inputs = list[ir.Value | None]
+Outputs = list[ir.Value | None]
+Rule = Callable[[Builder, Streams, ir.Node, Inputs], Outputs | None]
+"""Writes a node, given its inputs in the new graph, in other operators; None keeps it."""
+
+
+def is_random(node: ir.Node) -> bool:
+    """Whether a node draws random numbers."""
+    if node.op_type == "Dropout":
+        return bool(_dropped(node))
+    return not node.domain and RULES.get(node.op_type) in (_random_uniform, _random_normal, _bernoulli)
+
+
+def _dropped(node: ir.Node) -> float:
+    """The share that a Dropout drops: none outside of training mode."""
+    _, ratio, training = [*node.inputs, None, None][:3]
+    return _constant(ratio, 0.5) if _constant(training, 0.0) else 0.0
+
+
+def _constant(value: ir.Value | None, default: float) -> float:
+    if value is None:
+        return default
+    assert value.const_value is not None, "dropout's ratio and mode must be constant"
+    return float(value.const_value.numpy())
+
+
+def _dropout(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+    x, share, shape = inputs[0], _dropped(node), static_dims(node.outputs[0])
+    if not share:
+        return [op.Identity(x), op.Expand(op.const(True), list(shape)) if len(node.outputs) > 1 else None]
+    mask = streams.keep(op, shape, share)
+    return [op.Where(mask, op.Mul(x, 1 / (1 - share)), 0.0), mask]
+
+
+def _of(node: ir.Node) -> tuple[tuple[int, ...], ir.DataType]:
+    dtype = node.outputs[0].dtype
+    assert dtype is not None
+    return static_dims(node.outputs[0]), dtype
+
+
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
+    return node.attributes[name].value if name in node.attributes else default
+
+
+def _random_uniform(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+    low, high = _attribute(node, "low", 0.0), _attribute(node, "high", 1.0)
+    made = streams.uniform(op, *_of(node))
+    return [made if (low, high) == (0.0, 1.0) else op.Add(op.Mul(made, high - low), low)]
+
+
+def _random_normal(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+    mean, scale = _attribute(node, "mean", 0.0), _attribute(node, "scale", 1.0)
+    return [op.Add(op.Mul(streams.normal(op, *_of(node)), scale), mean)]
+
+
+def _bernoulli(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+    (p,) = inputs
+    assert p is not None and p.dtype is not None
+    shape, dtype = _of(node)
+    return [op.Cast(op.Less(streams.uniform(op, shape, p.dtype), p), to=dtype)]
+
+
+def _batch_normalization(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
+    """In training mode by reductions: the kernel's own training mode is lost where a Conv before it is fused with it.
+
+    Source: https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
+    """
+    if not _attribute(node, "training_mode", 0):
+        return None
+    x, scale, bias, mean, var = inputs
+    assert x is not None and mean is not None and var is not None
+    rank = len(static_dims(x))
+    axes, channels = [0, *range(2, rank)], [1, -1, *[1] * (rank - 2)]
+    batch_mean = op.ReduceMean(op.Cast(x, to=mean.dtype), axes, keepdims=1)
+    centred = op.Cast(x, to=mean.dtype) - batch_mean
+    batch_var = op.ReduceMean(centred * centred, axes, keepdims=1)
+    inverse = op.Reciprocal(op.Sqrt(batch_var + _attribute(node, "epsilon", 1e-5)))
+    y = op.Cast(centred * inverse, to=x.dtype) * op.Reshape(scale, channels) + op.Reshape(bias, channels)
+    keep = _attribute(node, "momentum", 0.9)
+    return [
+        y,
+        mean * keep + op.Reshape(batch_mean, [-1]) * (1 - keep),
+        var * keep + op.Reshape(batch_var, [-1]) * (1 - keep),
+    ][: len(node.outputs)]
+
+
+def _scatter_nd(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
+    """With a reduction by ScatterElements over rows: ScatterND's threads lose updates that meet at one place."""
+    reduction = _attribute(node, "reduction", "none")
+    if reduction == "none":
+        return None
+    x, ids, updates = inputs
+    assert x is not None and ids is not None
+    shape, count = static_dims(x), math.prod(static_dims(ids)[:-1])
+    depth = static_dims(ids)[-1]
+    row = math.prod(shape[depth:])
+    sizes = np.array(shape[:depth], np.int64)
+    strides = np.array([math.prod(shape[i + 1 : depth]) for i in range(depth)], np.int64)
+    positive = op.Where(op.Less(ids, 0), op.Add(ids, sizes), ids)
+    numbers = op.Reshape(op.ReduceSum(op.Mul(positive, strides), [-1], keepdims=0), [count, 1])
+    rows = op.Reshape(x, [math.prod(shape[:depth]), row])
+    summed = op.ScatterElements(rows, op.Expand(numbers, [count, row]), op.Reshape(updates, [count, row]), axis=0,
+                                reduction=reduction)  # fmt: skip
+    return [op.Reshape(summed, list(shape))]
+
+
+def _softmax_cross_entropy_loss(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+    """With LogSoftmax along the last axis, which is twice as fast as along another, and one gather.
+
+    Source: https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+    """
+    scores, labels, weights = [*inputs, None][:3]
+    assert scores is not None
+    rank = len(static_dims(scores))
+    last = [0, *range(2, rank), 1]  # [N, …, C]
+    rows = op.LogSoftmax(scores if rank == 2 else op.Transpose(scores, perm=last), axis=-1)
+    log_prob = rows if rank == 2 else op.Transpose(rows, perm=[0, rank - 1, *range(1, rank - 1)])
+    return [_negative_log_likelihood(op, node, rows, labels, weights), log_prob][: len(node.outputs)]
+
+
+def _negative_log_likelihood_loss(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+    scores, labels, weights = [*inputs, None][:3]
+    assert scores is not None
+    rank = len(static_dims(scores))
+    rows = scores if rank == 2 else op.Transpose(scores, perm=[0, *range(2, rank), 1])
+    return [_negative_log_likelihood(op, node, rows, labels, weights)]
+
+
+def _negative_log_likelihood(op: Any, node: ir.Node, rows: Any, labels: Any, weights: ir.Value | None) -> ir.Value:
+    """The loss from log-probabilities [N, …, C] and labels [N, …]."""
+    ignored, reduction = _attribute(node, "ignore_index", None), _attribute(node, "reduction", "mean")
+    valid = op.Not(op.Equal(labels, ignored)) if ignored is not None else None
+    safe = labels if valid is None else op.Where(valid, labels, 0)
+    loss = op.Neg(op.Squeeze(op.GatherElements(rows, op.Unsqueeze(safe, [-1]), axis=-1), [-1]))
+    weight = op.Gather(weights, safe, axis=0) if weights is not None else None
+    if valid is not None:
+        weight = op.Where(valid, weight if weight is not None else op.const(1.0, rows.dtype), 0.0)
+        loss = op.Where(valid, loss, 0.0)
+    loss = loss if weight is None else loss * weight
+    made: ir.Value = loss
+    if reduction == "sum" or (reduction == "mean" and weight is not None):
+        made = op.ReduceSum(loss, keepdims=0)
+        made = op.Div(made, op.ReduceSum(weight, keepdims=0)) if reduction == "mean" else made
+    elif reduction == "mean":
+        made = op.ReduceMean(loss, keepdims=0)
+    return made
+
+
+RULES: dict[str, Rule] = {
+    "BatchNormalization": _batch_normalization,
+    "Bernoulli": _bernoulli,
+    "Dropout": _dropout,
+    "NegativeLogLikelihoodLoss": _negative_log_likelihood_loss,
+    "RandomNormal": _random_normal,
+    "RandomNormalLike": _random_normal,
+    "RandomUniform": _random_uniform,
+    "RandomUniformLike": _random_uniform,
+    "ScatterND": _scatter_nd,
+    "SoftmaxCrossEntropyLoss": _softmax_cross_entropy_loss,
+}
+"""Rules by operator."""

@@ -1,0 +1,60 @@
+"""Lowering of all nodes of a graph, those without a kernel of their own by their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ontrain.errors import ProviderError
+from ontrain.functions import expand, has_body
+from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import find_lowering
+
+__all__ = ["lower_nodes", "why_not", "with_bodies"]
+
+
+def why_not(node: ir.Node) -> str | None:
+    """Return None if the node has a lowering or a body, else the reason."""
+    if find_lowering(node) is not None or has_body(node) is not None:
+        return None
+    return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
+
+
+def with_bodies(model: ir.Model) -> ir.Model:
+    """Replace operators that have no lowering by their bodies, ours or the specification's."""
+
+    def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        if find_lowering(node) is not None:
+            return None
+        return expand(op, node, inputs)
+
+    while any(find_lowering(node) is None for node in model.graph):
+        before = {node.op_type for node in model.graph if find_lowering(node) is None}
+        model = rebuild(model, body)
+        if {node.op_type for node in model.graph if find_lowering(node) is None} == before:
+            break
+    return model
+
+
+def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
+    """Emit the instructions of nodes in order.
+
+    Raises:
+        ProviderError: a node has no lowering.
+    """
+    for node in nodes:
+        lowering = find_lowering(node)
+        if lowering is None:
+            raise ProviderError(
+                f"TorchExecutionProvider cannot run {node.op_type}",
+                node=describe(node),
+                source=source_of(node),
+                reason=why_not(node),
+                way_out="run on another provider, or register a lowering (see CONTRIBUTING)",
+            )
+        e.node = node
+        with blamed_on(node, f"TorchExecutionProvider cannot run this use of {node.op_type}", ProviderError):
+            lowering(e, node)
+    e.node = None

@@ -1,0 +1,20 @@
+"""Whether a model can be trained, by whom, and what a step would cost: what `ontrain check` prints."""
+
+from ontrain.session.check.operators import OperatorSupport, check_operators
+from ontrain.session.check.report import CheckReport, Cost, OperatorUse, ParameterUse, Problem
+from ontrain.session.check.sources import DEFAULT_PROVIDER, check_file, check_module, load_factory, load_function
+
+__all__ = [
+    "DEFAULT_PROVIDER",
+    "CheckReport",
+    "Cost",
+    "OperatorSupport",
+    "OperatorUse",
+    "ParameterUse",
+    "Problem",
+    "check_file",
+    "check_module",
+    "check_operators",
+    "load_factory",
+    "load_function",
+]

@@ -1,0 +1,156 @@
+"""Inference of an ONNX file on one of ontrain's own providers, behind the methods of onnxruntime's session."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from ontrain.capture.onnx_file import load_onnx
+from ontrain.capture.onnx_file.read import Source, read_proto
+from ontrain.errors import InputError, OptionError, nearest
+from ontrain.providers import Executable, StateSpec, get_provider
+from ontrain.session.feeds import Signature, check_feeds, explain_index_error
+from ontrain.session.plans import Plan, make_plan
+
+__all__ = ["GraphSession", "ModelMetadata", "NodeArg"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as onnxruntime describes one: name, type such as "tensor(float)", sizes or their names."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the file says about itself, under onnxruntime's names."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+class GraphSession:
+    """Runs a file's graph on a provider, with one plan for each combination of input shapes.
+
+    Args:
+        source: a path, or the file's bytes.
+        provider: name of one of ontrain's providers.
+        options: its options; `device`, a torch device string, is the only one.
+
+    Raises:
+        InputError: there is no such file.
+        GraphError: it is no ONNX model, or is damaged.
+        OptionError: an unknown option.
+    """
+
+    def __init__(self, source: Source, provider: str, options: Mapping[str, Any]) -> None:
+        for key in options:
+            if key != "device":
+                raise OptionError(f"{provider} has no option {key!r}", way_out="the only option is 'device'")
+        self._name, self._options = provider, {"device": str(options.get("device", "cpu"))}
+        self._device = torch.device(self._options["device"])
+        self._provider = get_provider(provider, self._options["device"])
+        proto, _ = read_proto(source)
+        self._metadata = _metadata(proto)
+        loaded = load_onnx(proto, training_mode=False)
+        self._model = loaded.evaluation
+        # The evaluation form gives the next values of running statistics no outputs; only the file's own remain.
+        outputs = [v for v in self._model.graph.outputs if v.name in loaded.output_names]
+        self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in loaded.input_names]
+        self._outputs = [_node_arg(v) for v in outputs]
+        self._state = self._provider.create_state(
+            [StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), "fixed") for n, t in loaded.initial.items()]
+        )
+        for name, tensor in loaded.initial.items():
+            self._state[name] = tensor
+        self._plans: dict[Signature, Plan[Executable]] = {}
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Array]:
+        """See `InferenceSession.run`."""
+        if run_options is not None:
+            raise OptionError("run_options are onnxruntime's own", reason=f"the model runs on {self._name}")
+        feeds = {name: torch.as_tensor(np.asarray(value), device=self._device) for name, value in input_feed.items()}
+        signature = check_feeds(self._model.graph, feeds, self._device)
+        if signature not in self._plans:
+            compiler = functools.partial(self._provider.compile, state=self._state)
+            self._plans[signature] = make_plan(self._model, signature, compiler)
+        try:
+            found = self._plans[signature].executable.run(feeds)
+        except (IndexError, RuntimeError, ValueError) as error:
+            explained = explain_index_error(self._model.graph, feeds)
+            if explained is None:
+                raise
+            raise explained from error
+        names = [o.name for o in self._outputs] if output_names is None else output_names
+        return [_array(found[name]) for name in names]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs in the file's order."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs in the file's order."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """Return the provider's name in a list."""
+        return [self._name]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return the options by the provider's name."""
+        return {self._name: dict(self._options)}
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return what the file says about itself."""
+        return self._metadata
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{type(self).__name__} has no {name!r}: the model runs on ontrain's {self.__dict__.get('_name')}; "
+            "onnxruntime's own providers have all of its methods"
+        )
+
+
+def _metadata(proto: onnx.ModelProto) -> ModelMetadata:
+    custom = {entry.key: entry.value for entry in proto.metadata_props}
+    return ModelMetadata(
+        proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.graph.doc_string,
+        proto.model_version, custom,
+    )  # fmt: skip
+
+
+def _node_arg(value: ir.Value) -> NodeArg:
+    assert value.name is not None and value.dtype is not None
+    dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    return NodeArg(value.name, f"tensor({value.dtype.name.lower()})", dims)
+
+
+def _array(value: Any) -> Array:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def check_names(given: Sequence[str], known: Sequence[str], what: str) -> None:
+    """Raise InputError for a name that the model does not have."""
+    for name in given:
+        if name not in known:
+            raise InputError(f"the model has no {what} {name!r}", way_out=f"nearest: {nearest(name, known)}")

@@ -1,0 +1,123 @@
+"""What a trainer trains: a module or an ONNX file, each giving graphs, parameters and initial values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import onnx_ir as ir
+import torch
+
+from ontrain.errors import OptionError, nearest
+from ontrain.session import TrainingSession
+from ontrain.training.model_desc import ModelDescription
+from ontrain.training.wrapping import DescribedModule, capture_described, named_tensors
+
+__all__ = ["Form", "ModelSource", "ModuleSource", "check_parameter_names"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A model in one mode: its graph with the described inputs and outputs, and what making it took."""
+
+    model: ir.Model
+    trainable: Sequence[str]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class ModelSource(Protocol):
+    """Where a trainer's graphs come from."""
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """Names that a parameter group may use."""
+        ...
+
+    def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
+        """Return the model in training or evaluation mode, captured or checked with a batch."""
+        ...
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return all parameters and buffers by the names that the graphs use."""
+        ...
+
+    def attach(self, session: TrainingSession) -> None:
+        """Learn that the tensors live in a session from now on."""
+        ...
+
+    def refresh(self) -> None:
+        """Take over what the session has changed."""
+        ...
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return copies of parameters and buffers as they are now."""
+        ...
+
+
+class ModuleSource:
+    """An `nn.Module`, captured in each mode; its parameters become views of the session's, or are kept equal to them.
+
+    Args:
+        model: any module.
+        desc: its inputs and outputs.
+        loss_fn: function of (first output, label), or None.
+        frozen: names of parameters to leave as they are.
+        check: validate what is captured against the module.
+
+    Raises:
+        OptionError: the description has no place for the loss, or no parameter has a frozen name.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, desc: ModelDescription, loss_fn: Callable[..., Any] | None, *,
+        frozen: Sequence[str], check: bool,
+    ) -> None:  # fmt: skip
+        self.model, self._frozen, self._check = model, frozenset(frozen), check
+        self._module = DescribedModule(model, desc, loss_fn)
+        self.parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        self._session: TrainingSession | None = None
+        self._copied: dict[str, torch.Tensor] = {}
+        check_parameter_names(frozen, "utils.frozen_weights", self.parameters)
+
+    def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
+        """Capture the module in one mode."""
+        captured = capture_described(self._module, batch, training=training, check=self._check)
+        trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]
+        return Form(captured.model, trainable, captured.seconds)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the module's parameters and buffers, tied ones once."""
+        return named_tensors(self._module)
+
+    def attach(self, session: TrainingSession) -> None:
+        """Make the module's tensors views of the session's where the provider keeps them as torch tensors."""
+        self._session = session
+        with torch.no_grad():
+            for name, tensor in self.tensors().items():
+                if isinstance(session.state[name], torch.Tensor):
+                    tensor.data = session.state[name]
+                else:
+                    self._copied[name] = tensor
+
+    def refresh(self) -> None:
+        """Copy from the session what is no view of it."""
+        if self._session is None:
+            return
+        with torch.no_grad():
+            for name, tensor in self._copied.items():
+                tensor.copy_(torch.as_tensor(self._session.state[name]))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return copies of what the module's own state_dict holds."""
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+
+def check_parameter_names(names: Sequence[str], where: str, known: Sequence[str]) -> None:
+    """Raise OptionError for a name that no parameter has, with the nearest that some have."""
+    for name in names:
+        if name not in known:
+            raise OptionError(
+                f"{where} names {name!r}, which is no parameter of the model",
+                way_out=f"nearest: {nearest(name, known)}",
+            )

@@ -1,0 +1,193 @@
+"""Operators of every operator set compute after conversion what they computed before, by onnxruntime's own word."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from ontrain import GraphError
+from ontrain.capture import load_onnx
+from ontrain.graph import OPSET
+from ontrain.session.export import inference_model
+from tests.capture.onnx_file.models import KINDS, const, legacy_in_torch, node, value, weight
+
+FLOAT = TensorProto.FLOAT
+
+
+def run(proto: onnx.ModelProto, feeds):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, feeds)
+
+
+def converted(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The file after loading, as an inference model."""
+    loaded = load_onnx(proto)
+    arrays = {name: tensor.numpy() for name, tensor in loaded.initial.items()}
+    made = ir.to_proto(inference_model(loaded.evaluation, arrays, loaded.output_names))
+    onnx.checker.check_model(made, full_check=True)
+    assert [(i.domain, i.version) for i in made.opset_import] == [("", OPSET)]
+    return made
+
+
+def ints(name: str, *content: int) -> onnx.TensorProto:
+    return const(name, content)
+
+
+def floats(name: str, *content: float) -> onnx.TensorProto:
+    return const(name, content, np.float32)
+
+
+# (operator set, node, stored tensors); x is float [2, 3, 4, 4]
+CASES = [
+    (7, node("Softmax", "x", "y", axis=1), []),
+    (11, node("LogSoftmax", "x", "y", axis=2), []),
+    (11, node("Hardmax", "x", "y"), []),
+    (13, node("Softmax", "x", "y"), []),
+    (7, node("Unsqueeze", "x", "y", axes=[0, 3]), []),
+    (11, node("Unsqueeze", "x", "y", axes=[-1]), []),
+    (9, node("ReduceSum", "x", "y", axes=[1, 2], keepdims=0), []),
+    (11, node("ReduceSum", "x", "y"), []),
+    (13, node("ReduceMean", "x", "y", axes=[-1]), []),
+    (17, node("ReduceMax", "x", "y", axes=[0, 3], keepdims=0), []),
+    (11, node("ReduceL2", "x", "y", axes=[1]), []),
+    (11, node("ReduceLogSumExp", "x", "y", axes=[1]), []),
+    (11, node("ReduceSumSquare", "x", "y", axes=[2], keepdims=0), []),
+    (17, node("ReduceProd", "x", "y", axes=[2], keepdims=0), []),
+    (8, node("Split", "x", "y z", axis=1, split=[1, 2]), []),
+    (11, node("Split", "x", "y z", axis=2), []),
+    (13, node("Split", "x sizes", "y z", axis=1), [ints("sizes", 2, 1)]),
+    (13, node("Split", "x", "y z", axis=3), []),
+    (9, node("Slice", "x", "y", starts=[1, -3], ends=[3, 99], axes=[1, 2]), []),
+    (7, node("Slice", "x", "y", starts=[0, 1], ends=[1, 3]), []),
+    (10, node("Slice", "x s e", "y"), [ints("s", 0, 1), ints("e", 1, 3)]),
+    (7, node("TopK", "x", "y i", k=2, axis=3), []),
+    (10, node("TopK", "x k", "y i"), [ints("k", 2)]),
+    (7, node("Pad", "x", "y", pads=[0, 0, 1, 2, 0, 0, 0, 1], value=0.5), []),
+    (10, node("Pad", "x", "y", pads=[0, 0, 1, 2, 0, 0, 0, 1], mode="reflect"), []),
+    (10, node("Pad", "x", "y", pads=[0, 0, 1, 2, 0, 0, 0, 1], mode="edge"), []),
+    (6, node("Clip", "x", "y", min=-0.5, max=0.25), []),
+    (10, node("Clip", "x", "y", max=0.25), []),
+    (12, node("Clip", "x - high", "y"), [const("high", 0.1, np.float32)]),
+    (7, node("Dropout", "x", "y", ratio=0.3), []),
+    (10, node("Dropout", "x", "y"), []),
+    (12, node("Dropout", "x r", "y"), [const("r", 0.4, np.float32)]),
+    (7, node("BatchNormalization", "x s b m v", "y", epsilon=1e-3, spatial=1),
+     [floats("s", 1, 2, 3), floats("b", 0, 1, 2), floats("m", 0.1, 0.2, 0.3), floats("v", 1, 2, 0.5)]),
+    (9, node("BatchNormalization", "x s b m v", "y"),
+     [floats("s", 1, 2, 3), floats("b", 0, 1, 2), floats("m", 0.1, 0.2, 0.3), floats("v", 1, 2, 0.5)]),
+    (14, node("BatchNormalization", "x s b m v", "y"),
+     [floats("s", 1, 2, 3), floats("b", 0, 1, 2), floats("m", 0.1, 0.2, 0.3), floats("v", 1, 2, 0.5)]),
+    (7, node("Upsample", "x", "y", scales=[1.0, 1.0, 2.0, 2.0], mode="nearest"), []),
+    (9, node("Upsample", "x c", "y", mode="linear"), [floats("c", 1, 1, 2, 3)]),
+    (10, node("Resize", "x c", "y", mode="nearest"), [floats("c", 1, 1, 2, 1.5)]),
+    (10, node("Resize", "x c", "y", mode="linear"), [floats("c", 1, 1, 1.5, 2)]),
+    (11, node("Resize", "x r c", "y", mode="cubic"), [floats("r"), floats("c", 1, 1, 2, 2)]),
+    (13, node("Resize", "x - c", "y", mode="linear", coordinate_transformation_mode="align_corners"),
+     [floats("c", 1, 1, 2, 2)]),
+    (9, node("Scatter", "x i u", "y", axis=3),
+     [const("i", np.zeros((2, 3, 4, 1)), np.int64), const("u", np.ones((2, 3, 4, 1)), np.float32)]),
+    (10, node("RoiAlign", "x rois b", "y", output_height=2, output_width=2),
+     [const("rois", [[0, 0, 3, 3]], np.float32), ints("b", 0)]),
+    (16, node("GridSample", "x g", "y", mode="bilinear"),
+     [const("g", np.linspace(-0.9, 0.9, 2 * 2 * 2 * 2).reshape(2, 2, 2, 2), np.float32)]),
+    (16, node("GridSample", "x g", "y", mode="bicubic", padding_mode="border"),
+     [const("g", np.linspace(-0.9, 0.9, 2 * 2 * 2 * 2).reshape(2, 2, 2, 2), np.float32)]),
+    (18, node("GroupNormalization", "x s b", "y", num_groups=1), [floats("s", 2), floats("b", 1)]),
+    (7, node("PRelu", "x s", "y"), [const("s", [[[0.1]], [[0.2]], [[0.3]]], np.float32)]),
+    (8, node("MaxPool", "x", "y", kernel_shape=[2, 2], strides=[2, 2]), []),
+    (7, node("AveragePool", "x", "y", kernel_shape=[2, 2], pads=[1, 1, 0, 0], count_include_pad=1), []),
+    (7, node("Cast", "x", "y", to=TensorProto.INT64), []),
+    (9, node("ConstantOfShape", "n", "y"), [ints("n", 2, 2)]),
+    (21, node("Pow", "x two", "y"), [const("two", 2, np.float32)]),
+]  # fmt: skip
+
+
+def case_model(opset, made, stored):
+    outputs = [helper.make_empty_tensor_value_info(name) for name in made.output]
+    graph = helper.make_graph([made], "g", [value("x", [2, 3, 4, 4])], outputs, stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+
+
+@pytest.mark.parametrize(("opset", "made", "stored"), CASES, ids=lambda one: str(getattr(one, "op_type", one))[:20])
+def test_an_operator_means_the_same_after_conversion(rng, opset, made, stored):
+    proto = case_model(opset, made, stored)
+    feeds = {"x": rng.standard_normal((2, 3, 4, 4)).astype(np.float32)}
+    theirs, ours = run(proto, feeds), converted(proto)
+    fed = {i.name: feeds[i.name] for i in ours.graph.input}
+    # onnxruntime runs no RoiAlign of today.
+    found = ReferenceEvaluator(ours).run(None, fed) if made.op_type == "RoiAlign" else run(ours, fed)
+    for a, b in zip(found, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_broadcasts_with_an_axis_are_those_of_onnxs_own_converter(rng):
+    stored = [weight(rng, "b", 3), weight(rng, "c", 3, 4)]
+    nodes = [
+        node("Add", "x b", "s", broadcast=1, axis=1),
+        node("Mul", "s c", "m", broadcast=1, axis=-3),
+        node("Div", "m x", "d"),
+        node("Sub", "d one", "y", broadcast=1),
+    ]
+    stored.append(const("one", [1.0], np.float32))
+    inputs = [value("x", [2, 3, 4, 4]), *(value(t.name, list(t.dims)) for t in stored)]
+    graph = helper.make_graph(nodes, "g", inputs, [value("y", [2, 3, 4, 4])], stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3)
+    x = rng.standard_normal((2, 3, 4, 4)).astype(np.float32)
+    b, c = (onnx.numpy_helper.to_array(t) for t in stored[:2])
+    expected = ((x + b[:, None, None]) * c[:, :, None]) / x - 1
+    (found,) = run(converted(proto), {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_file_of_2017_computes_what_its_operators_meant(seed):
+    file = KINDS["legacy"](np.random.default_rng(seed))
+    stored = {t.name: torch.from_numpy(onnx.numpy_helper.to_array(t).copy()) for t in file.proto.graph.initializer}
+    (ours,) = run(converted(file.proto), {"x": file.batch["x"]})
+    theirs = legacy_in_torch(stored, torch.from_numpy(file.batch["x"]), training=False)
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("opset", "made", "stored", "says"),
+    [
+        (8, node("BatchNormalization", "x s s s s", "y", spatial=0), [weight(np.random.default_rng(0), "s", 3, 4, 4)],
+         "normalises each position for itself"),
+        (8, node("Scan", "- x", "y", num_scan_inputs=1, body=helper.make_graph(
+            [node("Relu", "a", "b")], "body", [value("a", [3, 4, 4])], [value("b", [3, 4, 4])])), [],
+         "Scan carried a batch dimension"),
+        (1, node("Tile", "x n a", "y"), [floats("n", 2), floats("a", 1)], "Tile took a number and an axis"),
+    ],
+)  # fmt: skip
+def test_a_form_that_is_gone_is_refused_by_node(opset, made, stored, says):
+    graph = helper.make_graph([made], "g", [value("x", [2, 3, 4, 4])], [value("y", None)], stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    with pytest.raises(GraphError, match=rf"(?s){says}.*node: {made.op_type}"):
+        load_onnx(proto)
+
+
+def test_an_operator_of_another_domain_is_refused_by_name(rng):
+    made = node("Frobnicate", "x", "y", domain="acme")
+    graph = helper.make_graph([made], "g", [value("x", [2])], [value("y", [2])])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    with pytest.raises(GraphError, match=r"(?s)acme\.Frobnicate.*node"):
+        load_onnx(helper.make_model(graph, opset_imports=imports, ir_version=8))
+
+
+@pytest.mark.parametrize("opset", [8, 9, 11, 12, 13, 14, 17, 18, 20, 22, 23, 24, 25, 26])
+def test_one_network_is_the_same_at_every_operator_set(seed, opset):
+    """onnx's own converter writes the later versions."""
+    file = KINDS["mlp"](np.random.default_rng(seed), 13)
+    proto = KINDS["mlp"](np.random.default_rng(seed), opset).proto
+    if opset > 13:
+        proto = onnx.version_converter.convert_version(file.proto, opset)
+    (expected,) = run(file.proto, {"x": file.batch["x"]})
+    (found,) = run(converted(proto), {"x": file.batch["x"]})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

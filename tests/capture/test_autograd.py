@@ -1,0 +1,192 @@
+"""What a forward may do with autograd, autocast and random numbers: kept as eager has it, or refused with its line."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ontrain.capture import capture, validate
+from ontrain.errors import CaptureError
+from ontrain.graph import specialise
+from ontrain.providers import get_provider
+from tests.capture.harness import operators, run_captured
+
+
+class Doubled(torch.autograd.Function):
+    """Its backward is not that of its forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return 2 * dy
+
+
+class Says(nn.Module):
+    """A linear layer, and then whatever `rest` does to its result."""
+
+    def __init__(self, rest):
+        super().__init__()
+        self.linear, self.rest = nn.Linear(4, 3), rest
+
+    def forward(self, x):
+        return self.rest(self.linear(x))
+
+
+def hooked(y):
+    y.register_hook(lambda dy: dy * 3)
+    return y
+
+
+def differentiated(y):
+    from torch.autograd import grad
+
+    return grad((y**2).sum(), y)[0]
+
+
+def run_backward(y):
+    y.sum().backward()
+    return y
+
+
+def packed(y):
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    return pack_padded_sequence(y[:, None], torch.tensor([1] * len(y))).data
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        (Doubled.apply, r"autograd function .*Doubled"),
+        (hooked, "hook on a tensor's gradient"),
+        (differentiated, "computes gradients itself"),
+        (run_backward, "computes gradients itself"),
+        (packed, "packs sequences of different lengths"),
+    ],
+)
+def test_what_the_trace_would_lose_is_refused_with_its_line(rest, problem):
+    with pytest.raises(CaptureError, match=problem) as caught:
+        capture(Says(rest), (torch.randn(2, 4),))
+    assert caught.value.source.startswith("test_autograd.py:")
+    assert caught.value.way_out
+
+
+def test_a_function_of_what_takes_no_gradient_is_its_forward():
+    captured = capture(Says(lambda y: Doubled.apply(y.detach())), (torch.randn(2, 4),))
+    assert operators(captured)["Sign"] == 1
+
+
+def test_torchs_own_functions_are_back_after_a_refusal():
+    with pytest.raises(CaptureError):
+        capture(Says(Doubled.apply), (torch.randn(2, 4),))
+    x = torch.ones(2, requires_grad=True)
+    Doubled.apply(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((2,), 2.0))
+
+
+def test_a_reentrant_checkpoint_hides_nothing_from_the_gradient():
+    module = Says(lambda y: checkpoint(torch.tanh, y, use_reentrant=True))
+    captured = capture(module, (torch.randn(2, 4),))
+    assert operators(captured)["Detach"] == 0
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(run_captured(captured, (x,))[0], module(x))
+
+
+class Mixed(nn.Module):
+    """A product in half precision, a norm and a loss in single, as autocast chooses."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 6), nn.LayerNorm(6)
+
+    def forward(self, x, labels):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.norm(self.linear(x))
+            with torch.autocast("cpu", enabled=False):
+                z = y.float() @ self.linear.weight
+            return nn.functional.cross_entropy(y, labels), y, z
+
+
+def test_autocast_in_forward_casts_as_eager_does():
+    module, call = Mixed(), (torch.randn(5, 8), torch.randint(6, (5,)))
+    captured = capture(module, call)
+    eager = module(*call)
+    assert [v.dtype.name for v in captured.model.graph.outputs] == ["FLOAT", "BFLOAT16", "FLOAT"]
+    assert [one.dtype for one in eager] == [torch.float32, torch.bfloat16, torch.float32]
+    (product,) = (n for n in captured.model.graph if n.op_type == "MatMul" and n.outputs[0].dtype.name == "BFLOAT16")
+    assert {v.dtype.name for v in product.inputs} == {"BFLOAT16"}
+    validate(captured, module, call)
+
+
+class Noisy(nn.Module):
+    """The reparametrised sample of a variational autoencoder."""
+
+    def forward(self, mean, log_variance):
+        return mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+
+
+def _run(module, tensors, *rngs):
+    captured = capture(module, tensors)
+    shapes = {name: tuple(t.shape) for name, t in zip(captured.input_names, tensors, strict=True)}
+    provider = get_provider("TorchExecutionProvider")
+    executable = provider.compile(specialise(captured.model, shapes), provider.create_state([]))
+    feeds = dict(zip(captured.input_names, tensors, strict=True))
+    return [copy.deepcopy(executable.run(feeds, rng=rng)[captured.output_names[0]]) for rng in rngs]
+
+
+def test_random_numbers_follow_the_runs_stream():
+    tensors = (torch.zeros(50, 40), torch.zeros(50, 40))
+    first, again, other = _run(Noisy(), tensors, (3, 5), (3, 5), (3, 6))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+class Draws(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return self.draw(x)
+
+
+SHARES = torch.tensor([0.1, 0.2, 0.7])
+
+# What is drawn for zeros [200, 200], and the mean and the deviation of its distribution.
+DRAWS = {
+    "normal": (torch.randn_like, 0, 1),
+    "uniform": (torch.rand_like, 0.5, 12**-0.5),
+    "shifted": (lambda x: torch.normal(x + 2, 3.0), 2, 3),
+    "integers": (lambda x: torch.randint_like(x, 2, 5), 3, (2 / 3) ** 0.5),
+    "coin": (lambda x: torch.bernoulli(x + 0.3), 0.3, 0.21**0.5),
+    "exponential": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.5),
+    "classes": (lambda x: torch.multinomial(SHARES, 40000, replacement=True).float(), 1.6, 0.44**0.5),
+    "places": (lambda x: torch.multinomial(SHARES + x.reshape(-1, 1), 1).float(), 1.6, 0.44**0.5),
+    "gumbel": (lambda x: nn.functional.gumbel_softmax(x[:, :2], hard=True), 0.5, 0.5),
+    "order": (lambda x: torch.randperm(40000).float(), 19999.5, (40000**2 / 12) ** 0.5),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_is_drawn_has_its_distribution(name):
+    draw, mean, deviation = DRAWS[name]
+    (found,) = _run(Draws(draw), (torch.zeros(200, 200),), (1, 2))
+    # Four standard errors of the mean; the deviation of these distributions is as sure within a tenth.
+    assert abs(float(found.mean()) - mean) < 4 * deviation / found.numel() ** 0.5 + 1e-6
+    assert float(found.std()) == pytest.approx(deviation, rel=0.1)
+
+
+def test_instance_norm_keeps_its_statistics():
+    module = nn.InstanceNorm2d(3, track_running_stats=True, momentum=0.3)
+    x = torch.randn(2, 3, 4, 5)
+    y, updates = run_captured(capture(module, (x,)), (x,))
+    torch.testing.assert_close(y, module(x), rtol=1e-4, atol=1e-5)
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(updates[name], module.state_dict()[name])

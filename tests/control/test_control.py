@@ -1,0 +1,228 @@
+"""Branches and loops of files run and are differentiated: against onnxruntime, torch and finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from ontrain.autodiff import differentiate
+from ontrain.errors import GradientError, GraphError
+from ontrain.functions import inline_all
+from ontrain.graph import Builder, all_nodes, control, is_float, rebuild, specialise, static_dims, verify
+from ontrain.graph.corrections import CORRECTIONS
+from ontrain.passes import FORWARD_PASSES, STEP_PASSES, run_passes
+from ontrain.providers import get_provider
+from tests.control.models import FOR, GROWING, MODELS, NESTED, WHILE, ControlModel
+
+PROVIDERS = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
+# A loop whose shapes change cannot be kept; that it is refused is a test of its own.
+FORMS = [(m, form) for form in ("unrolled", "kept") for m in MODELS if (m, form) != (GROWING, "kept")]
+every_model = pytest.mark.parametrize(
+    ("case", "form"), FORMS, ids=[f"{m.name}-{form}" for m, form in FORMS], indirect=["form"]
+)
+
+
+@pytest.fixture
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Short loops are written out, or all loops are kept."""
+    if request.param == "kept":
+        monkeypatch.setattr(control, "UNROLL_LIMIT", 0)
+    return request.param
+
+
+def specialised(case: ControlModel) -> ir.Model:
+    model = ir.from_proto(onnx.parser.parse_model(case.text))
+    verify(rebuild(model))
+    made = specialise(model, {name: np.shape(array) for name, array in case.inputs.items()})
+    verify(made)
+    return made
+
+
+def run(model: ir.Model, provider: str, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
+    one = get_provider(provider)
+    found = one.compile(model, one.create_state([])).run({v.name: feeds[v.name] for v in model.graph.inputs})
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def plain_proto(model: ir.Model) -> onnx.ModelProto:
+    plain = inline_all(model)
+    verify(plain)
+    proto = ir.to_proto(plain)
+    del proto.opset_import[1:]
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def test_a_rebuilt_file_is_the_same_model() -> None:
+    for case in MODELS:
+        expected = session(onnx.parser.parse_model(case.text)).run(case.outputs, case.inputs)
+        again = plain_proto(rebuild(ir.from_proto(onnx.parser.parse_model(case.text))))
+        for have, want in zip(session(again).run(case.outputs, case.inputs), expected, strict=True):
+            np.testing.assert_array_equal(have, want)
+
+
+@every_model
+def test_all_engines_compute_what_onnxruntime_makes_of_the_file(case: ControlModel, form: str) -> None:
+    expected = session(onnx.parser.parse_model(case.text)).run(case.outputs, case.inputs)
+    model = specialised(case)
+    kept = any(node.domain and node.op_type in ("If", "Loop") for node in model.graph)
+    assert kept == (case.stays or form == "kept")
+    results = {name: run(model, name, case.inputs) for name in PROVIDERS}
+    results["onnxruntime"] = dict(
+        zip(case.outputs, session(plain_proto(model)).run(case.outputs, case.inputs), strict=True)
+    )
+    for name, found in results.items():
+        for output, want in zip(case.outputs, expected, strict=True):
+            np.testing.assert_allclose(found[output], want, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+class Derivatives:
+    """A specialised model with adjoints, gradients and gradients of gradients as further inputs and outputs."""
+
+    def __init__(self, case: ControlModel) -> None:
+        self.case, rng = case, np.random.default_rng(1)
+        self.model = specialised(case)
+        graph = self.model.graph
+        op = Builder(graph)
+        self.feeds: dict[str, Any] = dict(case.inputs)
+        self.ys = list(graph.outputs)
+        self.wrt = [v for v in graph.inputs if is_float(v) and v.name != "limit"]
+
+        def seeds(values: list[ir.Value], name: str) -> list[ir.Value]:
+            made = [
+                ir.Value(name=f"{name}{i}", shape=v.shape, type=ir.TensorType(v.dtype)) for i, v in enumerate(values)
+            ]
+            graph.inputs.extend(made)
+            self.feeds.update((v.name, rng.standard_normal(static_dims(v))) for v in made)
+            return made
+
+        self.dys = seeds(self.ys, "dy")
+        first = differentiate(op, list(zip(self.ys, self.dys, strict=True)), self.wrt)
+        assert all(g is not None for g in first)
+        self.cotangents = seeds(first, "ddx")
+        self.variables = [*self.wrt, *self.dys]
+        second = differentiate(op, list(zip(first, self.cotangents, strict=True)), self.variables)
+        self.first, self.second = [f"g{i}" for i in range(len(first))], [f"h{i}" for i in range(len(second))]
+        self.absent = {name for name, value in zip(self.second, second, strict=True) if value is None}
+        for name, value in zip([*self.first, *self.second], [*first, *second], strict=True):
+            if value is not None:
+                output = op.identity(value)
+                output.name = name
+                graph.outputs.append(output)
+        self.model = rebuild(self.model)
+        verify(self.model)
+
+    def by_torch(self) -> dict[str, np.ndarray]:
+        floats = {n: torch.tensor(a, requires_grad=np.asarray(a).dtype.kind == "f") for n, a in self.feeds.items()}
+        made = self.case.twin(**{name: floats[name] for name in self.case.inputs})
+        made = list(made) if isinstance(made, tuple) else [made]
+        wrt = [floats[v.name] for v in self.wrt]
+        first = torch.autograd.grad(made, wrt, [floats[v.name] for v in self.dys], create_graph=True)
+        variables = [floats[v.name] for v in self.variables]
+        second = torch.autograd.grad(first, variables, [floats[v.name] for v in self.cotangents], allow_unused=True)
+        named = zip([*self.first, *self.second], [*first, *second], strict=True)
+        return {n: np.zeros(1) if v is None else v.detach().numpy() for n, v in named}
+
+
+@every_model
+def test_first_and_second_derivatives_equal_torch(case: ControlModel, form: str) -> None:
+    made = Derivatives(case)
+    expected = made.by_torch()
+    optimised, _ = run_passes(made.model, [*FORWARD_PASSES, *STEP_PASSES])
+    verify(optimised)
+    found = {
+        "torch": run(made.model, PROVIDERS[0], made.feeds),
+        "torch after passes": run(optimised, PROVIDERS[0], made.feeds),
+        "reference": run(made.model, PROVIDERS[1], made.feeds),
+    }
+    proto = plain_proto(made.model)
+    names = [o.name for o in proto.graph.output]
+    feeds = {i.name: made.feeds[i.name] for i in proto.graph.input}
+    found["onnxruntime"] = dict(zip(names, session(proto).run(names, feeds), strict=True))
+    for engine, values in found.items():
+        for name in [*made.first, *made.second]:
+            have = 0.0 if name in made.absent else values[name]
+            scale = max(1.0, float(np.abs(expected[name]).max()))
+            np.testing.assert_allclose(have, np.broadcast_to(expected[name], np.shape(have)) if name not in made.absent
+                                       else 0 * expected[name], rtol=1e-9, atol=1e-11 * scale,
+                                       err_msg=f"{engine} {name}")  # fmt: skip
+
+
+@every_model
+def test_gradients_equal_finite_differences(case: ControlModel, form: str) -> None:
+    made = Derivatives(case)
+    evaluator = ReferenceEvaluator(plain_proto(made.model), new_ops=CORRECTIONS)
+    feeds = {name: np.asarray(a) for name, a in made.feeds.items()}
+
+    def loss(**changes: np.ndarray) -> float:
+        ys = evaluator.run(case.outputs, {**feeds, **changes})
+        return sum(float((y * feeds[dy.name]).sum()) for y, dy in zip(ys, made.dys, strict=True))
+
+    grads = evaluator.run(made.first, feeds)
+    rng, h = np.random.default_rng(2), 1e-6
+    for x, grad in zip(made.wrt, grads, strict=True):
+        direction = rng.standard_normal(grad.shape)
+        ahead, behind = (loss(**{x.name: feeds[x.name] + s * h * direction}) for s in (1, -1))
+        np.testing.assert_allclose((grad * direction).sum(), (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-7)
+
+
+def test_a_constant_condition_leaves_one_branch() -> None:
+    text = NESTED.text.replace("positive = Greater(sum, zero)", "positive = Identity(c0)")
+    model = specialised(ControlModel("constant", text, NESTED.inputs, NESTED.twin))
+    types = [node.op_type for node in all_nodes(model.graph)]
+    assert types == ["MatMul", "Sin", "Sub"] * 6
+
+
+def test_a_loop_without_an_iteration_hands_on_its_input() -> None:
+    text = FOR.text.replace("n = {5}", "n = {0}").replace("double[5,2,3]", "double[K,2,3]")
+    for name in PROVIDERS:
+        found = run(specialised(ControlModel("none", text, FOR.inputs, FOR.twin)), name, FOR.inputs)
+        np.testing.assert_array_equal(found["y"], FOR.inputs["x"])
+        assert found["rows"].shape == (0, 2, 3)
+
+
+def test_changing_shapes_in_a_kept_loop_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "UNROLL_LIMIT", 0)
+    with pytest.raises(GraphError, match=r"(?s)double\[2, 3\] before an iteration and double\[4, 3\] after.*way out"):
+        specialised(GROWING)
+
+
+def test_branches_of_different_shapes_are_refused_by_name() -> None:
+    text = MODELS[4].text.replace("b = Add(r, p)", "b = Concat<axis = 0>(r, p)")
+    with pytest.raises(GraphError, match=r"(?s)one branch of an If gives .*node: If"):
+        specialised(ControlModel("shapes", text.replace("double[2,3] b", "double[K,3] b"), MODELS[4].inputs, _nothing))
+
+
+def test_rows_of_a_loop_of_unknown_length_are_refused_by_name() -> None:
+    text = WHILE.text
+    for old, new in (
+        ("(double[2,3] y) {", "(double[2,3] y, double[T,2,3] rows) {"),
+        ("y = Loop", "y, rows = Loop"),
+        ("(bool c1, double[2,3] new)", "(bool c1, double[2,3] new, double[2,3] t)"),
+    ):
+        text = text.replace(old, new)
+    with pytest.raises(GraphError, match=r"(?s)how often it runs depends on the data.*Loop"):
+        specialised(ControlModel("rows", text, WHILE.inputs, _nothing))
+
+
+def test_a_gradient_through_random_numbers_in_a_branch_is_refused() -> None:
+    text = MODELS[4].text.replace("h = Tanh(m)", "n = RandomNormalLike(m) h = Add(m, n)")
+    with pytest.raises(GradientError, match="draws random numbers"):
+        Derivatives(ControlModel("random", text, MODELS[4].inputs, _nothing))
+
+
+def _nothing(**_: Any) -> None:
+    raise AssertionError("not computed")

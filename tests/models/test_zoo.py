@@ -1,0 +1,55 @@
+"""Every model of the zoo: gradients equal to eager PyTorch's at two sizes, or a refusal that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.models.coverage import PAGE, row_of, rows
+from tests.models.zoo import ZOO, Entry
+from tests.models.zoo.judge import judge
+
+pytest.importorskip("transformers")
+
+TRAINED = [entry for entry in ZOO if not entry.refused]
+REFUSED = [entry for entry in ZOO if entry.refused]
+
+
+def _name(entry: Entry) -> str:
+    return re.sub(r"[^\w-]+", "_", entry.name)
+
+
+@pytest.mark.parametrize("entry", TRAINED, ids=_name)
+def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry):
+    verdict = judge(entry)
+    if verdict.refusal is not None:
+        raise verdict.refusal
+    assert verdict.error <= 1e-5
+    assert verdict.loss_error <= 1e-6
+    assert bool(verdict.specialised) == bool(entry.fixed), verdict.specialised
+
+
+@pytest.mark.parametrize("entry", REFUSED, ids=_name)
+def test_what_cannot_be_trained_is_refused_with_a_reason_and_a_way_out(entry: Entry):
+    refusal = judge(entry).refusal
+    assert refusal is not None, "it can be captured now: compare its gradients"
+    assert entry.refused in f"{refusal.problem} {refusal.reason}"
+    assert entry.way_out in (refusal.way_out or "")
+    assert refusal.source is not None, "the user's line is missing"
+
+
+@pytest.mark.parametrize("name", ["GCN", "experts, dense dispatch", "RealNVP", "MLP-Mixer", "GRUCell in a loop"])
+def test_the_reference_provider_gives_the_same_gradients(name: str):
+    entry = next(one for one in ZOO if one.name == name)
+    assert judge(entry, "ReferenceExecutionProvider").error <= 1e-5
+
+
+def test_the_zoo_is_as_large_as_it_is_said_to_be():
+    assert len({entry.name for entry in ZOO}) == len(ZOO) >= 60
+    assert len(TRAINED) >= 55
+    assert all(entry.way_out for entry in REFUSED)
+
+
+def test_the_page_of_coverage_lists_the_models_of_the_zoo():
+    assert [row_of(entry) for entry in ZOO] == rows(PAGE.read_text()), "run python -m tests.models.coverage"

@@ -1,0 +1,113 @@
+"""The verdict on a model: its gradients through ontrain beside eager PyTorch's, from equal weights and batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.capture import Captured, capture
+from ontrain.errors import OntrainError
+from tests.models.gradients import eager_gradients, run_gradients
+from tests.models.zoo.entry import FIRST, OTHER, Batch, Entry, varying
+
+__all__ = ["Verdict", "judge", "prepared"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a model.
+
+    Attributes:
+        parameters: numbers that train.
+        operators: nodes of the captured forward graph.
+        error: largest relative error of a gradient, over all parameters and both batches.
+        loss_error: the same for the loss.
+        specialised: dimensions that differ between batches and that the model fixes.
+        refusal: the error that the user gets in place of a graph.
+    """
+
+    parameters: int
+    operators: int = 0
+    error: float = math.nan
+    loss_error: float = math.nan
+    specialised: tuple[str, ...] = ()
+    refusal: OntrainError | None = None
+
+
+class _Loss(nn.Module):
+    """A module as a function of named tensors to its loss."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **batch: torch.Tensor) -> torch.Tensor:
+        result = self.module(**batch)
+        loss: torch.Tensor = result if isinstance(result, torch.Tensor) else result.loss
+        return loss
+
+
+def prepared(entry: Entry) -> nn.Module:
+    """Return the entry's module as a function to its loss: double precision, training mode, no weight at rest."""
+    torch.manual_seed(7)
+    module = _Loss(entry.make()).double().train()
+    for one in module.modules():
+        if isinstance(one, nn.modules.dropout._DropoutNd):
+            one.p = 0.0
+    with torch.no_grad():
+        for parameter in module.parameters():
+            # Small initial weights leave queries and keys without a signal, zeros hide whole branches.
+            parameter.mul_(3.0 if parameter.ndim > 1 and parameter.std() < 0.1 else 1.0)
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return module
+
+
+def judge(entry: Entry, provider: str = "TorchExecutionProvider") -> Verdict:
+    """Capture a model once and compare loss and gradients at two sizes with eager PyTorch's."""
+    module = prepared(entry)
+    count = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    dynamic = varying(entry)
+    batches = [_doubled(entry.batch(*sizes)) for sizes in (FIRST, OTHER)]
+    try:
+        captured = capture(module, (), batches[0], dynamic=dynamic)
+        errors = [_errors(captured, module, batch, provider) for batch in batches[: 1 if captured.specialised else 2]]
+    except OntrainError as refusal:
+        return Verdict(count, refusal=refusal)
+    error, loss_error = (max(column) for column in zip(*errors, strict=True))
+    return Verdict(count, len(captured.model.graph), error, loss_error, tuple(captured.specialised))
+
+
+def _doubled(batch: Batch) -> Batch:
+    return {name: one.double() if one.is_floating_point() else one for name, one in batch.items()}
+
+
+def _errors(captured: Captured, module: nn.Module, batch: Batch, provider: str) -> tuple[float, float]:
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    loss, grads = run_gradients(captured, list(batch.values()), provider)
+    own = dict(module.named_buffers())
+    for name, buffer in before.items():
+        own[name].copy_(buffer)
+    wanted_loss, wanted = eager_gradients(module, batch)
+    return relative_error(grads, wanted), abs(loss - wanted_loss) / abs(wanted_loss)
+
+
+def relative_error(found: dict[str, torch.Tensor], wanted: dict[str, Any]) -> float:
+    """Return the largest error of a gradient, relative to its norm, 1e-14 of the largest gradient's norm left out.
+
+    Where the true gradient is zero (a key's bias, a bias before a normalisation) rounding is all there is.
+    """
+    wanted = {name: one for name, one in wanted.items() if name in found or bool(one.any())}
+    assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
+    largest = max(float(one.norm()) for one in wanted.values())
+    floor = 1e-14 * largest
+    worst = 0.0
+    for name, grad in wanted.items():
+        error = float((found[name] - grad).norm())
+        assert math.isfinite(error), f"the gradient of {name} is not finite"
+        if error > floor:
+            worst = max(worst, (error - floor) / (float(grad.norm()) + 1e-300))
+    return worst
