@@ -113,7 +113,7 @@ def topk(e: Emitter, node: ir.Node) -> None:
 def _topk(x: torch.Tensor, k: int, axis: int, largest: bool, sort: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if k == x.shape[axis] and sort:
         # Of equal elements the first comes first; a whole topk does not keep to that, and costs more.
-        found = torch.sort(x, dim=axis, descending=largest, stable=True)
-        return found.values, found.indices
+        values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
+        return values, indices
     found = torch.topk(x, k, axis, largest, sort)
     return found.values, found.indices
