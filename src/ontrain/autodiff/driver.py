@@ -142,9 +142,7 @@ def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value]) -> set[ir.Va
     return reached
 
 
-def _needed(
-    nodes: Reversible[ir.Node], adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]
-) -> list[ir.Node]:
+def _needed(nodes: Reversible[ir.Node], adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]) -> list[ir.Node]:
     """The nodes on a path from an active value to a seeded one, in graph order."""
     needed = set(adjoints)
     kept: list[ir.Node] = []

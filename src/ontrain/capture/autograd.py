@@ -75,6 +75,9 @@ def _called(unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def traced(args: Any) -> Any:
         caller = inspect.currentframe()
         function = caller.f_back.f_locals.get("cls") if caller is not None and caller.f_back is not None else None
+        if function is not None and function.__module__ == "torch._library.autograd":
+            # A library's own operator: it is one node, with a translation that is differentiated, or refused by name.
+            return unwrap(args)
         if function is None or not torch.is_grad_enabled() or not _any_requires_grad(args):
             return unwrap(args)
         raise CaptureError(

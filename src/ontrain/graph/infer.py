@@ -87,7 +87,9 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
     proto.attribute.extend(ir.to_proto(attr) for attr in node.attributes.values())
     try:
-        found = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version)))
+        found = shape_inference.infer_node_outputs(
+            schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version))
+        )
     except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip()
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error

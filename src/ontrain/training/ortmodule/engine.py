@@ -142,7 +142,17 @@ class Engine:
                 outputs, _ = session.forward(plan, inputs, _draw(plan.stochastic))
             return entry.captured.unflatten([outputs[name] for name in entry.outputs])
         plan = session.plan(inputs, mode.wrt, mode.seeds)
-        call = Call(session, mode, mode.seeds, entry.outputs, inputs, plan, entry.buffers, entry.read_buffers, _draw(plan.stochastic))
+        call = Call(
+            session,
+            mode,
+            mode.seeds,
+            entry.outputs,
+            inputs,
+            plan,
+            entry.buffers,
+            entry.read_buffers,
+            _draw(plan.stochastic),
+        )
         named = dict(zip((*entry.names, *session.inputs), (*entry.tensors, *inputs), strict=True))
         with torch.autocast(session.device.type, enabled=False):
             outputs = Run.apply(call, tuple(named[n] for n in plan.reads), *[named[n] for n in mode.wrt])  # type: ignore[no-untyped-call]

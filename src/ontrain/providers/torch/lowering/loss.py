@@ -92,9 +92,7 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
         e.bind(node.outputs[0], _unrows(e, out, scores.shape))
 
 
-def _total_weight(
-    e: Emitter, node: ir.Node, labels: Buf, weight: Buf | None, ignore: int, dtype: torch.dtype
-) -> Buf:
+def _total_weight(e: Emitter, node: ir.Node, labels: Buf, weight: Buf | None, ignore: int, dtype: torch.dtype) -> Buf:
     """What a mean divides by: kept by the forward loss, else counted again."""
     kept = e.kept(node.inputs[1])
     if kept is not None and kept[0] is not None:
