@@ -32,7 +32,7 @@ train: $(STAMPS)/recipes ## train the getting-started model
 	@$(PY) recipes/getting_started/train.py $(ARGS)
 
 test: $(STAMPS)/dev ## run the tests, the examples in the documents among them
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(STAMPS)/dev ## check style and the rules of the architecture
 	@$(PY) -m ruff check .
@@ -60,8 +60,8 @@ wheel-test: $(STAMPS)/dev ## build the wheel and train from it in a clean enviro
 	@said=$$($(PY) -m build --wheel --no-isolation --outdir dist . 2>&1) || { echo "$$said" >&2; exit 1; }
 	@clean=$$(mktemp -d) && trap 'rm -rf "$$clean"' EXIT \
 	&& $(PY) -m venv "$$clean/venv" \
-	&& "$$clean/venv/bin/python" -m pip install -qq -c constraints.txt $(or $(TORCH),$(PINNED_TORCH)) \
-	&& "$$clean/venv/bin/python" -m pip install -qq -c constraints.txt dist/*.whl \
+	&& "$$clean/venv/bin/python" -m pip install -qq $(or $(TORCH),-c constraints.txt $(PINNED_TORCH)) \
+	&& "$$clean/venv/bin/python" -m pip install -qq -c $(if $(TORCH),$(PINS),constraints.txt) dist/*.whl \
 	&& cp tests/test_tiny.py "$$clean" && cd "$$clean" && venv/bin/python test_tiny.py
 
 clean: ## remove what was built; the environment stays

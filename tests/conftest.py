@@ -13,6 +13,9 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many workers as cores: each computes on one, and so do the processes that it starts.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Every graph is verified after every pass, in the processes that tests start too.
 os.environ.setdefault("ONTRAIN_VERIFY", "1")
 
@@ -23,8 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-public-api", action="store_true", help="write the public names as they are to tests/public_api.txt"
     )
     parser.addoption(
+        "--thorough", action="store_true", help="run the tests marked thorough, too: near duplicates of others"
+    )
+    parser.addoption(
         "--all-samples", action="store_true", help="capture eight of torch's samples of each operator, not one"
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--thorough"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

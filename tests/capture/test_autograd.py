@@ -78,6 +78,43 @@ def test_what_the_trace_would_lose_is_refused_with_its_line(rest, problem):
     assert caught.value.way_out
 
 
+class Swish(torch.autograd.Function):
+    """Keeps its input instead of two intermediate results: its backward is the derivative of its forward."""
+
+    @staticmethod
+    def forward(ctx, x, beta):
+        ctx.save_for_backward(x)
+        ctx.beta = beta
+        return x * torch.sigmoid(beta * x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(ctx.beta * x)
+        return dy * (s + ctx.beta * x * s * (1 - s)), None
+
+
+class Clipped(Swish):
+    """Right near zero, and wrong far out."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        return Swish.backward(ctx, dy.where(ctx.saved_tensors[0].abs() < 20, 0))
+
+
+def test_a_function_that_only_spells_out_its_derivative_is_captured():
+    module = Says(lambda y: Swish.apply(y, 1.5))
+    captured = capture(module, (torch.randn(2, 4),), dynamic=[{0: "n"}])
+    assert operators(captured)["Sigmoid"] == 1
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(run_captured(captured, (x,))[0], module(x))
+
+
+def test_a_function_that_changes_the_gradient_somewhere_is_refused():
+    with pytest.raises(CaptureError, match="not the derivative of its forward"):
+        capture(Says(lambda y: Clipped.apply(y, 1.5)), (torch.randn(64, 4),))
+
+
 def test_a_function_of_what_takes_no_gradient_is_its_forward():
     captured = capture(Says(lambda y: Doubled.apply(y.detach())), (torch.randn(2, 4),))
     assert operators(captured)["Sign"] == 1

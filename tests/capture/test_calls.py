@@ -171,5 +171,7 @@ class _Arguments:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_has_eagers_result_and_gradients(name):
+    if name == "quantile" and torch.__version__ < (2, 12):
+        pytest.skip("torch 2.11 decides by values in it, which capture refuses")
     operator, *tensors = CALLS[name]
     assert not differences(_Call(operator), _Arguments(tensors))

@@ -15,7 +15,14 @@ INFOS = op_db.infos()
 REFUSED = json.loads(op_db.TABLE.read_text())
 
 
-@pytest.mark.parametrize(("name", "info"), INFOS, ids=[name for name, _ in INFOS])
+# Every third; all of them with --thorough.
+CHOSEN = [
+    pytest.param(name, info, id=name, marks=[pytest.mark.thorough] if i % 3 else [])
+    for i, (name, info) in enumerate(INFOS)
+]
+
+
+@pytest.mark.parametrize(("name", "info"), CHOSEN)
 def test_an_operator_is_right_or_refused_by_name(name, info, request):
     count = 8 if request.config.getoption("--all-samples") else 1
     kind, text = op_db.outcome(info, count)

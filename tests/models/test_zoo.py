@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,32 @@ pytest.importorskip("transformers")
 
 TRAINED = [entry for entry in ZOO if not entry.refused]
 REFUSED = [entry for entry in ZOO if entry.refused]
+THOROUGH = {
+    "roberta", "electra", "deberta", "xlm-roberta", "mpnet", "mobilebert", "squeezebert", "convbert", "roformer",
+    "esm", "nystromformer", "gpt_neo", "gptj", "mistral", "qwen3", "gemma3_text", "olmo", "cohere", "qwen2_moe",
+    "mamba2", "rwkv", "xlstm", "mbart", "pegasus", "blenderbot", "m2m_100", "led", "fsmt", "deit", "beit",
+    "poolformer", "pvt", "speech_to_text", "moonshine", "wav2vec2", "hubert", "wavlm", "siglip", "dpt", "vit_mae",
+    "videomae", "patchtsmixer", "ResNeXt", "AlexNet", "EfficientNetV2", "ShuffleNet", "SqueezeNet", "DeepLab",
+    "C3D", "nn.Transformer", "segformer, segmentation", "U-Net, nearest", "GRU language model",
+    "RNN language model", "LSTMCell in a loop", "GRU tagger, both directions", "GRU under CTC",
+    "nn.TransformerEncoder, norm first", "spline flow",
+}  # fmt: skip
+"""Much like another model here, or slow."""
 
 
 def _name(entry: Entry) -> str:
     return re.sub(r"[^\w-]+", "_", entry.name)
 
 
-@pytest.mark.parametrize("entry", TRAINED, ids=_name)
+def _parameters(entries: list[Entry]) -> list[Any]:
+    """One parameter a model; those much like another, or slow, are for --thorough."""
+    return [
+        pytest.param(entry, id=_name(entry), marks=[pytest.mark.thorough] if entry.name in THOROUGH else [])
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize("entry", _parameters(TRAINED))
 def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry):
     verdict = judge(entry)
     if verdict.refusal is not None:
@@ -30,7 +50,7 @@ def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry
     assert bool(verdict.specialised) == bool(entry.fixed), verdict.specialised
 
 
-@pytest.mark.parametrize("entry", REFUSED, ids=_name)
+@pytest.mark.parametrize("entry", _parameters(REFUSED))
 def test_what_cannot_be_trained_is_refused_with_a_reason_and_a_way_out(entry: Entry):
     refusal = judge(entry).refusal
     assert refusal is not None, "it can be captured now: compare its gradients"
@@ -48,6 +68,8 @@ def test_the_reference_provider_gives_the_same_gradients(name: str):
 def test_the_zoo_is_as_large_as_it_is_said_to_be():
     assert len({entry.name for entry in ZOO}) == len(ZOO) >= 60
     assert len(TRAINED) >= 55
+    assert {entry.name for entry in ZOO} >= THOROUGH
+    assert len(ZOO) - len(THOROUGH) >= 60
     assert all(entry.way_out for entry in REFUSED)
 
 

@@ -74,6 +74,11 @@ def test_nothing_wrong_is_an_error_of_its_own():
         bisect(is_right)
 
 
+def test_a_check_that_answers_neither_true_nor_false_is_refused():
+    with pytest.raises(OptionError, match="returned a tuple"):
+        bisect(lambda: (None, ()))
+
+
 def test_a_check_that_plans_nothing_is_refused():
     with pytest.raises(OptionError, match="ran no pass"):
         bisect(lambda: False)

@@ -217,6 +217,21 @@ def test_what_capture_refuses_is_a_problem_and_not_an_exception():
     assert [one.kind for one in report.problems] == ["capture"] and not report.operators
 
 
+def test_a_model_without_a_number_to_minimise_is_a_problem_and_not_a_wrong_command():
+    class Labels(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).argmax(-1)
+
+    report = check_module(Labels(4, 4), (torch.randn(2, 4),))
+    assert not report.trainable and [one.kind for one in report.problems] == ["loss"]
+
+
+def test_a_loss_may_be_called_by_torchs_name():
+    args = nn.Linear(4, 2), (torch.randn(2, 4),)
+    ours, torchs = (check_module(*args, loss=name) for name in ("SoftmaxCrossEntropy", "CrossEntropyLoss"))
+    assert ours == torchs and ours.loss_origin == "added"
+
+
 def test_the_module_stays_in_its_mode():
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
     module[0].train()

@@ -18,6 +18,7 @@ from ontrain.graph import (
     describe,
     inherit_source,
     is_float,
+    reads,
     schema_of,
     shape_text,
     source_of,
@@ -137,7 +138,8 @@ def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value]) -> set[ir.Va
     reached = set(wrt)
     for node in nodes:
         passes = (node.domain, node.op_type) not in zero_gradients
-        if passes and any(v in reached for v in node.inputs if v is not None):
+        # A branch or a body, as it is captured, reads outer values in place.
+        if passes and any(v in reached for v in reads(node)):
             reached.update(v for v in node.outputs if is_float(v))
     return reached
 

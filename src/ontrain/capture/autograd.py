@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from torch.utils import checkpoint
 
 from ontrain.capture.alignment import ctc_loss
+from ontrain.capture.custom_function import has_derivative_of_forward
 from ontrain.errors import CaptureError
 
 __all__ = ["traced_autograd"]
@@ -30,19 +33,69 @@ def traced_autograd() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, made in _replacements():
             stack.enter_context(mock.patch.object(owner, name, made))
-        yield
+        _own.tracing = True
+        try:
+            _check_that_functions_are_seen()
+            yield
+        finally:
+            _own.tracing = False
+
+
+class _Canary(torch.autograd.Function):
+    """Changes the gradient: tracing it must be refused."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *adjoints: Any) -> Any:
+        return 2 * adjoints[0]
+
+
+@functools.cache
+def _check_that_functions_are_seen() -> None:
+    """Make sure, once, that this torch lets us see a call of `Function.apply`.
+
+    Raises:
+        CaptureError: it does not, so functions of the user's own would lose their backward without a word.
+    """
+    try:
+        with torch.enable_grad():
+            _Canary.apply(torch.ones(1, requires_grad=True))  # type: ignore[no-untyped-call]
+    except CaptureError:
+        return
+    raise CaptureError(
+        f"torch {torch.__version__} calls autograd functions in a way that capture does not know",
+        reason="a torch.autograd.Function in the module would lose its own backward, and nothing would say so",
+        way_out="use a version of torch that this version of ontrain was made for (see docs/dependencies.md)",
+    )
+
+
+_own = threading.local()
+_TORCHS = frozenset({"torch._library.autograd", "torch.utils.checkpoint", "torch._higher_order_ops.cond",
+                     "torch._higher_order_ops.while_loop"})  # fmt: skip
+
+
+def _elsewhere() -> bool:
+    """Whether the calling thread is another than the one that traces: it trains meanwhile, or tries a function out."""
+    return not getattr(_own, "tracing", False)
 
 
 def _replacements() -> list[tuple[Any, str, Any]]:
+    functions: Any = torch.autograd
     return [
         (torch._functorch.utils, "unwrap_dead_wrappers", _called(torch._functorch.utils.unwrap_dead_wrappers)),
         (checkpoint.CheckpointFunction, "apply", _plain),
         # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
-        (torch.autograd, "_engine_run_backward", _refuses("computes gradients itself", *_BACKWARD)),
-        (torch.Tensor, "register_hook", _refuses("registers a hook on a tensor's gradient", *_HOOK)),
+        (functions, "_engine_run_backward",
+         _refuses(functions._engine_run_backward, "computes gradients itself", *_BACKWARD)),
+        (torch.Tensor, "register_hook",
+         _refuses(torch.Tensor.register_hook, "registers a hook on a tensor's gradient", *_HOOK)),
         (torch, "ctc_loss", ctc_loss),
-        (torch._VF, "_pack_padded_sequence", _refuses("packs sequences of different lengths", *_PACKED)),
-    ]
+        (torch._VF, "_pack_padded_sequence",
+         _refuses(torch._VF._pack_padded_sequence, "packs sequences of different lengths", *_PACKED)),
+    ]  # fmt: skip
 
 
 _BACKWARD = (
@@ -59,8 +112,10 @@ _PACKED = (
 )  # fmt: skip
 
 
-def _refuses(problem: str, reason: str, way_out: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
+def _refuses(function: Callable[..., Any], problem: str, reason: str, way_out: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if _elsewhere():
+            return function(*args, **kwargs)
         raise CaptureError(f"forward {problem}", reason=reason, way_out=way_out)
 
     return refuse
@@ -73,16 +128,21 @@ def _called(unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
 
     def traced(args: Any) -> Any:
+        if _elsewhere():
+            return unwrap(args)
         caller = inspect.currentframe()
         function = caller.f_back.f_locals.get("cls") if caller is not None and caller.f_back is not None else None
-        if function is not None and function.__module__ == "torch._library.autograd":
-            # A library's own operator: it is one node, with a translation that is differentiated, or refused by name.
+        if function is not None and function.__module__ in _TORCHS:
+            # A library's own operator, branch or loop: it is one node, which is differentiated, or refused by name.
+            # And torch 2.11 keeps a checkpoint's arguments in a function without results.
             return unwrap(args)
         if function is None or not torch.is_grad_enabled() or not _any_requires_grad(args):
             return unwrap(args)
+        if has_derivative_of_forward(function, args):
+            return unwrap(args)
         raise CaptureError(
             f"forward calls the autograd function {function.__module__}.{function.__qualname__}",
-            reason="the trace sees its forward only, so its own backward would be lost and the gradients be wrong",
+            reason="its backward is not the derivative of its forward, and a graph is differentiated from the forward",
             way_out="write it with tensor operators; a value y with the gradient of x is x + (y - x).detach()",
         )
 

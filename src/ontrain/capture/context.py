@@ -56,13 +56,19 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 class AtenBuilder(Builder):
     """A `Builder` for one exported program; `node` is the FX node that is being translated."""
 
-    def __init__(self, graph: ir.Graph, symbols: Symbols) -> None:
-        super().__init__(graph)
+    def __init__(self, graph: ir.Graph, symbols: Symbols, *, parent: AtenBuilder | None = None) -> None:
+        super().__init__(graph, parent=parent)
         self.symbols = symbols
         self.node: fx.Node
         self.trained: set[ir.Value] = set()
         self.environment: dict[fx.Node, Any] = {}
         self._memo: dict[Hashable, Any] = {}
+
+    def inside(self, graph: ir.Graph) -> AtenBuilder:
+        """Return a builder of a graph inside this one, which may read this one's values and not the other way."""
+        made = AtenBuilder(graph, self.symbols.inside(), parent=self)
+        made.trained, made._memo = self.trained, dict(self._memo)
+        return made
 
     def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
         """Append a node, noting whether its outputs depend on a parameter."""

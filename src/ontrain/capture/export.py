@@ -14,12 +14,13 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._decomp import decompositions
+from torch._dynamo import output_graph
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ontrain.capture.autograd import traced_autograd
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
 from ontrain.errors import CaptureError, OntrainError
@@ -61,7 +62,8 @@ def export(
         for device in _AUTOCAST:
             stack.enter_context(torch.autocast(device, enabled=False))
         for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _no_conversions(),
-                      _final_states(), _lengths(module), traced_autograd(), passed_checks()):  # fmt: skip
+                      varying_lengths(), _lengths(module), _shared_memory(), traced_autograd(),
+                      passed_checks()):  # fmt: skip
             stack.enter_context(guard)
         try:
             with quiet():
@@ -130,6 +132,7 @@ def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
         yield
     finally:
         for one, kept in before:
+            _warn_of_counting(one, kept)
             for name in [n for n in one.__dict__ if n not in kept and (state or n not in _STATE)]:
                 del one.__dict__[name]
             for name, (value, items) in kept.items():
@@ -138,6 +141,17 @@ def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
                     continue
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(items)
+
+
+def _warn_of_counting(module: nn.Module, before: Mapping[str, tuple[Any, Any]]) -> None:
+    for name, (value, _) in before.items():
+        now = module.__dict__.get(name)
+        if type(value) in (int, float) and type(now) is type(value) and now != value:
+            warnings.warn(
+                f"forward changes the attribute {name!r} of {type(module).__name__} from {value} to {now}; a graph keeps "
+                "the value that it had during capture, and the attribute stays as it is. Count in a buffer instead",
+                stacklevel=2,
+            )
 
 
 @contextmanager
@@ -222,20 +236,6 @@ def _no_conversions() -> Iterator[None]:
 
 
 @contextmanager
-def _final_states() -> Iterator[None]:
-    """Have torch find an LSTM's final states as [layers, batch, hidden]: before 2.13 it keeps a dimension too many."""
-    module: Any = decompositions
-    layer = module.one_layer_lstm
-
-    def corrected(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        out, states = layer(*args, **kwargs)
-        return out, tuple(one.view(one.shape[-2:]) for one in states)
-
-    with mock.patch.object(module, "one_layer_lstm", corrected):
-        yield
-
-
-@contextmanager
 def _lengths(module: nn.Module) -> Iterator[None]:
     """Let `len(tensor)` vary in the files of the module's own classes: Python's `len` makes a number of any size."""
 
@@ -250,6 +250,17 @@ def _lengths(module: nn.Module) -> Iterator[None]:
     finally:
         for scope in scopes.values():
             del scope["len"]
+
+
+@contextmanager
+def _shared_memory() -> Iterator[None]:
+    """Let the branches of torch.cond read parameters that share memory, as those of a session do.
+
+    torch refuses it for what a write through one would do to another; what writes is refused by itself.
+    """
+    apart = output_graph.AliasingInfo(False, "")
+    with mock.patch.object(output_graph.SubgraphTracer, "has_aliasing", lambda _: apart):
+        yield
 
 
 def _scope(module: nn.Module) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 
 __all__ = ["Captured", "capture"]
+
+_alone = threading.Lock()
+"""torch.export replaces functions of torch's own while it traces: two traces at once would mix."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Captured:
         training: whether the module was in training mode.
         guards: what forward assumed of sizes.
         specialised: a message for each dimension asked to vary that the model fixes.
+        constants: the module's tensors that are neither parameters nor buffers, whose values the graph holds.
         seconds: what each phase took.
     """
 
@@ -53,6 +58,7 @@ class Captured:
     training: bool
     guards: Guards
     specialised: list[str] = field(default_factory=list)
+    constants: list[torch.Tensor] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -129,7 +135,8 @@ def capture(
     )
     started = time.perf_counter()
     samples = _enlarged(tensors, names.dynamic)
-    program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
+    with _alone:
+        program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
     exported = time.perf_counter()
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
@@ -151,6 +158,7 @@ def capture(
         training=module.training,
         guards=guards,
         specialised=specialised,
+        constants=[one for one in program.constants.values() if isinstance(one, torch.Tensor)],
         seconds={"export": exported - started, "translate": translated - exported},
     )
 

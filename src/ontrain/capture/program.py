@@ -12,14 +12,18 @@ from torch.export import ExportedProgram
 from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
+from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError, nearest
 
-__all__ = ["flat_graph", "is_ignored", "prepare"]
+__all__ = ["BRANCHES", "flat_graph", "is_ignored", "prepare"]
 
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
 _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_CONTROL = ("cond", "while_loop")
+BRANCHES = "ontrain.branches"
+"""Where a branch or loop has its inner programs, as flat graphs, in its node's `meta`; its arguments are the rest."""
 _DETACH = torch.ops.aten.detach.default
 
 
@@ -36,8 +40,9 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     if _missing(graph):
         program = _decomposed(program)
         graph = flat_graph(program.graph_module)
-    elif not Aliases(graph).followed:
-        program = program.run_decompositions({})
+    elif not _followed(graph):
+        with varying_lengths():
+            program = program.run_decompositions({})
         graph = flat_graph(program.graph_module)
         if _missing(graph):
             return prepare(program)
@@ -52,7 +57,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     kept: Any = torch.export.default_decompositions()
     for target in [target for target in kept if find(target) is not None]:
         kept.pop(target)
-    made: ExportedProgram = program.run_decompositions(kept)
+    with varying_lengths():
+        made: ExportedProgram = program.run_decompositions(kept)
     return made
 
 
@@ -126,6 +132,15 @@ def _inline(flat: fx.Graph, module: fx.GraphModule, inputs: list[Any] | None) ->
             made[node].meta = {**node.meta, "ontrain.constant": _attribute(module, str(node.target))}
         elif (kind := _higher(node)) in _HIGHER:
             made[node] = _call(flat, node, kind, [made[a] if isinstance(a, fx.Node) else a for a in node.args])
+        elif kind in _CONTROL:
+            arguments = [renamed(arg) for arg in node.args]
+            inner = [arg for arg in arguments if isinstance(arg, fx.GraphModule)]
+            rest = tuple(arg for arg in arguments if not isinstance(arg, fx.GraphModule))
+            made[node] = flat.call_function(node.target, rest)
+            # torch leaves the call itself without the user's line.
+            lines = (one.meta.get("stack_trace") for graph in inner for one in graph.graph.nodes)
+            line = node.meta.get("stack_trace") or next(filter(None, lines), None)
+            made[node].meta = {**node.meta, "stack_trace": line, BRANCHES: tuple(map(flat_graph, inner))}
         elif node.target is operator.getitem and isinstance(made.get(node.args[0]), tuple | list):
             made[node] = made[node.args[0]][node.args[1]]
         else:
@@ -152,9 +167,17 @@ def _higher(node: fx.Node) -> str:
     return str(target._name) if isinstance(target, torch._ops.HigherOrderOperator) else ""
 
 
+def _followed(graph: fx.Graph) -> bool:
+    branches = (branch for node in graph.nodes for branch in node.meta.get(BRANCHES, ()))
+    return Aliases(graph).followed and all(map(_followed, branches))
+
+
 def _missing(graph: fx.Graph) -> list[fx.Node]:
     found = []
     for node in graph.nodes:
+        if BRANCHES in node.meta:
+            found += [one for branch in node.meta[BRANCHES] for one in _missing(branch)]
+            continue
         if node.op != "call_function" or is_ignored(node) or node.target is operator.getitem:
             continue
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
@@ -170,6 +193,13 @@ def _known_complex(node: fx.Node) -> bool:
 
 def _missing_error(node: fx.Node) -> CaptureError:
     name = str(node.target)
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return CaptureError(
+            f"torch's higher-order operator {_higher(node)} has no translation",
+            source=source_line(node),
+            reason=f"of those with functions as arguments {', '.join(_CONTROL)} have one",
+            way_out="write it as torch.while_loop, as tensor operators on all rows at once, or as a loop in Python",
+        )
     known = nearest(name.removeprefix("aten.").split(".")[0].strip("_"), {one.split(".")[0] for one in table})
     return CaptureError(
         f"operator {name} has no translation",

@@ -12,7 +12,7 @@ import torch
 
 from ontrain.errors import CaptureError, InputError
 
-__all__ = ["CallSpec", "Spec", "bind", "call", "check_plain", "flatten", "leaf_paths", "unflatten"]
+__all__ = ["CallSpec", "Spec", "bind", "call", "check_plain", "flatten", "leaf_paths", "plain_leaves", "unflatten"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type)
 
@@ -97,6 +97,13 @@ def leaf_paths(spec: Spec, name: str = "") -> list[str]:
         return [name]
     inner = zip(spec.keys, spec.children, strict=True) if spec.kind != "plain" else ()
     return [path for key, child in inner for path in leaf_paths(child, f"{name}.{key}" if name else str(key))]
+
+
+def plain_leaves(spec: Spec) -> list[Any]:
+    """Return the leaves that are no tensors, in order."""
+    if spec.kind == "plain":
+        return [spec.value]
+    return [leaf for child in spec.children for leaf in plain_leaves(child)]
 
 
 def check_plain(spec: Spec, name: str = "output") -> None:

@@ -34,6 +34,13 @@ class Symbols:
         self._derived: set[sympy.Symbol] = set()
         self._made: dict[sympy.Expr, ir.Value] = {}
 
+    def inside(self) -> Symbols:
+        """Return the same for a graph inside: what is computed there is not known out here."""
+        made = Symbols()
+        for name, known in vars(self).items():
+            setattr(made, name, known.copy())
+        return made
+
     def name(self, size: torch.SymInt, wish: str) -> str:
         """Give the symbol of a dynamic input dimension the user's name; the first name given stays."""
         symbol = size.node.expr
@@ -184,6 +191,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": _chain("Add"),
     "Mul": _chain("Mul"),
     "Max": _chain("Max"),
+    "Equality": lambda op, a, b: op.Equal(a, b),
+    "Unequality": lambda op, a, b: op.Not(op.Equal(a, b)),
+    "StrictGreaterThan": lambda op, a, b: op.Greater(a, b),
+    "GreaterThan": lambda op, a, b: op.GreaterOrEqual(a, b),
+    "StrictLessThan": lambda op, a, b: op.Less(a, b),
+    "LessThan": lambda op, a, b: op.LessOrEqual(a, b),
     "Min": _chain("Min"),
     "Pow": _power,
     "PowByNatural": _power,

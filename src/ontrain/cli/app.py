@@ -48,7 +48,8 @@ def check(
         str | None,
         typer.Option(
             help="An output to minimise, or a loss to add to the first output: SoftmaxCrossEntropy, NLL, MSE, L1, "
-            "BCEWithLogits. By default an output that is a scalar, or else the mean of the first."
+            "BCEWithLogits, or torch.nn's name of it. By default an output that is a scalar, or else the mean of the "
+            "first."
         ),
     ] = None,
     trainable: Annotated[

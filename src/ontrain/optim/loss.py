@@ -82,6 +82,15 @@ LOSSES: dict[str, Callable[..., ir.Value]] = {
 }
 """Every loss that `add_loss` knows, by name."""
 
+TORCH_NAMES = {
+    "CrossEntropyLoss": "SoftmaxCrossEntropy",
+    "NLLLoss": "NLL",
+    "MSELoss": "MSE",
+    "L1Loss": "L1",
+    "BCEWithLogitsLoss": "BCEWithLogits",
+}
+"""What torch.nn calls them."""
+
 
 def add_loss(model: ir.Model, kind: str, output: str, label: str = "label", **options: Any) -> ir.Model:
     """Return the model with the loss of one of its outputs as a first output named "loss".

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ontrain.errors import OptionError
 
 __all__ = ["NothingWrongError", "Finding", "bisect"]
@@ -61,7 +63,7 @@ def bisect(check: Callable[[], bool]) -> Finding:
 
     Raises:
         NothingWrongError: the check passes with all passes on.
-        OptionError: the check makes no plan.
+        OptionError: the check makes no plan, or returns something else than True or False.
     """
     search = _Search(check)
     right, passes = search.run(None)
@@ -97,10 +99,15 @@ class _Search:
         if key not in self._ran:
             with tempfile.TemporaryDirectory(prefix="ontrain-bisect-") as folder:
                 with _environment(ONTRAIN_PASS_LIMIT=limit, ONTRAIN_DUMP=folder):
-                    right = bool(self.check())
+                    right = self.check()
+                if not isinstance(right, bool | np.bool_):
+                    raise OptionError(
+                        f"the check returned a {type(right).__name__}",
+                        way_out="return True while the number is right, False where it is wrong",
+                    )
                 journals = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*/passes.json"))]
             self.tries += 1
-            self._ran[key] = right, [one for journal in journals for one in journal["passes"]]
+            self._ran[key] = bool(right), [one for journal in journals for one in journal["passes"]]
         return self._ran[key]
 
     def first_wrong(self, most: int, limit: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ontrain.errors import OptionError, nearest
+from ontrain.errors import OptionError, ProviderError, nearest
 from ontrain.providers.base import ExecutionProvider
 
 __all__ = ["available_providers", "get_provider"]
@@ -66,12 +66,13 @@ def get_provider(name: str, device: str = "cpu", options: Mapping[str, Any] | No
 
     Raises:
         OptionError: no provider has that name, or it has no such option.
+        ProviderError: another package's provider cannot be loaded, or lacks a part of the contract.
     """
     factories = _factories()
     if name not in factories:
         raise OptionError(f"no execution provider {name!r}", way_out=f"known: {nearest(name, factories)}")
     found = factories[name]
-    factory = found.load() if isinstance(found, EntryPoint) else found
+    factory = _load(found) if isinstance(found, EntryPoint) else found
     try:
         inspect.signature(factory).bind(device, **(options or {}))
     except TypeError as error:
@@ -81,4 +82,22 @@ def get_provider(name: str, device: str = "cpu", options: Mapping[str, Any] | No
             reason=str(error), way_out=f"its options: {', '.join(known) or 'none'}",
         ) from error  # fmt: skip
     made: ExecutionProvider = factory(device, **(options or {}))
+    missing = [part for part in ("name", "supports", "create_state", "compile") if not hasattr(made, part)]
+    if missing:
+        raise ProviderError(
+            f"{name} is no execution provider", reason=f"{type(made).__name__} has no {', '.join(missing)}",
+            way_out="ontrain/providers/base.py has the contract",
+        )  # fmt: skip
     return made
+
+
+def _load(entry: EntryPoint) -> Factory:
+    try:
+        factory: Factory = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist is not None else "a package"
+        raise ProviderError(
+            f"{entry.name} of {package} cannot be loaded", reason=f"its entry point is {entry.value}: {error}",
+            way_out=f"install what {package} needs, or mend the entry point",
+        ) from error  # fmt: skip
+    return factory

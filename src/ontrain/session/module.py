@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -50,6 +51,7 @@ class ModuleSession:
         self.memory, self._compile = create_memory(provider, tensors)
         self.inputs = [v.name or "" for v in batch_inputs(model.graph)]
         self._plans: OrderedDict[Key, ModuleExecutable] = OrderedDict()
+        self._lock = threading.Lock()
 
     def differentiable(self, wrt: Sequence[str]) -> list[str]:
         """Return the outputs that depend on one of these inputs or parameters."""
@@ -77,20 +79,23 @@ class ModuleSession:
             GradientError: an operator between `wrt` and `seeds` has no gradient.
         """
         key = (tuple([t.shape for t in inputs]), wrt, seeds)
-        found = self._plans.get(key)
-        if found is not None:
+        with self._lock:
+            found = self._plans.get(key)
+            if found is None:
+                found = self._plans[key] = self._make(inputs, wrt, seeds)
             self._plans.move_to_end(key)
+            if len(self._plans) > _PLANS:
+                self._plans.popitem(last=False)
             return found
+
+    def _make(self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...], seeds: tuple[str, ...]) -> ModuleExecutable:
         signature = check_feeds(self.model.graph, dict(zip(self.inputs, inputs, strict=True)), self.device)
         build = functools.partial(build_backward, outputs=seeds, wrt=wrt) if seeds else None
         # Tensors of a plan outlive an inference_mode that it may be made under.
         with torch.inference_mode(False):
             plan = make_plan(self.model, signature, self._compile, build=build, journal=self._journal())
         _logger.debug("planned %s in %s", [list(t.shape) for t in inputs], plan.seconds)
-        self._plans[key] = made = plan.executable
-        if len(self._plans) > _PLANS:
-            self._plans.popitem(last=False)
-        return made
+        return plan.executable
 
     def forward(
         self, plan: ModuleExecutable, inputs: Sequence[torch.Tensor], seed: int

@@ -17,20 +17,12 @@ from ontrain.errors import CaptureError, OptionError, nearest
 from ontrain.functions import inline_all
 from ontrain.graph import Builder, Role, by_role, rebuild, set_role, specialise, static_dims, updates_of
 from ontrain.graph.replay import emit
-from ontrain.optim.loss import LOSSES
+from ontrain.optim.loss import LOSSES, TORCH_NAMES
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription, TensorDescription
 from ontrain.training.source import Form
 
 __all__ = ["OnnxSource"]
-
-_TORCH_NAMES = {
-    "CrossEntropyLoss": "SoftmaxCrossEntropy",
-    "NLLLoss": "NLL",
-    "MSELoss": "MSE",
-    "L1Loss": "L1",
-    "BCEWithLogitsLoss": "BCEWithLogits",
-}
 
 
 class OnnxSource:
@@ -115,7 +107,7 @@ class OnnxSource:
         position = len(by_role(graph, Role.INPUT, Role.LABEL))
         output = graph.outputs[0]
         if isinstance(self._loss_fn, str):
-            loss = LOSSES[_TORCH_NAMES.get(self._loss_fn, self._loss_fn)](op, output, made)
+            loss = LOSSES[TORCH_NAMES.get(self._loss_fn, self._loss_fn)](op, output, made)
         else:
             assert self._loss_fn is not None
             captured = _captured_loss(self._loss_fn, model, output, label, batch)
@@ -136,8 +128,8 @@ class OnnxSource:
 
 
 def _check_loss(desc: ModelDescription, loss_fn: Callable[..., Any] | str) -> None:
-    if isinstance(loss_fn, str) and loss_fn not in _TORCH_NAMES and loss_fn not in LOSSES:
-        raise OptionError(f"there is no loss {loss_fn!r}", way_out=f"nearest: {nearest(loss_fn, _TORCH_NAMES)}")
+    if isinstance(loss_fn, str) and loss_fn not in TORCH_NAMES and loss_fn not in LOSSES:
+        raise OptionError(f"there is no loss {loss_fn!r}", way_out=f"nearest: {nearest(loss_fn, TORCH_NAMES)}")
     if not isinstance(loss_fn, str) and not callable(loss_fn):
         raise OptionError(f"loss_fn is {loss_fn!r}", way_out="give a loss's name, or a function of (output, label)")
     if not desc.outputs[0].is_loss:

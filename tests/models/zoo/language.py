@@ -55,7 +55,7 @@ ENTRIES = [
     decoder("gpt_neox"),
     decoder("gptj", rotary_dim=4),
     decoder("opt", ffn_dim=24, word_embed_proj_dim=WIDTH),
-    decoder("bloom", refused="autograd function", way_out="tensor operators"),
+    decoder("bloom"),
     decoder("llama", num_key_value_heads=1),
     decoder("mistral", num_key_value_heads=1, sliding_window=4),
     decoder("qwen2", num_key_value_heads=1),

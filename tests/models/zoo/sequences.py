@@ -241,17 +241,15 @@ def _sentences(batch: int, length: int) -> Batch:
     return {**words(batch, length), "label": torch.randint(0, 2, (batch,))}
 
 
-UNROLLED = "the recurrence is unrolled"
-
 ENTRIES = [
-    _entry("LSTM language model", lambda: LanguageModel(nn.LSTM, num_layers=2), words, fixed=UNROLLED),
-    _entry("GRU language model", lambda: LanguageModel(nn.GRU), words, fixed=UNROLLED),
-    _entry("RNN language model", lambda: LanguageModel(nn.RNN, nonlinearity="relu"), words, fixed=UNROLLED),
-    _entry("LSTM tagger, both directions", lambda: Tagger(nn.LSTM, num_layers=2), tagged, fixed=UNROLLED),
-    _entry("GRU tagger, both directions", lambda: Tagger(nn.GRU), tagged, fixed=UNROLLED),
+    _entry("LSTM language model", lambda: LanguageModel(nn.LSTM, num_layers=2), words),
+    _entry("GRU language model", lambda: LanguageModel(nn.GRU), words),
+    _entry("RNN language model", lambda: LanguageModel(nn.RNN, nonlinearity="relu"), words),
+    _entry("LSTM tagger, both directions", lambda: Tagger(nn.LSTM, num_layers=2), tagged),
+    _entry("GRU tagger, both directions", lambda: Tagger(nn.GRU), tagged),
     _entry("LSTMCell in a loop", lambda: ByCells(nn.LSTMCell), _steps),
     _entry("GRUCell in a loop", lambda: ByCells(nn.GRUCell), _steps),
-    _entry("GRU translator with attention", Translator, translated, fixed=UNROLLED),
+    _entry("GRU translator with attention", Translator, translated),
     _entry(
         "LSTM on packed rows",
         Packed,
@@ -263,7 +261,7 @@ ENTRIES = [
         "GRU under CTC",
         Speech,
         lambda n, t: {"x": torch.randn(n, 2 * t, 4), "label": torch.randint(1, 6, (n, t // 2))},
-        fixed=UNROLLED,
+        fixed="the loss's recursion over time is unrolled",
     ),
     _entry("nn.TransformerEncoder", lambda: Encoder(False), padded, "transformer"),
     _entry("nn.TransformerEncoder, norm first", lambda: Encoder(True), padded, "transformer"),

@@ -270,3 +270,25 @@ def test_dropout_drops_and_scales():
     torch.testing.assert_close(ours.weight.grad, y.detach())
     ours.eval()
     assert torch.equal(ours(), torch.ones(400, 500))
+
+
+def test_a_gradient_that_an_input_shares_with_parameters():
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.bias = nn.Parameter(torch.zeros(4))
+
+        def forward(self, x, bias, other):
+            return self.linear(x) + bias + other + self.bias
+
+    ours, eager = pair(Biased().double())
+    x = torch.randn(3, 4, dtype=torch.float64)
+    for _ in range(2):  # each backward has memory of its own for gradients
+        found = []
+        for module in (ours, eager):
+            given = [torch.zeros(4, dtype=torch.float64).requires_grad_() for _ in range(2)]
+            module(x, *given).square().sum().backward()
+            found.append([one.grad for one in given])
+        torch.testing.assert_close(*found, **DOUBLE)
+        assert_same_gradients(ours, eager, **DOUBLE)

@@ -1,114 +1,167 @@
-"""Recurrent layers, unrolled over a time axis of known length.
+"""Recurrent layers: one LSTM, GRU or RNN of ONNX for each layer of torch's, so that batch and length may vary.
 
-torch's own decomposition of these operators leaves out the dropout between layers, so they are translated here.
+Legend: T time, B batch, I input, H hidden, D directions, G gates. torch's own decomposition of these operators leaves
+out the dropout between layers and fixes the length, so they are translated here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ontrain.capture.aten.linear import transposed
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.projected import projected_lstm
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 
 __all__: list[str] = []
 
-State = tuple[Any, ...]
-Cell = Callable[[AtenBuilder, Any, Any, State], State]
-"""(projected input, projected hidden state, state) to the next state; its first member is the hidden state."""
+
+@dataclass(frozen=True)
+class _Kind:
+    """How ONNX's operator says what torch's computes.
+
+    Attributes:
+        op_type: ONNX's name of the operator.
+        parts: the pieces, in units of H, into which the G·H rows of torch's weights are cut.
+        order: those pieces as ONNX orders them.
+        activation: of one direction; None for the operator's own.
+        linear_before_reset: ONNX's attribute of GRU.
+    """
+
+    op_type: str
+    parts: tuple[int, ...] = (1,)
+    order: tuple[int, ...] = (0,)
+    activation: str | None = None
+    linear_before_reset: int | None = None
 
 
-def _lstm_cell(op: AtenBuilder, x: Any, h: Any, state: State) -> State:
-    i, f, g, o = op.Split(x + h, axis=-1, num_outputs=4, outputs=4)
-    c = op.Sigmoid(f) * state[1] + op.Sigmoid(i) * op.Tanh(g)
-    return op.Sigmoid(o) * op.Tanh(c), c
+# Gates i, f, g, o as i, o, f, c: f and g stay together.
+_LSTM = _Kind("LSTM", (1, 2, 1), (0, 2, 1))
+# Gates r, z, n as z, r, h. torch resets the product with the hidden state, ONNX by default the state before it.
+_GRU = _Kind("GRU", (1, 1, 1), (1, 0, 2), linear_before_reset=1)
+_TANH = _Kind("RNN")
+_RELU = _Kind("RNN", activation="Relu")
 
 
-def _gru_cell(op: AtenBuilder, x: Any, h: Any, state: State) -> State:
-    xr, xz, xn = op.Split(x, axis=-1, num_outputs=3, outputs=3)
-    hr, hz, hn = op.Split(h, axis=-1, num_outputs=3, outputs=3)
-    z = op.Sigmoid(xz + hz)
-    n = op.Tanh(xn + op.Sigmoid(xr + hr) * hn)
-    return ((state[0] - n) * z + n,)
+def _layer(
+    op: AtenBuilder, kind: _Kind, x: Any, states: Sequence[Any], directions: Sequence[Sequence[Any]]
+) -> tuple[Any, ...]:
+    """Append one layer over x [T, B, I].
+
+    Args:
+        op: where to append.
+        kind: which operator.
+        x: the input.
+        states: the first states, each [D, B, H] or None for zeros.
+        directions: for each its weights as torch has them: w_ih [G·H, I], w_hh [G·H, H], b_ih and b_hh or neither.
+
+    Returns:
+        Y [T, D, B, H] and the last of each state [D, B, H].
+    """
+    count, hidden = len(directions), directions[0][1].shape[1]
+    w, r = (_arranged(op, kind, [[weights[i]] for weights in directions]) for i in range(2))
+    bias = _arranged(op, kind, [weights[2:] for weights in directions]) if len(directions[0]) > 2 else None
+    attributes = {
+        "hidden_size": hidden,
+        "direction": "bidirectional" if count > 1 else None,
+        "activations": [kind.activation] * count if kind.activation else None,
+        "linear_before_reset": kind.linear_before_reset,
+    }
+    made: tuple[Any, ...] = op.call(
+        "", kind.op_type, [x, w, r, bias, None, *states], attributes, outputs=1 + len(states)
+    )
+    return made
 
 
-def _tanh_cell(op: AtenBuilder, x: Any, h: Any, state: State) -> State:
-    return (op.Tanh(x + h),)
+def _arranged(op: AtenBuilder, kind: _Kind, directions: Sequence[Sequence[Any]]) -> Any:
+    """The weights or biases of each direction with ONNX's order of gates, as [D, …]: one copy, and one for gradients.
+
+    A direction's biases lie one after the other in ONNX.
+    """
+
+    def make() -> Any:
+        parts = [part for group in directions for weight in group for part in _gates(op, kind, weight)]
+        joined = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+        if len(directions) == 1:
+            return op.Unsqueeze(joined, [0])
+        return op.Reshape(joined, [len(directions), -1, *list(directions[0][0].shape)[1:]])
+
+    # A layer that is called again, as in a decoder's loop, reads the same.
+    return op.memo(("arranged", kind, *(weight for group in directions for weight in group)), make)
 
 
-def _relu_cell(op: AtenBuilder, x: Any, h: Any, state: State) -> State:
-    return (op.Relu(x + h),)
-
-
-def _direction(
-    op: AtenBuilder, cell: Cell, x: Any, state: State, weights: Sequence[Any], length: int, backwards: bool
-) -> tuple[Any, State]:
-    """Run one layer in one direction over x [T, B, in]; return its outputs [T, B, H] and last state [B, H] each."""
-    w_ih, w_hh, *biases = weights
-    # The output projection of an LSTM with proj_size comes last.
-    projection = biases.pop() if len(biases) % 2 else None
-    projected = op.MatMul(x, transposed(op, w_ih))
-    if biases:
-        projected = projected + biases[0]
-    steps = op.Split(projected, axis=0, num_outputs=length, outputs=length) if length > 1 else (projected,)
-    order = range(length - 1, -1, -1) if backwards else range(length)
-    outputs: dict[int, Any] = {}
-    for t in order:
-        h = op.MatMul(state[0], transposed(op, w_hh))
-        state = cell(op, op.Squeeze(steps[t], [0]), h + biases[1] if biases else h, state)
-        if projection is not None:
-            state = (op.MatMul(state[0], transposed(op, projection)), *state[1:])
-        outputs[t] = op.Unsqueeze(state[0], [0])
-    rows = [outputs[t] for t in range(length)]
-    return (op.Concat(*rows, axis=0) if length > 1 else rows[0]), state
+def _gates(op: AtenBuilder, kind: _Kind, weight: Any) -> list[Any]:
+    if len(kind.parts) == 1:
+        return [weight]
+    hidden = weight.shape[0] // sum(kind.parts)
+    parts = op.Split(weight, [hidden * part for part in kind.parts], axis=0, outputs=len(kind.parts))
+    return [parts[i] for i in kind.order]
 
 
 def _recurrent(
-    op: AtenBuilder, cell: Cell, x: Any, initial: Sequence[Any], params: Sequence[Any], has_biases: bool,
+    op: AtenBuilder, kind: _Kind, x: Any, initial: Sequence[Any], params: Sequence[Any], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    length = op.input_shape(0)[1 if batch_first else 0]
-    directions = 2 if bidirectional else 1
-    per = len(params) // (num_layers * directions)
-    if not isinstance(length, int):
-        raise op.refuse(
-            "a recurrent layer over a length that varies", "it is unrolled, one step of the graph a step of time",
-            "leave the time dimension out of `dynamic`",
-        )  # fmt: skip
+    count = 2 if bidirectional else 1
+    per = len(params) // (num_layers * count)
+    # The projection of an LSTM with proj_size comes last.
+    length = _known_length(op, batch_first) if per % 2 else None
+    if length is None:
+        initial = [None if _is_zero(state) else state for state in initial]
     x = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x
-    last: list[State] = []
+    last = []
     for layer in range(num_layers):
-        made = []
-        for direction in range(directions):
-            k = layer * directions + direction
-            state = tuple(op.Squeeze(op.Slice(s, [k], [k + 1], [0]), [0]) for s in initial)
-            weights = params[k * per : (k + 1) * per]
-            y, state = _direction(op, cell, x, state, weights, length, backwards=direction == 1)
-            made.append(y)
-            last.append(state)
-        x = made[0] if directions == 1 else op.Concat(*made, axis=-1)
+        at = layer * count
+        states = [s if s is None or num_layers == 1 else op.Slice(s, [at], [at + count], [0]) for s in initial]
+        directions = [params[k * per : (k + 1) * per] for k in range(at, at + count)]
+        if length is None:
+            y, *finals = _layer(op, kind, x, states, directions)
+        else:
+            y, *finals = projected_lstm(op, x, states, directions, length)
+        last.append(finals)
+        # [T, D, B, H] as torch has it.
+        x = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1]) if bidirectional else op.Squeeze(y, [1])
         if dropout and train and layer < num_layers - 1:
             x, _ = op.Dropout(x, op.const(float(dropout)), op.const(True), outputs=2)
-    finals = [[op.Unsqueeze(one, [0]) for one in states] for states in zip(*last, strict=True)]
-    stacked = [op.Concat(*one, axis=0) if len(one) > 1 else one[0] for one in finals]
+    stacked = [op.Concat(*one, axis=0) if len(one) > 1 else one[0] for one in zip(*last, strict=True)]
     return (op.Transpose(x, perm=[1, 0, 2]) if batch_first else x, *stacked)
+
+
+def _known_length(op: AtenBuilder, batch_first: bool) -> int:
+    length = op.input_shape(0)[1 if batch_first else 0]
+    if not isinstance(length, int):
+        raise op.refuse(
+            "an LSTM with proj_size over a length that varies", "ONNX's LSTM has no projection, so it is unrolled",
+            "leave the time dimension out of `dynamic`, or project the layer's output by an nn.Linear",
+        )  # fmt: skip
+    return length
+
+
+def _is_zero(state: ir.Value) -> bool:
+    """Whether a value is zeros of some shape, as a layer makes them that is given no state."""
+    producer = state.producer()
+    source = producer.inputs[0] if producer is not None and producer.op_type == "Expand" else state
+    return source is not None and source.const_value is not None and not np.any(source.const_value.numpy())
 
 
 @aten("lstm.input")
 def lstm(op: AtenBuilder, x: Any, hx: Sequence[Any], params: Sequence[Any], *options: Any) -> Any:
-    return _recurrent(op, _lstm_cell, x, hx, params, *options)
+    return _recurrent(op, _LSTM, x, hx, params, *options)
 
 
-def _plain(cell: Cell) -> Callable[..., Any]:
+def _plain(kind: _Kind) -> Callable[..., Any]:
     def translate(op: AtenBuilder, x: Any, hx: Any, params: Sequence[Any], *options: Any) -> Any:
-        return _recurrent(op, cell, x, [hx], params, *options)
+        return _recurrent(op, kind, x, [hx], params, *options)
 
     return translate
 
 
-for _name, _cell in (("gru.input", _gru_cell), ("rnn_tanh.input", _tanh_cell), ("rnn_relu.input", _relu_cell)):
-    aten(_name)(_plain(_cell))
+for _name, _kind in (("gru.input", _GRU), ("rnn_tanh.input", _TANH), ("rnn_relu.input", _RELU)):
+    aten(_name)(_plain(_kind))
 
 
 @aten("lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data")

@@ -123,14 +123,23 @@ def _pin_gradients(e: Emitter, graph: ir.Graph, memory: Memory) -> dict[str, Buf
 
 
 def _finish_gradients(e: Emitter, graph: ir.Graph, places: dict[str, Buf]) -> dict[str, Buf]:
-    """Copy gradients that did not land in their place, and return those of inputs, which have none."""
+    """Copy gradients that did not land in their place, and return those of inputs, which have none.
+
+    An input's gradient that is also a parameter's was computed in the parameter's place, which changes with each
+    backward: the input gets a copy.
+    """
     others = {}
+    elsewhere = {place.storage for place in places.values()}
     for value in graph.outputs:
         name = gradient_of(value)
         if name is None:
             continue
         found = e.value(value)
         if name not in places:
+            if found.storage in elsewhere:
+                own = e.new(found.shape, found.dtype)
+                e.run(torch.Tensor.copy_, own, found, writes=[own])
+                found = own
             others[name] = found
         elif not (found.storage is places[name].storage and found.same_layout(places[name])):
             e.run(torch.Tensor.copy_, places[name], found, writes=[places[name]])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -118,6 +119,7 @@ class GradientSet:
             self.inside[buf.storage] = self._make(name, buf, device)
         self._by_name = {name: self.inside[buf.storage] for name, buf in places.items()}
         self._idle = [sys.getrefcount(array) for array in self._arrays]
+        self.taken = False
 
     def _make(self, name: str, buf: Buf, device: torch.device) -> torch.Tensor:
         if not self._on_host:
@@ -128,8 +130,8 @@ class GradientSet:
         return _over(array, buf)
 
     def free(self) -> bool:
-        """Whether no tensor outside refers to this memory any more."""
-        return [sys.getrefcount(array) for array in self._arrays] == self._idle
+        """Whether no backward writes to this memory and no tensor outside refers to it any more."""
+        return not self.taken and [sys.getrefcount(array) for array in self._arrays] == self._idle
 
     def hand_out(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the gradients as tensors that own their memory as far as the user can see."""
@@ -149,16 +151,23 @@ class Gradients:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sets: dict[tuple[str, ...], list[GradientSet]] = {}
+        self._lock = threading.Lock()
 
-    def take(self, places: Mapping[str, Buf]) -> GradientSet:
-        """Return memory that nobody refers to for these gradients."""
-        sets = self._sets.setdefault(tuple(places), [])
-        for one in sets:
-            if one.free():
-                return one
-        with torch.inference_mode(False):
-            sets.append(GradientSet(places, self._device))
-        return sets[-1]
+    @contextmanager
+    def take(self, places: Mapping[str, Buf]) -> Iterator[GradientSet]:
+        """Give memory that nobody refers to for these gradients, and to this backward alone until it is through."""
+        with self._lock:
+            sets = self._sets.setdefault(tuple(places), [])
+            found = next((one for one in sets if one.free()), None)
+            if found is None:
+                with torch.inference_mode(False):
+                    found = GradientSet(places, self._device)
+                sets.append(found)
+            found.taken = True
+        try:
+            yield found
+        finally:
+            found.taken = False
 
 
 class Memory:

@@ -77,13 +77,13 @@ class TorchModuleExecutable:
         bound = tape.bound
         for name, target in bound.adjoints.items():
             target.copy_(adjoints[name])
-        place = self._memory.gradients.take(self.gradients)
-        if place not in bound.backward:
-            bound.backward[place] = Binder(tape.block.memory, place.inside).calls(self.backward_program)
-        for fn, args, kwargs in bound.backward[place]:
-            fn(*args, **kwargs)
-        found = {name: tensor.clone() for name, tensor in bound.others.items()}
-        found.update(place.hand_out(list(self.gradients)))
+        with self._memory.gradients.take(self.gradients) as place:
+            if place not in bound.backward:
+                bound.backward[place] = Binder(tape.block.memory, place.inside).calls(self.backward_program)
+            for fn, args, kwargs in bound.backward[place]:
+                fn(*args, **kwargs)
+            found = {name: tensor.clone() for name, tensor in bound.others.items()}
+            found.update(place.hand_out(list(self.gradients)))
         tape.close()
         return found
 

@@ -11,9 +11,10 @@ import torch
 from onnx_ir.tensor_adapters import to_torch_dtype
 
 from ontrain.autodiff import Differentiability, differentiability
-from ontrain.errors import GradientError, OntrainError, OptionError, ProviderError, nearest
+from ontrain.errors import GradientError, GraphError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.graph import Builder, Role, by_role, describe, dims, is_float, rebuild, source_of, specialise, static_dims
 from ontrain.optim import LOSSES, OptimizerSpec, StepKind, add_loss, build_step
+from ontrain.optim.loss import TORCH_NAMES
 from ontrain.passes import pipeline, run_passes
 from ontrain.providers import ExecutionProvider
 from ontrain.session.check.cost import count_flops, live_bytes, resident_bytes
@@ -72,7 +73,10 @@ def examine(
     """
     spec = OptimizerSpec(optimizer)
     report = CheckReport(subject.name, provider.name, optimizer)
-    model, name, origin = _with_loss(subject.model, loss)
+    try:
+        model, name, origin = _with_loss(subject.model, loss)
+    except GraphError as error:
+        return replace(report, problems=(Problem.of("loss", error),))
     taken = _sizes(model.graph, sizes or {})
     shapes = {str(v.name): _shape(v, taken) for v in batch_inputs(model.graph)}
     report = replace(report, loss=name, loss_origin=origin, sizes=taken, inputs=shapes)
@@ -101,15 +105,19 @@ def _with_loss(model: ir.Model, wanted: str | None) -> tuple[ir.Model, str, Lite
     names = [str(v.name) for v in outputs]
     if wanted is not None and wanted in names:
         return model, wanted, "output"
-    if wanted is not None and wanted not in LOSSES:
+    kind = TORCH_NAMES.get(wanted or "", wanted)
+    if kind is not None and kind not in LOSSES:
         raise OptionError(
             f"there is no output and no loss called {wanted!r}",
-            way_out=f"nearest: {nearest(wanted, [*names, *LOSSES])}",
+            way_out=f"nearest: {nearest(kind, [*names, *TORCH_NAMES, *LOSSES])}",
         )
     if not outputs:
-        raise OptionError("the model has no floating-point output", way_out="give a model that computes one")
-    if wanted is not None:
-        return add_loss(model, wanted, names[0]), "loss", "added"
+        raise GraphError(
+            "the model has no floating-point output", reason="a loss is computed from one",
+            way_out="give the model that computes what its present outputs are made of",
+        )  # fmt: skip
+    if kind is not None:
+        return add_loss(model, kind, names[0]), "loss", "added"
     for value in sorted(outputs, key=lambda v: v.name != "loss"):
         if value.shape is not None and all(d == 1 for d in value.shape):
             return model, str(value.name), "output"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from ontrain.capture import Captured, capture
-from ontrain.capture.structure import bind, flatten, leaf_paths
+from ontrain.capture.structure import bind, flatten, leaf_paths, plain_leaves
 from ontrain.errors import CaptureError, InputError
 from ontrain.graph import updates_of
 from ontrain.providers import get_provider
@@ -112,6 +115,7 @@ class Engine:
         self._sites: OrderedDict[Any, list[_Site]] = OrderedDict()
         self._entries: dict[Any, list[Entry]] = {}
         self._alike: dict[Any, int] = {}
+        self._lock = threading.Lock()
         self.captures = 0
 
     @property
@@ -121,8 +125,10 @@ class Engine:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
-        if self._watch.changed():
-            self._forget()
+        with self._lock:
+            # Under the lock, because a capture has other parameters in the module for as long as it takes.
+            if self._watch.changed():
+                self._forget()
         tensors: list[torch.Tensor] = []
         key: list[Any] = [self._watch.modes(), _autocast(), len(args)]
         for value in args:
@@ -130,7 +136,9 @@ class Engine:
         for name, value in kwargs.items():
             key.append(name)
             _walk(value, tensors, key)
-        site = self._site(tuple(key), args, kwargs, tensors)
+        _refuse_transforms(tensors)
+        with self._lock:
+            site = self._site(tuple(key), args, kwargs, tensors)
         return self._run(site.entry, [tensors[i] for i in site.order])
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
@@ -215,7 +223,8 @@ class Engine:
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )
         # Tracing runs forward, which may set attributes itself.
-        self._watch = Watch(self.module)
+        held = [*captured.constants, *(one for entry in self.entries for one in entry.captured.constants)]
+        self._watch = Watch(self.module, held)
         logger.info(
             "captured %s in %s mode: export %.2f s, translation %.2f s", type(self.module).__name__,
             "training" if captured.training else "evaluation", captured.seconds["export"],
@@ -241,13 +250,24 @@ class Engine:
         """Where module and inputs are.
 
         Raises:
-            InputError: on more than one device.
+            InputError: on more than one device, or a tensor is sparse or without memory.
         """
+        for i, tensor in enumerate(tensors):
+            if tensor.layout is not torch.strided:
+                raise InputError(
+                    f"tensor {i} of the call is sparse ({tensor.layout})", reason="a graph works on dense tensors",
+                    way_out="give tensor.to_dense()",
+                )  # fmt: skip
         found: dict[torch.device, str] = {}
         for name, one in (*self.module.named_parameters(), *self.module.named_buffers()):
             found.setdefault(one.device, f"parameter or buffer {name!r}")
         for i, tensor in enumerate(tensors):
             found.setdefault(tensor.device, f"tensor {i} of the call")
+        if any(device.type == "meta" for device in found) and len(found) == 1:
+            raise InputError(
+                "the module and its input are on the meta device", reason="tensors there have no values",
+                way_out="give both memory: model.to_empty(device='cpu') and a real batch",
+            )  # fmt: skip
         if len(found) > 1:
             raise InputError(
                 "the module and its input are on different devices",
@@ -273,6 +293,8 @@ def _walk(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         tensors.append(value)
         key.append(value.dtype)
         key.append(value.ndim)
+        if value.layout is not torch.strided:
+            key.append(value.layout)
     elif type(value) in _PLAIN:
         key.append(type(value))
         key.append(value)
@@ -288,8 +310,13 @@ def _walk(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         found, spec = flatten(value)
         tensors += found
         key.append((type(value), tuple(leaf_paths(spec)), tuple((t.dtype, t.ndim) for t in found)))
-        if not found:
-            key.append(_Same(value))
+        for one in plain_leaves(spec):
+            key += [one] if type(one) in _PLAIN else [_Same(one), _numbers(one)]
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    """The plain attributes of an object, which forward may read."""
+    return tuple((name, one) for name, one in getattr(value, "__dict__", {}).items() if type(one) in _PLAIN)
 
 
 class _Same:
@@ -313,6 +340,27 @@ def _canonical(named: Mapping[str, Any]) -> list[Any]:
         _walk(named[name], [], key)
         parts.append(tuple(key))
     return parts
+
+
+def _refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse what runs a forward on stand-ins for tensors, or follows tangents through it.
+
+    Raises:
+        InputError: within a function transformed by torch.func, forward-mode differentiation, or a trace.
+    """
+    # torch.compiler.is_compiling and proxy modes are also true while another thread captures.
+    if torch._C._is_tracing() or torch.compiler.is_dynamo_compiling() or any(type(t) is FakeTensor for t in tensors):
+        what = "a trace by torch.jit, torch.export or torch.compile"
+    elif torch._C._functorch.peek_interpreter_stack() is not None:
+        what = "a function transformed by torch.func"
+    elif forward_ad._current_level >= 0:
+        what = "forward-mode differentiation"
+    else:
+        return
+    raise InputError(
+        f"an ORTModule is called within {what}", reason="its graph runs on real tensors, and only backward follows it",
+        way_out="use the plain module there, which is the attribute .module",
+    )  # fmt: skip
 
 
 def _autocast() -> tuple[Any, ...]:

@@ -119,6 +119,12 @@ class Run(torch.autograd.Function):
         given = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
         if not given:
             return (None,) * (2 + len(call.mode.wrt))
+        if any(torch._C._functorch.is_legacy_batchedtensor(a) for a in given.values()):
+            raise GradientError(
+                "many gradients were asked for at once (is_grads_batched or vectorize=True)",
+                reason="a plan's backward is for one set of adjoints",
+                way_out="ask for one after the other: vectorize=False",
+            )
         with torch.autocast(call.session.device.type, enabled=False):
             found = call.backward(ctx.tape, given)
         return (None, None, *[found.get(name) for name in call.mode.wrt])

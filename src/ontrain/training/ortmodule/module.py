@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from ontrain.errors import OptionError, nearest
@@ -20,6 +22,7 @@ __all__ = ["ORTModule"]
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 # Hooks of the wrapper itself and what other libraries replace on it.
 _OWN = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
+_one_engine = threading.Lock()
 
 
 class ORTModule(nn.Module):
@@ -70,8 +73,13 @@ class ORTModule(nn.Module):
             InputError: an argument does not fit forward's signature, or is on another device than the module.
         """
         if self._engine is None:
-            self.__dict__["_engine"] = Engine(self._wrapped, self._provider, self._debug_options)
+            with _one_engine:
+                if self._engine is None:
+                    self.__dict__["_engine"] = Engine(self._wrapped, self._provider, self._debug_options)
         return self._engine(args, kwargs)
+
+    # While one thread captures, torch has a `nn.Module.__call__` that other threads must not come upon.
+    __call__: Callable[..., Any] = nn.Module.__call__
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -141,6 +149,20 @@ class ORTModule(nn.Module):
         else:
             delattr(self._wrapped, name)
 
+    # Of nn.Sequential, nn.ModuleList and the like; a module is true whatever its length.
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._wrapped[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._wrapped[key] = value
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __bool__(self) -> bool:
+        return True
+
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self._wrapped)})
 
@@ -176,6 +198,11 @@ def _check(module: Any) -> None:
             raise OptionError(
                 "the module is a DistributedDataParallel", reason="its hooks belong outside of the graph",
                 way_out="wrap the other way round: DistributedDataParallel(ORTModule(model))",
+            )  # fmt: skip
+        if isinstance(one, torch.jit.ScriptModule):
+            raise OptionError(
+                f"the submodule {name!r} is a ScriptModule" if name else "the module is a ScriptModule",
+                reason="its forward is no Python that can be traced", way_out="wrap the module that it was made of",
             )  # fmt: skip
         if isinstance(one, ORTModule):
             raise OptionError(

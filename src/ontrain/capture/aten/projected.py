@@ -1,0 +1,59 @@
+"""An LSTM whose hidden state is projected: no operator of ONNX says it, so it is unrolled over a known length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ontrain.capture.aten.linear import transposed
+from ontrain.capture.context import AtenBuilder
+
+__all__ = ["projected_lstm"]
+
+
+def projected_lstm(
+    op: AtenBuilder, x: Any, states: Sequence[Any], directions: Sequence[Sequence[Any]], length: int
+) -> tuple[Any, Any, Any]:
+    """Append one layer over x [T, B, I], T being `length`.
+
+    Args:
+        op: where to append.
+        x: the input.
+        states: the first hidden states [D, B, P] and cells [D, B, H].
+        directions: for each its weights as torch has them: w_ih, w_hh, b_ih and b_hh or neither, and w_hr [P, H].
+        length: how many steps.
+
+    Returns:
+        Y [T, D, B, P], and the last hidden states and cells.
+    """
+    made = []
+    for d, weights in enumerate(directions):
+        first = [op.Squeeze(op.Slice(state, [d], [d + 1], [0]), [0]) for state in states]
+        y, *last = _direction(op, x, first, weights, length, backwards=d == 1)
+        made.append([op.Unsqueeze(y, [1]), *(op.Unsqueeze(one, [0]) for one in last)])
+    ys, hs, cs = zip(*made, strict=True)
+    return _stacked(op, ys, 1), _stacked(op, hs, 0), _stacked(op, cs, 0)
+
+
+def _direction(
+    op: AtenBuilder, x: Any, states: Sequence[Any], weights: Sequence[Any], length: int, *, backwards: bool
+) -> tuple[Any, Any, Any]:
+    """The outputs [T, B, P], and the last hidden state [B, P] and cell [B, H]."""
+    w_ih, w_hh, *biases, projection = weights
+    h, c = states
+    given = op.MatMul(x, transposed(op, w_ih))
+    for bias in biases:
+        given = given + bias
+    steps = op.Split(given, axis=0, num_outputs=length, outputs=length) if length > 1 else (given,)
+    rows = [None] * length
+    for t in reversed(range(length)) if backwards else range(length):
+        gates = op.Squeeze(steps[t], [0]) + op.MatMul(h, transposed(op, w_hh))
+        i, f, g, o = op.Split(gates, axis=-1, num_outputs=4, outputs=4)
+        c = op.Sigmoid(f) * c + op.Sigmoid(i) * op.Tanh(g)
+        h = op.MatMul(op.Sigmoid(o) * op.Tanh(c), transposed(op, projection))
+        rows[t] = op.Unsqueeze(h, [0])
+    return _stacked(op, rows, 0), h, c
+
+
+def _stacked(op: AtenBuilder, parts: Sequence[Any], axis: int) -> Any:
+    return op.Concat(*parts, axis=axis) if len(parts) > 1 else parts[0]

@@ -1,0 +1,234 @@
+"""The walk over a program: each call by the table, branches as graphs inside, writes by what they change."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import fx
+
+from ontrain.capture.aliases import Aliases, canonical, mutates
+from ontrain.capture.aten import find
+from ontrain.capture.aten.complex import Complex, is_complex, translate_complex
+from ontrain.capture.aten.writing import write_back
+from ontrain.capture.context import AtenBuilder, dtype_of, to_array
+from ontrain.capture.program import BRANCHES, is_ignored
+from ontrain.capture.source import module_of, source_line
+from ontrain.errors import CaptureError, GraphError
+from ontrain.graph import OPSET, annotate, is_float, live_nodes, shape_text
+from ontrain.graph.replay import as_outputs
+
+__all__ = ["Walk", "constant", "written"]
+
+
+class Walk:
+    """Translates a program node by node into the graph of a builder, whose environment holds the program's inputs.
+
+    Args:
+        graph: flat, see `flat_graph`.
+        op: appends to the graph that is made.
+        parameters: the placeholders of parameters, which forward must not write to, and their names.
+        prefixes: taken off the paths of modules.
+    """
+
+    def __init__(
+        self, graph: fx.Graph, op: AtenBuilder, parameters: Mapping[fx.Node, str], prefixes: tuple[str, str]
+    ) -> None:
+        self.graph, self.op, self.prefixes = graph, op, prefixes
+        self.parameters, self.aliases, self.symbols = parameters, Aliases(graph), op.symbols
+
+    def run(self) -> None:
+        """Translate every call in order."""
+        with self.op.arithmetic():
+            for node in self.graph.nodes:
+                if node.op == "call_function" and not is_ignored(node):
+                    self._translate(node)
+                elif node.op == "get_attr":
+                    self.op.environment[node] = constant(self.op, node.meta["ontrain.constant"])
+
+    def _translate(self, node: fx.Node) -> None:
+        op, val = self.op, node.meta.get("val")
+        if not isinstance(val, torch.Tensor | tuple | list):
+            if node.target in _NUMBERS and isinstance(val, torch.SymInt | torch.SymFloat):
+                number = op.Reshape(self.read(node.args[0]), [1])
+                self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
+            if val is not None:
+                op.environment[node] = self.symbols.convert(val)
+            return
+        if node.target is operator.getitem:
+            op.environment[node] = self.read(node.args[0])[node.args[1]]
+            return
+        start = len(op.nodes)
+        try:
+            result = self._result(node)
+            if isinstance(val, torch.Tensor) and isinstance(result, ir.Value):
+                self.symbols.derive(val, result, [self._argument(a) for a in node.args])
+            self._state_types(node, result, val)
+            if mutates(node):
+                self._write(node, result)
+            else:
+                op.environment[node] = result
+        except CaptureError as error:
+            if error.source is not None or source_line(node) is None:
+                raise
+            raise op.refuse(error.problem, error.reason or "", error.way_out or "") from error
+        except (GraphError, AssertionError, TypeError, LookupError, ArithmeticError, ValueError) as error:
+            raise op.refuse(
+                f"the translation of {node.target} does not fit this call",
+                f"{type(error).__name__}: {error}",
+                "write the line with other operators, and please report this one",
+            ) from error
+        line, module = source_line(node), module_of(node, self.prefixes)
+        for made in op.nodes[start:]:
+            annotate(made, line, module)
+
+    def _result(self, node: fx.Node) -> Any:
+        self.op.node = node
+        args = [self._argument(a) for a in node.args]
+        named = {k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED}
+        if is_complex([*args, *named.values(), node.meta["val"]]):
+            return translate_complex(self.op, node.target, args, named)
+        if BRANCHES in node.meta:
+            return self._loop(*args) if node.target is _WHILE else self._choice(*args)
+        handler = find(node.target)
+        assert handler is not None, node.target
+        return handler(self.op, *args, **named)
+
+    def _choice(self, cond: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        """An If for torch.cond; its branches read outer values in place."""
+        then, other = (
+            self._inner([], lambda op, graph=graph: self._run(op, graph, operands))  # type: ignore[misc]
+            for graph in self.op.node.meta[BRANCHES]
+        )
+        pred = self.op.cast(cond, ir.DataType.BOOL)
+        return self._control("If", [pred], len(then.outputs), then_branch=then, else_branch=other)
+
+    def _loop(self, carried: Sequence[Any], outer: Sequence[Any]) -> Sequence[Any]:
+        """A Loop without a limit for torch.while_loop; what it does not hand on is read in place."""
+        test, body = self.op.node.meta[BRANCHES]
+        if not all(isinstance(value, ir.Value) for value in carried):
+            raise self.op.refuse(
+                "torch.while_loop hands on a number", "a graph's loop hands on tensors",
+                "start it from a tensor: torch.tensor(0) in place of 0",
+            )  # fmt: skip
+        (first,) = self._run(self.op, test, [*carried, *outer])
+        states = [ir.Value(name=self.op.fresh("state"), shape=v.shape, type=v.type) for v in carried]
+        at, go = (
+            ir.Value(name=self.op.fresh(name), shape=ir.Shape([]), type=ir.TensorType(dtype))
+            for name, dtype in (("iteration", ir.DataType.INT64), ("go", ir.DataType.BOOL))
+        )
+
+        def step(op: AtenBuilder) -> list[Any]:
+            nexts = self._run(op, body, [*states, *outer])
+            return [*self._run(op, test, [*nexts, *outer]), *nexts]
+
+        return self._control("Loop", [None, first, *carried], len(carried), body=self._inner([at, go, *states], step))
+
+    def _control(self, op_type: str, operands: Sequence[Any], outputs: int, **graphs: ir.Graph) -> Sequence[Any]:
+        made = self.op.call("", op_type, operands, graphs, outputs)
+        return made if isinstance(made, tuple) else (made,)
+
+    def _inner(self, inputs: Sequence[ir.Value], write: Callable[[AtenBuilder], Sequence[Any]]) -> ir.Graph:
+        made = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name="inner")
+        op = self.op.inside(made)
+        with op.arithmetic():
+            made.outputs.extend(as_outputs(op, write(op)))
+        live = set(live_nodes(made))
+        made.remove([node for node in made if node not in live], safe=True)
+        for name in [name for name, value in made.initializers.items() if not value.uses()]:
+            del made.initializers[name]
+        return made
+
+    def _run(self, op: AtenBuilder, graph: fx.Graph, operands: Sequence[Any]) -> list[Any]:
+        """Write an inner program by a builder, and return its results."""
+        walk, node = Walk(graph, op, {}, self.prefixes), self.op.node
+        op.environment.update(zip((n for n in graph.nodes if n.op == "placeholder"), operands, strict=True))
+        walk.run()
+        self.op.node = node
+        results = graph.output_node().args[0]
+        return [walk.read(one) for one in (results if isinstance(results, list | tuple) else [results])]
+
+    def _write(self, node: fx.Node, result: ir.Value) -> None:
+        """Give the tensor written to its new value, then its root, then the views that are read later."""
+        environment, target = self.op.environment, canonical(node)
+        environment[target] = result
+        for view in self.aliases.path(target):
+            base = canonical(view.args[0])  # type: ignore[arg-type]
+            self.op.node = view
+            arguments = [self._argument(a) for a in view.args[1:]]
+            environment[base] = write_back(self.op, environment[base], environment[view], *arguments)
+            target = base
+        for view in self.aliases.stale(node):
+            environment[view] = self._result(view)
+        self.op.node = node
+        if target in self.parameters:
+            raise written(self.parameters[target], source_line(node))
+
+    def read(self, node: Any) -> Any:
+        """Return the value of an FX node, as the writes so far left it."""
+        return self.op.environment[canonical(node)]
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            found = self.read(value)
+            if found is None:
+                raise self.op.refuse(
+                    f"a result of {value.args[0]} that no graph has" if value.args else f"{value} is not computed",
+                    "it is what torch keeps for its own backward", "use the operator's first result only",
+                )  # fmt: skip
+            return found
+        if isinstance(value, list | tuple):
+            return [self._argument(item) for item in value]
+        return value
+
+    def _state_types(self, node: fx.Node, result: Any, val: Any) -> None:
+        """Give results the shapes that torch found, under the user's names."""
+        pairs = zip(result, val, strict=False) if isinstance(result, tuple | list) else [(result, val)]
+        for value, seen in pairs:
+            if not isinstance(value, ir.Value) or not isinstance(seen, torch.Tensor):
+                continue
+            dtype, shape = dtype_of(seen.dtype), self.symbols.dims(seen.shape)
+            known = value.shape
+            fits = (
+                value.dtype in (None, dtype)
+                and (known is None or len(known) == len(shape))
+                and (
+                    known is None
+                    or all(
+                        a == b for a, b in zip(known, shape, strict=True) if isinstance(a, int) and isinstance(b, int)
+                    )
+                )
+            )
+            if not fits:
+                raise self.op.refuse(
+                    f"the translation of {node.target} made {shape_text(value)} where torch has {dtype}{shape}",
+                    "the operator's translation is wrong for these arguments",
+                    "write the line with other operators, and please report this one",
+                )
+            if value.producer() is not None:
+                value.dtype, value.shape = dtype, ir.Shape(shape)
+
+
+_NUMBERS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+_WHILE = torch.ops.higher_order.while_loop
+_DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+def written(parameter: str, source: str | None = None) -> CaptureError:
+    """Return the error for a forward that changes a parameter."""
+    return CaptureError(
+        f"forward writes to parameter {parameter!r}",
+        source=source,
+        reason="parameters change in the optimizer only",
+        way_out="register it as a buffer, or change it outside of forward",
+    )
+
+
+def constant(op: AtenBuilder, tensor: torch.Tensor) -> Any:
+    """Return a tensor's values as a constant of the graph; a complex one as its two parts."""
+    if not tensor.is_complex():
+        return op.const(to_array(tensor))
+    return Complex(op.const(to_array(tensor.real)), op.const(to_array(tensor.imag)))

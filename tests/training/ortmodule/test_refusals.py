@@ -1,0 +1,66 @@
+"""Where an ORTModule cannot follow torch: every case says so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad, functional
+
+from ontrain.errors import GradientError, InputError, OptionError
+from ontrain.training.ortmodule import ORTModule
+
+
+@pytest.fixture
+def ours():
+    return ORTModule(nn.Sequential(nn.Linear(4, 3), nn.Tanh()))
+
+
+def forward_mode(module):
+    with forward_ad.dual_level():
+        return module(forward_ad.make_dual(torch.ones(2, 4), torch.ones(2, 4)))
+
+
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        (lambda m: torch.func.vmap(m)(torch.ones(5, 2, 4)), "torch.func"),
+        (lambda m: torch.func.grad(lambda x: m(x).sum())(torch.ones(2, 4)), "torch.func"),
+        (forward_mode, "forward-mode"),
+        (lambda m: torch.jit.trace(m, torch.ones(2, 4)), "torch.jit"),
+        (lambda m: torch.export.export(m, (torch.ones(2, 4),)), "torch.export"),
+    ],
+    ids=["vmap", "func.grad", "forward_ad", "jit", "export"],
+)
+def test_transforms_and_traces_around_it(ours, use, what):
+    with pytest.raises(InputError, match=what):
+        use(ours)
+    assert ours(torch.ones(2, 4)).shape == (2, 3)
+
+
+def test_many_gradients_at_once(ours):
+    x = torch.randn(4)
+    with pytest.raises(GradientError, match="many gradients were asked for at once"):
+        functional.jacobian(ours, x, vectorize=True)
+    torch.testing.assert_close(functional.jacobian(ours, x), functional.jacobian(ours.module, x))
+
+
+def test_tensors_without_values_or_sparse(ours):
+    with pytest.raises(InputError, match="meta device"):
+        ours.to("meta")(torch.ones(2, 4, device="meta"))
+    with pytest.raises(InputError, match="sparse"):
+        ORTModule(nn.Linear(4, 3))(torch.ones(2, 4).to_sparse())
+
+
+@pytest.mark.filterwarnings("ignore:.*jit:DeprecationWarning")
+def test_a_script_module_within():
+    with pytest.raises(OptionError, match="submodule '0' is a ScriptModule"):
+        ORTModule(nn.Sequential(torch.jit.script(nn.Linear(4, 4))))
+
+
+def test_containers_are_indexed_through_it(ours):
+    assert len(ours) == 2 and ours[0] is ours.module[0] and list(ours) == list(ours.module)
+    ours(torch.ones(2, 4))
+    ours[1] = nn.ReLU()
+    assert torch.equal(ours(torch.ones(2, 4)), ours.module(torch.ones(2, 4)))
+    assert ORTModule(nn.Linear(4, 3))
+    with pytest.raises(TypeError, match="no len"):
+        len(ORTModule(nn.Linear(4, 3)))

@@ -1,0 +1,103 @@
+"""What a graph holds as a constant, and how a change of it is noticed."""
+
+import dataclasses
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.ortmodule.networks import pair
+
+
+class Scaled(nn.Module):
+    """Multiplies by what it finds in its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scale = torch.tensor(2.0)
+        self.scales, self.options = [1.0, 2.0], {"shift": {"by": 1.0}}
+
+    def forward(self, x, how=None):
+        y = self.linear(x) * self.scale * self.scales[1] + self.options["shift"]["by"]
+        return y if how is None else y * how.factor
+
+
+def replace(module):
+    module.scale = torch.tensor(3.0)
+
+
+def write(module):
+    module.scale.mul_(2)
+
+
+def in_a_list(module):
+    module.scales[1] = 5.0
+
+
+def in_a_dict(module):
+    module.options["shift"]["by"] = -1.0
+
+
+def own_forward(module):
+    module.linear.forward = lambda x: x * 7
+
+
+def hook_later(module):
+    module.linear.register_forward_hook(lambda module, args, output: output * 2)
+
+
+@pytest.mark.filterwarnings("ignore:the forward hooks")
+@pytest.mark.parametrize("change", [replace, write, in_a_list, in_a_dict, own_forward, hook_later])
+def test_an_attribute_that_changes_is_noticed(change):
+    ours, eager = pair(Scaled())
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(ours(x), eager(x))
+    for module in (ours.module, eager):
+        change(module)
+    torch.testing.assert_close(ours(x), eager(x))
+    ours(x)
+    assert ours._engine.captures == 2 and len(ours._engine.entries) == 1
+
+
+def test_tensors_kept_beside_the_graph_make_no_new_capture():
+    ours, _ = pair(Scaled())
+    for _ in range(3):
+        ours.last = ours(torch.randn(2, 4)).detach()
+        ours.module.seen = torch.randn(3)
+    assert ours._engine.captures == 1
+
+
+def test_a_counter_in_forward_is_told_of():
+    class Counting(nn.Linear):
+        steps = 0
+
+        def forward(self, x):
+            self.steps += 1
+            return super().forward(x) * self.steps
+
+    ours, _ = pair(Counting(4, 4))
+    ours.steps = 0
+    with pytest.warns(UserWarning, match="forward changes the attribute 'steps' of Counting from 0 to 1"):
+        ours(torch.randn(2, 4))
+    assert ours.steps == 0
+
+
+@dataclasses.dataclass
+class Options:
+    factor: float
+    mask: torch.Tensor | None = None
+
+
+@pytest.mark.parametrize("make", [Options, lambda factor: Options(factor, torch.ones(2)),
+                                  lambda factor: types.SimpleNamespace(factor=factor)])  # fmt: skip
+def test_numbers_within_an_argument_are_part_of_the_graph(make):
+    ours, eager = pair(Scaled())
+    x = torch.randn(2, 4)
+    for factor in (2.0, 3.0, 2.0):
+        torch.testing.assert_close(ours(x, make(factor)), eager(x, make(factor)))
+    kept = make(1.0)
+    for _ in range(2):
+        kept.factor += 1
+        torch.testing.assert_close(ours(x, kept), eager(x, kept))
