@@ -215,3 +215,23 @@ def test_gradients_through_dropout_in_a_branch_are_refused():
     ours = ORTModule(Dropping())
     with pytest.raises(OntrainError, match=r"(?s)random.*way out"):
         ours(torch.ones(2, 3)).sum().backward()
+
+
+def test_an_exported_loop_runs_in_stock_onnxruntime_as_often_as_the_data_say(tmp_path):
+    class Result(Halving):
+        def forward(self, x):
+            return super().forward(x)[0]
+
+    description = {
+        "inputs": [("x", ["batch", 3]), ("label", ["batch", 3])],
+        "outputs": [("loss", [], True), ("y", ["batch", 3])],
+    }
+    trainer = make_trainer(Result(), optim.SGDConfig(lr=0.1), description, nn.functional.mse_loss)
+    trainer.train_step(torch.randn(2, 3), torch.rand(2, 3))
+    trainer.save_as_onnx(tmp_path / "loop.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "loop.onnx", providers=["CPUExecutionProvider"])
+    for size, batch in ((0.1, 1), (2.0, 5)):
+        x = size * torch.randn(batch, 3)
+        expected = trainer.eval_step(x, torch.rand(batch, 3))[1]
+        (found,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -148,8 +148,8 @@ def _warn_of_counting(module: nn.Module, before: Mapping[str, tuple[Any, Any]]) 
         now = module.__dict__.get(name)
         if type(value) in (int, float) and type(now) is type(value) and now != value:
             warnings.warn(
-                f"forward changes the attribute {name!r} of {type(module).__name__} from {value} to {now}; a graph keeps "
-                "the value that it had during capture, and the attribute stays as it is. Count in a buffer instead",
+                f"forward changes the attribute {name!r} of {type(module).__name__} from {value} to {now}; a graph "
+                "keeps the value that it had during capture, and the attribute stays as it is: count in a buffer",
                 stacklevel=2,
             )
 

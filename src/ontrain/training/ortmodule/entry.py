@@ -1,0 +1,87 @@
+"""A captured module as an ORTModule keeps it, and the ways of writing a call that lead to it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ontrain.capture import Captured
+from ontrain.graph import updates_of
+from ontrain.providers import get_provider
+from ontrain.session.module import ModuleSession
+from ontrain.training.ortmodule.debug import DebugOptions
+from ontrain.training.ortmodule.function import Mode
+
+__all__ = ["Entry", "Site"]
+
+_SHAPES = 4096
+"""Combinations of shapes that a site remembers to be good."""
+
+
+class Entry:
+    """A captured module, its session, and the user's tensors behind the graph's inputs."""
+
+    def __init__(self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions) -> None:
+        self.captured = captured
+        self.outputs = captured.output_names
+        self.names = [*captured.parameters, *captured.buffers]
+        self.tensors: list[torch.Tensor] = [*captured.parameters.values(), *captured.buffers.values()]
+        self.parameters = list(captured.parameters.items())
+        self.pointers = [t.data_ptr() for t in self.tensors]
+        named = dict(zip(self.names, self.tensors, strict=True))
+        journal = functools.partial(debug.journal, captured.training)
+        self.session = ModuleSession(captured.model, get_provider(provider, str(device)), named, device, journal)
+        updated = {updates_of(v) for v in captured.model.graph.outputs}
+        self.buffers = {name: t for name, t in named.items() if name in updated}
+        self.read_buffers = self.session.read_buffers()
+        self._modes: dict[tuple[bool, ...], Mode] = {}
+
+    def moved(self) -> bool:
+        """Follow tensors whose memory was replaced; True if one changed its layout, so that nothing here fits."""
+        for i, tensor in enumerate(self.tensors):
+            pointer = tensor.data_ptr()
+            if pointer != self.pointers[i]:
+                if not self.session.memory.replace(self.names[i], tensor):
+                    return True
+                self.pointers[i] = pointer
+        return False
+
+    def mode(self, inputs: Sequence[torch.Tensor]) -> Mode:
+        """What a call is differentiated by: follows requires_grad of parameters and inputs."""
+        flags = tuple([p.requires_grad for _, p in self.parameters] + [t.requires_grad for t in inputs])
+        found = self._modes.get(flags)
+        if found is None:
+            names = [name for name, _ in self.parameters] + self.session.inputs
+            wrt = tuple(name for name, wanted in zip(names, flags, strict=True) if wanted)
+            active = tuple(self.session.differentiable(wrt)) if wrt else ()
+            found = self._modes[flags] = Mode(wrt, active, self._first_guess(active))
+        return found
+
+    def _first_guess(self, active: tuple[str, ...]) -> tuple[str, ...]:
+        """A module that returns a loss is differentiated by it; else by all that it returns."""
+        ranks = {v.name: len(v.shape or ()) for v in self.captured.model.graph.outputs}
+        scalars = tuple(name for name in active if ranks[name] == 0)
+        return scalars[:1] if scalars else active
+
+
+class Site:
+    """A way of writing the call: which capture it is of, and the order of its tensors there."""
+
+    def __init__(self, entry: Entry, places: Mapping[str, range]) -> None:
+        self.entry = entry
+        self.order = [i for name, _ in entry.captured.call.arguments for i in places.get(name, ())]
+        self._accepted: set[tuple[torch.Size, ...]] = set()
+
+    def accepts(self, shapes: tuple[torch.Size, ...]) -> bool:
+        """Whether the capture holds for tensors of these shapes."""
+        if shapes in self._accepted:
+            return True
+        named = dict(zip(self.entry.captured.input_names, (shapes[i] for i in self.order), strict=True))
+        if self.entry.captured.guards.violated(named) is not None:
+            return False
+        if len(self._accepted) >= _SHAPES:
+            self._accepted.clear()
+        self._accepted.add(shapes)
+        return True

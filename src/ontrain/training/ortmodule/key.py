@@ -1,0 +1,70 @@
+"""What a capture depends on of a call: its structure and plain values, apart from its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ontrain.capture.structure import flatten, leaf_paths, plain_leaves
+
+__all__ = ["PLAIN", "canonical", "walk"]
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+"""Types whose values are part of a graph."""
+
+
+def walk(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
+    """Append a value's tensors, and to the key everything else that a capture depends on."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        key.append(value.dtype)
+        key.append(value.ndim)
+        if value.layout is not torch.strided:
+            key.append(value.layout)
+    elif type(value) in PLAIN:
+        key.append(type(value))
+        key.append(value)
+    elif isinstance(value, tuple | list):
+        key.append((type(value), len(value)))
+        for one in value:
+            walk(one, tensors, key)
+    elif isinstance(value, Mapping):
+        key.append((type(value), tuple(value)))
+        for one in value.values():
+            walk(one, tensors, key)
+    else:
+        found, spec = flatten(value)
+        tensors += found
+        key.append((type(value), tuple(leaf_paths(spec)), tuple((t.dtype, t.ndim) for t in found)))
+        for one in plain_leaves(spec):
+            key += [one] if type(one) in PLAIN else [_Same(one), _numbers(one)]
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    """The plain attributes of an object, which forward may read."""
+    return tuple((name, one) for name, one in getattr(value, "__dict__", {}).items() if type(one) in PLAIN)
+
+
+class _Same:
+    """Compares an object by identity, and keeps it so that its identity is not given to another."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def canonical(named: Mapping[str, Any]) -> list[Any]:
+    """What a capture depends on of named arguments, whatever the order they are given in."""
+    parts: list[Any] = []
+    for name in sorted(named):
+        key: list[Any] = [name]
+        walk(named[name], [], key)
+        parts.append(tuple(key))
+    return parts

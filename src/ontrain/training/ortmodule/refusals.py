@@ -1,0 +1,66 @@
+"""Calls that no graph can answer, refused before anything is captured or run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+
+from ontrain.errors import InputError
+
+__all__ = ["common_device", "refuse_transforms"]
+
+
+def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse what runs a forward on stand-ins for tensors, or follows tangents through it.
+
+    Raises:
+        InputError: within a function transformed by torch.func, forward-mode differentiation, or a trace.
+    """
+    # torch.compiler.is_compiling and proxy modes are also true while another thread captures.
+    if torch._C._is_tracing() or torch.compiler.is_dynamo_compiling() or any(type(t) is FakeTensor for t in tensors):
+        what = "a trace by torch.jit, torch.export or torch.compile"
+    elif torch._C._functorch.peek_interpreter_stack() is not None:
+        what = "a function transformed by torch.func"
+    elif forward_ad._current_level >= 0:
+        what = "forward-mode differentiation"
+    else:
+        return
+    raise InputError(
+        f"an ORTModule is called within {what}", reason="its graph runs on real tensors, and only backward follows it",
+        way_out="use the plain module there, which is the attribute .module",
+    )  # fmt: skip
+
+
+def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.device:
+    """Return where a module and its inputs are.
+
+    Raises:
+        InputError: on more than one device, or a tensor is sparse or without memory.
+    """
+    for i, tensor in enumerate(tensors):
+        if tensor.layout is not torch.strided:
+            raise InputError(
+                f"tensor {i} of the call is sparse ({tensor.layout})", reason="a graph works on dense tensors",
+                way_out="give tensor.to_dense()",
+            )  # fmt: skip
+    found: dict[torch.device, str] = {}
+    for name, one in (*module.named_parameters(), *module.named_buffers()):
+        found.setdefault(one.device, f"parameter or buffer {name!r}")
+    for i, tensor in enumerate(tensors):
+        found.setdefault(tensor.device, f"tensor {i} of the call")
+    if any(device.type == "meta" for device in found) and len(found) == 1:
+        raise InputError(
+            "the module and its input are on the meta device", reason="tensors there have no values",
+            way_out="give both memory: model.to_empty(device='cpu') and a real batch",
+        )  # fmt: skip
+    if len(found) > 1:
+        raise InputError(
+            "the module and its input are on different devices",
+            reason=", ".join(f"{what} is on {device}" for device, what in found.items()),
+            way_out="move the input with .to(device), and the whole module with .to(device)",
+        )
+    return next(iter(found), torch.device("cpu"))
