@@ -27,6 +27,7 @@ MODULES = (
     "ontrain.checkpoint",
     "ontrain.training",
     "ontrain.training.optim",
+    "ontrain.training.ortmodule",
     "ontrain.cli",
 )
 """A later public module is added here."""

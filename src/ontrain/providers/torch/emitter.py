@@ -150,7 +150,7 @@ class Emitter:
             result = fn(*args, **kwargs)
             for target, tensor in zip(targets, result if isinstance(result, tuple) else (result,), strict=False):
                 if target is not None:
-                    target.copy_(tensor.reshape(target.shape))
+                    target.copy_(tensor if tensor.shape == target.shape else tensor.reshape(target.shape))
 
         self.run(run, list(outs), *args, writes=kept, **kwargs)
 

@@ -17,7 +17,7 @@ from ontrain.capture.structure import bind, flatten
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule.debug import DebugOptions, logger
 from ontrain.training.ortmodule.entry import Entry, Site
-from ontrain.training.ortmodule.function import Call, Run
+from ontrain.training.ortmodule.function import Call, Run, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.watch import Watch, check_hooks
@@ -76,7 +76,7 @@ class Engine:
         mode = entry.mode(inputs) if torch.is_grad_enabled() else None
         if mode is None or not mode.active:
             plan = session.plan(inputs)
-            with torch.no_grad(), torch.autocast(session.device.type, enabled=False):
+            with torch.no_grad(), without_autocast(session.device.type):
                 outputs, _ = session.forward(plan, inputs, _draw(plan.stochastic))
             return entry.captured.unflatten([outputs[name] for name in entry.outputs])
         plan = session.plan(inputs, mode.wrt, mode.seeds)
@@ -85,7 +85,7 @@ class Engine:
             _draw(plan.stochastic),
         )  # fmt: skip
         named = dict(zip((*entry.names, *session.inputs), (*entry.tensors, *inputs), strict=True))
-        with torch.autocast(session.device.type, enabled=False):
+        with without_autocast(session.device.type):
             outputs = Run.apply(call, tuple(named[n] for n in plan.reads), *[named[n] for n in mode.wrt])  # type: ignore[no-untyped-call]
         return entry.captured.unflatten(outputs)
 

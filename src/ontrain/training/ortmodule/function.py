@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from ontrain.errors import GradientError, InputError
 from ontrain.providers import ModuleExecutable
 from ontrain.session.module import ModuleSession
 
-__all__ = ["Call", "Mode", "Run"]
+__all__ = ["Call", "Mode", "Run", "without_autocast"]
 
 
 @dataclass
@@ -89,6 +90,11 @@ class Call:
         return self.session.backward(plan, tape, adjoints)
 
 
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return a context in which kernels take their arguments as they are: a graph has its casts in it."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 class Run(torch.autograd.Function):
     """A call as one node: its inputs are the parameters and inputs that want gradients."""
 
@@ -125,6 +131,6 @@ class Run(torch.autograd.Function):
                 reason="a plan's backward is for one set of adjoints",
                 way_out="ask for one after the other: vectorize=False",
             )
-        with torch.autocast(call.session.device.type, enabled=False):
+        with without_autocast(call.session.device.type):
             found = call.backward(ctx.tape, given)
         return (None, None, *[found.get(name) for name in call.mode.wrt])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from ontrain.errors import CaptureError
 
@@ -17,8 +20,8 @@ _PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
 _UNSEEN = object()
 _OWN = frozenset(nn.Module().__dict__)  # "training" is part of the key of a capture, for it changes often
-_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
-           "_backward_pre_hooks")  # fmt: skip
+_TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Watch:
@@ -37,41 +40,53 @@ class Watch:
     def __init__(self, module: nn.Module, constants: Iterable[torch.Tensor] = ()) -> None:
         self.modules = list(module.modules())
         self._constants = frozenset(one.data_ptr() for one in constants)
-        self._tables: list[tuple[dict[str, Any], tuple[tuple[str, Any], ...]]] = []
-        self._plain: list[tuple[dict[str, Any], tuple[tuple[str, Any], ...]]] = []
-        seen: set[int] = set()
-        for one in self.modules:
-            for table in _TABLES:
-                items = one.__dict__[table]
-                self._tables.append((items, tuple(items.items())))
-            self._plain.append((one.__dict__, self._attributes({"forward": _MISSING, **one.__dict__})))
-            config = one.__dict__.get("config")
-            if hasattr(config, "__dict__") and id(config) not in seen:
-                seen.add(id(config))
-                self._plain.append((config.__dict__, self._attributes(config.__dict__)))
+        tables = [one.__dict__[table] for one in self.modules for table in (*_TABLES, *_HOOKS)]
+        self._tables = [table for table in tables if table]
+        self._names, self._values = _entries(self._tables)
+        self._empty = [table for one in self.modules for name in _TABLES if not (table := one.__dict__[name])]
+        self._hookless = [table for one in self.modules for name in _HOOKS if not (table := one.__dict__[name])]
+        self._hooks = _hooks_made()
+        self._attributes: list[dict[str, Any]] = []
+        self._numbers: list[tuple[Callable[[Any], Any], Any]] = []
+        self._others: list[tuple[dict[str, Any], str, Any]] = []
+        self._without_forward: list[dict[str, Any]] = []
+        for attributes in _unique([one.__dict__ for one in self.modules] + [_config(one) for one in self.modules]):
+            self._look_at(attributes)
+
+    def _look_at(self, attributes: dict[str, Any]) -> None:
+        names = [name for name in attributes if name not in _OWN]
+        numbers = [name for name in names if type(attributes[name]) in _PLAIN]
+        self._attributes.append(attributes)
+        self._numbers.append((operator.itemgetter(*numbers), _of(attributes, numbers)) if numbers else (_nothing, None))
+        if "forward" not in attributes:
+            self._without_forward.append(attributes)
+        for name in {*names} - {*numbers}:
+            seen = self._seen(attributes[name], name)
+            if seen is not _UNSEEN:
+                self._others.append((attributes, name, seen))
 
     def changed(self) -> bool:
         """Whether the module differs from the snapshot."""
-        for table, items in self._tables:
-            if len(table) != len(items):
+        names, values = _entries(self._tables)
+        if names != self._names or not all(map(operator.is_, values, self._values)) or any(self._empty):
+            return True
+        if self._hooks != _hooks_made():
+            self._hooks = _hooks_made()
+            if any(self._hookless):
                 return True
-            for name, value in items:
-                if table.get(name) is not value:
+        try:
+            for (get, before), attributes in zip(self._numbers, self._attributes, strict=True):
+                if get(attributes) != before:
                     return True
-        for attributes, items in self._plain:
-            for name, value in items:
-                now = attributes.get(name, _MISSING)
-                if now is not value and self._seen(now, name) != value:
-                    return True
-        return False
+        except (KeyError, ValueError, RuntimeError):
+            return True  # one is gone, or is now an array, whose comparison is no bool
+        if any("forward" in attributes for attributes in self._without_forward):
+            return True
+        return any(self._seen(attributes.get(name, _MISSING), name) != seen for attributes, name, seen in self._others)
 
     def modes(self) -> tuple[bool, ...]:
         """Which submodules are in training mode."""
         return tuple([one.training for one in self.modules])
-
-    def _attributes(self, attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-        found = ((name, self._seen(value, name)) for name, value in attributes.items() if name not in _OWN)
-        return tuple((name, value) for name, value in found if value is not _UNSEEN)
 
     def _seen(self, value: Any, name: str) -> Any:
         """What of an attribute is compared: something immutable, or _UNSEEN if the attribute is not watched."""
@@ -85,8 +100,35 @@ class Watch:
             watched = not value.is_inference() and value.data_ptr() in self._constants
             return (value.data_ptr(), value._version) if watched else _UNSEEN
         if name == "forward":
-            return value if value is _MISSING else id(value)
+            return id(value)
         return _UNSEEN
+
+
+def _config(module: nn.Module) -> dict[str, Any]:
+    config = module.__dict__.get("config")
+    return config.__dict__ if hasattr(config, "__dict__") else {}
+
+
+def _unique(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({id(table): table for table in tables}.values())
+
+
+def _of(attributes: dict[str, Any], names: Sequence[str]) -> Any:
+    return operator.itemgetter(*names)(attributes)
+
+
+def _nothing(attributes: Any) -> None:
+    """What is read of attributes among which no plain one is."""
+
+
+def _hooks_made() -> int:
+    """How many hooks were ever registered in this process, on anything: none new, none to look for."""
+    return int(RemovableHandle.next_id)
+
+
+def _entries(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:
+    """All keys and all values, one table after the other; in C, for it is asked at every call."""
+    return list(chain.from_iterable(tables)), list(chain.from_iterable(map(dict.values, tables)))
 
 
 def check_hooks(module: nn.Module) -> None:

@@ -43,7 +43,7 @@ def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Bu
     y = e.permute(e.new((batch, length, heads, v.shape[-1]), q.dtype), (0, 2, 1, 3))
     sums = e.new((batch, heads, length), torch.float64 if q.dtype == torch.float64 else torch.float32)
     scale = attributes(node).get("scale", 1.0)
-    e.compute(aten._scaled_dot_product_flash_attention_for_cpu, q, k, v, 0.0, False, outs=[y, sums],
+    e.compute(aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, False, outs=[y, sums],
               attn_mask=bias, scale=scale)  # fmt: skip
     e.bind(node.outputs[0], y)
     if len(node.outputs) > 1:
@@ -60,8 +60,10 @@ def _flash_attention_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...
         out = e.permute(e.new((batch, length, heads, width), like.dtype), (0, 2, 1, 3))
         outs.append(out)
         e.bind(value, out)
-    e.compute(aten._scaled_dot_product_flash_attention_for_cpu_backward, dy, q, k, v, y, sums, 0.0, False, outs=outs,
-              attn_mask=bias, scale=scale)  # fmt: skip
+    e.compute(
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dy, q, k, v, y, sums, 0.0, False,
+        outs=outs, attn_mask=bias, scale=scale,
+    )  # fmt: skip
 
 
 @lowers_composite("Attention")
