@@ -14,7 +14,6 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._dynamo import output_graph
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -258,6 +257,8 @@ def _shared_memory() -> Iterator[None]:
 
     torch refuses it for what a write through one would do to another; what writes is refused by itself.
     """
+    from torch._dynamo import output_graph  # here, for it takes a second that `import ontrain` need not wait
+
     apart = output_graph.AliasingInfo(False, "")
     with mock.patch.object(output_graph.SubgraphTracer, "has_aliasing", lambda _: apart):
         yield
