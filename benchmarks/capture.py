@@ -11,12 +11,12 @@ Rows go to benchmarks/results/capture.jsonl.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
 
+from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
 IMPORTS = {"torch": "import torch", "ontrain": "import torch, ontrain, ontrain.training.ortmodule"}
@@ -44,13 +44,13 @@ def main() -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
-        print("@" + json.dumps(one(arguments.one)))
+        report(one(arguments.one))
         return
     imports: dict[str, list[float]] = {name: [] for name in IMPORTS}
     for _ in range(arguments.repeats):
         for name, statement in IMPORTS.items():
             imports[name].append(_seconds([sys.executable, "-c", statement]))
-    runs = [_in_process(arguments.layers) for _ in range(arguments.repeats)]
+    runs = [in_fresh_process("benchmarks.capture", "--one", str(arguments.layers)) for _ in range(arguments.repeats)]
     seconds = {f"import {name}": statistics.median(times) for name, times in imports.items()}
     seconds["added by the import"] = seconds["import ontrain"] - seconds["import torch"]
     seconds.update((phase, statistics.median(run[phase] for run in runs)) for phase in ("export", "translate"))
@@ -65,14 +65,6 @@ def _seconds(command: list[str]) -> float:
     started = time.perf_counter()
     subprocess.run(command, check=True)
     return time.perf_counter() - started
-
-
-def _in_process(layers: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.capture", "--one", str(layers)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    line = next(line for line in printed.splitlines() if line.startswith("@"))
-    figures: dict[str, float] = json.loads(line[1:])
-    return figures
 
 
 if __name__ == "__main__":

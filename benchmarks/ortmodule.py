@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
-import subprocess
-import sys
 import time
 from typing import Any
 
+from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
 
@@ -87,13 +85,11 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print("@" + json.dumps(one(arguments.repeats)))
+        report(one(arguments.repeats))
         return
-    command = [sys.executable, "-m", "benchmarks.ortmodule", "--one", "--repeats", str(arguments.repeats)]
     runs = []
     for _ in range(arguments.rounds):
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        runs.append(json.loads(next(line for line in printed.splitlines() if line.startswith("@"))[1:]))
+        runs.append(in_fresh_process("benchmarks.ortmodule", "--one", "--repeats", str(arguments.repeats)))
         print({name: round(value * 1e3, 3) for name, value in runs[-1].items()}, "ms")
     ratio = statistics.median(run["eager"] / run["ontrain"] for run in runs)
     beyond = statistics.median(run["first"] - run["export"] for run in runs)

@@ -11,12 +11,10 @@ the worst point from it. Rows go to benchmarks/results/planning.jsonl.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 
 import numpy as np
 
+from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
 PHASES = ("export", "translate", "specialise", "forward passes", "differentiate", "step passes", "compile")
@@ -49,11 +47,11 @@ def main() -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
-        print("@" + json.dumps(one(arguments.one)))
+        report(one(arguments.one))
         return
     table: dict[int, dict[str, float]] = {}
     for layers in arguments.layers:
-        runs = [_in_process(layers) for _ in range(arguments.repeats)]
+        runs = [in_fresh_process("benchmarks.planning", "--one", str(layers)) for _ in range(arguments.repeats)]
         table[layers] = {key: min(run[key] for run in runs) for key in runs[0]}
     for figures in table.values():
         figures["capture"] = figures["export"] + figures["translate"]
@@ -73,14 +71,6 @@ def main() -> None:
         print(f"{name}: {fixed:.3f} s + {slope:.3f} s a layer; no point is more than {off:.0%} off this line")
     row = {"benchmark": "planning", "command": "python -m benchmarks.planning"}
     append_row("planning", {**row, "seconds": {str(k): v for k, v in table.items()}, "fits": fits})
-
-
-def _in_process(layers: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.planning", "--one", str(layers)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    line = next(line for line in printed.splitlines() if line.startswith("@"))
-    figures: dict[str, float] = json.loads(line[1:])
-    return figures
 
 
 if __name__ == "__main__":

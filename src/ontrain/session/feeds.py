@@ -12,7 +12,7 @@ from ontrain.capture.guards import GUARDS
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 
-__all__ = ["Signature", "batch_inputs", "check_feeds", "check_sizes", "explain_index_error"]
+__all__ = ["Signature", "batch_inputs", "check_feeds", "check_guards", "explain_index_error"]
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Input names with concrete shapes: what a plan is made for."""
@@ -48,7 +48,7 @@ def check_feeds(graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torc
     return tuple(signature)
 
 
-def check_sizes(model: ir.Model, signature: Signature) -> None:
+def check_guards(model: ir.Model, signature: Signature) -> None:
     """Check a batch's sizes against what the module's forward assumed of them when it was captured.
 
     Raises:

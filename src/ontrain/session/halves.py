@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from ontrain.graph import Role, extract, gradient_of, halves, reads, role_of, set_role, updates_of
+from ontrain.graph import Role, draws_random, extract, gradient_of, halves, reads, role_of, set_role, updates_of
 from ontrain.providers import ExecutionProvider, ModuleExecutable, ModuleMemory
 
 __all__ = ["create_memory"]
@@ -65,10 +65,11 @@ class _TwoGraphs:
         names = [str(v.name) for v in first.graph.outputs]
         self._outputs = {str(v.name): n for v, n in zip(outputs, names, strict=False) if updates_of(v) is None}
         self._stash = {str(v.name): n for v, n in zip(crossing, names[len(outputs) :], strict=True)}
-        self.stochastic, self.planned_bytes = _draws(forward), 0
+        self.stochastic = draws_random(first.graph) is not None
         self.reads = [v.name or "" for v in later if v in graph.inputs and role_of(v).resident]
         state = provider.create_state([])
         self._forward = provider.compile(_without_state(first), state)
+        self.planned_bytes = self._forward.planned_bytes
         self._gradients: dict[str, str] = {}
         if gradients:
             inputs = [v for v in graph.inputs if role_of(v) is Role.ADJOINT or v in later]
@@ -78,6 +79,7 @@ class _TwoGraphs:
                 gradient_of(v) or "": str(n.name) for v, n in zip(gradients, second.graph.outputs, strict=True)
             }
             self._backward = provider.compile(_without_state(second), state)
+            self.planned_bytes += self._backward.planned_bytes
 
     def forward(self, feeds: Mapping[str, Any], seed: int = 0) -> tuple[dict[str, torch.Tensor], _Tape]:
         """Run the first graph, and write updated buffers back."""
@@ -108,10 +110,6 @@ def _without_state(model: ir.Model) -> ir.Model:
     for value in model.graph.outputs:
         value.metadata_props.clear()
     return model
-
-
-def _draws(nodes: list[ir.Node]) -> bool:
-    return any(n.op_type in ("Dropout", "Attention") or n.op_type.startswith("Random") for n in nodes)
 
 
 def _owned(value: Any) -> torch.Tensor:

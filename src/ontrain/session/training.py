@@ -18,7 +18,7 @@ from ontrain.errors import NonFiniteLossError, OntrainError, ProviderError
 from ontrain.optim import OptimizerSpec, StepKind, build_step
 from ontrain.passes import Journal
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
-from ontrain.session.feeds import Signature, check_feeds, check_sizes, explain_index_error
+from ontrain.session.feeds import Signature, check_feeds, check_guards, explain_index_error
 from ontrain.session.plans import Plan, make_plan
 
 __all__ = ["Counters", "TrainingSession"]
@@ -167,7 +167,7 @@ class TrainingSession:
         signature = check_feeds(model.graph, feeds, self.device)
         key = (kind.value if kind is not None else "eval", signature)
         if key not in self._plans:
-            check_sizes(model, signature)
+            check_guards(model, signature)
             build = functools.partial(self._build, kind=kind) if kind is not None else None
             save = {} if kind is None else self._save_graphs
             journal = Journal(key[0], disabled=self._disabled, dump=self._dump, save=save)

@@ -61,3 +61,17 @@ def test_dropout_repeats_with_torchs_seed(provider):
 def test_an_unknown_provider():
     with pytest.raises(OptionError, match="TorchExecutionProvider"):
         ORTModule(Perceptron(), provider="TorchExecutionprovider")
+
+
+@pytest.mark.parametrize("provider", ["TorchExecutionProvider", "OnnxRuntimeExecutionProvider"])
+def test_draws_in_forward_follow_torchs_seed(provider):
+    class Drawing(torch.nn.Module):
+        def forward(self, x):
+            return x * torch.bernoulli(torch.full_like(x, 0.5))
+
+    ours = ORTModule(Drawing(), provider=provider)
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(ours(torch.ones(64)))
+    assert torch.equal(outputs[0], outputs[1]) and not torch.equal(outputs[0], outputs[2])

@@ -40,14 +40,14 @@ class Watch:
     def __init__(self, module: nn.Module, constants: Iterable[torch.Tensor] = ()) -> None:
         self.modules = list(module.modules())
         self._constants = frozenset(one.data_ptr() for one in constants)
-        tables = [one.__dict__[table] for one in self.modules for table in (*_TABLES, *_HOOKS)]
-        self._tables = [table for table in tables if table]
+        tables = [one.__dict__[name] for one in self.modules for name in _TABLES]
+        hooks = [one.__dict__[name] for one in self.modules for name in _HOOKS]
+        self._tables = [table for table in (*tables, *hooks) if table]
         self._names, self._values = _entries(self._tables)
-        self._empty = [table for one in self.modules for name in _TABLES if not (table := one.__dict__[name])]
-        self._hookless = [table for one in self.modules for name in _HOOKS if not (table := one.__dict__[name])]
+        self._empty = [table for table in tables if not table]
+        self._hookless = [table for table in hooks if not table]
         self._hooks = _hooks_made()
-        self._attributes: list[dict[str, Any]] = []
-        self._numbers: list[tuple[Callable[[Any], Any], Any]] = []
+        self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any], Any]] = []
         self._others: list[tuple[dict[str, Any], str, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
         for attributes in _unique([one.__dict__ for one in self.modules] + [_config(one) for one in self.modules]):
@@ -56,11 +56,12 @@ class Watch:
     def _look_at(self, attributes: dict[str, Any]) -> None:
         names = [name for name in attributes if name not in _OWN]
         numbers = [name for name in names if type(attributes[name]) in _PLAIN]
-        self._attributes.append(attributes)
-        self._numbers.append((operator.itemgetter(*numbers), _of(attributes, numbers)) if numbers else (_nothing, None))
+        if numbers:
+            get = operator.itemgetter(*numbers)
+            self._numbers.append((get, attributes, get(attributes)))
         if "forward" not in attributes:
             self._without_forward.append(attributes)
-        for name in {*names} - {*numbers}:
+        for name in set(names) - set(numbers):
             seen = self._seen(attributes[name], name)
             if seen is not _UNSEEN:
                 self._others.append((attributes, name, seen))
@@ -75,9 +76,8 @@ class Watch:
             if any(self._hookless):
                 return True
         try:
-            for (get, before), attributes in zip(self._numbers, self._attributes, strict=True):
-                if get(attributes) != before:
-                    return True
+            if any(get(attributes) != before for get, attributes, before in self._numbers):
+                return True
         except (KeyError, ValueError, RuntimeError):
             return True  # one is gone, or is now an array, whose comparison is no bool
         if any("forward" in attributes for attributes in self._without_forward):
@@ -111,14 +111,6 @@ def _config(module: nn.Module) -> dict[str, Any]:
 
 def _unique(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({id(table): table for table in tables}.values())
-
-
-def _of(attributes: dict[str, Any], names: Sequence[str]) -> Any:
-    return operator.itemgetter(*names)(attributes)
-
-
-def _nothing(attributes: Any) -> None:
-    """What is read of attributes among which no plain one is."""
 
 
 def _hooks_made() -> int:
