@@ -1,4 +1,4 @@
-"""The models that are measured, with one batch each: real architectures, random weights, fixed seeds."""
+"""The workloads that are measured: real architectures, random weights, fixed seeds."""
 
 from __future__ import annotations
 
@@ -6,37 +6,58 @@ from typing import Any
 
 import torch
 
-__all__ = ["MODELS", "make"]
+from benchmarks.real_lengths import cola, xquad
 
-MODELS = ("bert", "gpt2")
+__all__ = ["MODELS", "Batch", "make"]
+
+MODELS = ("bert", "bert-dense", "gpt2", "cola", "xquad")
+
+Batch = dict[str, torch.Tensor]
 
 
-def make(name: str, layers: int = 4) -> tuple[torch.nn.Module, dict[str, torch.Tensor], list[str]]:
-    """Return a training-mode model, its batch by input name, and the names of its outputs (the loss only).
+def make(name: str, layers: int = 4) -> tuple[torch.nn.Module, list[Batch]]:
+    """Return a training-mode model of BERT-base's or GPT-2's width with `layers` layers, and batches by input name.
 
-    bert: BERT-base with `layers` layers, masked language modelling, 8 × 128, 15 % of the tokens labelled.
-    gpt2: GPT-2 (124M's width) with `layers` layers, causal language modelling, 2 × 512, every token labelled.
+    bert: masked language modelling, 8 × 128 tokens, 15 % of them labelled.
+    bert-dense: the same, every token labelled.
+    gpt2: causal language modelling, 2 × 512 tokens, every token labelled.
+    cola: BERT classifying sentences, 16 batches of 32, each padded to its longest (2.1 padded tokens to a real one).
+    xquad: BERT answering questions, 8 batches of 8 windows padded to 384 (2.1 to one).
+
+    Raises:
+        DataMissingError: the texts of cola or xquad are not on this machine.
     """
     torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(1)
-    if name == "bert":
-        from transformers import BertConfig, BertForMaskedLM
-
-        model: Any = BertForMaskedLM(BertConfig(num_hidden_layers=layers))
-        ids = torch.randint(1000, 30522, (8, 128), generator=generator)
-        labelled = torch.rand(ids.shape, generator=generator) < 0.15
-        batch = {
-            "input_ids": torch.where(labelled, 103, ids),
-            "attention_mask": torch.ones_like(ids),
-            "token_type_ids": torch.zeros_like(ids),
-            "labels": torch.where(labelled, ids, -100),
-        }
-    elif name == "gpt2":
+    if name == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        model = GPT2LMHeadModel(GPT2Config(n_layer=layers, use_cache=False))
-        ids = torch.randint(0, 50257, (2, 512), generator=generator)
-        batch = {"input_ids": ids, "labels": ids.clone()}
-    else:
+        model: Any = GPT2LMHeadModel(GPT2Config(n_layer=layers, use_cache=False))
+        ids = torch.randint(0, 50257, (2, 512), generator=torch.Generator().manual_seed(1))
+        return model.train(), [{"input_ids": ids, "labels": ids.clone()}]
+    if name not in MODELS:
         raise ValueError(f"no model {name!r}; there are {', '.join(MODELS)}")
-    return model.train(), batch, ["loss"]
+    from transformers import (
+        BertConfig,
+        BertForMaskedLM,
+        BertForQuestionAnswering,
+        BertForSequenceClassification,
+    )
+
+    config = BertConfig(num_hidden_layers=layers)
+    if name == "cola":
+        return BertForSequenceClassification(config).train(), cola(16)
+    if name == "xquad":
+        return BertForQuestionAnswering(config).train(), xquad(8)
+    return BertForMaskedLM(config).train(), [_masked(labelled_part=1.0 if name == "bert-dense" else 0.15)]
+
+
+def _masked(labelled_part: float) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1000, 30522, (8, 128), generator=generator)
+    draws = torch.rand(ids.shape, generator=generator)
+    return {
+        "input_ids": torch.where(draws < 0.15, 103, ids),
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.zeros_like(ids),
+        "labels": torch.where(draws < labelled_part, ids, -100),
+    }

@@ -1,11 +1,13 @@
-"""Training steps per second against eager PyTorch and torch.compile, alternating in one run.
+"""A training step of ontrain beside eager PyTorch, torch.compile and the incumbent, alternating in one run.
 
     python -m benchmarks.step [--model bert] [--rounds 8] [--layers 4] [--engine ontrain --engine eager …]
 
 Each engine lives in a process of its own; the processes take turns, one step each, so that all of them meet the same
 moods of the machine. Ratios are medians over the rounds of (other engine's time / ontrain's time). "eager-malloc" is
-eager with glibc told to keep freed memory instead of returning it to the system. Peak memory is the process's largest
-resident size above what it had with the model built. Rows go to benchmarks/results/step.jsonl.
+eager with glibc told to keep freed memory instead of returning it to the system; "ortmodule" is eager's loop around
+the wrapped module; "incumbent" is onnxruntime-training 1.19.2 (python -m benchmarks.peers installs it). Peak memory
+is the process's largest resident size above what it had with the model built; faults are minor page faults a step.
+Rows go to benchmarks/results/step.jsonl.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from benchmarks.models import MODELS
+from benchmarks.peers import PeerMissingError, incumbent_python
+from benchmarks.real_lengths import DataMissingError
 from benchmarks.rows import append_row
 from benchmarks.worker import ENGINES
 
@@ -30,13 +35,22 @@ class Worker:
 
     def __init__(self, engine: str, model: str, layers: int) -> None:
         environment = {**os.environ, **(_MALLOC if engine == "eager-malloc" else {})}
+        self._folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", engine, model, str(layers)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            self._command(engine, model, layers), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL if engine == "incumbent" else None, env=environment,
         )  # fmt: skip
         self.first = self._read()
         self.times: list[float] = []
+        self.faults: list[int] = []
         self.peak = 0
+
+    def _command(self, engine: str, model: str, layers: int) -> list[str]:
+        if engine != "incumbent":
+            return [sys.executable, "-m", "benchmarks.worker", engine, model, str(layers)]
+        command = [sys.executable, "-m", "benchmarks.worker", "export", model, str(layers), self._folder.name]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return [str(incumbent_python()), "-m", "benchmarks.incumbent_worker", self._folder.name]
 
     def step(self, count: int = 1, *, keep: bool = True) -> None:
         """Make steps and keep their times."""
@@ -47,12 +61,14 @@ class Worker:
         self.peak = answer["peak"]
         if keep:
             self.times += answer["times"]
+            self.faults += answer["faults"]
 
     def close(self) -> None:
         """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
+        self._folder.cleanup()
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -64,10 +80,10 @@ class Worker:
 
 
 def measure(model: str, layers: int, engines: list[str], rounds: int) -> dict[str, dict[str, float]]:
-    """Return each engine's figures; the engines alternate step by step after two warm-up steps."""
+    """Return each engine's figures; the engines alternate step by step after each batch was seen once, at least two."""
     workers = {engine: Worker(engine, model, layers) for engine in engines}
     for worker in workers.values():
-        worker.step(2, keep=False)
+        worker.step(max(2, worker.first["batches"]), keep=False)
     for _ in range(rounds):
         for worker in workers.values():
             worker.step()
@@ -81,37 +97,63 @@ def measure(model: str, layers: int, engines: list[str], rounds: int) -> dict[st
             "step_min_s": min(worker.times),
             "step_max_s": max(worker.times),
             "ratio": statistics.median(ratios),
+            "ratio_min": min(ratios),
+            "ratio_max": max(ratios),
             "first_step_s": worker.first["first"],
             "peak_bytes": worker.peak - worker.first["before"],
+            "faults": statistics.median(worker.faults),
             "first_loss": worker.first["loss"],
         }
     return figures
+
+
+def show(title: str, figures: dict[str, dict[str, float]]) -> None:
+    """Print a table."""
+    columns = (
+        f"{'step s':>9}{'min–max s':>15}{'time / first':>14}{'min–max':>13}{'first s':>9}{'peak MiB':>10}{'faults':>9}"
+    )
+    print(f"\n{title}\n{'engine':<14}{columns}")
+    for engine, f in figures.items():
+        spread, ratios = f"{f['step_min_s']:.2f}–{f['step_max_s']:.2f}", f"{f['ratio_min']:.2f}–{f['ratio_max']:.2f}"
+        print(
+            f"{engine:<14}{f['step_s']:>9.3f}{spread:>15}{f['ratio']:>13.2f}×{ratios:>13}"
+            f"{f['first_step_s']:>9.1f}{f['peak_bytes'] / 2**20:>10.0f}{f['faults']:>9.0f}"
+        )
 
 
 def main() -> None:
     """Print the table and append a row per model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", action="append", choices=MODELS)
-    parser.add_argument("--engine", action="append", choices=ENGINES)
+    parser.add_argument("--engine", action="append", choices=ENGINES, help="the first one is what ratios refer to")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
-    engines = list(arguments.engine or ENGINES)
     for model in arguments.model or MODELS:
-        figures = measure(model, arguments.layers, engines, arguments.rounds)
-        print(f"\n{model}, {arguments.layers} layers, {arguments.rounds} alternating rounds")
-        columns = f"{'steps/s':>9}{'step s':>9}{'min–max s':>15}{'time / ontrain':>16}{'first s':>9}{'peak MiB':>10}"
-        print(f"{'engine':<14}{columns}")
-        for engine, f in figures.items():
-            spread = f"{f['step_min_s']:.2f}–{f['step_max_s']:.2f}"
-            print(
-                f"{engine:<14}{1 / f['step_s']:>9.3f}{f['step_s']:>9.3f}{spread:>15}{f['ratio']:>15.2f}×"
-                f"{f['first_step_s']:>9.1f}{f['peak_bytes'] / 2**20:>10.0f}"
-            )
+        engines = list(arguments.engine or _engines(model))
+        try:
+            figures = measure(model, arguments.layers, engines, arguments.rounds)
+        except (DataMissingError, PeerMissingError) as error:
+            print(f"\n{model}: left out, {error}")
+            continue
+        show(f"{model}, {arguments.layers} layers, {arguments.rounds} alternating rounds", figures)
         if not arguments.no_row:
             row = {"benchmark": "step", "model": model, "layers": arguments.layers, "rounds": arguments.rounds}
             append_row("step", {**row, "command": "python -m benchmarks.step", "engines": figures})
+
+
+def _engines(model: str) -> list[str]:
+    """All engines for the fixed shapes; for real lengths those that need no plan by hand."""
+    if model in ("cola", "xquad"):
+        return ["ontrain", "ortmodule", "eager", "eager-malloc"]
+    engines = list(ENGINES)
+    try:
+        incumbent_python()
+    except PeerMissingError as error:
+        print(f"incumbent left out: {error}")
+        engines.remove("incumbent")
+    return engines
 
 
 if __name__ == "__main__":

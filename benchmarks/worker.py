@@ -1,31 +1,36 @@
-"""One engine in one process, driven line by line over its standard input: `step N` answers with N times.
+"""One engine in one process, driven line by line over its standard input: a line `N` makes N steps and is answered.
 
-Every engine gets the same model, batch, AdamW (lr 1e-4, weight decay 0.01, no clipping) and number of threads.
+Every engine gets the same model, batches, AdamW (lr 1e-4, weight decay 0.01, no clipping) and number of threads.
+Batches are taken in turns. Answers carry times, minor page faults a step, and the largest resident size so far.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
-from benchmarks.models import make
+from benchmarks.models import Batch, make
 
-ENGINES = ("ontrain", "eager", "eager-malloc", "compile")
+ENGINES = ("ontrain", "ortmodule", "eager", "eager-malloc", "compile", "incumbent")
+LR, DECAY = 1e-4, 0.01
+
+Step = Callable[[Batch], float]
 
 
-def eager_step(model: torch.nn.Module, batch: dict[str, torch.Tensor], compiled: bool) -> Callable[[], float]:
+def eager_step(model: torch.nn.Module, forward: torch.nn.Module) -> Step:
     """PyTorch's own training loop at its strongest: fused AdamW, gradients set to None."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    forward = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY, fused=True)
 
-    def step() -> float:
+    def step(batch: Batch) -> float:
         loss = forward(**batch).loss
         loss.backward()
         optimizer.step()
@@ -35,48 +40,71 @@ def eager_step(model: torch.nn.Module, batch: dict[str, torch.Tensor], compiled:
     return step
 
 
-def ontrain_step(model: torch.nn.Module, batch: dict[str, torch.Tensor], outputs: list[str]) -> Callable[[], float]:
+def ontrain_step(model: torch.nn.Module, batches: Sequence[Batch]) -> Step:
     """The same step through ORTTrainer; batch and sequence may vary."""
     from ontrain.training import ORTTrainer, optim
 
     desc = {
-        "inputs": [(name, ["batch", "sequence"]) for name in batch],
-        "outputs": [(name, [], name == "loss") for name in outputs],
+        "inputs": [(name, ["batch", "sequence"][: tensor.dim()]) for name, tensor in batches[0].items()],
+        "outputs": [("loss", [], True)],
     }
     trainer = ORTTrainer(
-        model, desc, optim.AdamConfig(lr=1e-4, lambda_coef=0.01), options={"utils": {"grad_norm_clip": False}}
+        model, desc, optim.AdamConfig(lr=LR, lambda_coef=DECAY), options={"utils": {"grad_norm_clip": False}}
     )
-
-    def step() -> float:
-        return float(trainer.train_step(**batch))
-
-    return step
+    return lambda batch: float(trainer.train_step(**batch))
 
 
-def main() -> None:
-    """Serve steps until standard input ends."""
-    engine, name, layers = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    torch.set_num_threads(int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1)))
-    model, batch, outputs = make(name, layers)
+def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> Step:
+    """Return one training step of an engine."""
+    if engine == "ontrain":
+        return ontrain_step(model, batches)
+    if engine == "ortmodule":
+        from ontrain.training.ortmodule import ORTModule
+
+        wrapped = ORTModule(model)
+        return eager_step(wrapped, wrapped)
     if engine == "compile":
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-    before = _peak()
+        return eager_step(model, torch.compile(model))  # type: ignore[arg-type]
+    return eager_step(model, model)
+
+
+def serve(engine: str, name: str, layers: int) -> None:
+    """Answer until standard input ends."""
+    torch.set_num_threads(int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1)))
+    model, batches = make(name, layers)
+    turns = itertools.cycle(batches)
+    before = _resident()
     start = time.perf_counter()
-    step = ontrain_step(model, batch, outputs) if engine == "ontrain" else eager_step(model, batch, engine == "compile")
-    loss = step()
-    _answer({"first": time.perf_counter() - start, "loss": loss, "before": before})
+    step = make_step(engine, model, batches)
+    loss = step(next(turns))
+    first = time.perf_counter() - start
+    _answer({"first": first, "loss": loss, "before": before, "batches": len(batches)})
     for line in sys.stdin:
-        count = int(line)
-        times = []
-        for _ in range(count):
+        times, faults = [], []
+        for _ in range(int(line)):
+            batch, held = next(turns), _faults()
             start = time.perf_counter()
-            step()
+            step(batch)
             times.append(time.perf_counter() - start)
-        _answer({"times": times, "peak": _peak()})
+            faults.append(_faults() - held)
+        _answer({"times": times, "faults": faults, "peak": _resident()})
 
 
-def _peak() -> int:
+def export(name: str, layers: int, folder: Path) -> None:
+    """Write what the incumbent's worker reads."""
+    from benchmarks.incumbent import export as write
+
+    model, batches = make(name, layers)
+    write(model, batches, folder, LR)
+
+
+def _resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _answer(message: dict[str, object]) -> None:
@@ -84,4 +112,7 @@ def _answer(message: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "export":
+        export(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    else:
+        serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

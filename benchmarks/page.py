@@ -1,0 +1,154 @@
+"""Write the figures of docs/performance.md from the newest rows of benchmarks/results.
+
+    python -m benchmarks.page
+
+Only what stands between the two marks of the page is written; the prose around them is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import MODELS
+
+Row = dict[str, Any]
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- figures: written by python -m benchmarks.page -->", "<!-- end of figures -->"
+
+_WORKLOADS = {
+    "bert": "BERT, masked language model, 8 × 128, 15 % labelled",
+    "bert-dense": "BERT, masked language model, 8 × 128, every token labelled",
+    "gpt2": "GPT-2, causal language model, 2 × 512, every token labelled",
+    "cola": "BERT on CoLA, 32 sentences padded to the longest",
+    "xquad": "BERT on XQuAD, 8 windows padded to 384",
+}
+_NAMES = {
+    "ontrain": "ontrain, ORTTrainer",
+    "ortmodule": "ontrain, ORTModule in eager's loop",
+    "eager": "eager PyTorch, fused AdamW",
+    "eager-malloc": "eager, malloc tuned to keep its pages",
+    "compile": "torch.compile",
+    "incumbent": "onnxruntime-training 1.19.2",
+}
+
+
+def rows(table: str) -> list[Row]:
+    """Return the rows of a table, oldest first."""
+    path = RESULTS / f"{table}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def newest(table: str, **wanted: Any) -> Row | None:
+    """Return the last row whose fields have these values."""
+    found = [row for row in rows(table) if all(row.get(key) == value for key, value in wanted.items())]
+    return found[-1] if found else None
+
+
+def steps() -> Iterable[str]:
+    """A table and a chart for each workload: who takes how many times as long as ontrain."""
+    for model in MODELS:
+        row = newest("step", model=model)
+        if row is None or "faults" not in row["engines"]["ontrain"]:
+            continue
+        engines = row["engines"]
+        yield from ("", f"### {_WORKLOADS[model]}", "")
+        yield f"{row['layers']} layers, {row['rounds']} alternating rounds, {_origin(row)}."
+        yield from ("", "| engine | step, s | spread, s | time / ontrain | first step, s | peak, MiB | page faults |")
+        yield "|---|---|---|---|---|---|---|"
+        for name, f in engines.items():
+            yield (
+                f"| {_NAMES[name]} | {f['step_s']:.3f} | {f['step_min_s']:.2f}–{f['step_max_s']:.2f} | "
+                f"{f['ratio']:.2f} ({f['ratio_min']:.2f}–{f['ratio_max']:.2f}) | {f['first_step_s']:.1f} | "
+                f"{f['peak_bytes'] / 2**20:.0f} | {f['faults']:.0f} |"
+            )
+        yield from ("", *_chart({name: f["step_s"] for name, f in engines.items()}))
+
+
+def losses() -> Iterable[str]:
+    """Every figure in which another engine is ahead."""
+    yield from ("", "### Where ontrain is behind", "")
+    found = False
+    for model in MODELS:
+        row = newest("step", model=model)
+        if row is None:
+            continue
+        ours = row["engines"]["ontrain"]
+        for name, f in row["engines"].items():
+            for what, behind in (
+                (f"a step takes {1 / f['ratio']:.2f} times as long", f["ratio"] < 1),
+                (
+                    f"the first step takes {ours['first_step_s']:.1f} s, theirs {f['first_step_s']:.1f} s",
+                    f["first_step_s"] < ours["first_step_s"],
+                ),
+                (
+                    f"memory peaks at {ours['peak_bytes'] / 2**20:.0f} MiB, theirs at {f['peak_bytes'] / 2**20:.0f}",
+                    f["peak_bytes"] < ours["peak_bytes"],
+                ),
+            ):
+                if behind and name != "ontrain":
+                    found = True
+                    yield f"- {_WORKLOADS[model]}, against {_NAMES[name]}: {what}."
+    if not found:
+        yield "In none of the figures above."
+
+
+def small() -> Iterable[str]:
+    """What wrapping costs, what the incumbent computes."""
+    row = newest("ortmodule")
+    if row is not None:
+        yield from ("", "### Small models", "")
+        yield (
+            f"A decoder of two layers, 64 wide, on 4 × 16 tokens: eager's forward and backward take "
+            f"{row['ratio']:.2f} times ORTModule's ({_origin(row)})."
+        )
+    row = newest("incumbent")
+    if row is not None:
+        yield from ("", "### The same numbers as the incumbent", "")
+        yield (
+            f"20 AdamW steps of a small BERT from the same weights: losses differ by {row['loss_difference']:.0e} at "
+            f"most, gradients of the first step by {row['gradient_difference']:.0e} of their largest element "
+            f"({_origin(row)})."
+        )
+
+
+SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, small)
+
+
+def _chart(seconds: dict[str, float]) -> list[str]:
+    names = ", ".join(f'"{name}"' for name in seconds)
+    values = ", ".join(f"{value:.3f}" for value in seconds.values())
+    return [
+        "```mermaid",
+        "xychart-beta horizontal",
+        f"    x-axis [{names}]",
+        '    y-axis "seconds a step"',
+        f"    bar [{values}]",
+        "```",
+    ]
+
+
+def _origin(row: Row) -> str:
+    hardware, versions = row["hardware"], row["versions"]
+    return (
+        f"{row['date']}, torch {versions['torch']}, Python {row['python']}, {hardware['cpu']}, "
+        f"{hardware['cores']} cores{', AVX-512' if hardware['avx512'] else ''}; `{row['command']}`"
+    )
+
+
+def main() -> None:
+    """Write the page."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    body = "\n".join(line for section in SECTIONS for line in section())
+    PAGE.write_text(f"{before}{BEGIN}\n{body}\n\n{END}{after}")
+    print(f"wrote {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""onnxruntime.training.utils' import path: what it holds lives in `ontrain.training.data`."""
