@@ -1,0 +1,248 @@
+"""HDF5 files of training instances: written whole, read with every doubt checked, printed as text.
+
+Six gzip-compressed datasets, upstream's names and dtypes:
+
+    input_ids             int32 [N, L]
+    input_mask            int8  [N, L]
+    segment_ids           int8  [N, L]
+    masked_lm_positions   int32 [N, P]   0 after the last
+    masked_lm_ids         int32 [N, P]   0 after the last
+    next_sentence_labels  int8  [N]      1: B is from elsewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from corpus.instances import Instances, make_instances, read_documents
+from corpus.wordpiece import Vocabulary, read_vocabulary
+from corpus.workspace import DataError, Job, Settings, digest, run, written
+
+__all__ = ["DATASETS", "create", "create_shard", "read", "shape", "show", "write"]
+
+DATASETS = {
+    "input_ids": ("i4", 2),
+    "input_mask": ("i1", 2),
+    "segment_ids": ("i1", 2),
+    "masked_lm_positions": ("i4", 2),
+    "masked_lm_ids": ("i4", 2),
+    "next_sentence_labels": ("i1", 1),
+}
+"""Name: dtype, number of dimensions."""
+
+_ALGORITHM = "instances 1"
+_ROWS = 1024  # in a chunk: what a reader unpacks to see one instance
+_GZIP = 1
+_MOST_PACKED = 1100  # deflate makes no more than 1,032 bytes of one
+_UNKNOWN = 0.1  # more words than that out of the vocabulary, and it is the wrong one
+
+
+def write(path: Path, instances: Instances) -> None:
+    """Write instances; equal ones make files equal to the byte.
+
+    Raises:
+        DataError: the disk is full, or the folder cannot be written.
+    """
+    # Made in memory and then written: HDF5 does not survive a disk that fills up under it.
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        for name, (dtype, _) in DATASETS.items():
+            values = getattr(instances, name)
+            file.create_dataset(
+                name, data=values, dtype=dtype, chunks=(min(len(values), _ROWS), *values.shape[1:]),
+                compression="gzip", compression_opts=_GZIP, shuffle=dtype == "i4",
+            )  # fmt: skip
+        file.flush()
+        image = file.id.get_file_image()
+    with written(path) as out:
+        out.write(image)
+
+
+def read(path: Path, vocab_size: int | None = None, rows: slice = slice(None)) -> Instances:
+    """Read a file, or some of its rows.
+
+    Args:
+        path: the file.
+        vocab_size: refuse numbers beyond it.
+        rows: which instances.
+
+    Raises:
+        DataError: the file is missing, damaged, of other datasets, dtypes or shapes, or holds impossible numbers.
+    """
+    with _opened(path) as file:
+        found = Instances(**{name: file[name][rows] for name in DATASETS})
+    length = found.input_ids.shape[1]
+    for name, values, top in (
+        ("input_ids", found.input_ids, vocab_size),
+        ("masked_lm_ids", found.masked_lm_ids, vocab_size),
+        ("masked_lm_positions", found.masked_lm_positions, length),
+        ("segment_ids", found.segment_ids, 2),
+        ("input_mask", found.input_mask, 2),
+        ("next_sentence_labels", found.next_sentence_labels, 2),
+    ):
+        if values.size and (values.min() < 0 or (top is not None and values.max() >= top)):
+            limit = f"0 to {top - 1:,}" if top is not None else "0 on"
+            raise DataError(
+                f"{path}: {name} holds {values.min():,} to {values.max():,}, but it may hold {limit}"
+                + (" with this vocabulary" if name in ("input_ids", "masked_lm_ids") else "")
+            )
+    return found
+
+
+def shape(path: Path) -> tuple[int, int]:
+    """Return how many instances a file holds, and L, from its header alone.
+
+    Raises:
+        DataError: the file is missing, damaged, or of other datasets, dtypes or shapes.
+    """
+    with _opened(path) as file:
+        count, length = file["input_ids"].shape
+    return count, length
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        with h5py.File(path, "r") as file:
+            _check(path, file)
+            yield file
+    except (OSError, RuntimeError, KeyError) as error:
+        raise DataError(f"{path} is no HDF5 file, or is damaged ({error}): make it again, or fetch it again") from None
+
+
+def _check(path: Path, file: h5py.File) -> None:
+    missing = [name for name in DATASETS if not isinstance(file.get(name), h5py.Dataset)]
+    if missing:
+        raise DataError(f"{path} has no dataset {', '.join(missing)}; it is not of create_hdf5_files")
+    for name, (dtype, dimensions) in DATASETS.items():
+        if file[name].dtype != np.dtype(dtype) or file[name].ndim != dimensions:
+            raise DataError(
+                f"{path}: {name} is {file[name].dtype} {list(file[name].shape)}, not {np.dtype(dtype)} of "
+                f"{dimensions} dimensions"
+            )
+        # A header of a few bytes must not make a reader ask for all memory.
+        if file[name].nbytes > _MOST_PACKED * (file[name].id.get_storage_size() + 1024):
+            raise DataError(f"{path}: {name} claims {file[name].nbytes:,} bytes that are not in the file")
+    shapes = {name: file[name].shape for name in DATASETS}
+    if len({shape[0] for shape in shapes.values()}) != 1:
+        raise DataError(f"{path}: its datasets have different numbers of rows: {shapes}")
+    if len({shapes[name][1] for name in ("input_ids", "input_mask", "segment_ids")}) != 1:
+        raise DataError(f"{path}: its datasets have different lengths of sequence: {shapes}")
+    if shapes["masked_lm_positions"] != shapes["masked_lm_ids"]:
+        raise DataError(f"{path}: masked_lm_positions and masked_lm_ids differ in shape: {shapes}")
+    if shapes["input_ids"][0] == 0:
+        raise DataError(f"{path} holds no instance")
+
+
+@cache
+def _vocabulary(path: Path, lower: bool) -> Vocabulary:
+    """One a process, so that its table serves all shards."""
+    return read_vocabulary(path, lower)
+
+
+def create(
+    shards: Sequence[Path],
+    folder: Path,
+    vocab_file: Path,
+    settings: Settings,
+    n_processes: int,
+    tick: Callable[[str], None] = lambda said: None,
+) -> dict[str, int]:
+    """Make {shard}.hdf5 for each {shard}.txt; those already there from the same text and settings are kept.
+
+    Returns:
+        Sums over the files: instances, tokens (before the repetitions), kept files.
+
+    Raises:
+        DataError: a shard or the vocabulary is missing or unusable, or the disk is full.
+    """
+    _vocabulary(vocab_file, settings.lower)  # says what is wrong with it once, not from every process
+    absent = [path for path in shards if not path.is_file()]
+    empty = [path for path in shards if path.is_file() and not path.stat().st_size]
+    for wrong, what in ((absent, "missing"), (empty, "empty")):
+        if wrong:
+            more = f" and {len(wrong) - 1} more of {len(shards)}" if len(wrong) > 1 else ""
+            raise DataError(
+                f"shard {wrong[0]}{more} {'is' if len(wrong) == 1 else 'are'} {what}: give --action sharding "
+                "again with the same --n_training_shards, --n_test_shards and --fraction_test_set"
+            )
+    words = digest(vocab_file.read_bytes())
+
+    def jobs() -> Iterator[Job]:
+        for path in shards:
+            key = digest(_ALGORITHM, repr(settings), words, path.name, path.read_bytes())
+            yield Job(folder / f"{path.stem}.hdf5", key, (path, vocab_file, settings))
+
+    sums = {"files": 0, "kept": 0, "instances": 0, "tokens": 0}
+    for done in run(jobs(), create_shard, folder / "finished.jsonl", n_processes):
+        sums["files"] += 1
+        sums["kept"] += done.kept
+        for name in ("instances", "tokens"):
+            sums[name] += done.figures[name]
+        tick(f"{sums['files']} of {len(shards)} files")
+    return sums
+
+
+def create_shard(output: Path, shard: Path, vocab_file: Path, settings: Settings) -> dict[str, int]:
+    """Make one file; the random numbers are its own by its name, so it does not matter which process makes it.
+
+    Raises:
+        DataError: the shard holds no sentence, is not UTF-8 text, or its words are not those of the vocabulary.
+    """
+    vocabulary = _vocabulary(vocab_file, settings.lower)
+    try:
+        with shard.open(encoding="utf-8", newline="\n") as lines:
+            documents = read_documents(iter(lines), vocabulary)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shard} is not UTF-8 text: byte {error.start} cannot be decoded") from None
+    except OSError as error:
+        raise DataError(f"{shard} cannot be read: {error.strerror}") from None
+    if not len(documents):
+        raise DataError(f"{shard} holds no sentence: give --action sharding again, with fewer shards if it repeats")
+    unknown = float((documents.tokens == vocabulary.unk).mean())
+    if unknown > _UNKNOWN:
+        raise DataError(
+            f"{unknown:.0%} of the tokens of {shard} are not in {vocab_file}: it is not the vocabulary of this language"
+        )
+    split, _, index = shard.stem.rpartition("_")
+    stream = (settings.random_seed, split.endswith("_test"), int(index) if index.isdigit() else 0)
+    instances = make_instances(documents, vocabulary, settings, stream)
+    write(output, instances)
+    return {"instances": len(instances.input_ids), "tokens": len(documents.tokens)}
+
+
+def show(path: Path, index: int, vocabulary: Vocabulary) -> str:
+    """Say an instance as text: both segments, masked words in brackets as they stand ← as they were.
+
+    Raises:
+        DataError: the file is unusable, or has no such instance.
+    """
+    count, _ = shape(path)
+    if not -count <= index < count:
+        raise DataError(f"{path} has {count:,} instances, 0 to {count - 1:,}: there is no {index}")
+    index %= count
+    one = read(path, len(vocabulary), slice(index, index + 1))
+    ids, words = one.input_ids[0], vocabulary.words
+    length = int(one.input_mask[0].sum())
+    was = {int(p): int(w) for p, w in zip(one.masked_lm_positions[0], one.masked_lm_ids[0], strict=True) if p}
+    said: list[list[str]] = [[], []]
+    for position, number in enumerate(ids[:length].tolist()):
+        word = words[number]
+        side = said[one.segment_ids[0, position]]
+        if position in was:
+            word = f"[{word.strip('[]')} ← {words[was[position]]}]" if number != was[position] else f"[= {word}]"
+        elif word.startswith("##") and side and not side[-1].endswith("]"):
+            word = side.pop() + word[2:]
+        side.append(word)
+    follows = "B is from elsewhere" if one.next_sentence_labels[0] else "B follows A"
+    return (
+        f"{path.name}, instance {index} of {count:,}: {length} tokens of {len(ids)}, {len(was)} predicted, {follows}\n"
+        + "\n".join(f"{name}: {' '.join(text)}" for name, text in zip("AB", said, strict=True))
+    )

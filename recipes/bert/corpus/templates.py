@@ -1,0 +1,110 @@
+"""Templates that stand for words of a sentence: measures, dashes, foreign words. Boxes and notes say nothing.
+
+Names are the English Wikipedia's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+__all__ = ["words_of"]
+
+_NAMED = re.compile(r"\s*([\w -]+)=(.*)", re.DOTALL)
+
+
+def words_of(match: re.Match[str]) -> str:
+    """Return the words of a template whose body, without braces, is the match's first group; else nothing.
+
+    Templates in its arguments have become words before.
+    """
+    name, *values = _split(match[1])
+    by = _WORDS.get(name.strip().replace("_", " ").lower())
+    if by is None:
+        return ""
+    positional = [value.strip() for value in values if not _NAMED.match(value)]
+    named = (found.groups() for value in values if (found := _NAMED.match(value)))
+    numbered = sorted((key, value.strip()) for key, value in named if key.isdigit())
+    return by(positional or [value for _, value in numbered])
+
+
+def _split(body: str) -> list[str]:
+    """Cut a template's body at the bars that stand in no link."""
+    parts, depth = [""], 0
+    for piece in re.split(r"(\[\[|\]\]|\|)", body):
+        depth += (piece == "[[") - (piece == "]]")
+        if piece == "|" and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def _nth(index: int) -> Callable[[list[str]], str]:
+    return lambda values: values[index] if index < len(values) else ""
+
+
+def _constant(text: str) -> Callable[[list[str]], str]:
+    return lambda values: text
+
+
+_RANGES = {"to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "to(-)": " to ", "x": " × ", "by": " by "}
+
+
+def _convert(values: list[str]) -> str:
+    """{{convert|3|to|5|km|mi}} says "3 to 5 km": the numbers up to the first unit, and that unit."""
+    said = ""
+    for value in values:
+        if value in _RANGES:
+            said += _RANGES[value]
+        elif re.fullmatch(r"[-+−]?[\d.,/e]+", value):
+            said += value
+        else:
+            return f"{said} {value}" if said else ""
+    return said
+
+
+_FIRST = (
+    "nowrap", "nobr", "nobold", "sic", "not a typo", "as written", "small", "abbr", "quote", "blockquote", "bq",
+    "cquote", "quotation", "unicode", "script", "em", "strong", "smallcaps", "sc", "mvar", "math", "ill", "sub", "sup",
+    "interlanguage link", "linktext", "vanchor", "visible anchor", "vr", "angbr", "chem2", "val", "gaps", "num",
+)  # fmt: skip
+"""What they say is their first argument."""
+
+_WORDS: dict[str, Callable[[list[str]], str]] = {
+    **dict.fromkeys(("convert", "cvt"), _convert),
+    **dict.fromkeys(("lang", "transl", "transliteration", "abbrlink", "color", "font color", "ill2"), _nth(1)),
+    **dict.fromkeys(_FIRST, _nth(0)),
+    **dict.fromkeys(("ndash", "en dash", "–"), _constant("–")),
+    **dict.fromkeys(("mdash", "em dash", "—", "emdash"), _constant("—")),
+    **dict.fromkeys(("snd", "spnd", "spaced ndash", "spaced en dash", "dash"), _constant(" – ")),
+    **dict.fromkeys(("nbsp", "spaces", "space", "thinsp", "hair space"), _constant(" ")),
+    **dict.fromkeys(("'", "okina", "hamza", "`"), _constant("'")),
+    **dict.fromkeys(("'s", "'-s"), _constant("'s")),
+    **dict.fromkeys(("circa", "c.", "ca."), lambda v: "c. " + " – ".join(v[:2])),
+    **dict.fromkeys(
+        ("frac", "fraction", "sfrac"), lambda v: "/".join(v[-2:]) if len(v) < 3 else f"{v[0]} {v[1]}/{v[2]}"
+    ),
+    **dict.fromkeys(("us$", "usd"), lambda v: "US$" + "".join(v[:1])),
+    **dict.fromkeys(("gbp", "£", "pound sterling"), lambda v: "£" + "".join(v[:1])),
+    **dict.fromkeys(("euro", "eur", "€"), lambda v: "€" + "".join(v[:1])),
+    "inr": lambda v: "₹" + "".join(v[:1]),
+    "as of": lambda v: "As of " + " ".join(_date(v)),
+    "e": lambda v: "×10^" + "".join(v[:1]),
+    "chem": lambda v: "".join(v),
+    "=": _constant("="),
+    "!": _constant("|"),
+}
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
+def _date(values: list[str]) -> Iterator[str]:
+    year, month, day = (*values, "", "", "")[:3]
+    yield from (day,) if day else ()
+    if month:
+        yield _MONTHS[int(month) - 1] if month.isdigit() and 1 <= int(month) <= 12 else month
+    yield year

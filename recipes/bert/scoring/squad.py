@@ -1,0 +1,191 @@
+"""SQuAD's exact match and F1 as evaluate-v1.1.py and evaluate-v2.0.py compute them (https://rajpurkar.github.io/SQuAD-explorer/).
+
+Both compare answers without case, ASCII punctuation, English articles and superfluous white space. They differ where
+an answer has no word left: two such answers have F1 0 in v1.1 and 1 in v2.0, where the empty answer means "not
+answerable".
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["ScoreError", "exact", "f1", "normalise", "score_v1", "score_v2"]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class ScoreError(ValueError):
+    """Data or predictions cannot be scored; the message is one line for the user."""
+
+
+def normalise(answer: str) -> str:
+    """Lower the case, take out punctuation, then articles, then all white space but single spaces between words."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact(prediction: str, truth: str) -> float:
+    """1 if the normalised answers are equal, else 0."""
+    return float(normalise(prediction) == normalise(truth))
+
+
+def f1(prediction: str, truth: str, *, empty_equal: bool) -> float:
+    """Harmonic mean of precision and recall of the normalised answers' words, counted as often as they occur.
+
+    Args:
+        prediction: an answer.
+        truth: another.
+        empty_equal: whether two answers without words agree: no in v1.1, yes in v2.0.
+    """
+    said, wanted = normalise(prediction).split(), normalise(truth).split()
+    if not said or not wanted:
+        return float(empty_equal and said == wanted)
+    same = sum((Counter(said) & Counter(wanted)).values())
+    if not same:
+        return 0.0
+    precision, recall = same / len(said), same / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def score_v1(
+    data: Mapping[str, Any], predictions: Mapping[str, str], *, allow_missing: bool = False
+) -> dict[str, float]:
+    """Score SQuAD 1.1.
+
+    Args:
+        data: the contents of dev-v1.1.json, or of a file of that form.
+        predictions: answer by question id.
+        allow_missing: count a question without prediction as wrong, as the official script does; else refuse it.
+
+    Returns:
+        exact_match and f1, in percent: for each question the best over its truths, then the mean.
+
+    Raises:
+        ScoreError: the data is not of that form, has no question, or one has no truth or no prediction.
+    """
+    questions = _questions(data, predictions, allow_missing)
+    for identity, truths in questions.items():
+        if not truths:
+            raise ScoreError(f"question {identity} has no answer: data of version 2.0 is scored by score_v2")
+    answered = [(predictions[identity], truths) for identity, truths in questions.items() if identity in predictions]
+    total = len(questions)
+    return {
+        "exact_match": 100 * sum(max(exact(said, truth) for truth in truths) for said, truths in answered) / total,
+        "f1": 100
+        * sum(max(f1(said, truth, empty_equal=False) for truth in truths) for said, truths in answered)
+        / total,
+    }
+
+
+def score_v2(
+    data: Mapping[str, Any],
+    predictions: Mapping[str, str],
+    no_answer: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+    *,
+    allow_missing: bool = False,
+) -> dict[str, float]:
+    """Score SQuAD 2.0.
+
+    Args:
+        data: the contents of dev-v2.0.json, or of a file of that form.
+        predictions: answer by question id; empty for "not answerable".
+        no_answer: how sure the model is, by question id, that there is no answer. Above `threshold` the prediction
+            counts as empty, and the thresholds that would have been best are found.
+        threshold: for `no_answer`.
+        allow_missing: leave a question without prediction out, as the official script does; else refuse it.
+
+    Returns:
+        exact, f1, total; the same with HasAns_ and NoAns_ before it for either kind of question, where there is one;
+        with `no_answer` also best_exact, best_exact_thresh, best_f1, best_f1_thresh. Scores are in percent.
+
+    Raises:
+        ScoreError: the data is not of that form, has no question, or one has no prediction.
+    """
+    questions = _questions(data, predictions, allow_missing)
+    exacts, f1s, answerable = {}, {}, {}
+    for identity, texts in questions.items():
+        if identity not in predictions:
+            continue
+        said = predictions[identity]
+        truths = [text for text in texts if normalise(text)] or [""]
+        answerable[identity] = bool(texts)
+        exacts[identity] = max(exact(said, truth) for truth in truths)
+        f1s[identity] = max(f1(said, truth, empty_equal=True) for truth in truths)
+    if not exacts:
+        raise ScoreError("no question has a prediction")
+    best: dict[str, float] = {}
+    if no_answer is not None:
+        _complete(no_answer, exacts, "no_answer has no number")
+        for name, scores in (("exact", exacts), ("f1", f1s)):
+            best[f"best_{name}"], best[f"best_{name}_thresh"] = _best(scores, predictions, no_answer, answerable)
+        for scores in (exacts, f1s):
+            for identity in scores:
+                if no_answer[identity] > threshold:
+                    scores[identity] = float(not answerable[identity])
+    result = _means("", exacts, f1s, list(exacts))
+    for prefix, kind in (("HasAns_", True), ("NoAns_", False)):
+        if some := [identity for identity in exacts if answerable[identity] is kind]:
+            result |= _means(prefix, exacts, f1s, some)
+    return result | best
+
+
+def _means(prefix: str, exacts: Mapping[str, float], f1s: Mapping[str, float], some: Sequence[str]) -> dict[str, float]:
+    return {
+        f"{prefix}exact": 100 * sum(exacts[identity] for identity in some) / len(some),
+        f"{prefix}f1": 100 * sum(f1s[identity] for identity in some) / len(some),
+        f"{prefix}total": len(some),
+    }
+
+
+def _best(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, str],
+    no_answer: Mapping[str, float],
+    answerable: Mapping[str, bool],
+) -> tuple[float, float]:
+    """The best mean that any threshold reaches, in percent, and the first such threshold.
+
+    At first every question counts as not answerable; then answers are let in, the surest first.
+    """
+    now = best = float(sum(not kind for kind in answerable.values()))
+    threshold = 0.0
+    for identity in sorted(no_answer, key=lambda one: no_answer[one]):
+        if identity not in scores:
+            continue
+        if answerable[identity]:
+            now += scores[identity]
+        elif predictions[identity]:
+            now -= 1
+        if now > best:
+            best, threshold = now, no_answer[identity]
+    return 100 * best / len(scores), threshold
+
+
+def _questions(data: Mapping[str, Any], predictions: Mapping[str, str], allow_missing: bool) -> dict[str, list[str]]:
+    """Truths by question id."""
+    try:
+        found = dict(_walk(data))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ScoreError(f"the data is not of SQuAD's form: {type(error).__name__} {error}") from None
+    if not found:
+        raise ScoreError("the data holds no question")
+    if not allow_missing:
+        _complete(predictions, found, "no prediction")
+    return found
+
+
+def _walk(data: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    for article in data["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                yield question["id"], [str(answer["text"]) for answer in question["answers"]]
+
+
+def _complete(given: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
+    if missing := [identity for identity in wanted if identity not in given]:
+        raise ScoreError(f"{what} for {len(missing):,} of {len(wanted):,} questions, {missing[0]} first")
