@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,24 +41,24 @@ def eager_step(model: torch.nn.Module, forward: torch.nn.Module) -> Step:
     return step
 
 
-def ontrain_step(model: torch.nn.Module, batches: Sequence[Batch]) -> Step:
-    """The same step through ORTTrainer; batch and sequence may vary."""
+def make_trainer(model: torch.nn.Module, batches: Sequence[Batch]) -> Any:
+    """The same training as `eager_step` by ORTTrainer; batch and sequence may vary."""
     from ontrain.training import ORTTrainer, optim
 
     desc = {
         "inputs": [(name, ["batch", "sequence"][: tensor.dim()]) for name, tensor in batches[0].items()],
         "outputs": [("loss", [], True)],
     }
-    trainer = ORTTrainer(
+    return ORTTrainer(
         model, desc, optim.AdamConfig(lr=LR, lambda_coef=DECAY), options={"utils": {"grad_norm_clip": False}}
     )
-    return lambda batch: float(trainer.train_step(**batch))
 
 
 def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> Step:
     """Return one training step of an engine."""
     if engine == "ontrain":
-        return ontrain_step(model, batches)
+        trainer = make_trainer(model, batches)
+        return lambda batch: float(trainer.train_step(**batch))
     if engine == "ortmodule":
         from ontrain.training.ortmodule import ORTModule
 

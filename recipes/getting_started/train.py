@@ -97,7 +97,7 @@ class Engine(StrEnum):
 # --- the engine -------------------------------------------------------------------------------------------------
 
 
-def ort_trainer(model: nn.Module, ntokens: int, lr: float, seed: int) -> Any:
+def ort_trainer(model: nn.Module, ntokens: int, lr: float, seed: int, verbose: bool) -> Any:
     """The whole use of ontrain: what goes in, what comes out, which optimizer, which loss."""
     from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
 
@@ -110,7 +110,8 @@ def ort_trainer(model: nn.Module, ntokens: int, lr: float, seed: int) -> Any:
     def loss_fn(output: Tensor, label: Tensor) -> Tensor:
         return nn.functional.cross_entropy(output.view(-1, ntokens), label)
 
-    options = ORTTrainerOptions({"device": {"id": "cpu"}, "utils": {"seed": seed}})  # the seed is dropout's
+    # The seed is dropout's.
+    options = ORTTrainerOptions({"device": {"id": "cpu"}, "utils": {"seed": seed}, "debug": {"verbose": verbose}})
     return ORTTrainer(model, model_desc, optim.AdamConfig(lr=lr), loss_fn=loss_fn, options=options)
 
 
@@ -249,6 +250,7 @@ def main(
     log_interval: Annotated[int, typer.Option(min=1, help="Steps from line to line.")] = 20,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after this step at the latest.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --output.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say what the phases before the first step take.")] = False,
 ) -> None:
     """Train a two-layer transformer language model as one ONNX graph. The top of this file is the manual."""
     console = Console(soft_wrap=True, markup=False, highlight=False)
@@ -269,7 +271,7 @@ def main(
     torch.manual_seed(seed)
     model = TransformerModel(ntokens, EMSIZE, NHEAD, NHID, NLAYERS, dropout)
     ours = engine is Engine.ontrain
-    trainer: Any = ort_trainer(model, ntokens, lr, seed) if ours else EagerTrainer(model, ntokens, lr)
+    trainer: Any = ort_trainer(model, ntokens, lr, seed, verbose) if ours else EagerTrainer(model, ntokens, lr)
     console.print(f"text: {corpus.note}: {len(corpus.train):,} words train, {len(corpus.valid):,} validate,", end=" ")
     console.print(f"{len(corpus.test):,} test; vocabulary of {ntokens:,}")
     parameters = sum(p.numel() for p in model.parameters())

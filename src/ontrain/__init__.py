@@ -32,6 +32,7 @@ __all__ = [
     "OptionError",
     "ProviderError",
     "get_available_providers",
+    "set_seed",
 ]
 
 
@@ -40,6 +41,17 @@ def get_available_providers() -> list[str]:
     from ontrain.providers import available_providers
 
     return available_providers()
+
+
+def set_seed(seed: int) -> None:
+    """Seed the dropout of trainers that are created from now on and have no `utils.seed` of their own.
+
+    Raises:
+        OptionError: the seed is no whole number from 0.
+    """
+    from ontrain.training.process import set_seed
+
+    set_seed(seed)
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,34 @@ def test_gelu_grad(rng: np.random.Generator, approximate: str) -> None:
     check(run("GeluGrad", dy, x, approximate=approximate), aten.gelu_backward(*t(dy, x), approximate=approximate))
 
 
+def test_silu_and_its_gradient(rng: np.random.Generator) -> None:
+    dy, x = rng.standard_normal((2, 3, 4))
+    check(run("Silu", x), torch.nn.functional.silu(*t(x)))
+    check(run("SiluGrad", dy, x), aten.silu_backward(*t(dy, x)))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_linear_cross_entropy_makes_its_own_gradient(
+    rng: np.random.Generator, reduction: str, transposed: int
+) -> None:  # fmt: skip
+    labels = np.array([2, -100, 0, 4, 1])
+    arrays = rng.standard_normal((5, 3)), rng.standard_normal((6, 3)), rng.standard_normal(6)
+    hidden, weight, bias = (torch.tensor(a, requires_grad=True) for a in arrays)
+    scores = torch.nn.functional.linear(hidden, weight, bias)
+    loss = torch.nn.functional.cross_entropy(scores, torch.tensor(labels), reduction=reduction)
+    loss.backward()
+    given = arrays[1] if transposed else np.ascontiguousarray(arrays[1].T)
+    found = run(
+        "LinearCrossEntropy", arrays[0], labels, given, arrays[2], outputs=4, transB=transposed, reduction=reduction,
+        ignore_index=-100,
+    )  # fmt: skip
+    assert weight.grad is not None
+    check(found, loss, hidden.grad, weight.grad if transposed else weight.grad.T, bias.grad)
+    unit, dy = rng.standard_normal((2, 3)), np.array(0.5)
+    check(run("ScaleGrad", unit, dy), torch.tensor(unit * 0.5))
+
+
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_softmax_and_log_softmax_grad(rng: np.random.Generator, axis: int) -> None:
     dy, x = rng.standard_normal((2, 3, 4, 2))
@@ -221,6 +249,22 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     w, ids = rng.standard_normal((4, 3)), np.array([[0, 3], [1, 1]])
     check(run("Embedding", w, ids, padding_idx=1), torch.tensor(w)[torch.tensor(ids)])
     check(run("Detach", w), torch.tensor(w))
+
+
+@pytest.mark.parametrize("kept", [[], [0], [4], [1, 2, 4], [0, 1, 2, 3, 4]])
+def test_selected_rows_come_first_and_in_order(kept: list[int]) -> None:
+    keep = np.isin(np.arange(5), kept)
+    for bucket in range(max(len(kept), 1), 6):
+        (got,) = run("SelectRows", keep, bucket=bucket)
+        others = [i for i in range(5) if i not in kept]
+        assert got.tolist() == (kept + others)[:bucket]
+
+
+def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:
+    x, at = rng.standard_normal((5, 2, 3)), np.array([4, 1])
+    check(run("PackRows", x, at), torch.tensor(x)[[4, 1]])
+    zeros = torch.zeros(5, 2, 3).double()
+    check(run("UnpackRows", x[:2], at, rows=5), zeros.index_copy(0, *t(at, x[:2])))
 
 
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from ontrain.autodiff import differentiate
 from ontrain.graph import Builder, new_model
+from ontrain.providers import get_provider
 from tests.providers.graphs import float_input, run
 
 SIZE = 400_000
@@ -18,8 +19,8 @@ def name(request) -> str:
     return request.param
 
 
-def _dropout(ratio: float, with_gradient: bool = False):
-    x = float_input("x", (SIZE,))
+def _dropout(ratio: float, with_gradient: bool = False, size: int = SIZE):
+    x = float_input("x", (size,))
     model = new_model([x], "dropout")
     op = Builder(model.graph)
     y, _ = op.Dropout(x, ratio, True, outputs=2)
@@ -41,11 +42,66 @@ def test_it_drops_as_often_as_asked_and_keeps_the_mean(ratio, name):
 
 def test_no_position_is_favoured(name):
     (y,) = run(_dropout(0.5), {"x": torch.ones(SIZE)}, rng=(3, 4), name=name)
-    # Four decisions come from one random number: each of the four must be fair, and independent of the others.
-    # The torch provider lays the four side by side, the onnxruntime provider a quarter of the tensor apart.
+    # Several decisions come from one random number: each must be fair, and independent of the others.
+    # The torch provider lays them side by side, the onnxruntime provider a quarter of the tensor apart.
     for kept in ((y != 0).view(-1, 4).double(), (y != 0).view(4, -1).double().T):
         assert torch.allclose(kept.mean(0), torch.full((4,), 0.5, dtype=torch.float64), atol=0.01)
         assert torch.allclose(torch.cov(kept.T), torch.eye(4, dtype=torch.float64) / 4, atol=0.01)
+
+
+ROWS, COLUMNS = 512, 2048  # of decisions: what the torch provider spreads from two tables for a mask of 2²⁰
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5])
+def test_decisions_depend_on_no_others_around_them(ratio, name):
+    size = ROWS * COLUMNS
+    (y,) = run(_dropout(ratio, size=size), {"x": torch.ones(size)}, rng=(5, 6), name=name)
+    dropped = (y == 0).double().view(ROWS, COLUMNS) - ratio
+    variance = ratio * (1 - ratio)
+
+    def deviations(products: torch.Tensor, factors: int) -> float:
+        return abs(float(products.sum())) / (products.numel() * variance**factors) ** 0.5
+
+    for down in (1, 2, 3, 64, 255):
+        pairs = dropped[:-down] * dropped[down:]
+        assert deviations(pairs, 2) < 5
+        # Words made from a table of rows and one of columns have the corners of rectangles in common until mixed.
+        for across in (1, 2, 3, 64, 1023):
+            assert deviations(pairs[:, :-across] * pairs[:, across:], 4) < 5
+            assert deviations(dropped[:, :-across] * dropped[:, across:], 2) < 5
+
+
+def test_sums_of_rows_and_columns_spread_as_they_should(name):
+    size = ROWS * COLUMNS
+    (y,) = run(_dropout(0.5, size=size), {"x": torch.ones(size)}, rng=(9, 6), name=name)
+    kept = (y != 0).double().view(ROWS, COLUMNS)
+    for sums, count in ((kept.sum(0), ROWS), (kept.sum(1), COLUMNS)):
+        chi_square = float(((sums - count / 2) ** 2).sum() / (count / 4))
+        assert abs(chi_square - len(sums)) < 5 * (2 * len(sums)) ** 0.5
+
+
+def test_a_mask_larger_than_a_block_is_fair_in_every_part(name):
+    size = 2_300_001
+    (y,) = run(_dropout(0.3, size=size), {"x": torch.ones(size)}, rng=(1, 2), name=name)
+    for part in (y[:1000], y[1_000_000:1_100_000], y[-1000:], y):
+        deviation = np.sqrt(0.3 * 0.7 / len(part))
+        assert abs(float((part == 0).float().mean()) - 0.3) < 5 * deviation
+    assert not torch.equal(y[:200_001], y[-200_001:])
+
+
+def test_a_mask_takes_one_byte_an_element():
+    size, planned = 1 << 18, []
+    for count in (2, 6):
+        x = float_input("x", (size,))
+        model = new_model([x], "chain")
+        op = Builder(model.graph)
+        y = x
+        for _ in range(count):
+            y, _ = op.Dropout(y, 0.3, True, outputs=2)
+        model.graph.outputs.extend(differentiate(op, [(op.ReduceSum(y, keepdims=0), None)], [x]))
+        provider = get_provider("TorchExecutionProvider")
+        planned.append(provider.compile(model, provider.create_state([])).planned_bytes)
+    assert planned[1] - planned[0] == 4 * size
 
 
 def test_the_gradient_sees_the_same_mask(name):

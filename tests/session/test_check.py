@@ -11,11 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ontrain import InputError, OptionError
 from ontrain.autodiff.registry import rules
+from ontrain.functions.cost import count_flops, live_bytes
 from ontrain.graph import Builder, new_model
 from ontrain.providers import registry
 from ontrain.providers.torch import TorchExecutionProvider
 from ontrain.session.check import check_module, check_operators, examine
-from ontrain.session.check.cost import count_flops, live_bytes
 
 
 class Transformer(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ontrain import CaptureError, GradientError, InputError, NonFiniteLossError, OntrainError, OptionError
-from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
+from ontrain.training import ORTTrainer, ORTTrainerOptions, amp, optim
 from tests.training.conftest import DESC, Net, batches, make_trainer
 
 XY = {"inputs": [("x", ["n", 4]), ("y", ["n"])], "outputs": [("loss", [], True), ("logits", ["n", 3])]}
@@ -173,7 +173,7 @@ def test_a_fixed_dimension_says_how_to_let_it_vary():
         ({"bach": {}}, "unknown option 'bach'.*'batch'"),
         ({"batch": {"gradient_acumulation_steps": 2}}, "'gradient_accumulation_steps'"),
         ({"batch": {"gradient_accumulation_steps": 0}}, "a whole number from 1"),
-        ({"mixed_precision": {"enabled": True}}, "own precision"),
+        ({"mixed_precision": {"loss_scaler": amp.DynamicLossScaler()}}, "set without mixed precision"),
         ({"distributed": {"world_size": 2}}, "one process"),
         ({"utils": {"nonfinite_loss": "explode"}}, "'raise' or 'skip'"),
         ({"provider": "TourchExecutionProvider"}, "'TorchExecutionProvider'"),

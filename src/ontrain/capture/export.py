@@ -24,7 +24,7 @@ from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
 from ontrain.errors import CaptureError, OntrainError
 
-__all__ = ["PREFIX", "export", "quiet"]
+__all__ = ["PREFIX", "Flat", "export", "quiet", "tracing"]
 
 PREFIX = "module."
 """What the exported program has before the module's own names."""
@@ -52,18 +52,11 @@ def export(
         CaptureError: torch.export cannot trace the module; names the user's line.
     """
     results: list[Spec] = []
-    flat = _Flat(module, signature, arguments, results.append)
+    flat = Flat(module, signature, arguments, results.append)
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
-    with ExitStack() as stack:
-        # An autocast around the call becomes one inside, which the program records as a block.
-        for device in _AUTOCAST:
-            stack.enter_context(torch.autocast(device, enabled=False))
-        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), _shared_memory(), traced_autograd(),
-                      passed_checks()):  # fmt: skip
-            stack.enter_context(guard)
+    with tracing(module), _shared_memory():
         try:
             with quiet():
                 program = torch.export.export(
@@ -78,7 +71,20 @@ def export(
     return program, results[-1]
 
 
-class _Flat(nn.Module):
+@contextmanager
+def tracing(module: nn.Module) -> Iterator[None]:
+    """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused."""
+    with ExitStack() as stack:
+        # An autocast around the call becomes one inside, which the program records as a block.
+        for device in _AUTOCAST:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _no_conversions(),
+                      varying_lengths(), _lengths(module), traced_autograd(), passed_checks()):  # fmt: skip
+            stack.enter_context(guard)
+        yield
+
+
+class Flat(nn.Module):
     """A module as a function of tensors to tensors. The structure of what it returned goes to `returned`."""
 
     def __init__(
@@ -98,6 +104,7 @@ class _Flat(nn.Module):
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in _AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the tensors of the module's result for those of its arguments."""
         left = list(tensors)
         named = {}
         for name, spec in self._arguments:

@@ -10,10 +10,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from ontrain.capture.expression import Expression
+
 __all__ = ["GUARDS", "Guards"]
 
 GUARDS = "ontrain.guards"
-"""Where a captured model has its guards: `model.meta`, which no file holds."""
+"""Where a captured model has its guards: `model.meta`, which no ONNX file holds."""
 
 
 class Guards:
@@ -22,14 +24,20 @@ class Guards:
     `if x.shape[1] > 512:` in forward takes one branch while tracing; for sizes that take the other the graph is wrong.
 
     Args:
-        program: as torch.export made it.
-        inputs: names of its tensor inputs, in order.
+        dims: an input, one of its axes, and the size there.
+        conditions: all of them hold.
+        ranges: a symbol, and the least and greatest size that it stands for; None is no bound.
     """
 
-    def __init__(self, program: ExportedProgram, inputs: Sequence[str]) -> None:
-        self._dims: list[tuple[str, int, Any]] = []
-        self._conditions: list[Any] = []
-        self._ranges: dict[Any, tuple[Any, Any]] = {}
+    def __init__(
+        self, dims: Sequence[tuple[str, int, Expression]], conditions: Sequence[Expression],
+        ranges: Sequence[tuple[str, int, int | None]],
+    ) -> None:  # fmt: skip
+        self._dims, self._conditions, self._ranges = list(dims), list(conditions), list(ranges)
+
+    @classmethod
+    def of(cls, program: ExportedProgram, inputs: Sequence[str]) -> Guards:
+        """Return the guards of a program as torch.export made it, whose tensor inputs have these names, in order."""
         placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
         found = [
             node.meta["val"]
@@ -37,20 +45,23 @@ class Guards:
             if spec.kind is InputKind.USER_INPUT and isinstance(node.meta.get("val"), torch.Tensor)
         ]
         environment = None
+        dims = []
         for name, tensor in zip(inputs, found, strict=True):
             for axis, size in enumerate(tensor.shape):
                 expr = size
                 if isinstance(size, torch.SymInt):
                     environment, expr = size.node.shape_env, size.node.expr
-                self._dims.append((name, axis, sympy.sympify(expr)))
+                dims.append((name, axis, Expression.of(expr)))
         if environment is None:
-            return
-        self._conditions = [
-            condition
+            return cls(dims, [], [])
+        conditions = [
+            Expression.of(condition)
             for guard in environment.guards
             if (condition := sympy.sympify(guard.expr).xreplace(environment.replacements)) != sympy.true
         ]
-        self._ranges = {s: (r.lower, r.upper) for s, r in program.range_constraints.items()}
+        symbols = [(s, r) for s, r in program.range_constraints.items() if s.is_Symbol]
+        ranges = [(s.name, _bound(r.lower) or 0, _bound(r.upper)) for s, r in symbols]
+        return cls(dims, conditions, ranges)
 
     def violated(self, shapes: Mapping[str, Sequence[int]], *, ones: bool = True) -> str | None:
         """Return the condition that these shapes of the inputs violate, in words; None if the graph holds for them.
@@ -60,29 +71,62 @@ class Guards:
             ones: whether a size of 0 or 1 violates. While tracing, torch takes every size that varies to be two at
                 least, so that it does not broadcast.
         """
-        sizes: dict[Any, int] = {}
+        sizes: dict[str, int] = {}
         for name, axis, expr in self._dims:
             size = shapes[name][axis]
-            if expr.is_Symbol:
-                if sizes.setdefault(expr, size) != size:
-                    return f"{name}.shape[{axis}] == {self._where(expr)}"
-            elif expr.is_Integer and int(expr) != size:
-                return f"{name}.shape[{axis}] == {expr}"
+            if expr.is_symbol:
+                if sizes.setdefault(expr.parts[0], size) != size:
+                    return f"{name}.shape[{axis}] == {self._where(expr.parts[0])}"
+            elif expr.head == "number" and expr.value({}) != size:
+                return f"{name}.shape[{axis}] == {expr.value({})}"
         for name, axis, expr in self._dims:
-            if expr.free_symbols <= sizes.keys() and expr.xreplace(sizes) != shapes[name][axis]:
+            if expr.symbols() <= sizes.keys() and expr.value(sizes) != shapes[name][axis]:
                 return f"{name}.shape[{axis}] == {self._words(expr)}"
-        for symbol, (lower, upper) in self._ranges.items():
+        for symbol, lower, upper in self._ranges:
             size = sizes.get(symbol, lower)
-            if size > upper or (size < lower and (ones or lower > 2)):
-                return f"{lower} <= {self._where(symbol)} <= {upper}"
+            if (upper is not None and size > upper) or (size < lower and (ones or lower > 2)):
+                return f"{lower} <= {self._where(symbol)}" + ("" if upper is None else f" <= {upper}")
         for condition in self._conditions:
-            if condition.free_symbols <= sizes.keys() and condition.xreplace(sizes) == sympy.false:
+            if condition.symbols() <= sizes.keys() and condition.value(sizes) is False:
                 return self._words(condition)
         return None
 
-    def _where(self, symbol: Any) -> str:
-        return next(f"{name}.shape[{axis}]" for name, axis, expr in self._dims if expr == symbol)
+    def plain(self) -> dict[str, Any]:
+        """Return the guards as lists, strings and numbers.
 
-    def _words(self, expr: Any) -> str:
-        named = {s: sympy.Symbol(self._where(s)) for s in expr.free_symbols if any(s == e for *_, e in self._dims)}
-        return str(expr.xreplace(named))
+        Raises:
+            TypeError: a condition cannot be written so.
+        """
+        return {
+            "dims": [[name, axis, expr.plain()] for name, axis, expr in self._dims],
+            "conditions": [condition.plain() for condition in self._conditions],
+            "ranges": [list(one) for one in self._ranges],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Guards:
+        """Return what `plain` gave."""
+        return cls(
+            [(str(name), int(axis), Expression.from_plain(expr)) for name, axis, expr in plain["dims"]],
+            [Expression.from_plain(one) for one in plain["conditions"]],
+            [(str(s), int(lower), None if upper is None else int(upper)) for s, lower, upper in plain["ranges"]],
+        )
+
+    def _where(self, symbol: str) -> str:
+        return self._names().get(symbol, symbol)
+
+    def _words(self, expr: Expression) -> str:
+        return expr.text(self._names())
+
+    def _names(self) -> dict[str, str]:
+        """What the user calls each symbol: the first dimension that is it."""
+        names: dict[str, str] = {}
+        for name, axis, expr in self._dims:
+            if expr.is_symbol:
+                names.setdefault(expr.parts[0], f"{name}.shape[{axis}]")
+        return names
+
+
+def _bound(end: Any) -> int | None:
+    """A range's end; torch has infinities of its own, which are no numbers."""
+    return int(end) if isinstance(end, int) or getattr(end, "is_Integer", False) else None

@@ -13,9 +13,12 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from ontrain.capture.cache import CaptureCache, open_cache
+from ontrain.capture.cache.codec import Content
 from ontrain.capture.export import PREFIX, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.names import Names
+from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
 from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
@@ -133,19 +136,40 @@ def capture(
         order=[*state.parameters, *state.buffers],
         frozen=frozenset(name for name, one in state.parameters.items() if not one.requires_grad),
     )
-    started = time.perf_counter()
     samples = _enlarged(tensors, names.dynamic)
+    folder = open_cache()
+    cache = CaptureCache(folder, module, spec, samples, names) if folder is not None else None
+    clock = _Clock()
     with _alone:
+        found = cache.load() if cache is not None else None
+        clock.lap("cache")
+        if found is not None:
+            return _captured(found.model, found.output_spec, found.guards, found.specialised, [], spec, state, names,
+                             module.training, clock.seconds)  # fmt: skip
         program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
-    exported = time.perf_counter()
+    clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
-    guards = Guards(program, names.inputs)
+    guards = Guards.of(program, names.inputs)
     with quiet():
         model, specialised = translate(program, names)
     model.meta[GUARDS] = guards
-    translated = time.perf_counter()
+    clock.lap("translate")
+    constants = [one for one in program.constants.values() if isinstance(one, torch.Tensor)]
+    if cache is not None:
+        with _alone:
+            cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
+        clock.lap("cache")
+    return _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
+                     clock.seconds)  # fmt: skip
+
+
+def _captured(
+    model: ir.Model, output_spec: Spec, guards: Guards, specialised: list[str], constants: list[torch.Tensor],
+    spec: CallSpec, state: _State, names: Names, training: bool, seconds: dict[str, float],
+) -> Captured:  # fmt: skip
     used = {str(value.name) for value in model.graph.inputs}
+    tell_phases(f"captured {state.kind} in {'training' if training else 'evaluation'} mode", seconds)
     return Captured(
         model=model,
         input_names=list(names.inputs),
@@ -155,18 +179,36 @@ def capture(
         buffers={name: one for name, one in state.buffers.items() if name in used},
         names=state.first,
         unused=[name for name in state.parameters if name not in used],
-        training=module.training,
+        training=training,
         guards=guards,
         specialised=specialised,
-        constants=[one for one in program.constants.values() if isinstance(one, torch.Tensor)],
-        seconds={"export": exported - started, "translate": translated - exported},
+        constants=constants,
+        seconds=seconds,
     )
 
 
+class _Clock:
+    """What each phase took, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {"cache": 0.0, "export": 0.0, "translate": 0.0}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Count the time since the last lap for a phase."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._last
+        self._last = now
+
+
 class _State:
-    """A module's parameters and buffers by the names they have in the graph, and that name by any of the module's."""
+    """A module's parameters and buffers by the names they have in the graph, and that name by any of the module's.
+
+    Its `kind` is the class of the user's own module.
+    """
 
     def __init__(self, module: nn.Module, prefix: str) -> None:
+        self.kind = type(module.get_submodule(prefix.removesuffix("."))).__name__
         parameters = list(module.named_parameters(remove_duplicate=False))
         buffers = list(module.named_buffers(remove_duplicate=False))
         taken: dict[int, str] = {}

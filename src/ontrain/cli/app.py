@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from ontrain.cli.output import fail, print_finding, print_json, print_markdown, print_operators, print_report
+from ontrain.cli.plan import EPILOG, plan
+from ontrain.cli.products import products
 from ontrain.errors import OntrainError, OptionError
 
 __all__ = ["main"]
@@ -69,11 +71,18 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="With --operators: print a Markdown table.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="List every parameter and every blocking node.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="List every parameter and every blocking node; say what each phase takes."),
+    ] = False,
 ) -> None:
     """Say whether a model can be trained, operator by operator, and what a step would cost."""
     from ontrain.session.check import check_file, check_module, check_operators, load_factory
 
+    if verbose:
+        from ontrain.capture.phases import show_phases
+
+        show_phases()
     if operators:
         if model is not None:
             raise OptionError("--operators takes no model", way_out="leave one of the two out")
@@ -138,6 +147,10 @@ def bisect(
         print_json(finding)
     else:
         print_finding(finding)
+
+
+app.command(epilog=EPILOG)(plan)
+app.command()(products)
 
 
 def _is_factory(model: str) -> bool:

@@ -19,21 +19,25 @@ if TYPE_CHECKING:
     from ontrain.passes import Finding
     from ontrain.session.check import CheckReport, Cost, OperatorSupport, Problem
 
-__all__ = ["fail", "print_finding", "print_json", "print_markdown", "print_operators", "print_report"]
+__all__ = [
+    "byte_text", "console_of", "fail", "print_finding", "print_json", "print_markdown", "print_operators",
+    "print_report",
+]  # fmt: skip
 
 _SHOWN_PROBLEMS = 5
 _PLAIN_WIDTH = 160
 """Columns where the output is no terminal: a table that is piped on should not be squeezed into eighty."""
 
 
-def _console(*, stderr: bool = False) -> Console:
+def console_of(*, stderr: bool = False) -> Console:
+    """Return a console for stdout or stderr, wide where that is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
 
 
 def fail(error: OntrainError) -> None:
     """Print an error on stderr."""
-    _console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    console_of(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
 
 
 def print_json(content: Any) -> None:
@@ -48,7 +52,7 @@ def print_json(content: Any) -> None:
 
 def print_report(report: CheckReport, *, verbose: bool = False) -> None:
     """Print what `ontrain check MODEL` found."""
-    console = _console()
+    console = console_of()
     if report.inputs:
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.inputs.items())
         console.print(f"[bold]{escape(report.subject)}[/]: {escape(shapes)}", soft_wrap=True)
@@ -124,8 +128,9 @@ def _print_cost(console: Console, cost: Cost, optimizer: str) -> None:
         console.print(f"{name}: {_flop(total)}, of which {_flop(products)} in products")
     how = "as planned" if cost.working_is_planned else "estimated"
     console.print(
-        f"memory of a step: {_bytes(cost.total_bytes)} = parameters and buffers {_bytes(cost.parameter_bytes)}"
-        f" + state of {optimizer} {_bytes(cost.optimizer_bytes)} + working memory {_bytes(cost.working_bytes)} ({how})",
+        f"memory of a step: {byte_text(cost.total_bytes)} = parameters and buffers {byte_text(cost.parameter_bytes)}"
+        f" + state of {optimizer} {byte_text(cost.optimizer_bytes)}"
+        f" + working memory {byte_text(cost.working_bytes)} ({how})",
         soft_wrap=True,
     )
 
@@ -139,7 +144,8 @@ def _flop(count: int) -> str:
     return f"{value:.4g} {unit}FLOP"
 
 
-def _bytes(count: int) -> str:
+def byte_text(count: int) -> str:
+    """Return a number of bytes in the largest unit that leaves a number above one."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -174,7 +180,7 @@ def print_operators(rows: Sequence[OperatorSupport]) -> None:
     for row in rows:
         told = row.reason if row.gradient in ("none", "body") else ""
         table.add_row(*map(escape, (_full(row), str(row.since or ""), *_runs(row), row.gradient, told)))
-    console = _console()
+    console = console_of()
     console.print(table)
     console.print(_total(rows))
 
@@ -210,4 +216,4 @@ def _total(rows: Sequence[OperatorSupport]) -> str:
 
 def print_finding(finding: Finding) -> None:
     """Print what `ontrain bisect` found."""
-    _console().print(escape(f"{finding} (after {finding.tries} tries)"), soft_wrap=True)
+    console_of().print(escape(f"{finding} (after {finding.tries} tries)"), soft_wrap=True)

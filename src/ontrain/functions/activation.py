@@ -22,6 +22,19 @@ def gelu_grad(op: Any, dy: Any, x: Any, *, approximate: str = "none") -> Any:
     return dy * (cdf + x * pdf)
 
 
+@composite("Silu", like=[0])
+def silu(op: Any, x: Any) -> Any:
+    """x · sigmoid(x). Source: torch.nn.functional.silu; Swish of the standard's opset 24 with alpha 1."""
+    return x * op.Sigmoid(x)
+
+
+@composite("SiluGrad", like=[1])
+def silu_grad(op: Any, dy: Any, x: Any) -> Any:
+    """dy · d Silu(x)/dx = dy · s · (1 + x · (1 − s)) for s = sigmoid(x)."""
+    s = op.Sigmoid(x)
+    return dy * (s * (1.0 + x * (1.0 - s)))
+
+
 @composite("SoftmaxGrad", like=[1])
 def softmax_grad(op: Any, dy: Any, y: Any, *, axis: int = -1) -> Any:
     """Adjoint of Softmax's input from its output y: y · (dy − Σ dy·y) along `axis`."""

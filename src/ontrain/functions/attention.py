@@ -20,18 +20,22 @@ def _types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> li
 
 @composite("Attention", infer=_types)
 def attention(
-    op: Any, q: Any, k: Any, v: Any, bias: Any = None, *, scale: float = 1.0, dropout: float = 0.0
+    op: Any, q: Any, k: Any, v: Any, bias: Any = None, mask: Any = None, *, scale: float = 1.0, dropout: float = 0.0
 ) -> tuple[Any, Any, Any]:
     """y = Dropout(Softmax(q kᵀ · scale + bias)) v for q [B, H, L, E], k [B, H, S, E], v [B, H, S, F].
 
     `bias` broadcasts to [B, H, L, S]. Also gives the probabilities before dropout and the dropout mask (all true
-    when dropout is 0). Source: torch.nn.functional.scaled_dot_product_attention.
+    when dropout is 0). A second computation is given the `mask` that the first one drew, bool [B, H, L, S].
+    Source: torch.nn.functional.scaled_dot_product_attention.
     """
     scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
     if bias is not None:
         scores = scores + bias
     probs = op.Softmax(scores, axis=-1)
-    dropped, mask = op.Dropout(probs, dropout, op.const(dropout > 0), outputs=2)
+    if mask is not None:
+        dropped = op.Where(mask, probs * (1 / (1 - dropout)), 0.0)
+    else:
+        dropped, mask = op.Dropout(probs, dropout, op.const(dropout > 0), outputs=2)
     return op.MatMul(dropped, v), probs, mask
 
 

@@ -1,10 +1,11 @@
-"""Gradients of the classification losses."""
+"""Gradients of the classification losses, and a linear classifier with its loss as one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import static_dims
@@ -52,6 +53,46 @@ def negative_log_likelihood_loss_grad(
     """Adjoint of NegativeLogLikelihoodLoss's input [N, C, …]; labels are [N, …]."""
     safe, coefficient = _per_row(op, dloss, labels, weights, log_prob.dtype, reduction, ignore_index)
     return op.Where(_chosen(op, safe, log_prob), op.Neg(coefficient), 0.0)
+
+
+def _head_types(
+    inputs: list[Any], *, transB: int = 1, **_: Any
+) -> list[tuple[ir.DataType, ir.Shape]]:  # fmt: skip
+    hidden, _labels, weight = inputs[:3]
+    classes = list(weight.shape)[1 - transB]
+    found = [(hidden.dtype, ir.Shape([])), (hidden.dtype, hidden.shape), (weight.dtype, weight.shape)]
+    return [*found, (weight.dtype, ir.Shape([classes]))]
+
+
+@composite("LinearCrossEntropy", infer=_head_types)
+def linear_cross_entropy(
+    op: Any, hidden: Any, labels: Any, weight: Any, bias: Any = None,
+    *, transB: int = 1, reduction: str = "mean", ignore_index: int = NO_IGNORE,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """Cross entropy of the scores hidden [R, K] · weightᵀ + bias and labels [R], and its gradient, 0-d and three more.
+
+    weight is [V, K], with transB 0 [K, V]; bias is [V]. The gradients belong to hidden, weight and bias, for an adjoint
+    of one: `ScaleGrad` multiplies them with the real one. So scores need to exist only once, and for some of the rows
+    at a time. Source: https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html; the gradient made going
+    forward as in Liger-Kernel's fused linear cross entropy and torch.nn.functional.linear_cross_entropy.
+    """
+    scores = op.Gemm(hidden, weight, bias, transB=transB)
+    loss, log_prob = op.SoftmaxCrossEntropyLoss(
+        scores, labels, outputs=2, reduction=reduction, ignore_index=ignore_index
+    )
+    dscores = op.composite(
+        "SoftmaxCrossEntropyLossGrad", op.const(1.0, hidden.dtype), log_prob, labels,
+        reduction=reduction, ignore_index=ignore_index,
+    )  # fmt: skip
+    dhidden = op.Gemm(dscores, weight, transB=1 - transB)
+    dweight = op.Gemm(dscores, hidden, transA=1) if transB else op.Gemm(hidden, dscores, transA=1)
+    return loss, dhidden, dweight, op.ReduceSum(dscores, [0], keepdims=0)
+
+
+@composite("ScaleGrad", like=[0])
+def scale_grad(op: Any, unit: Any, dy: Any) -> Any:
+    """unit · dy: the gradient of a scalar for its adjoint dy (0-d), from the gradient for an adjoint of one."""
+    return unit * op.Cast(dy, to=unit.dtype)
 
 
 def _chosen(op: Any, labels: Any, like: Any) -> Any:

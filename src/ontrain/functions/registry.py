@@ -90,7 +90,7 @@ def composite(
 
         def types(node: ir.Node) -> Sequence[tuple[ir.DataType, ir.Shape]]:
             if infer is not None:
-                return infer(list(node.inputs), **attributes_of(node, defaults))
+                return infer(list(node.inputs), **attributes_of(node, defaults))[: len(node.outputs)]
             assert like is not None
             found = []
             for index in like[: len(node.outputs)]:

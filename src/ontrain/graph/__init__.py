@@ -3,10 +3,11 @@
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.bounds import check_sizes, nbytes
 from ontrain.graph.builder import Builder, Operand, dims, is_float, static_dims
-from ontrain.graph.control import choose, draws_random, iterate, repeat, trace
+from ontrain.graph.control import choose, draws_random, is_random, iterate, repeat, trace
 from ontrain.graph.display import to_text
 from ontrain.graph.halves import halves, reads
 from ontrain.graph.infer import DOMAIN, OPSET, register_inference, schema_of
+from ontrain.graph.outputs import drop_outputs
 from ontrain.graph.rebuild import clone_value, extract, new_model, rebuild, specialise
 from ontrain.graph.replay import Rewrite, emit
 from ontrain.graph.roles import (
@@ -41,12 +42,14 @@ __all__ = [
     "describe",
     "dims",
     "draws_random",
+    "drop_outputs",
     "emit",
     "extract",
     "gradient_of",
     "halves",
     "inherit_source",
     "is_float",
+    "is_random",
     "iterate",
     "live_nodes",
     "nbytes",

@@ -161,10 +161,11 @@ def iterate(
 
 def draws_random(graph: ir.Graph) -> ir.Node | None:
     """Return a node inside that draws random numbers, or None."""
-    return next((node for node in all_nodes(graph) if _is_random(node)), None)
+    return next((node for node in all_nodes(graph) if is_random(node)), None)
 
 
-def _is_random(node: ir.Node) -> bool:
+def is_random(node: ir.Node) -> bool:
+    """Whether the operator itself draws random numbers, in the form that the node has."""
     if node.op_type == "Dropout":
         ratio, training = ([*node.inputs, None, None])[1:3]
         return training is not None and not _is_false(training) and not (ratio is not None and _is_false(ratio))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from ontrain.graph.corrections import CORRECTIONS
 from ontrain.graph.infer import schema_of
 from ontrain.graph.subgraphs import subgraphs
 
-__all__ = ["RANDOM", "evaluate", "foldable"]
+__all__ = ["RANDOM", "evaluate", "fills_kept", "foldable"]
 
 # A folded value lives as long as its plan; beyond this size computing it each step is the better bargain.
 _LIMIT_BYTES = 16 << 20
@@ -27,8 +29,24 @@ RANDOM = frozenset(
 _NOT_EVALUATED = frozenset({"GlobalLpPool", "MaxRoiPool", "SimplifiedLayerNormalization"})
 
 
+_FILLS = frozenset({"ConstantOfShape", "Expand"})
+_fills_kept: ContextVar[bool] = ContextVar("_fills_kept", default=False)
+
+
+@contextmanager
+def fills_kept() -> Iterator[None]:
+    """Let tensors that repeat a value stay nodes inside the block, whatever their size; shapes are folded still."""
+    token = _fills_kept.set(True)
+    try:
+        yield
+    finally:
+        _fills_kept.reset(token)
+
+
 def foldable(node: ir.Node) -> bool:
     """Whether every input of `node` is constant and evaluating it once is right and affordable."""
+    if _fills_kept.get() and node.op_type in _FILLS and not _is_shape(node.outputs[0]):
+        return False
     if node.domain or node.op_type in _NOT_EVALUATED or node.op_type in RANDOM:
         return False
     if subgraphs(node) or node.graph is None and not node.outputs:
@@ -41,6 +59,10 @@ def foldable(node: ir.Node) -> bool:
             return _computed_bytes(node) <= _LIMIT_BYTES
         size += math.prod(d for d in value.shape if isinstance(d, int)) * math.ceil(value.dtype.itemsize)
     return size <= _LIMIT_BYTES
+
+
+def _is_shape(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.INT64 and value.shape is not None and len(value.shape) <= 1
 
 
 def _computed_bytes(node: ir.Node) -> float:

@@ -85,7 +85,12 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         if const is not None and const.size <= _DATA_LIMIT:
             data[f"i{i}"] = onnx.numpy_helper.from_array(np.asarray(const.numpy()), f"i{i}")
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
-    proto.attribute.extend(ir.to_proto(attr) for attr in node.attributes.values())
+    # Not ir.to_proto: it asks protocol after protocol whether this is one, which takes longer than the inference.
+    serde = ir.serde
+    proto.attribute.extend(
+        serde.serialize_reference_attribute(attr) if attr.is_ref() else serde.serialize_attribute(attr)
+        for attr in node.attributes.values()
+    )
     try:
         found = shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version))

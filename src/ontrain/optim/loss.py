@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.graph import Builder, Role, dims, is_float, rebuild, set_role
+from ontrain.graph import DOMAIN, Builder, Role, dims, is_float, rebuild, set_role
 
 __all__ = [
     "LOSSES",
@@ -172,7 +172,7 @@ def _label_like(op: Builder, kind: str, name: str, output: ir.Value, class_axis:
     return set_role(ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype)), Role.LABEL)
 
 
-_MEAN_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+_MEAN_LOSSES = (("", "SoftmaxCrossEntropyLoss"), ("", "NegativeLogLikelihoodLoss"), (DOMAIN, "LinearCrossEntropy"))
 
 
 def _mean(loss: ir.Value) -> ir.Node | None:
@@ -180,14 +180,16 @@ def _mean(loss: ir.Value) -> ir.Node | None:
     value: ir.Value | None = loss
     while value is not None:
         node = value.producer()
-        if node is None or node.domain:
+        if node is None:
             return None
-        if node.op_type == "ReduceMean" and not _keeps_size(node):
-            return node
-        if node.op_type in _MEAN_LOSSES:
+        if (node.domain, node.op_type) in _MEAN_LOSSES:
             reduction = node.attributes.get("reduction")
             mean = reduction is None or reduction.as_string() == "mean"
             return node if mean and value is node.outputs[0] else None
+        if node.domain:
+            return None
+        if node.op_type == "ReduceMean" and not _keeps_size(node):
+            return node
         value = _passed_on(node)
     return None
 
@@ -220,7 +222,7 @@ def _size_ratio(op: Builder, source: ir.Value, mean: ir.Value) -> ir.Value:
 
 
 def _label_weight(op: Builder, node: ir.Node) -> ir.Value:
-    labels, weights = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    labels, weights = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 and not node.domain else None
     assert labels is not None and (weights is None or is_float(weights))
     ignored = node.attributes.get("ignore_index")
     if weights is None and ignored is None:

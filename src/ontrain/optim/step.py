@@ -10,7 +10,18 @@ import onnx_ir as ir
 
 from ontrain.autodiff import differentiate
 from ontrain.errors import GradientError, GraphError, OptionError, nearest
-from ontrain.graph import Builder, Role, by_role, dims, rebuild, set_role, set_updates, static_dims
+from ontrain.graph import (
+    Builder,
+    Role,
+    by_role,
+    dims,
+    is_float,
+    rebuild,
+    set_role,
+    set_updates,
+    static_dims,
+    updates_of,
+)
 from ontrain.optim.loss import loss_weight
 from ontrain.optim.spec import OptimizerSpec
 
@@ -69,6 +80,7 @@ def build_step(
     kind: StepKind = StepKind.UPDATE,
     max_norm: float | None = None,
     skip_nonfinite: bool = False,
+    narrow: bool = False,
 ) -> ir.Model:
     """Return a new model that makes one training step; resident inputs have an output that updates them.
 
@@ -87,6 +99,9 @@ def build_step(
         kind: what to do with the gradient.
         max_norm: clip the gradient to this norm, as torch.nn.utils.clip_grad_norm_; None leaves it.
         skip_nonfinite: keep parameters and state as they are where the gradient is NaN or infinite.
+        narrow: parts of the model compute in half precision. Gradients are then weighted by labels when they are added
+            up, in float32, and not through the adjoint of the loss, whose range the loss scale needs; and running
+            statistics take over finite values only.
 
     Raises:
         OptionError: unknown loss or parameter, or `max_norm` not positive.
@@ -102,7 +117,7 @@ def build_step(
     hyper = {name: _add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER) for name in HYPER}
     with op.arithmetic():
         weight = loss_weight(op, graph, value)
-        seed = _seed(op, kind, hyper, weight)
+        seed = hyper["loss_scale"] if narrow and kind is not StepKind.UPDATE else _seed(op, kind, hyper, weight)
     seed = op.Cast(seed, to=value.dtype)
     seed = op.Reshape(seed, list(static_dims(value))) if dims(value) else seed
     grads = differentiate(op, [(value, seed)], wanted)
@@ -113,7 +128,9 @@ def build_step(
             way_out="check that the output named as loss is computed from the parameters, and that not all are frozen",
         )
     with op.arithmetic():
-        total = _accumulate(step, weight, kind) if kind is not StepKind.UPDATE else None
+        if narrow:
+            _keep_finite(step)
+        total = _accumulate(step, weight, kind, narrow) if kind is not StepKind.UPDATE else None
         if kind is not StepKind.ACCUMULATE:
             scale = hyper["loss_scale"] if total is None else hyper["loss_scale"] * total
             _clip_and_update(step, op.Reciprocal(scale), max_norm, skip_nonfinite)
@@ -130,13 +147,29 @@ def _seed(op: Builder, kind: StepKind, hyper: Mapping[str, ir.Value], weight: ir
     return seed
 
 
-def _accumulate(step: _Step, weight: ir.Value, kind: StepKind) -> ir.Value | None:
+def _keep_finite(step: _Step) -> None:
+    """Let running statistics stay as they are where a batch overflowed: its update will be skipped, too."""
+    op, graph = step.op, step.op.graph
+    resident = {v.name: v for v in by_role(graph, Role.BUFFER)}
+    for i, value in enumerate(graph.outputs):
+        name = updates_of(value)
+        if name is None or not is_float(value):
+            continue
+        before = resident[name]
+        kept = op.Where(op.Or(op.IsNaN(value), op.IsInf(value)), before, value)
+        kept.name, value.name = value.name, op.fresh(f"{name}.unchecked")
+        value.metadata_props.clear()
+        graph.outputs[i] = set_updates(kept, name)
+
+
+def _accumulate(step: _Step, weight: ir.Value, kind: StepKind, narrow: bool) -> ir.Value | None:
     """Add to the accumulators; for an update return the number of labels to divide the sums by, else the new sums."""
     op = step.op
     before = {p: step.state(f"{p.name}.grad_acc", p) for p in step.grads}
     weight_before = step.input("loss_weight_acc", ir.DataType.FLOAT, [], Role.STATE)
     for param, acc in before.items():
-        step.grads[param] = op.Add(acc, op.Cast(step.grads[param], to=acc.dtype))
+        grad = op.Cast(step.grads[param], to=acc.dtype)
+        step.grads[param] = op.Add(acc, op.Mul(grad, weight) if narrow else grad)
     labels = op.Add(weight_before, weight)
     if kind is StepKind.ACCUMULATE:
         for param, acc in before.items():

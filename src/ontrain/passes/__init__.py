@@ -3,9 +3,12 @@
 from ontrain.passes.bisect import Finding, NothingWrongError, bisect
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.passes.fuse_activations import FuseActivations
+from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.infra import Pass, PassReport, RewritePass
 from ontrain.passes.journal import Journal
 from ontrain.passes.linear_to_gemm import LinearToGemm
+from ontrain.passes.lower_precision import HALF, LowerPrecision
 from ontrain.passes.pipeline import (
     FORWARD_PASSES,
     STEP_PASSES,
@@ -19,11 +22,15 @@ from ontrain.passes.simplify import Simplify
 
 __all__ = [
     "FORWARD_PASSES",
+    "HALF",
     "STEP_PASSES",
     "ExpandRecurrent",
     "Finding",
+    "FuseActivations",
+    "FuseHead",
     "Journal",
     "LinearToGemm",
+    "LowerPrecision",
     "NothingWrongError",
     "Pass",
     "PassReport",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from ontrain.graph import Builder, describe, rebuild, source_of
 
-__all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "limited"]
+__all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "limited", "note"]
 
 
 class Pass:
@@ -37,12 +37,13 @@ class Pass:
 
 @dataclass
 class Fuel:
-    """How many nodes a `RewritePass` may still rewrite, how many it did, and the last of them."""
+    """How many nodes a `RewritePass` may still rewrite, how many it did, and the last of them; what a pass says."""
 
     left: float = float("inf")
     used: int = 0
     node: str | None = None
     source: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 _fuel: ContextVar[Fuel | None] = ContextVar("_fuel", default=None)
@@ -56,6 +57,13 @@ def limited(fuel: Fuel) -> Iterator[None]:
         yield
     finally:
         _fuel.reset(token)
+
+
+def note(text: str) -> None:
+    """Say in the report of the pass that runs what it did, or why it did not."""
+    fuel = _fuel.get()
+    if fuel is not None and text not in fuel.notes:
+        fuel.notes.append(text)
 
 
 class RewritePass(Pass):
@@ -115,6 +123,7 @@ class PassReport:
         number: its place among the passes that ran for this plan, from 1; `ONTRAIN_PASS_LIMIT` counts the same.
         rewrites: nodes for which it gave other outputs (a `RewritePass`).
         last_node, last_source: the last of these nodes, and the line of the user's model that made it.
+        notes: what it says about what it did and left alone.
     """
 
     name: str
@@ -127,3 +136,4 @@ class PassReport:
     rewrites: int = 0
     last_node: str | None = None
     last_source: str | None = None
+    notes: list[str] = field(default_factory=list)

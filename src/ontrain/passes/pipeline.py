@@ -8,15 +8,28 @@ from typing import Literal
 from ontrain.errors import OptionError, nearest
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.passes.fuse_activations import FuseActivations
+from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.infra import Pass
 from ontrain.passes.linear_to_gemm import LinearToGemm
+from ontrain.passes.rows import EliminatePadding, EliminateUnlabelledRows, EliminateUnreadRows
 from ontrain.passes.simplify import Simplify
 
 __all__ = ["FORWARD_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass", "unregister_pass"]
 
 Stage = Literal["forward", "step"]
 
-FORWARD_PASSES: tuple[Pass, ...] = (ExpandRecurrent(), Simplify(), ShareCommonSubexpressions(), LinearToGemm())
+FORWARD_PASSES: tuple[Pass, ...] = (
+    ExpandRecurrent(),
+    Simplify(),
+    ShareCommonSubexpressions(),
+    EliminateUnlabelledRows(),
+    EliminateUnreadRows(),
+    EliminatePadding(),
+    FuseActivations(),
+    LinearToGemm(),
+    FuseHead(),
+)
 """Run on a specialised forward graph, before differentiation."""
 STEP_PASSES: tuple[Pass, ...] = (Simplify(), ShareCommonSubexpressions())
 """Run on the whole step."""

@@ -55,8 +55,9 @@ def run_passes(
         seconds = time.perf_counter() - start
         number = len(journal.reports) + 1
         report = PassReport(
-            one.name, changed, before, len(model.graph), seconds, stage, number, fuel.used, fuel.node, fuel.source
-        )
+            one.name, changed, before, len(model.graph), seconds, stage, number, fuel.used, fuel.node, fuel.source,
+            fuel.notes,
+        )  # fmt: skip
         reports.append(report)
         journal.reports.append(report)
         if verify_requested():

@@ -120,7 +120,11 @@ class ModuleMemory(Protocol):
 
 
 class ExecutionProvider(Protocol):
-    """Something that runs graphs."""
+    """Something that runs graphs.
+
+    One that runs every node in the graph's order, in memory laid out by lifetimes, may say so by an attribute
+    `plans_memory = True`: recomputed activations save memory only there, and others are refused a memory budget.
+    """
 
     name: str
 

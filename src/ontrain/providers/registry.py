@@ -19,10 +19,10 @@ Factory = Callable[..., Any]
 """Makes a provider for a torch device string, and options by name."""
 
 
-def _torch(device: str) -> ExecutionProvider:
+def _torch(device: str, logits_bytes: int | None = None, tune: bool | None = None) -> ExecutionProvider:
     from ontrain.providers.torch import TorchExecutionProvider
 
-    return TorchExecutionProvider(device)
+    return TorchExecutionProvider(device, logits_bytes, tune)
 
 
 def _reference(device: str) -> ExecutionProvider:

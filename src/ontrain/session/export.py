@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,50 +13,108 @@ import onnx_ir as ir
 
 from ontrain.errors import OptionError
 from ontrain.functions import inline_all
-from ontrain.graph import Role, by_role, live_nodes, rebuild
+from ontrain.graph import DOMAIN, OPSET, Builder, Role, all_nodes, by_role, live_nodes, rebuild
 from ontrain.graph.subgraphs import captured
+from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
-__all__ = ["inference_model", "save_model"]
+__all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "training_model"]
 
-_INLINE_LIMIT = 1 << 30
+EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Bytes of parameters beyond which they go to a file of their own beside the model (protobuf ends at 2 GiB)."""
 
 
-def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence[str]) -> ir.Model:
+def inference_model(
+    model: ir.Model, state: Mapping[str, Any], outputs: Sequence[str], opset: int = OPSET
+) -> ir.Model:
     """Return an evaluation graph with its parameters as initializers.
 
     Args:
         model: captured in evaluation mode; symbolic dimensions stay.
         state: values of parameters and buffers by name, as arrays.
         outputs: names of the outputs to keep; inputs that only the others need are dropped.
+        opset: version of the standard whose operators are used.
+
+    Raises:
+        OptionError: no such opset.
+        GraphError: an operator cannot be written at it; names the node.
     """
+    check_opset(opset)
     made = inline_all(rebuild(model))
     graph = made.graph
     kept = [v for v in graph.outputs if v.name in outputs]
     del graph.outputs[:]
     graph.outputs.extend(kept)
-    made = rebuild(made)
+    made = with_operators_of(rebuild(made, _without_dropout), opset)
     graph = made.graph
     used = set(graph.outputs)
     for node in live_nodes(graph):
         used.update((*(v for v in node.inputs if v is not None), *captured(node)))
     for value in by_role(graph, Role.PARAMETER, Role.BUFFER):
         graph.inputs.remove(value)
-        value.metadata_props.clear()
         if value in used:
-            value.const_value = ir.tensor(state[value.name or ""], name=value.name)
-            graph.register_initializer(value)
+            _give_value(graph, value, state)
     for value in list(graph.inputs):
         if value not in used:
             graph.inputs.remove(value)
-    for node in graph:
+    return _finished(made, opset)
+
+
+def _without_dropout(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+    """Dropout in inference form is its input; a mask that someone reads keeps it."""
+    masks = node.outputs[1:]
+    if node.domain or node.op_type != "Dropout" or any(mask.uses() or mask.is_graph_output() for mask in masks):
+        return None
+    return [inputs[0], *(None for _ in masks)]
+
+
+def training_model(model: ir.Model, state: Mapping[str, Any], opset: int = OPSET) -> ir.Model:
+    """Return a step's graph as a file of its own: forward, loss, backward and update in plain operators.
+
+    Parameters, buffers and moments are inputs whose present values are the initializers of the same names: what is not
+    fed has these. `{name}.next` is to be fed as `name` at the next step. The other inputs are the batch,
+    `learning_rate`, `step` (from 1), `loss_scale` (1) and `loss_denominator` (0).
+
+    Args:
+        model: a step graph, of concrete shapes.
+        state: values of what is resident by name, as arrays.
+        opset: version of the standard whose operators are used.
+
+    Raises:
+        OptionError: no such opset.
+        GraphError: an operator cannot be written at it; names the node.
+    """
+    check_opset(opset)
+    made = with_operators_of(inline_all(rebuild(model)), opset)
+    for value in by_role(made.graph, Role.PARAMETER, Role.BUFFER, Role.STATE):
+        _give_value(made.graph, value, state)
+    return _finished(made, opset)
+
+
+def _give_value(graph: ir.Graph, value: ir.Value, state: Mapping[str, Any]) -> None:
+    value.const_value = ir.tensor(state[value.name or ""], name=value.name)
+    graph.register_initializer(value)
+
+
+def _finished(made: ir.Model, opset: int) -> ir.Model:
+    """Take away what only ontrain reads."""
+    import_opset(made, opset)
+    for value in (*made.graph.inputs, *made.graph.initializers.values(), *made.graph.outputs):
+        value.metadata_props.clear()
+    for node in all_nodes(made.graph):
         node.metadata_props.clear()
-    made.graph.opset_imports.pop("ontrain", None)
+    made.graph.opset_imports.pop(DOMAIN, None)
     return made
 
 
-def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
+def save_model(
+    model: ir.Model, path: str | os.PathLike[str], external_data_threshold: int = EXTERNAL_DATA_THRESHOLD
+) -> None:
     """Check a model and write it, beside and then renamed into place.
+
+    Args:
+        model: stand-alone, with its parameters.
+        path: of the file; a `{name}.data` appears beside it if the parameters take more bytes than the threshold.
+        external_data_threshold: protobuf ends at 2 GiB.
 
     Raises:
         OptionError: the folder does not exist or cannot be written.
@@ -69,11 +128,21 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
         )
     values = (v.const_value for v in model.graph.initializers.values())
     size = sum(v.nbytes for v in values if v is not None)
+    if size > external_data_threshold:
+        _save_in_two(model, target)
+        return
     beside = target.with_name(f".{target.name}.partial")
-    if size > _INLINE_LIMIT:
-        ir.save(model, beside, external_data=f"{target.name}.data")
-    else:
-        proto = ir.to_proto(model)
-        onnx.checker.check_model(proto, full_check=True)
-        beside.write_bytes(proto.SerializeToString())
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    beside.write_bytes(proto.SerializeToString())
     os.replace(beside, target)
+
+
+def _save_in_two(model: ir.Model, target: Path) -> None:
+    """Write graph and data in a folder beside, let the checker read both, and move the data first."""
+    data = f"{target.name}.data"
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        ir.save(model, Path(folder) / target.name, external_data=data)
+        onnx.checker.check_model(str(Path(folder) / target.name), full_check=True)
+        os.replace(Path(folder) / data, target.with_name(data))
+        os.replace(Path(folder) / target.name, target)

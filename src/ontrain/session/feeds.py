@@ -118,7 +118,7 @@ def explain_index_error(graph: ir.Graph, feeds: Mapping[str, Any]) -> InputError
         if ignore is not None:
             wrong = wrong[wrong != ignore]
         if wrong.numel():
-            what = "label" if "Loss" in node.op_type else "index"
+            what = "index" if node.op_type in ("Gather", "Embedding") else "label"
             return InputError(
                 f"input {origin.name!r} holds {what} {int(wrong[0])}, allowed is 0 to {limit - 1}"
                 + (f", or {ignore} to ignore a row" if ignore is not None else ""),
@@ -139,16 +139,23 @@ def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
     if node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
         ignore = node.attributes["ignore_index"].as_int() if "ignore_index" in node.attributes else None
         return size(node.inputs[0], 1), node.inputs[1], ignore
+    if node.op_type == "LinearCrossEntropy":
+        ignore = node.attributes["ignore_index"].as_int() if "ignore_index" in node.attributes else None
+        return size(node.inputs[2], 1 - node.attributes["transB"].as_int()), node.inputs[1], ignore
     if node.op_type in ("Gather", "Embedding"):
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         return size(node.inputs[0], axis), node.inputs[1], None
     return None, None, None
 
 
+_REARRANGED = ("Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "PackRows")
+
+
 def _origin(value: ir.Value) -> ir.Value:
     """The graph input that a value is a rearrangement of, or the value itself."""
     producer = value.producer()
-    while producer is not None and producer.op_type in ("Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast"):
+    # PackRows takes some of the rows: those that are left out are not used as indices.
+    while producer is not None and producer.op_type in _REARRANGED:
         assert producer.inputs[0] is not None
         value = producer.inputs[0]
         producer = value.producer()

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import to_torch_dtype
 
 from ontrain.autodiff import ADJOINT, build_backward, differentiable_outputs
+from ontrain.capture.phases import tell_phases
 from ontrain.errors import InputError, OntrainError
-from ontrain.graph import reads, updates_of
-from ontrain.passes import Journal
+from ontrain.graph import reads, static_dims, updates_of
+from ontrain.passes import Journal, Pass
+from ontrain.passes.recompute import Recomputation
 from ontrain.providers import ExecutionProvider, ModuleExecutable
-from ontrain.session.feeds import batch_inputs, check_feeds, explain_index_error
+from ontrain.session.feeds import Signature, batch_inputs, check_feeds, explain_index_error
 from ontrain.session.halves import create_memory
 from ontrain.session.plans import make_plan
+from ontrain.session.recompute import check_provider
+from ontrain.session.rows import RowCounts, Rows, plan_key
 
-__all__ = ["ModuleSession"]
+__all__ = ["ModulePlan", "ModuleSession"]
 
-_logger = logging.getLogger("ontrain.session.module")
 _PLANS = 64
 """Plans kept, the least recently used goes first: a plan costs about a megabyte and some tenths of a second to make."""
 
 Shapes = tuple[torch.Size, ...]
-Key = tuple[Shapes, tuple[str, ...], tuple[str, ...]]
+Key = tuple[Shapes, tuple[str, ...], tuple[str, ...], tuple[str, ...] | None, Signature]
+
+
+@dataclass
+class ModulePlan:
+    """What runs a call: forward and backward for its shapes, and the outputs that it leaves out.
+
+    Attributes:
+        absent: shape and dtype of each output that is not computed, by name.
+        fresh: whether it has not run yet.
+    """
+
+    executable: ModuleExecutable
+    absent: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    fresh: bool = True
 
 
 class ModuleSession:
@@ -40,17 +59,24 @@ class ModuleSession:
         tensors: the user's parameters and buffers that the graph uses, by name; buffers are updated in place.
         device: where all of them are.
         journal: makes what says which passes may run, and writes a plan's stages down.
+        recomputation: activations that backward computes again instead of finding them in memory.
+
+    Raises:
+        OptionError: recomputation is asked of a provider that would save nothing by it.
     """
 
     def __init__(
         self, model: ir.Model, provider: ExecutionProvider, tensors: Mapping[str, torch.Tensor], device: torch.device,
-        journal: Callable[[], Journal],
+        journal: Callable[[], Journal], recomputation: Recomputation | None = None,
     ) -> None:  # fmt: skip
+        check_provider(provider, recomputation)
+        self._recomputation = recomputation
         self.model, self.provider, self.device = model, provider, device
         self._journal = journal
         self.memory, self._compile = create_memory(provider, tensors)
         self.inputs = [v.name or "" for v in batch_inputs(model.graph)]
-        self._plans: OrderedDict[Key, ModuleExecutable] = OrderedDict()
+        self._plans: OrderedDict[Key, ModulePlan] = OrderedDict()
+        self._rows = RowCounts(provider)
         self._lock = threading.Lock()
 
     def differentiable(self, wrt: Sequence[str]) -> list[str]:
@@ -65,40 +91,61 @@ class ModuleSession:
         return [v.name or "" for v in graph.inputs if v.name in updated and _reaches(graph, v, results)]
 
     def plan(
-        self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...] = (), seeds: tuple[str, ...] = ()
-    ) -> ModuleExecutable:
+        self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...] = (), seeds: tuple[str, ...] = (),
+        outputs: tuple[str, ...] | None = None,
+    ) -> ModulePlan:  # fmt: skip
         """Return the plan for a call, making it when first asked.
 
         Args:
             inputs: the tensors of the call, in the order of `inputs`.
             wrt: parameters and inputs to differentiate by; none for a forward alone.
             seeds: outputs whose adjoints backward will bring.
+            outputs: those to compute, the seeds among them; None for all.
 
         Raises:
             InputError: a tensor's shape, dtype or device does not fit the graph.
             GradientError: an operator between `wrt` and `seeds` has no gradient.
         """
-        key = (tuple([t.shape for t in inputs]), wrt, seeds)
+        shapes = tuple([t.shape for t in inputs])
         with self._lock:
-            found = self._plans.get(key)
+            rows = self._rows.of((shapes, outputs), dict(zip(self.inputs, inputs, strict=True)))
+            key = (shapes, wrt, seeds, outputs, plan_key(rows or {}))
+            found = self._plans.get(key) if rows is not None else None
             if found is None:
-                found = self._plans[key] = self._make(inputs, wrt, seeds)
+                found, rows = self._make(inputs, wrt, seeds, outputs, rows)
+                key = (shapes, wrt, seeds, outputs, plan_key(rows))
+                self._plans[key] = found
             self._plans.move_to_end(key)
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
             return found
 
-    def _make(self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...], seeds: tuple[str, ...]) -> ModuleExecutable:
-        signature = check_feeds(self.model.graph, dict(zip(self.inputs, inputs, strict=True)), self.device)
+    def _make(
+        self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...], seeds: tuple[str, ...],
+        outputs: tuple[str, ...] | None, rows: Rows | None,
+    ) -> tuple[ModulePlan, Rows]:  # fmt: skip
+        feeds = dict(zip(self.inputs, inputs, strict=True))
+        signature = check_feeds(self.model.graph, feeds, self.device)
+        scope = tuple([t.shape for t in inputs]), outputs
+
+        def count(graph: ir.Model, passes: Sequence[Pass]) -> Rows:
+            nonlocal rows
+            if rows is None:
+                rows = self._rows.learn(scope, feeds, graph, passes)
+            return rows
+
         build = functools.partial(build_backward, outputs=seeds, wrt=wrt) if seeds else None
         # Tensors of a plan outlive an inference_mode that it may be made under.
         with torch.inference_mode(False):
-            plan = make_plan(self.model, signature, self._compile, build=build, journal=self._journal())
-        _logger.debug("planned %s in %s", [list(t.shape) for t in inputs], plan.seconds)
-        return plan.executable
+            plan = make_plan(
+                self.model, signature, self._compile, build=build, journal=self._journal(), outputs=outputs,
+                recomputation=self._recomputation, rows=count,
+            )  # fmt: skip
+        absent = {name: _shape_and_dtype(value) for name, value in plan.absent.items()}
+        return ModulePlan(plan.executable, absent), rows or {}
 
     def forward(
-        self, plan: ModuleExecutable, inputs: Sequence[torch.Tensor], seed: int
+        self, plan: ModulePlan, inputs: Sequence[torch.Tensor], seed: int
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Run a plan's forward half; return outputs by name and the tape.
 
@@ -113,7 +160,12 @@ class ModuleSession:
                 )
         feeds = dict(zip(self.inputs, inputs, strict=True))
         try:
-            return plan.forward(feeds, seed)
+            started = time.perf_counter()
+            found = plan.executable.forward(feeds, seed)
+            if plan.fresh:
+                plan.fresh = False
+                tell_phases("ran the first forward", {"run": time.perf_counter() - started})
+            return found
         except OntrainError:
             raise
         except (IndexError, RuntimeError) as error:
@@ -122,11 +174,14 @@ class ModuleSession:
                 raise
             raise explained from error
 
-    def backward(
-        self, plan: ModuleExecutable, tape: Any, adjoints: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def backward(self, plan: ModulePlan, tape: Any, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run a plan's backward half on a tape, for the adjoints of its seeds by output name."""
-        return plan.backward(tape, {f"{name}{ADJOINT}": adjoint for name, adjoint in adjoints.items()})
+        return plan.executable.backward(tape, {f"{name}{ADJOINT}": adjoint for name, adjoint in adjoints.items()})
+
+
+def _shape_and_dtype(value: ir.Value) -> tuple[tuple[int, ...], torch.dtype]:
+    assert value.dtype is not None
+    return static_dims(value), to_torch_dtype(value.dtype)
 
 
 def _reaches(graph: ir.Graph, source: ir.Value, targets: set[ir.Value]) -> bool:

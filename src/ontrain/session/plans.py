@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from ontrain.graph import check_sizes, specialise, verify, verify_requested
-from ontrain.passes import Journal, PassReport, pipeline, run_passes
+from ontrain.capture.phases import tell_phases
+from ontrain.graph import check_sizes, drop_outputs, specialise, verify, verify_requested
+from ontrain.passes import Journal, Pass, PassReport, pipeline, run_passes
+from ontrain.passes.recompute import Recomputation
+from ontrain.passes.rows import RowPass, given
 from ontrain.session.feeds import Signature
 from ontrain.session.memory import memory_limit
+from ontrain.session.recompute import Recomputed, fit
 
 __all__ = ["Plan", "make_plan"]
 
 
 Compiled = TypeVar("Compiled")
+CountRows = Callable[[ir.Model, Sequence[Pass]], Mapping[str, int]]
+"""count(graph, passes): how many rows the passes keep of each of their selections in the graph."""
 
 
 @dataclass
 class Plan(Generic[Compiled]):
-    """An executable for one signature, the graph it runs, the seconds that making it took, and how often it ran."""
+    """An executable for one signature, the graph it runs, the seconds that making it took, and how often it ran.
+
+    Attributes:
+        absent: outputs of the captured graph that this one does not compute, by name.
+        recomputed: what is computed a second time to save memory; None where nobody asked.
+    """
 
     model: ir.Model
     executable: Compiled
     seconds: dict[str, float] = field(default_factory=dict)
     passes: list[PassReport] = field(default_factory=list)
     runs: int = 0
+    absent: dict[str, ir.Value] = field(default_factory=dict)
+    recomputed: Recomputed | None = None
 
 
 def make_plan(
@@ -40,6 +53,9 @@ def make_plan(
     *,
     build: Callable[[ir.Model], ir.Model] | None = None,
     journal: Journal | None = None,
+    outputs: Collection[str] | None = None,
+    recomputation: Recomputation | None = None,
+    rows: CountRows | None = None,
 ) -> Plan[Compiled]:
     """Make the plan for a signature.
 
@@ -49,11 +65,33 @@ def make_plan(
         compiler: makes the finished graph executable.
         build: turns the specialised forward graph into the step graph; None for evaluation.
         journal: says which passes may run, and writes the stages down; by default one made from the environment.
+        outputs: names of the results to compute; None for all.
+        recomputation: what backward shall compute again instead of finding it in memory.
+        rows: says how many rows the plan keeps where a pass may leave some out; None for all.
+
+    Raises:
+        OptionError: a memory budget that this batch cannot fit.
     """
     if journal is None:
         journal = Journal("eval" if build is None else "step")
     with _collector_paused(), journal:
-        return _make_plan(model, signature, compiler, build, journal)
+        plan = _make_plan(model, signature, compiler, build, journal, outputs, recomputation, rows)
+    sizes = ", ".join(f"{name} {list(shape)}" for name, shape in signature)
+    tell_phases(f"planned {'a forward' if build is None else 'a step'} for {sizes}", plan.seconds)
+    return plan
+
+
+def _forward_passes(
+    graph: ir.Model, journal: Journal, rows: CountRows | None
+) -> tuple[ir.Model, list[PassReport]]:
+    """Run the passes of the forward stage, those that leave out rows with the batch's numbers of them."""
+    passes = pipeline("forward")
+    first = next((i for i, one in enumerate(passes) if isinstance(one, RowPass)), len(passes))
+    graph, reports = run_passes(graph, passes[:first], stage="forward", journal=journal)
+    running = [one for one in passes[first:] if one.name not in journal.off]
+    with given(rows(graph, running) if rows is not None else {}):
+        graph, more = run_passes(graph, passes[first:], stage="forward", journal=journal)
+    return graph, reports + more
 
 
 @contextmanager
@@ -74,6 +112,9 @@ def _make_plan(
     compiler: Callable[[ir.Model], Compiled],
     build: Callable[[ir.Model], ir.Model] | None,
     journal: Journal,
+    outputs: Collection[str] | None,
+    recomputation: Recomputation | None,
+    rows: CountRows | None,
 ) -> Plan[Compiled]:
     seconds = journal.seconds
     clock = time.perf_counter
@@ -82,11 +123,12 @@ def _make_plan(
     journal.milestone("captured_path", model)
     start = clock()
     graph = specialise(model, dict(signature))
+    absent = {} if outputs is None else drop_outputs(graph.graph, outputs)
     check_sizes(graph, memory_limit())
     seconds["specialise"] = clock() - start
     journal.stage("specialised", graph)
 
-    graph, reports = run_passes(graph, pipeline("forward"), stage="forward", journal=journal)
+    graph, reports = _forward_passes(graph, journal, rows)
     seconds["forward passes"] = sum(one.seconds for one in reports)
     journal.milestone("model_after_graph_transforms_path", graph)
 
@@ -107,4 +149,11 @@ def _make_plan(
     start = clock()
     executable = compiler(graph)
     seconds["compile"] = clock() - start
-    return Plan(graph, executable, seconds, reports)
+    recomputed = None
+    if recomputation is not None and recomputation.asked and build is not None:
+        start, before = clock(), len(journal.reports)
+        graph, executable, recomputed = fit(graph, executable, recomputation, compiler, journal)
+        reports += journal.reports[before:]
+        seconds["recompute"] = clock() - start
+        journal.milestone("model_with_training_graph_after_optimization_path", graph)
+    return Plan(graph, executable, seconds, reports, absent=absent, recomputed=recomputed)

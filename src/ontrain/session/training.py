@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,16 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from ontrain.errors import NonFiniteLossError, OntrainError, ProviderError
+from ontrain.capture.phases import tell_phases
+from ontrain.errors import NonFiniteLossError, OntrainError, OptionError, ProviderError
 from ontrain.optim import OptimizerSpec, StepKind, build_step
-from ontrain.passes import Journal
+from ontrain.passes import Journal, LowerPrecision, Pass, run_passes
+from ontrain.passes.recompute import Recomputation
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
 from ontrain.session.feeds import Signature, check_feeds, check_guards, explain_index_error
 from ontrain.session.plans import Plan, make_plan
+from ontrain.session.recompute import check_provider
+from ontrain.session.rows import RowCounts, Rows, plan_key
 
 __all__ = ["Counters", "TrainingSession"]
 
@@ -56,6 +61,13 @@ class TrainingSession:
         dump: folder to write the graph to after each stage of each plan, see `ontrain.passes.Journal`.
         save_graphs: files for single stages of the first training plan, by onnxruntime's names.
         deterministic: run on kernels that repeat to the bit only; torch raises where a device has none.
+        precision: FLOAT16 or BFLOAT16 for steps in mixed precision, see `ontrain.passes.LowerPrecision`; parameters
+            and moments stay as they are, and evaluation runs in their precision.
+        memory_limit: bytes that state and working memory may take together; 0 for no limit.
+        recomputation: activations that backward computes again instead of finding them in memory.
+
+    Raises:
+        OptionError: recomputation is asked of a provider that would save nothing by it.
     """
 
     def __init__(
@@ -75,7 +87,11 @@ class TrainingSession:
         save_graphs: Mapping[str, str] | None = None,
         device: str = "cpu",
         deterministic: bool = False,
+        precision: ir.DataType | None = None,
+        memory_limit: int = 0,
+        recomputation: Recomputation | None = None,
     ) -> None:
+        check_provider(provider, recomputation)
         self.model, self.provider, self.optimizer = model, provider, optimizer
         self.loss, self.trainable, self.max_norm = loss, list(trainable), max_norm
         self.accumulation_steps, self.seed = accumulation_steps, seed
@@ -83,16 +99,24 @@ class TrainingSession:
         self.counters = Counters()
         self.eval_model: ir.Model | None = None
         self.last_outputs: dict[str, torch.Tensor] = {}
+        self.precision, self._memory_limit = precision, memory_limit
+        self._recomputation = recomputation
         self._disabled, self._deterministic = disabled_passes, deterministic
         self._dump, self._save_graphs = dump, dict(save_graphs or {})
         self._plans: dict[tuple[str, Signature], Plan[Executable]] = {}
+        self._rows = RowCounts(provider)
         self.model_tensors = list(initial)
         self.state: State = provider.create_state(self._specs(initial))
         for name, tensor in initial.items():
             self.state[name] = tensor.detach()
 
-    def step(self, feeds: Mapping[str, torch.Tensor], learning_rate: float) -> dict[str, torch.Tensor]:
+    def step(
+        self, feeds: Mapping[str, torch.Tensor], learning_rate: float, loss_scale: float = 1.0
+    ) -> dict[str, torch.Tensor]:
         """Train on one micro-batch; every `accumulation_steps`-th one updates the parameters.
+
+        The gradient is computed of the loss times `loss_scale`, which must be one for all micro-batches of an update,
+        and divided by it before it is clipped and used.
 
         Returns:
             The graph's outputs by name, with `grad_norm` and `all_finite` after an update.
@@ -112,7 +136,7 @@ class TrainingSession:
         hyper = {
             "learning_rate": learning_rate,
             "step": float(number),
-            "loss_scale": 1.0,
+            "loss_scale": loss_scale,
             "loss_denominator": 0.0,
         }
         guard = None if kind is StepKind.ACCUMULATE else "all_finite"
@@ -145,9 +169,29 @@ class TrainingSession:
             )
         return outputs
 
-    def evaluate(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the evaluation graph on a batch with the present parameters; nothing is updated."""
-        return self._run(self.plan(None, feeds), feeds, None)
+    def set_optimizer(self, optimizer: OptimizerSpec) -> None:
+        """Go on with other hyper-parameters; the plans of steps are made anew.
+
+        Raises:
+            OptionError: they need other state than there is, as momentum for an optimizer that had none.
+        """
+        for name in self.trainable:
+            before, after = self.optimizer.state_names(name), optimizer.state_names(name)
+            if before != after:
+                needed, present = ", ".join(after) or "none", ", ".join(before) or "none"
+                raise OptionError(
+                    f"{name!r} would need the state {needed}, and has {present}",
+                    reason="state is laid out at the first step",
+                    way_out="make a new trainer, and load the model's state into it",
+                )
+        self.optimizer = optimizer
+        self._plans = {key: plan for key, plan in self._plans.items() if key[0] == "eval"}
+
+    def evaluate(
+        self, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Run the evaluation graph, or a part of it, on a batch with the present parameters; nothing is updated."""
+        return self._run(self.plan(None, feeds, model), feeds, None)
 
     def profile(self, feeds: Mapping[str, torch.Tensor]) -> list[OperatorTime]:
         """Time each operator of one training step; the state is put back afterwards."""
@@ -160,18 +204,43 @@ class TrainingSession:
             for name, value in saved.items():
                 self.state[name] = value
 
-    def plan(self, kind: StepKind | None, feeds: Mapping[str, torch.Tensor]) -> Plan[Executable]:
-        """Return the plan for a batch's shapes, making it at the first call. `kind` None is evaluation."""
-        model = self.model if kind is not None else self.eval_model
+    def plan(
+        self, kind: StepKind | None, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None
+    ) -> Plan[Executable]:
+        """Return the plan for a batch's shapes, making it at the first call.
+
+        Args:
+            kind: of step; None for evaluation.
+            feeds: the batch.
+            model: for evaluation a part of `eval_model` that has fewer inputs, and one such part for these inputs.
+        """
+        if model is None:
+            model = self.model if kind is not None else self.eval_model
         assert model is not None, "set eval_model before evaluating"
         signature = check_feeds(model.graph, feeds, self.device)
-        key = (kind.value if kind is not None else "eval", signature)
-        if key not in self._plans:
+        name = kind.value if kind is not None else "eval"
+        scope = (kind is None, signature)
+        rows = self._rows.of(scope, feeds)
+        key = (name, signature + plan_key(rows or {}))
+        if rows is None or key not in self._plans:
             check_guards(model, signature)
-            build = functools.partial(self._build, kind=kind) if kind is not None else None
+
+            def count(graph: ir.Model, passes: Sequence[Pass]) -> Rows:
+                nonlocal rows
+                if rows is None:
+                    rows = self._rows.learn(scope, feeds, graph, passes)
+                return rows
+
             save = {} if kind is None else self._save_graphs
-            journal = Journal(key[0], disabled=self._disabled, dump=self._dump, save=save)
-            self._plans[key] = make_plan(model, signature, self._compile, build=build, journal=journal)
+            journal = Journal(name, disabled=self._disabled, dump=self._dump, save=save)
+            build = functools.partial(self._build, kind=kind, journal=journal) if kind is not None else None
+            plan = make_plan(
+                model, signature, self._compile, build=build, journal=journal, recomputation=self._recomputation,
+                rows=count,
+            )  # fmt: skip
+            key = (name, signature + plan_key(rows or {}))
+            self._plans[key] = plan
+            self._check_memory(self._plans[key])
             if kind is not None:
                 self._save_graphs = {}
         return self._plans[key]
@@ -185,10 +254,24 @@ class TrainingSession:
         """Bytes of parameters, buffers, moments and accumulators."""
         return self.state.nbytes()
 
-    def _build(self, forward: ir.Model, kind: StepKind) -> ir.Model:
+    def _build(self, forward: ir.Model, kind: StepKind, journal: Journal) -> ir.Model:
+        if self.precision is not None:
+            lower = LowerPrecision(self.precision)
+            forward, _ = run_passes(forward, [lower], stage="precision", journal=journal)
         return build_step(
-            forward, self.loss, self.optimizer, trainable=self.trainable, kind=kind, max_norm=self.max_norm
-        )
+            forward, self.loss, self.optimizer, trainable=self.trainable, kind=kind, max_norm=self.max_norm,
+            narrow=self.precision is not None,
+        )  # fmt: skip
+
+    def _check_memory(self, plan: Plan[Executable]) -> None:
+        needed = self.state_bytes() + plan.executable.planned_bytes
+        if self._memory_limit and needed > self._memory_limit:
+            self._plans = {key: one for key, one in self._plans.items() if one is not plan}
+            raise OptionError(
+                f"a step on this batch needs {needed:,} bytes, device.mem_limit allows {self._memory_limit:,}",
+                reason=f"{self.state_bytes():,} of them are parameters, gradients that are kept, and moments",
+                way_out="feed smaller batches and accumulate their gradients, or raise the limit",
+            )
 
     def _compile(self, model: ir.Model) -> Executable:
         return self.provider.compile(model, self.state)
@@ -202,7 +285,10 @@ class TrainingSession:
     def _run(self, plan: Plan[Executable], feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
         try:
             with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
+                started = time.perf_counter()
                 outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
+            if not plan.runs:
+                tell_phases("ran the first step", {"run": time.perf_counter() - started})
             plan.runs += 1
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             explained: OntrainError | None = explain_index_error(plan.model.graph, feeds)

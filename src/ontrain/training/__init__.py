@@ -1,7 +1,27 @@
-"""The training API under onnxruntime.training's names."""
+"""The training API under onnxruntime.training's names.
 
-from ontrain.training import optim
-from ontrain.training.options import ORTTrainerOptions
-from ontrain.training.orttrainer import ORTTrainer, TrainStepInfo
+What is named here is loaded when it is first asked for: `ontrain.training.api` runs where there is no torch.
+"""
 
-__all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo", "optim"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ontrain.training import amp, checkpoint, optim
+    from ontrain.training.options import ORTTrainerOptions
+    from ontrain.training.orttrainer import ORTTrainer
+    from ontrain.training.step_info import TrainStepInfo
+
+__all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo", "amp", "checkpoint", "optim"]
+
+_HOMES = {"ORTTrainer": "orttrainer", "ORTTrainerOptions": "options", "TrainStepInfo": "step_info"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("amp", "checkpoint", "optim"):
+        return importlib.import_module(f"ontrain.training.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"ontrain.training.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ontrain.errors import OptionError, nearest
+from ontrain.passes.recompute import BUDGET_ALLOWED, Recomputation, parse_budget
+from ontrain.training.amp.loss_scaler import DynamicLossScaler, LossScaler
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 
 __all__ = ["ORTTrainerOptions"]
@@ -31,6 +35,21 @@ def _is_int(value: Any, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
+def _is_hashable_in(value: Any, known: Mapping[Any, Any]) -> bool:
+    return isinstance(value, str | torch.dtype) and value in known
+
+
+def _is_budget(value: Any) -> bool:
+    try:
+        return value is None or parse_budget(value) is not None
+    except (OptionError, TypeError):
+        return False
+
+
+def _mapping(reason: str | None = None) -> _Key:
+    return _Key({}, lambda v: isinstance(v, Mapping), "a dictionary", reason)
+
+
 def _flag(default: bool, reason: str | None = None) -> _Key:
     return _Key(default, lambda v: isinstance(v, bool), "True or False", reason)
 
@@ -50,14 +69,13 @@ def _path(reason: str | None = None) -> _Key:
 
 
 _SINGLE = "training runs in one process so far"
-_FP32 = "training runs in the model's own precision so far"
-_RECOMPUTE = "recomputation is not built yet"
+_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 SCHEMA: dict[str, Any] = {
     "batch": {"gradient_accumulation_steps": _count(1, 1)},
     "device": {
         "id": _Key(None, lambda v: v is None or isinstance(v, str), "a torch device string such as 'cpu' or 'cuda:0'"),
-        "mem_limit": _count(0, 0, "no provider bounds its memory yet"),
+        "mem_limit": _count(0, 0),
     },
     "distributed": {
         "world_rank": _count(0, 0, _SINGLE),
@@ -67,20 +85,26 @@ SCHEMA: dict[str, Any] = {
         "horizontal_parallel_size": _count(1, 1, _SINGLE),
         "pipeline_parallel_size": _count(1, 1, _SINGLE),
         "num_pipeline_micro_batches": _count(1, 1, _SINGLE),
-        "allreduce_post_accumulation": _flag(False, _SINGLE),
-        "enable_adasum": _flag(False, _SINGLE),
-        "deepspeed_zero_optimization": {"stage": _count(0, 0, _SINGLE)},
+        "pipeline_cut_info_string": _Key("", lambda v: isinstance(v, str), "a string", _SINGLE),
+        "sliced_schema": _mapping(_SINGLE),
+        "sliced_axes": _mapping(_SINGLE),
+        "sliced_tensor_names": _names(_SINGLE),
+        "allreduce_post_accumulation": _flag(False),
+        "enable_adasum": _flag(False),
+        "deepspeed_zero_optimization": {"stage": _Key(0, lambda v: _is_int(v, 0) and v <= 1, "0 or 1")},
     },
     "lr_scheduler": _Key(None, lambda v: v is None or isinstance(v, _LRScheduler), "an lr_scheduler, or None"),
     "mixed_precision": {
-        "enabled": _flag(False, _FP32),
-        "loss_scaler": _Key(None, lambda v: v is None, "None", _FP32),
+        "enabled": _flag(False),
+        "dtype": _Key("float16", lambda v: _is_hashable_in(v, _DTYPES), "'float16' or 'bfloat16'"),
+        "loss_scaler": _Key(None, lambda v: v is None or isinstance(v, LossScaler), "an amp.LossScaler, or None"),
     },
     "graph_transformer": {
-        "attn_dropout_recompute": _flag(False, _RECOMPUTE),
-        "gelu_recompute": _flag(False, _RECOMPUTE),
-        "transformer_layer_recompute": _flag(False, _RECOMPUTE),
-        "number_recompute_layers": _count(0, 0, _RECOMPUTE),
+        "memory_budget": _Key(None, _is_budget, f"None, or {BUDGET_ALLOWED}"),
+        "attn_dropout_recompute": _flag(False),
+        "gelu_recompute": _flag(False),
+        "transformer_layer_recompute": _flag(False),
+        "number_recompute_layers": _count(0, 0),
         "disabled_passes": _names(),
     },
     "utils": {
@@ -89,10 +113,10 @@ SCHEMA: dict[str, Any] = {
         "max_grad_norm": _Key(
             1.0, lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v > 0, "a positive number"
         ),
-        "seed": _count(0, 0),
+        "seed": _Key(None, lambda v: v is None or _is_int(v, 0), "a whole number from 0, or None"),
         "nonfinite_loss": _Key("raise", lambda v: v in ("raise", "skip"), "'raise' or 'skip'"),
         "invertible_layer_norm_gradient": _flag(False, "the gradient reads the saved input"),
-        "run_symbolic_shape_infer": _flag(False, "shapes are always inferred; there is nothing to switch"),
+        "run_symbolic_shape_infer": _flag(False),
     },
     "debug": {
         "check_model_export": _flag(False),
@@ -104,12 +128,31 @@ SCHEMA: dict[str, Any] = {
             "model_with_training_graph_path": _path(),
             "model_with_training_graph_after_optimization_path": _path(),
         },
+        "verbose": _flag(False),
     },
     "provider": _Key(
         "TorchExecutionProvider",
         lambda v: isinstance(v, str) or _is_pair(v),
         "the name of an execution provider, or (name, {'option': value})",
     ),
+    "provider_options": _mapping(),
+    "session_options": _Key(
+        None,
+        lambda v: True,
+        "None",
+        "no onnxruntime session belongs to the trainer; threads and the like are options of a "
+        "provider, see provider_options",
+    ),
+    "_internal_use": {
+        "enable_internal_postprocess": _Key(
+            True, lambda v: isinstance(v, bool), "True", "what is captured needs no repair that could be left out"
+        ),
+        "extra_postprocess": _Key(
+            None, lambda v: v is None or callable(v), "a function of an onnx.ModelProto, or None"
+        ),
+        "onnx_opset_version": _Key(None, lambda v: v is None or _is_int(v, 12), "an opset from 12, or None"),
+        "enable_onnx_contrib_ops": _flag(True),
+    },
 }
 
 
@@ -132,13 +175,34 @@ class ORTTrainerOptions(_Section):
     Args:
         options: nested dictionary; what is left out has its default.
 
-    Keys that work: `batch.gradient_accumulation_steps`; `device.id` (default: CUDA if there is one, else the CPU);
-    `lr_scheduler`; `utils.frozen_weights`, `utils.grad_norm_clip` (on, for Adam and LAMB),
-    `utils.max_grad_norm` (1.0), `utils.seed` (of the dropout stream), `utils.nonfinite_loss` ('raise', or 'skip' the
-    update); `debug.check_model_export`, `debug.deterministic_compute`, `debug.dump` (a folder for the graph after each
-    stage), `debug.graph_save_paths` (files for three of the stages); `graph_transformer.disabled_passes`;
-    `provider`, a name or (name, options of that provider). The other keys of onnxruntime's trainer are known, and
-    refused with the reason if set.
+    Keys that work:
+
+    - `batch.gradient_accumulation_steps`;
+    - `device.id` (default: CUDA if there is one, else the CPU), `device.mem_limit` (bytes for state and working memory
+      together; a plan that needs more is refused);
+    - `distributed.allreduce_post_accumulation`, `distributed.enable_adasum` and
+      `distributed.deepspeed_zero_optimization.stage` (one process has nothing to reduce or to share out);
+    - `lr_scheduler`;
+    - `mixed_precision.enabled`, `mixed_precision.dtype` ('float16' or 'bfloat16'), `mixed_precision.loss_scaler` (by
+      default an `amp.DynamicLossScaler` for float16, none for bfloat16);
+    - `graph_transformer.disabled_passes`;
+    - `graph_transformer.memory_budget` (working memory of a step as bytes, a text like '2GiB', or a fraction of what it
+      is without: activations are computed again in the backward pass until it fits);
+    - `graph_transformer.gelu_recompute`, `graph_transformer.attn_dropout_recompute`,
+      `graph_transformer.transformer_layer_recompute`, `graph_transformer.number_recompute_layers` (the first n; 0 is
+      all but the last): these parts are computed again in any case;
+    - `utils.frozen_weights`, `utils.grad_norm_clip` (on, for Adam and LAMB), `utils.max_grad_norm` (1.0), `utils.seed`
+      (of the dropout stream; None for what `ontrain.set_seed` set, at first 0), `utils.nonfinite_loss` ('raise', or
+      'skip' the update), `utils.run_symbolic_shape_infer` (always done);
+    - `debug.check_model_export`, `debug.deterministic_compute`, `debug.dump` (a folder for the graph after each
+      stage), `debug.graph_save_paths` (files for three of the stages), `debug.verbose` (say what the phases before a
+      first step take);
+    - `provider`, a name or (name, options of that provider), and `provider_options`, more of these;
+    - `_internal_use.extra_postprocess` (a function that gets the captured graph as an `onnx.ModelProto` and changes it
+      or returns another), `_internal_use.onnx_opset_version` (of files that `save_as_onnx` writes),
+      `_internal_use.enable_onnx_contrib_ops` (never used in files).
+
+    The other keys of onnxruntime's trainer are known, and refused with the reason if set.
 
     Raises:
         OptionError: an unknown key (the nearest right one is named), a value out of range, or an option that nothing
@@ -148,6 +212,28 @@ class ORTTrainerOptions(_Section):
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self._original = dict(options or {})
         super().__init__(_parsed(self._original, SCHEMA, ""))
+        precision = self.mixed_precision
+        if precision.loss_scaler is not None and not precision.enabled:
+            raise OptionError(
+                "option 'mixed_precision.loss_scaler' is set without mixed precision",
+                reason="gradients in float32 need no scaling",
+                way_out="set mixed_precision.enabled, or leave the scaler out",
+            )
+        precision.dtype = _DTYPES[precision.dtype]
+        if precision.enabled and precision.dtype == "float16" and precision.loss_scaler is None:
+            precision.loss_scaler = DynamicLossScaler()
+
+    def recomputation(self) -> Recomputation:
+        """Return what the options ask to compute again in the backward pass."""
+        asked = self.graph_transformer
+        budget = asked.memory_budget
+        return Recomputation(
+            budget=None if budget is None else parse_budget(budget, "graph_transformer.memory_budget"),
+            attention_dropout=asked.attn_dropout_recompute,
+            gelu=asked.gelu_recompute,
+            layers=asked.transformer_layer_recompute,
+            number_of_layers=asked.number_recompute_layers,
+        )
 
     def __repr__(self) -> str:
         return f"ORTTrainerOptions({self._original!r})"

@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.context import to_array
+from ontrain.capture.phases import show_phases
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
-from ontrain.errors import NonFiniteLossError, OptionError
+from ontrain.errors import InputError, NonFiniteLossError, OptionError, nearest
+from ontrain.graph import OPSET
 from ontrain.optim import OptimizerSpec
-from ontrain.passes import check_names
+from ontrain.passes import HALF, check_names
 from ontrain.providers import get_provider
 from ontrain.session import TrainingSession
-from ontrain.session.export import inference_model, save_model
+from ontrain.session.export import EXTERNAL_DATA_THRESHOLD, inference_model, save_model, training_model
+from ontrain.session.partial import without_inputs
+from ontrain.training import process
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.onnx_source import OnnxSource
 from ontrain.training.optim.config import _OptimizerConfig
 from ontrain.training.options import ORTTrainerOptions
-from ontrain.training.source import ModelSource, ModuleSource, check_parameter_names
+from ontrain.training.postprocess import postprocessed
+from ontrain.training.source import Form, ModelSource, ModuleSource, check_parameter_names
 from ontrain.training.state import apply_state_dict, make_state_dict
+from ontrain.training.step_info import TrainStepInfo
 from ontrain.training.wrapping import bind_batch
 
-__all__ = ["ORTTrainer", "TrainStepInfo"]
-
-
-@dataclass
-class TrainStepInfo:
-    """What schedulers see of a run (names are onnxruntime's).
-
-    Attributes:
-        optimizer_config: the optimizer's configuration.
-        all_finite: whether the last gradient was.
-        fetches: names of outputs asked for.
-        optimization_step: finite updates done.
-        step: micro-batches seen.
-    """
-
-    optimizer_config: _OptimizerConfig
-    all_finite: bool = True
-    fetches: list[str] = field(default_factory=list)
-    optimization_step: int = 0
-    step: int = 0
+__all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"]
 
 
 class ORTTrainer:
@@ -91,24 +79,41 @@ class ORTTrainer:
             )
         self.model_desc = ModelDescription.parse(model_desc)
         self.options = options if isinstance(options, ORTTrainerOptions) else ORTTrainerOptions(options)
+        if self.options.debug.verbose:
+            show_phases()
         self.optim_config, self.loss_fn = optim_config, loss_fn
         self.device = self.options.device.id or ("cuda" if torch.cuda.is_available() else "cpu")
         self._source = _source(model, self.model_desc, loss_fn, self.options, requires_grad)
         chosen = self.options.provider
         name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
-        self._provider = get_provider(name, self.device, settings)
+        self._provider = get_provider(name, self.device, {**settings, **self.options.provider_options})
         self._session: TrainingSession | None = None
         self._pending_state: tuple[Mapping[str, Any], bool] | None = None
         self._info = TrainStepInfo(optim_config)
+        self._seed = process.seed() if self.options.utils.seed is None else self.options.utils.seed
+        self._scale = 1.0
+        self._partial: dict[tuple[str, ...], ir.Model] = {}
+        self._hyper = _graph_hyper(optim_config)
         self._samples: dict[str, torch.Tensor] = {}
         self._seconds: dict[str, float] = {}
         self._check_names()
 
-    def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
+    def train_step(
+        self, *args: torch.Tensor, fetches: Sequence[str] | None = None, **kwargs: torch.Tensor
+    ) -> torch.Tensor | list[torch.Tensor]:
         """Train on one batch: inputs in the order of model_desc, or by name; tensors or numpy arrays.
 
+        In float16 a step whose gradient overflowed is skipped and the loss scale lowered. Where the scale is one
+        already, that is not what the gradient overflows for, and an error as without scaling.
+
+        Args:
+            *args: inputs by position.
+            fetches: names of the outputs to return instead of `train_step_info.fetches`: described ones, and, with an
+                update, "grad_norm" (of the gradient before clipping) and "all_finite".
+            **kwargs: inputs by name.
+
         Returns:
-            The described outputs in order, as a list; a single one as itself.
+            The described outputs in order, or those of `fetches`, as a list; a single one as itself.
 
         Raises:
             InputError: the batch does not fit the description.
@@ -117,50 +122,102 @@ class ORTTrainer:
         """
         batch = bind_batch(self.model_desc, args, kwargs, self.device)
         session = self._ready(batch)
-        rate = self._learning_rate()
-        try:
-            outputs = session.step(batch, rate)
-            self._info.all_finite = True
-        except NonFiniteLossError:
-            self._info.all_finite = False
-            if self.options.utils.nonfinite_loss == "raise":
-                raise
-            outputs = session.last_outputs
-        self._source.refresh()
-        self._info.optimization_step = session.counters.updates
-        self._info.step = session.counters.micro_steps
-        return self._described(outputs)
+        self._source.adopt()
+        self._follow_config(session)
+        outputs = self._step(session, batch, self._learning_rate())
+        return self._described(outputs, fetches)
 
-    def eval_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
-        """Return the described outputs in evaluation mode (no dropout, running statistics); updates nothing."""
-        batch = bind_batch(self.model_desc, args, kwargs, self.device)
+    def eval_step(
+        self, *args: torch.Tensor, fetches: Sequence[str] | None = None, **kwargs: torch.Tensor
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """Return outputs in evaluation mode (no dropout, running statistics, full precision); updates nothing.
+
+        Once there is a session, inputs may be left out, as the label where only the model's outputs are asked for: the
+        outputs that depend on them are then not among the results.
+        """
+        batch = bind_batch(self.model_desc, args, kwargs, self.device, partial=self._session is not None)
         session = self._ready(batch)
+        self._source.adopt()
         self._ready_for_evaluation(batch)
-        return self._described(session.evaluate(batch))
+        missing = tuple(d.name for d in self.model_desc.inputs if d.name not in batch)
+        if not missing:
+            return self._described(session.evaluate(batch), fetches)
+        outputs = session.evaluate(batch, self._without(session, missing))
+        return self._described(outputs, fetches or [d.name for d in self.model_desc.outputs if d.name in outputs])
 
-    def save_as_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the trained model for inference: parameters inside, no dropout, no loss, names as described.
+    def parameter(self, name: str) -> torch.Tensor:
+        """Return a copy of a parameter or buffer as it is now, by its name in the module's `state_dict` or the file.
 
         Raises:
-            OptionError: nothing was trained or evaluated yet, or the path cannot be written.
+            OptionError: nothing of that name, or no step was made yet.
         """
-        model = self.inference_model()
-        save_model(model, path)
+        session = self._require_session("read a parameter")
+        self._check_tensor(session, name)
+        return torch.as_tensor(session.state[name]).detach().clone()
 
-    def inference_model(self) -> ir.Model:
+    def set_parameter(self, name: str, value: Any) -> None:
+        """Give a parameter or buffer another value, between two steps; its moments stay.
+
+        Raises:
+            OptionError: nothing of that name, a value of another shape, or no step was made yet.
+        """
+        session = self._require_session("set a parameter")
+        self._check_tensor(session, name)
+        given, present = torch.as_tensor(value).detach(), torch.as_tensor(session.state[name])
+        if given.shape != present.shape:
+            raise OptionError(
+                f"{name!r} has shape {list(present.shape)}, the value given {list(given.shape)}",
+                way_out="give a value of the parameter's own shape",
+            )
+        session.state[name] = given.to(present.dtype)
+        self._source.refresh()
+
+    def save_as_onnx(
+        self, path: str | os.PathLike[str], opset: int | None = None, *, training: bool = False,
+        external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+    ) -> None:  # fmt: skip
+        """Write the trained model as a file of standard operators, names as described, checked by onnx's checker.
+
+        For inference: parameters inside, no dropout, no loss, dimensions vary as described. With `training` the graph
+        of a whole step, see `ontrain.session.export.training_model`.
+
+        Args:
+            path: of the file.
+            opset: version of the standard, from 12; by default `_internal_use.onnx_opset_version`, else the newest
+                that ontrain writes.
+            training: write the step instead, for the batch shape that was trained most often.
+            external_data_threshold: bytes of parameters from which they go to `{path}.data`; protobuf ends at 2 GiB.
+
+        Raises:
+            OptionError: nothing was trained or evaluated yet, no such opset, or the path cannot be written.
+            GraphError: an operator cannot be written at the opset.
+        """
+        if training:
+            version = opset or self.options._internal_use.onnx_opset_version or OPSET
+            model = training_model(self.step_model(), self._arrays(self._require_session("export")), version)
+        else:
+            model = self.inference_model(opset)
+        save_model(model, path, external_data_threshold)
+
+    def inference_model(self, opset: int | None = None) -> ir.Model:
         """Return what `save_as_onnx` writes."""
         session = self._require_session("export")
+        self._source.adopt()
         self._ready_for_evaluation(self._samples)
         assert session.eval_model is not None
         names = [d.name for d in self.model_desc.outputs if not d.is_loss] or [self.model_desc.loss.name]
-        arrays = {name: torch.as_tensor(session.state[name]).detach().cpu().numpy() for name in session.state}
-        return inference_model(session.eval_model, arrays, names)
+        version = opset or self.options._internal_use.onnx_opset_version or OPSET
+        return inference_model(session.eval_model, self._arrays(session), names, version)
+
+    @staticmethod
+    def _arrays(session: TrainingSession) -> dict[str, Any]:
+        return {name: to_array(torch.as_tensor(session.state[name])) for name in session.state}
 
     def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
         """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
         if pytorch_format:
             return self._source.state_dict()
-        return make_state_dict(self._require_session("read the state"))
+        return make_state_dict(self._require_session("read the state"), self._parts())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take over a state made by `state_dict`, at once or, before the first step, as soon as there is a session.
@@ -182,7 +239,7 @@ class ORTTrainer:
         tensors = {"model": state["model"]["fp32"]}
         if include_optimizer_states:
             tensors["optimizer"] = {f"{p}.{k}": t for p, kinds in state["optimizer"].items() for k, t in kinds.items()}
-        meta = {k: state[k] for k in ("trainer_options", "train_step_info")}
+        meta = {k: state[k] for k in ("trainer_options", "train_step_info", *self._parts())}
         write_checkpoint(folder, tensors, {**meta, "user_dict": dict(user_dict or {})})
 
     def load_checkpoint(self, folder: str | os.PathLike[str], strict: bool = True) -> dict[str, Any]:
@@ -222,6 +279,16 @@ class ORTTrainer:
         return max(plans, key=lambda plan: plan.runs).model
 
     @property
+    def parameter_names(self) -> Sequence[str]:
+        """Names of all parameters, as groups and `utils.frozen_weights` use them."""
+        return self._source.parameters
+
+    @property
+    def pending_state(self) -> tuple[Mapping[str, Any], bool] | None:
+        """A state_dict that waits for the first step, and whether it is to be taken strictly."""
+        return self._pending_state
+
+    @property
     def train_step_info(self) -> TrainStepInfo:
         """Where the run stands."""
         return self._info
@@ -232,17 +299,63 @@ class ORTTrainer:
             return float(self.optim_config.lr)
         return float(scheduler._step(self._info)[0])
 
-    def _described(self, outputs: Mapping[str, torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
-        values = [outputs[d.name] for d in self.model_desc.outputs]
+    def _step(
+        self, session: TrainingSession, batch: Mapping[str, torch.Tensor], rate: float
+    ) -> Mapping[str, torch.Tensor]:
+        """One step, and what it means for the counters and the loss scale."""
+        scaler, info = self.options.mixed_precision.loss_scaler, self._info
+        if session.counters.pending == 0:  # one scale for all micro-batches of an update
+            self._scale = 1.0 if scaler is None else float(scaler.loss_scale)
+        try:
+            outputs: Mapping[str, torch.Tensor] = session.step(batch, rate, self._scale)
+            info.all_finite = True
+        except NonFiniteLossError:
+            info.all_finite = False
+            if self._scale <= 1.0 and self.options.utils.nonfinite_loss == "raise":
+                raise
+            outputs = session.last_outputs
+        self._source.refresh()
+        info.optimization_step, info.step = session.counters.updates, session.counters.micro_steps
+        if scaler is not None and session.counters.pending == 0:
+            scaler.update(info)
+        return outputs
+
+    def _described(
+        self, outputs: Mapping[str, torch.Tensor], fetches: Sequence[str] | None
+    ) -> torch.Tensor | list[torch.Tensor]:
+        names = [d.name for d in self.model_desc.outputs]
+        wanted = list(self._info.fetches if fetches is None else fetches) or names
+        for name in wanted:
+            if name not in outputs:
+                raise OptionError(
+                    f"there is no output {name!r} to fetch",
+                    reason="it is known after an update only" if name in ("grad_norm", "all_finite") else None,
+                    way_out=f"nearest: {nearest(name, [*names, 'grad_norm', 'all_finite'])}",
+                )
+        values = [outputs[name] for name in wanted]
         return values[0] if len(values) == 1 else values
+
+    def _check_tensor(self, session: TrainingSession, name: str) -> None:
+        if name not in session.model_tensors:
+            raise OptionError(
+                f"the model has no parameter {name!r}", way_out=f"nearest: {nearest(name, session.model_tensors)}"
+            )
+
+    def _follow_config(self, session: TrainingSession) -> None:
+        """Let hyper-parameters that were set since the last step act from this one on."""
+        hyper = _graph_hyper(self.optim_config)
+        if hyper != self._hyper:
+            session.set_optimizer(self._spec({v.name for v in session.model.graph.inputs}))
+            self._hyper = hyper
 
     def _ready(self, batch: Mapping[str, torch.Tensor]) -> TrainingSession:
         if self._session is not None:
             return self._session
-        form = self._source.form(batch, training=True)
+        form = self._form(batch, training=True)
         self._seconds = dict(form.seconds)
         self._samples = {name: tensor.clone() for name, tensor in batch.items()}
         used = {v.name for v in form.model.graph.inputs}
+        precision = self.options.mixed_precision
         clip = self.options.utils.grad_norm_clip and self.optim_config.spec().algorithm != "SGD"
         session = TrainingSession(
             form.model,
@@ -253,12 +366,15 @@ class ORTTrainer:
             initial=self._source.tensors(),
             max_norm=self.options.utils.max_grad_norm if clip else None,
             accumulation_steps=self.options.batch.gradient_accumulation_steps,
-            seed=self.options.utils.seed,
+            seed=self._seed,
             disabled_passes=self.options.graph_transformer.disabled_passes,
             dump=self.options.debug.dump or None,
             save_graphs=vars(self.options.debug.graph_save_paths),
             device=self.device,
             deterministic=self.options.debug.deterministic_compute,
+            precision=HALF[precision.dtype] if precision.enabled else None,
+            memory_limit=self.options.device.mem_limit,
+            recomputation=self.options.recomputation(),
         )
         self._source.attach(session)
         self._session = session
@@ -268,15 +384,39 @@ class ORTTrainer:
             self._apply(session, state, strict)
         return session
 
+    def _form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
+        form = self._source.form(batch, training=training)
+        function = self.options._internal_use.extra_postprocess
+        return form if function is None else replace(form, model=postprocessed(form.model, function))
+
     def _apply(self, session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
-        apply_state_dict(session, state, strict)
+        apply_state_dict(session, state, strict, self._parts())
         self._source.refresh()
         self._info.optimization_step, self._info.step = session.counters.updates, session.counters.micro_steps
+
+    def _without(self, session: TrainingSession, missing: tuple[str, ...]) -> ir.Model:
+        """The part of the evaluation graph that needs none of these inputs."""
+        if missing not in self._partial:
+            assert session.eval_model is not None
+            self._partial[missing] = without_inputs(session.eval_model, missing)
+        if not self._partial[missing].graph.outputs:
+            raise InputError(
+                f"input {missing[0]!r} is missing", reason="every output depends on it", way_out="feed all inputs"
+            )
+        return self._partial[missing]
+
+    def _parts(self) -> dict[str, Any]:
+        """What has a state of its own beside the session, by its place in the state_dict."""
+        parts = {
+            "loss_scaler": self.options.mixed_precision.loss_scaler,
+            "lr_scheduler": self.options.lr_scheduler,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
 
     def _ready_for_evaluation(self, batch: Mapping[str, torch.Tensor]) -> None:
         session = self._require_session("evaluate")
         if session.eval_model is None:
-            session.eval_model = self._source.form(batch, training=False).model
+            session.eval_model = self._form(batch, training=False).model
 
     def _require_session(self, purpose: str) -> TrainingSession:
         if self._session is None:
@@ -297,6 +437,11 @@ class ORTTrainer:
         check_names(self.options.graph_transformer.disabled_passes)
         grouped = [name for names, _ in self.optim_config.spec().groups for name in names]
         check_parameter_names(grouped, "a parameter group", self._source.parameters)
+
+
+def _graph_hyper(config: _OptimizerConfig) -> dict[str, Any]:
+    """The hyper-parameters that are part of the step's graph: all but the learning rate."""
+    return {name: value for name, value in config.defaults.items() if name != "lr"}
 
 
 def _source(

@@ -50,6 +50,10 @@ class ModelSource(Protocol):
         """Take over what the session has changed."""
         ...
 
+    def adopt(self) -> None:
+        """Give the session what the user has changed since the last `refresh`."""
+        ...
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of parameters and buffers as they are now."""
         ...
@@ -78,6 +82,8 @@ class ModuleSource:
         self.parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         self._session: TrainingSession | None = None
         self._copied: dict[str, torch.Tensor] = {}
+        self._views: list[tuple[str, torch.Tensor, int]] = []
+        self._versions: list[tuple[str, torch.Tensor, tuple[int, int]]] = []
         check_parameter_names(frozen, "utils.frozen_weights", self.parameters)
 
     def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
@@ -97,8 +103,10 @@ class ModuleSource:
             for name, tensor in self.tensors().items():
                 if isinstance(session.state[name], torch.Tensor):
                     tensor.data = session.state[name]
+                    self._views.append((name, tensor, tensor.data_ptr()))
                 else:
                     self._copied[name] = tensor
+        self._versions = [(name, tensor, _version(tensor)) for name, tensor in self._copied.items()]
 
     def refresh(self) -> None:
         """Copy from the session what is no view of it."""
@@ -107,10 +115,40 @@ class ModuleSource:
         with torch.no_grad():
             for name, tensor in self._copied.items():
                 tensor.copy_(torch.as_tensor(self._session.state[name]))
+        self._versions = [(name, tensor, _version(tensor)) for name, tensor in self._copied.items()]
+
+    def adopt(self) -> None:
+        """Take over tensors that were given other memory (`p.data = …`), and copies that were written to."""
+        if self._session is None:
+            return
+        for name, tensor, place in self._views:
+            if tensor.data_ptr() != place:
+                _give(self._session, name, tensor)
+                tensor.data = self._session.state[name]
+        for name, tensor, version in self._versions:
+            if _version(tensor) != version:
+                _give(self._session, name, tensor)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of what the module's own state_dict holds."""
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+
+def _version(tensor: torch.Tensor) -> tuple[int, int]:
+    """Changes when a tensor is written to, or is given other memory."""
+    return tensor.data_ptr(), tensor._version
+
+
+def _give(session: TrainingSession, name: str, tensor: torch.Tensor) -> None:
+    """Copy a tensor of the module to the session."""
+    present = torch.as_tensor(session.state[name])
+    if tensor.shape != present.shape:
+        raise OptionError(
+            f"{name!r} was given data of shape {list(tensor.shape)}, it has {list(present.shape)}",
+            reason="the graph is captured for the parameters that the module had at the first step",
+            way_out="make a new trainer for the changed module",
+        )
+    session.state[name] = tensor.detach()
 
 
 def check_parameter_names(names: Sequence[str], where: str, known: Sequence[str]) -> None:

@@ -22,8 +22,11 @@ _UPSTREAM = {
 _OURS = {theirs: ours for ours, theirs in _UPSTREAM.items()}
 
 
-def make_state_dict(session: TrainingSession) -> dict[str, Any]:
-    """Return copies of parameters and buffers, moments, counters and the options that a load must match."""
+def make_state_dict(session: TrainingSession, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of parameters and buffers, moments, counters and the options that a load must match.
+
+    `parts` are the loss scaler and the scheduler, where there are such, each with a `state_dict` of plain values.
+    """
     optimizer: dict[str, dict[str, torch.Tensor]] = {}
     for name in session.trainable:
         kinds = [*session.optimizer.state_names(name)]
@@ -36,7 +39,7 @@ def make_state_dict(session: TrainingSession) -> dict[str, Any]:
         "model": {"fp32": {name: _copy(session, name) for name in session.model_tensors}},
         "optimizer": optimizer,
         "trainer_options": {
-            "mixed_precision": False,
+            "mixed_precision": session.precision is not None,
             "zero_stage": 0,
             "world_rank": 0,
             "world_size": 1,
@@ -48,10 +51,13 @@ def make_state_dict(session: TrainingSession) -> dict[str, Any]:
             "pending": counters.pending,
             "seed": session.seed,
         },
+        **{name: part.state_dict() for name, part in parts.items()},
     }
 
 
-def apply_state_dict(session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
+def apply_state_dict(
+    session: TrainingSession, state: Mapping[str, Any], strict: bool, parts: Mapping[str, Any]
+) -> None:
     """Check a state_dict against the session, then take it over.
 
     Raises:
@@ -77,6 +83,16 @@ def apply_state_dict(session: TrainingSession, state: Mapping[str, Any], strict:
                 f"the state is of optimizer {algorithm}, this trainer uses {session.optimizer.algorithm}"
             )
         _compare("optimizer state", resident, moments, strict)
+    # A state from before mixed precision, or without a scheduler, leaves what the trainer has.
+    before = {name: part.state_dict() for name, part in parts.items()}
+    try:
+        for name, part in parts.items():
+            if name in state:
+                part.load_state_dict(dict(state[name]))
+    except CheckpointError:
+        for name, part in parts.items():
+            part.load_state_dict(before[name])
+        raise
     for name, tensor in {**model, **moments}.items():
         if name in session.state:
             session.state[name] = tensor
@@ -102,6 +118,8 @@ def _compare(what: str, wanted: Mapping[str, Any], given: Mapping[str, Any], str
     for name in given:
         if name not in wanted and strict:
             problems.append(f"unexpected {what} {name!r} (nearest: {nearest(name, wanted, 1)})")
+    if wanted and given and not set(wanted) & set(given):
+        problems.append(f"no {what} of the model is in it")
     if problems:
         raise CheckpointError(
             "the state does not fit the model:\n    " + "\n    ".join(problems),

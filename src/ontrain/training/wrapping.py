@@ -117,9 +117,12 @@ def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
 
 
 def bind_batch(
-    desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu"
-) -> dict[str, torch.Tensor]:
+    desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu", *,
+    partial: bool = False,
+) -> dict[str, torch.Tensor]:  # fmt: skip
     """Return the batch by input name from positional and keyword arguments; numpy arrays become tensors on `device`.
+
+    With `partial` inputs may be missing.
 
     Raises:
         InputError: too many or too few inputs, an unknown name, one given twice, or something that is no tensor.
@@ -134,7 +137,7 @@ def bind_batch(
         if name in batch:
             raise InputError(f"input {name!r} is given by position and by name")
         batch[name] = value
-    for name in names:
+    for name in [name for name in names if name in batch or not partial]:
         if name not in batch:
             raise InputError(f"input {name!r} is missing", way_out=f"the inputs are {', '.join(names)}, in this order")
         if isinstance(batch[name], np.ndarray | np.generic) and batch[name].dtype.kind in "biuf":
@@ -142,4 +145,4 @@ def bind_batch(
         if not isinstance(batch[name], torch.Tensor):
             kind = type(batch[name]).__name__
             raise InputError(f"input {name!r} is of type {kind}", way_out="convert it with torch.as_tensor")
-    return {name: batch[name] for name in names}
+    return {name: batch[name] for name in names if name in batch}

@@ -132,6 +132,12 @@ def _loss(loss, reduction, ignore_index, scores, labels, weights=None):
 
 LOSS = [
     *_losses("SoftmaxCrossEntropyLoss", F.cross_entropy, normal),
+    sample("LinearCrossEntropy", normal(4, 3), _LABELS, normal(5, 3), normal(5), fed=[1], domain="ontrain",
+           twin=lambda h, t, w, b: F.cross_entropy(F.linear(h, w, b), t)),
+    sample("LinearCrossEntropy", normal(4, 3), np.array([2, -100, 1, -100]), normal(3, 5), fed=[1], domain="ontrain",
+           reduction="sum", ignore_index=-100, transB=0,
+           twin=lambda h, t, w: F.cross_entropy(h @ w, t, reduction="sum")),
+    sample("ScaleGrad", normal(4, 3), normal(), twin=torch.mul, domain="ontrain"),
     sample("SoftmaxCrossEntropyLoss", normal(4, 4), _LABELS, outputs=2, seeded=[0, 1],
            twin=lambda x, i: (F.cross_entropy(x, i), torch.log_softmax(x, 1))),
     *_losses("NegativeLogLikelihoodLoss", F.nll_loss, normal),

@@ -1,6 +1,8 @@
 """What an ORTModule writes and says when asked."""
 
-import logging
+import re
+import subprocess
+import sys
 
 import onnx
 import pytest
@@ -28,11 +30,37 @@ def test_graphs_are_written_under_upstreams_names(tmp_path):
     assert {"first.weight.grad", "second.bias.grad"} <= outputs
 
 
-def test_captures_are_logged(caplog):
-    with caplog.at_level(logging.INFO):
-        ours = ORTModule(Perceptron(), DebugOptions(log_level=LogLevel.INFO))
+def test_phases_are_said(caplog):
+    ours = ORTModule(Perceptron(), DebugOptions(log_level=LogLevel.INFO))
+    for _ in range(2):
         ours(torch.randn(4, 6))
-    assert "captured Perceptron in training mode" in caplog.text
+    said = [record.getMessage() for record in caplog.records if record.name == "ontrain.phases"]
+    assert [re.sub(r"\d+\.\d\d", "…", line) for line in said] == [
+        "captured Perceptron in training mode in … s (cache …, export …, translate …)",
+        "planned a step for x [4, 6] in … s "
+        "(specialise …, forward passes …, differentiate …, step passes …, compile …)",
+        "ran the first forward in … s (run …)",
+    ]
+
+
+def test_phases_go_to_standard_error_where_nothing_logs():
+    script = """if True:
+        import torch
+        from ontrain.training import ORTTrainer, optim
+        description = {"inputs": [("x", ["batch", 2])], "outputs": [("loss", [], True)]}
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(2, 1)
+            def forward(self, x):
+                return self.linear(x).square().mean()
+        trainer = ORTTrainer(Net(), description, optim.SGDConfig(), options={"debug": {"verbose": True}})
+        trainer.train_step(torch.ones(3, 2))
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    starts = [" ".join(line.split()[:3]) for line in done.stderr.splitlines()]
+    assert starts == ["ontrain: captured Net", "ontrain: planned a", "ontrain: ran the"]
 
 
 @pytest.mark.parametrize("options", [dict(save_onnx=True), dict(log_level="loud")])

@@ -12,6 +12,7 @@ from ontrain.autodiff.rules import (
     normalization,
     pooling,
     reduce,
+    rows,
     scatter,
     shape,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "normalization",
     "pooling",
     "reduce",
+    "rows",
     "scatter",
     "shape",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.autodiff.registry import Op, elementwise, gradient, zero_gradient
+from ontrain.graph import DOMAIN
 
 __all__: list[str] = []
 
@@ -77,6 +78,12 @@ def mish(op: Op, dy: ir.Value, x: ir.Value) -> Any:
 def gelu(op: Op, dy: ir.Value, x: ir.Value, *, approximate: str) -> Any:
     """The composite GeluGrad."""
     return op.composite("GeluGrad", dy, x, approximate=approximate)
+
+
+@gradient("Silu", domain=DOMAIN)
+def silu(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite SiluGrad."""
+    return op.composite("SiluGrad", dy, x)
 
 
 @gradient("Softmax")

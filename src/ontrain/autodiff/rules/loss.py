@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff.registry import Op, gradient
 from ontrain.functions.loss import NO_IGNORE
+from ontrain.graph import DOMAIN
 
 __all__: list[str] = []
 
@@ -46,3 +47,19 @@ def negative_log_likelihood_loss(
         "NegativeLogLikelihoodLossGrad", dy, log_prob, labels, weights, reduction=reduction, ignore_index=ignore_index
     )
     return dx, None, None
+
+
+@gradient("LinearCrossEntropy", domain=DOMAIN)
+def linear_cross_entropy(
+    op: Op, dy: ir.Value | None, hidden: ir.Value, labels: ir.Value, weight: ir.Value, bias: ir.Value | None = None,
+    **_: Any,
+) -> Any:  # fmt: skip
+    """dy times the gradients that the operator makes itself; where those have adjoints too, through the body."""
+    if dy is None or any(one is not None for one in op.dys[1:]):
+        return NotImplemented
+    wanted = (*op.wanted, False)
+    gradients = {0: 1, 2: 2, 3: 3}
+    return tuple(
+        op.composite("ScaleGrad", op.saved(gradients[i]), dy) if i in gradients and wanted[i] else None
+        for i in range(len(op.inputs))
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from ontrain.errors import GraphError, ProviderError
 from ontrain.functions import expand, has_body, inline_all
-from ontrain.graph import Builder, describe, rebuild, source_of
+from ontrain.graph import DOMAIN, Builder, describe, rebuild, source_of
 from ontrain.graph.subgraphs import all_nodes, subgraphs
+from ontrain.providers.onnxruntime.composites import COMPOSITES
 from ontrain.providers.onnxruntime.random import Streams
 from ontrain.providers.onnxruntime.rules import RULES, Inputs, Outputs, is_random
 from ontrain.providers.onnxruntime.support import refusal
@@ -17,8 +20,13 @@ __all__ = ["NAME", "prepare"]
 NAME = "OnnxRuntimeExecutionProvider"
 
 
-def prepare(model: ir.Model) -> ir.Model:
+def prepare(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
     """Return the model in plain operators that onnxruntime has kernels for.
+
+    Args:
+        model: of concrete shapes; left untouched.
+        keep: operators of which onnxruntime's own form will do; `Dropout` then draws from the session's stream, and
+            the graph needs no random input.
 
     Raises:
         ProviderError: onnxruntime has no kernel for an operator with these dtypes, and there is no body to take.
@@ -26,20 +34,30 @@ def prepare(model: ir.Model) -> ir.Model:
     streams = Streams()
 
     def rewrite(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
-        rule = None if node.domain else RULES.get(node.op_type)
+        rule = None if node.domain or node.op_type in keep else RULES.get(node.op_type)
         if rule is None:
             return None
         with op.arithmetic():
             return rule(op, streams, node, inputs)
 
-    plain = inline_all(model)
-    _check_loops(plain)
+    plain = inline_all(rebuild(model, _written))
+    if not keep:
+        _check_loops(plain)
     model = rebuild(plain, rewrite)
     while True:
         refused = {node: reason for node in all_nodes(model.graph) if (reason := refusal(node)) is not None}
         if not refused:
             return model
         model = inline_all(_with_bodies(model, refused))
+
+
+def _written(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
+    """A composite in the form that is fastest on onnxruntime, where that is not its body."""
+    rule = COMPOSITES.get(node.op_type) if node.domain == DOMAIN else None
+    if rule is None:
+        return None
+    with op.arithmetic():
+        return rule(op, node, inputs)
 
 
 def _check_loops(model: ir.Model) -> None:

@@ -12,7 +12,10 @@ import torch
 if TYPE_CHECKING:
     from ontrain.providers.torch.emitter import Instruction
 
-__all__ = ["Body", "Buf", "Storage", "torch_dtype"]
+__all__ = ["Body", "Buf", "Layout", "Storage", "torch_dtype"]
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+"""Sizes, strides, offset and dtype of a view."""
 
 _DTYPES: dict[ir.DataType, torch.dtype] = {
     ir.DataType.FLOAT: torch.float32,
@@ -45,6 +48,7 @@ class Storage:
         offset: where the plan put it in the arena, or where it begins in the outside memory, in bytes.
         merged: the storage whose memory it took over, if it was computed in place.
         frame: the storage that it lies inside of, for what a branch or the body of a loop computes.
+        layout: sizes, strides and dtype of a kernel's own result that is held in a variable, and so is in no arena.
     """
 
     nbytes: int
@@ -54,6 +58,12 @@ class Storage:
     offset: int = -1
     merged: Storage | None = None
     frame: Storage | None = None
+    layout: Layout | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a variable holds it: it has memory from when a kernel returns it until its last reader has run."""
+        return self.layout is not None
 
     @property
     def planned(self) -> bool:
@@ -72,7 +82,10 @@ class Storage:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """The instructions of a branch or of an iteration, as an argument of the instruction that makes their calls."""
+    """The instructions of a branch or of an iteration, as an argument of the instruction that makes their calls.
+
+    What that instruction is given in its place at run time is a function of no arguments.
+    """
 
     program: Sequence[Instruction]
 
@@ -94,14 +107,13 @@ class Buf:
         """Element type."""
         return self.meta.dtype
 
+    def layout(self) -> Layout:
+        """Sizes, strides, offset and dtype."""
+        return tuple(self.meta.shape), tuple(self.meta.stride()), int(self.meta.storage_offset()), self.dtype
+
     def same_layout(self, other: Buf) -> bool:
         """Whether both describe the same elements in the same order."""
-        return (
-            self.meta.shape == other.meta.shape
-            and self.meta.stride() == other.meta.stride()
-            and self.meta.storage_offset() == other.meta.storage_offset()
-            and self.dtype == other.dtype
-        )
+        return self.layout() == other.layout()
 
     def fills_storage(self) -> bool:
         """Whether the view is contiguous and covers its whole storage."""

@@ -11,8 +11,18 @@ import onnx_ir as ir
 import torch
 
 from ontrain.providers.torch.buffers import Buf, Storage, torch_dtype
+from ontrain.providers.torch.settings import Settings
 
-__all__ = ["Emitter", "Instruction"]
+__all__ = ["Emitter", "Instruction", "outside"]
+
+# A Python number in the place of these functions' second operand is made a tensor, and cast, at every call.
+_TAKE_TENSORS: frozenset[Callable[..., Any]] = frozenset({
+    torch.add, torch.sub, torch.mul, torch.div, torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge,
+    torch.bitwise_and, torch.bitwise_left_shift, torch.bitwise_right_shift,
+    torch.Tensor.add_, torch.Tensor.sub_, torch.Tensor.mul_, torch.Tensor.div_,
+})  # fmt: skip
+# In these it is the same number as a tensor of the first operand's dtype; half precision would round it.
+_KEEP_NUMBERS = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.uint8})
 
 
 @dataclass(eq=False)
@@ -27,6 +37,14 @@ class Instruction:
     node: ir.Node | None
     reuses: list[Buf] = field(default_factory=list)
     """Inputs whose memory the (single) output may take over if they die here."""
+    results: list[Buf | None] | None = None
+    """What the function returns, for one that does not write into its arguments; None for what nobody wants."""
+    fresh: bool = False
+    """Whether what it returns is memory of its own, so that it may be held and need not be copied."""
+
+
+def outside(*_: Any) -> None:
+    """Stands in a program where buffers are filled or read from outside of it, so that they have a place till then."""
 
 
 class Emitter:
@@ -38,10 +56,14 @@ class Emitter:
     Args:
         device: where the instructions run.
         frame: for the body of a branch or loop, the storage that holds what it computes.
+        settings: what the user chose; by default the defaults.
     """
 
-    def __init__(self, device: torch.device, *, frame: Storage | None = None) -> None:
+    def __init__(
+        self, device: torch.device, *, frame: Storage | None = None, settings: Settings | None = None
+    ) -> None:
         self.device, self.frame = device, frame
+        self.settings = settings or Settings()
         self.program: list[Instruction] = []
         self.generators: list[torch.Generator] = []
         self.node: ir.Node | None = None
@@ -50,6 +72,9 @@ class Emitter:
         self._bufs: dict[ir.Value, Buf] = {}
         self._kept: dict[ir.Value, tuple[Buf | None, ...]] = {}
         self._pins: dict[ir.Value, Buf] = {}
+        self._added_to: dict[ir.Value, ir.Value] = {}
+        self._skipped: dict[ir.Node, ir.Value | None] = {}
+        self._numbers: dict[tuple[float, torch.dtype], Buf] = {}
         self._owned: dict[tuple[int, torch.device], Storage] = {}
 
     # Values
@@ -103,6 +128,29 @@ class Emitter:
         """Let an update's output be the state it was computed into."""
         self._bufs[value] = buf
 
+    def add_to(self, value: ir.Value, before: ir.Value) -> None:
+        """Make the lowering of `value` add it to `before`; both are terms of a sum whose place `value` is pinned to."""
+        self._added_to[value] = before
+
+    def added_to(self, value: ir.Value) -> Buf | None:
+        """Return what the value is to be added to, if it is; the place itself where that is what is there."""
+        before = self._added_to.get(value)
+        if before is None:
+            return None
+        buf, place = self.value(before), self._pins[value]
+        return place if buf.storage is place.storage and buf.same_layout(place) else buf
+
+    def skip(self, node: ir.Node, result: ir.Value | None) -> None:
+        """Let a node emit nothing: what it gives is where `result` is, or is read by nobody."""
+        self._skipped[node] = result
+
+    def skipped(self, node: ir.Node) -> bool:
+        """Whether a node emits nothing; its output is bound then."""
+        result = self._skipped.get(node)
+        if result is not None:
+            self._bufs[node.outputs[0]] = self._bufs[result]
+        return node in self._skipped
+
     def keep(self, value: ir.Value, *bufs: Buf | None) -> None:
         """Keep what a kernel needs going backward in place of `value`, which it never computed."""
         self._kept[value] = bufs
@@ -131,9 +179,22 @@ class Emitter:
 
     def run(self, fn: Callable[..., Any], *args: Any, writes: Sequence[Buf] = (), **kwargs: Any) -> None:
         """Emit a call that writes into `writes` itself (in-place and `out=` functions)."""
+        if fn in _TAKE_TENSORS:
+            args = (args[0], self._operand(args[1], args[0].dtype), *args[2:])
         bufs = list(_bufs_in((args, kwargs)))
         reads = [b for b in bufs if not any(b is w for w in writes)]
         self.program.append(Instruction(fn, args, kwargs, reads, list(writes), self.node))
+
+    def _operand(self, operand: Any, dtype: torch.dtype) -> Any:
+        """A number as a tensor that is made once, on the CPU, where kernels take it as the scalar that it is."""
+        whole = isinstance(operand, int) and not isinstance(operand, bool)
+        if dtype not in _KEEP_NUMBERS or not (whole or (isinstance(operand, float) and dtype.is_floating_point)):
+            return operand
+        if not dtype.is_floating_point and not torch.iinfo(dtype).min <= operand <= torch.iinfo(dtype).max:
+            return operand
+        if (operand, dtype) not in self._numbers:
+            self._numbers[operand, dtype] = self.constant(torch.tensor(operand, dtype=dtype))
+        return self._numbers[operand, dtype]
 
     def call(self, fn: Callable[..., Any], *args: Any, out: Buf, elementwise: bool = False, **kwargs: Any) -> Buf:
         """Emit `fn(*args, out=out)`; an elementwise one may overwrite an input that dies here."""
@@ -142,17 +203,20 @@ class Emitter:
             self.program[-1].reuses = [a for a in args if isinstance(a, Buf)]
         return out
 
-    def compute(self, fn: Callable[..., Any], *args: Any, outs: Sequence[Buf | None], **kwargs: Any) -> None:
-        """Emit a call to a function without `out=`: its results are copied. None skips a result."""
-        kept = [o for o in outs if o is not None]
+    def compute(
+        self, fn: Callable[..., Any], *args: Any, outs: Sequence[Buf | None], fresh: bool = False, **kwargs: Any
+    ) -> None:
+        """Emit a call to a function that returns its results. They are copied, or held where that is cheaper.
 
-        def run(targets: Sequence[torch.Tensor | None], *args: Any, **kwargs: Any) -> None:
-            result = fn(*args, **kwargs)
-            for target, tensor in zip(targets, result if isinstance(result, tuple) else (result,), strict=False):
-                if target is not None:
-                    target.copy_(tensor if tensor.shape == target.shape else tensor.reshape(target.shape))
-
-        self.run(run, list(outs), *args, writes=kept, **kwargs)
+        Args:
+            fn: the function; it returns a tensor, or as many as there are `outs`.
+            args: its arguments.
+            outs: a place for each result; None skips one.
+            fresh: no result shares memory with an argument or with another result: they may be held.
+            kwargs: its named arguments.
+        """
+        self.run(fn, *args, writes=[o for o in outs if o is not None], **kwargs)
+        self.program[-1].results, self.program[-1].fresh = list(outs), fresh
 
     def view(self, buf: Buf, fn: Callable[[torch.Tensor], torch.Tensor]) -> Buf:
         """Return a view of a buffer; `fn` must be a view operation of torch."""

@@ -1,23 +1,24 @@
-"""The executable: a flat list of calls on tensors that exist, made once for a signature."""
+"""The executable: straight-line calls on tensors that exist, made once for a signature."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ontrain.graph import describe
 from ontrain.providers.base import OperatorTime
 from ontrain.providers.torch.buffers import Body, Buf, Storage
+from ontrain.providers.torch.code import Held, codes
 from ontrain.providers.torch.emitter import Instruction
 from ontrain.providers.torch.lowering.optimizer import UPDATES
+from ontrain.providers.torch.plan import result_bytes
+from ontrain.providers.torch.products import Product, products_of
 
-__all__ = ["Arena", "Binder", "Call", "TorchExecutable", "mix"]
-
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+__all__ = ["Arena", "Binder", "TorchExecutable", "mix"]
 
 
 class Arena:
@@ -45,18 +46,25 @@ class TorchExecutable:
         self._input_bufs, self._output_bufs = inputs, outputs
         self._generators = generators
         # Everything after the last call that is no optimizer update: the part that a guard can hold back.
-        self._updates_at = len(program)
-        while self._updates_at and _is_update(program[self._updates_at - 1]):
-            self._updates_at -= 1
+        updates_at = len(program)
+        while updates_at and _is_update(program[updates_at - 1]):
+            updates_at -= 1
+        self._codes = codes([program[:updates_at], program[updates_at:]])
         self._memory: torch.Tensor | None = None
-        self._calls: list[Call] = []
+        self._step: Callable[[Held], Held] = list
+        self._update: Callable[[Held], Held] = list
         self._inputs: dict[str, torch.Tensor] = {}
         self._outputs: dict[str, torch.Tensor] = {}
 
     @property
     def planned_bytes(self) -> int:
-        """Bytes of the arena that the plan needs."""
-        return self._nbytes
+        """Bytes of the arena that the plan needs, and of results that kernels return at one time at most."""
+        return self._nbytes + result_bytes(self._program)
+
+    @property
+    def products(self) -> Counter[Product]:
+        """The matrix products of one run."""
+        return products_of(self._program)
 
     def run(
         self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
@@ -64,37 +72,33 @@ class TorchExecutable:
         """Run once; see `ontrain.providers.Executable.run`. On CUDA a guard waits for the device."""
         with torch.no_grad():
             self._enter(feeds, rng)
-            self._call(0, self._updates_at)
+            held = self._step([])
             if guard is None or bool(self._outputs[guard]):
-                self._call(self._updates_at, len(self._calls))
+                self._update(held)
             return {name: tensor.clone() for name, tensor in self._outputs.items()}
-
-    def _call(self, first: int, last: int) -> None:
-        number = first
-        try:
-            for fn, args, kwargs in self._calls[first:last]:
-                fn(*args, **kwargs)
-                number += 1
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            node = self._program[number].node
-            if node is not None:
-                error.add_note(describe(node))
-            raise
 
     def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
         spent: dict[str, float] = defaultdict(float)
         calls: dict[str, int] = defaultdict(int)
+        start = 0.0
+
+        def tick(number: int) -> None:
+            nonlocal start
+            if self._arena.device.type == "cuda":
+                torch.cuda.synchronize(self._arena.device)
+            node = self._program[number].node
+            name = node.op_type if node is not None else "copy"
+            spent[name] += (time.perf_counter() - start) * 1e3
+            calls[name] += 1
+            start = time.perf_counter()
+
         with torch.no_grad():
             self._enter(feeds, rng)
-            for (fn, args, kwargs), instruction in zip(self._calls, self._program, strict=True):
-                start = time.perf_counter()
-                fn(*args, **kwargs)
-                if self._arena.device.type == "cuda":
-                    torch.cuda.synchronize(self._arena.device)
-                name = instruction.node.op_type if instruction.node is not None else "copy"
-                spent[name] += (time.perf_counter() - start) * 1e3
-                calls[name] += 1
+            (code,) = codes([self._program], timed=True)
+            run = code.bind(Binder(self._arena.ensure(self._nbytes)).resolve, tick=tick)
+            start = time.perf_counter()
+            run([])
         return [OperatorTime(name, calls[name], ms) for name, ms in sorted(spent.items(), key=lambda i: -i[1])]
 
     def _enter(self, feeds: Mapping[str, Any], rng: tuple[int, int]) -> None:
@@ -105,6 +109,8 @@ class TorchExecutable:
             value = feeds[name]
             if isinstance(value, torch.Tensor):
                 target.copy_(value)
+            elif isinstance(value, int | float):
+                target.fill_(value)
             else:
                 target.copy_(torch.as_tensor(value))
         for index, generator in enumerate(self._generators):
@@ -112,7 +118,7 @@ class TorchExecutable:
 
     def _bind(self, memory: torch.Tensor) -> None:
         binder = Binder(memory)
-        self._calls = binder.calls(self._program)
+        self._step, self._update = (code.bind(binder.resolve) for code in self._codes)
         self._inputs, self._outputs = binder.tensors(self._input_bufs), binder.tensors(self._output_bufs)
         self._memory = memory
 
@@ -129,10 +135,6 @@ class Binder:
         self._untyped, self._device = memory.untyped_storage(), memory.device
         self._made: dict[int, torch.Tensor] = {}
         self._places = places or {}
-
-    def calls(self, program: Sequence[Instruction]) -> list[Call]:
-        """Return the program's calls on tensors."""
-        return [(i.fn, self._resolve(i.args), {k: self._resolve(v) for k, v in i.kwargs.items()}) for i in program]
 
     def tensors(self, bufs: Mapping[str, Buf]) -> dict[str, torch.Tensor]:
         """Return the tensors of named buffers."""
@@ -152,13 +154,14 @@ class Binder:
             self._made[id(buf)] = made
         return self._made[id(buf)]
 
-    def _resolve(self, tree: Any) -> Any:
+    def resolve(self, tree: Any) -> Any:
+        """Return a tree of arguments with tensors for buffers, and functions that make their calls for bodies."""
         if isinstance(tree, Buf):
             return self._tensor(tree)
         if isinstance(tree, Body):
-            return self.calls(tree.program)
+            return functools.partial(codes([tree.program])[0].bind(self.resolve), [])
         if isinstance(tree, list | tuple):
-            return type(tree)(self._resolve(one) for one in tree)
+            return type(tree)(self.resolve(one) for one in tree)
         return tree
 
 

@@ -9,10 +9,11 @@ import torch
 
 from ontrain.graph import Role, gradient_of, halves, reads, role_of, static_dims, updates_of
 from ontrain.providers.torch.buffers import Buf, torch_dtype
-from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.emitter import Emitter, outside
 from ontrain.providers.torch.memory import Memory
 from ontrain.providers.torch.module import TorchModuleExecutable
-from ontrain.providers.torch.plan import plan_memory
+from ontrain.providers.torch.plan import plan_memory, result_bytes
+from ontrain.providers.torch.sums import add_in_place
 
 __all__ = ["compile_halves", "pass_pins_back"]
 
@@ -30,32 +31,33 @@ def compile_halves(
         memory: the user's tensors, and where gradients go.
         lower: emits the instructions of nodes.
     """
-    e = Emitter(memory.device)
+    e = Emitter(memory.device, settings=memory.settings)
     forward, backward = halves(graph)
     inputs = _arena_inputs(e, [v for v in graph.inputs if _is_fed(v)])
-    e.run(_nothing, writes=list(inputs.values()))
+    e.run(outside, writes=list(inputs.values()))
     targets = _residents(e, graph, memory, {v for node in backward for v in reads(node)})
     gradients = _pin_gradients(e, graph, memory)
     pass_pins_back(e, graph)
+    add_in_place(e, graph, list(gradients.values()))
     lower(e, forward)
     for value, target in targets:
         e.run(torch.Tensor.copy_, target, e.value(value), writes=[target])
     outputs = {v.name or "": e.value(v) for v in graph.outputs if updates_of(v) is None and gradient_of(v) is None}
-    e.run(_nothing, *outputs.values())
+    e.run(outside, *outputs.values())
     boundary = len(e.program)
     adjoints = _arena_inputs(e, [v for v in graph.inputs if role_of(v) is Role.ADJOINT])
     if adjoints:
-        e.run(_nothing, writes=list(adjoints.values()))
+        e.run(outside, writes=list(adjoints.values()))
     lower(e, backward)
     others = _finish_gradients(e, graph, gradients)
     nbytes = plan_memory(e.program, [buf.storage.root() for buf in others.values() if buf.storage.planned])
     read = {id(buf.storage) for one in e.program[boundary:] for buf in one.reads}
     resident = {v.name or "": memory.residents[v.name or ""] for v in graph.inputs if role_of(v).resident}
     return TorchModuleExecutable(
-        ([i for i in e.program[:boundary] if i.fn is not _nothing],
-         [i for i in e.program[boundary:] if i.fn is not _nothing]),
+        ([i for i in e.program[:boundary] if i.fn is not outside],
+         [i for i in e.program[boundary:] if i.fn is not outside]),
         inputs=inputs, outputs=outputs, adjoints=adjoints, gradients=gradients, other_gradients=others,
-        nbytes=nbytes, memory=memory, generators=e.generators,
+        nbytes=nbytes, result_nbytes=result_bytes(e.program), memory=memory, generators=e.generators,
         reads=[name for name, buf in resident.items() if id(buf.storage) in read],
     )  # fmt: skip
 
@@ -144,7 +146,3 @@ def _finish_gradients(e: Emitter, graph: ir.Graph, places: dict[str, Buf]) -> di
         elif not (found.storage is places[name].storage and found.same_layout(places[name])):
             e.run(torch.Tensor.copy_, places[name], found, writes=[places[name]])
     return others
-
-
-def _nothing(*_: torch.Tensor) -> None:
-    """Stands in the program where calls from outside read or write buffers, so that the plan keeps them till then."""

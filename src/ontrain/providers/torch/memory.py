@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import ALIGN
 
 __all__ = ["Block", "Blocks", "GradientSet", "Gradients", "Memory", "Residents"]
@@ -115,10 +115,12 @@ class GradientSet:
         self._places: dict[str, tuple[np.ndarray[Any, Any], Buf]] = {}
         self.inside: dict[Storage, torch.Tensor] = {}
         self._on_host = device.type == "cpu"
+        # numpy has every dtype: its arrays become tensors in one call each.
+        self._known = self._on_host and all(buf.dtype in _NUMPY for buf in places.values())
         for name, buf in places.items():
             self.inside[buf.storage] = self._make(name, buf, device)
         self._by_name = {name: self.inside[buf.storage] for name, buf in places.items()}
-        self._idle = [sys.getrefcount(array) for array in self._arrays]
+        self._idle = list(map(sys.getrefcount, self._arrays))
         self.taken = False
 
     def _make(self, name: str, buf: Buf, device: torch.device) -> torch.Tensor:
@@ -131,12 +133,14 @@ class GradientSet:
 
     def free(self) -> bool:
         """Whether no backward writes to this memory and no tensor outside refers to it any more."""
-        return not self.taken and [sys.getrefcount(array) for array in self._arrays] == self._idle
+        return not self.taken and list(map(sys.getrefcount, self._arrays)) == self._idle
 
     def hand_out(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the gradients as tensors that own their memory as far as the user can see."""
         if not self._on_host:
             return {name: self._by_name[name].clone() for name in names}
+        if self._known:
+            return {name: torch.from_numpy(self._places[name][0]) for name in names}
         return {name: _over(*self._places[name]) for name in names}
 
 
@@ -153,28 +157,24 @@ class Gradients:
         self._sets: dict[tuple[str, ...], list[GradientSet]] = {}
         self._lock = threading.Lock()
 
-    @contextmanager
-    def take(self, places: Mapping[str, Buf]) -> Iterator[GradientSet]:
-        """Give memory that nobody refers to for these gradients, and to this backward alone until it is through."""
+    def take(self, names: tuple[str, ...], places: Mapping[str, Buf]) -> GradientSet:
+        """Give memory that nobody refers to for these gradients, and to one backward alone until it gives it back."""
         with self._lock:
-            sets = self._sets.setdefault(tuple(places), [])
+            sets = self._sets.setdefault(names, [])
             found = next((one for one in sets if one.free()), None)
             if found is None:
                 with torch.inference_mode(False):
                     found = GradientSet(places, self._device)
                 sets.append(found)
             found.taken = True
-        try:
-            yield found
-        finally:
-            found.taken = False
+        return found
 
 
 class Memory:
     """What all plans of one module share: the user's tensors, working blocks and gradient memory."""
 
-    def __init__(self, residents: Residents, device: torch.device) -> None:
-        self.residents, self.device = residents, device
+    def __init__(self, residents: Residents, device: torch.device, settings: Settings) -> None:
+        self.residents, self.device, self.settings = residents, device, settings
         self.blocks, self.gradients = Blocks(device), Gradients(device)
 
     def replace(self, name: str, tensor: torch.Tensor) -> bool:

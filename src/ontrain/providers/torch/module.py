@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.code import Held, codes
 from ontrain.providers.torch.emitter import Instruction
-from ontrain.providers.torch.executable import Binder, Call, mix
+from ontrain.providers.torch.executable import Binder, mix
 from ontrain.providers.torch.memory import Block, Blocks, GradientSet, Memory
 
 __all__ = ["Tape", "TorchModuleExecutable"]
@@ -20,10 +21,10 @@ class _Bound:
 
     def __init__(self, version: int, binder: Binder, plan: TorchModuleExecutable) -> None:
         self.version = version
-        self.forward = binder.calls(plan.forward_program)
+        self.forward = plan.forward_code.bind(binder.resolve)
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
         self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
-        self.backward: dict[GradientSet, list[Call]] = {}
+        self.backward: dict[GradientSet, Callable[[Held], Held]] = {}
 
 
 class Tape:
@@ -31,6 +32,7 @@ class Tape:
 
     def __init__(self, block: Block, bound: _Bound, blocks: Blocks) -> None:
         self.block, self.bound = block, bound
+        self.held: Held = []
         self._blocks = blocks
         self.open = True
 
@@ -38,6 +40,7 @@ class Tape:
         """Give the memory back; the activations are gone."""
         if self.open:
             self.open = False
+            self.held.clear()
             self._blocks.give(self.block)
 
     def __del__(self) -> None:
@@ -50,26 +53,26 @@ class TorchModuleExecutable:
     def __init__(
         self, halves: tuple[Sequence[Instruction], Sequence[Instruction]], *, inputs: Mapping[str, Buf],
         outputs: Mapping[str, Buf], adjoints: Mapping[str, Buf], gradients: Mapping[str, Buf],
-        other_gradients: Mapping[str, Buf], nbytes: int, memory: Memory, generators: Sequence[torch.Generator],
-        reads: Sequence[str],
+        other_gradients: Mapping[str, Buf], nbytes: int, result_nbytes: int, memory: Memory,
+        generators: Sequence[torch.Generator], reads: Sequence[str],
     ) -> None:  # fmt: skip
-        self.forward_program, self.backward_program = halves
+        self.forward_code, self.backward_code = codes(halves)
         self.inputs, self.outputs, self.adjoints = inputs, outputs, adjoints
         self.gradients, self.other_gradients = gradients, other_gradients
-        self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes
-        self._memory, self._generators = memory, generators
+        self._wrt = tuple(gradients)
+        self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes + result_nbytes
+        self._nbytes, self._memory, self._generators = nbytes, memory, generators
 
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
         """Run the forward half."""
-        block = self._memory.blocks.take(self.planned_bytes)
+        block = self._memory.blocks.take(self._nbytes)
         tape = Tape(block, self._bound(block), self._memory.blocks)
         bound = tape.bound
         for name, target in bound.inputs.items():
             target.copy_(feeds[name])
         for index, generator in enumerate(self._generators):
             generator.manual_seed(mix(seed, 0, index))
-        for fn, args, kwargs in bound.forward:
-            fn(*args, **kwargs)
+        tape.held = bound.forward([])
         return {name: tensor.clone() for name, tensor in bound.outputs.items()}, tape
 
     def backward(self, tape: Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -77,13 +80,18 @@ class TorchModuleExecutable:
         bound = tape.bound
         for name, target in bound.adjoints.items():
             target.copy_(adjoints[name])
-        with self._memory.gradients.take(self.gradients) as place:
-            if place not in bound.backward:
-                bound.backward[place] = Binder(tape.block.memory, place.inside).calls(self.backward_program)
-            for fn, args, kwargs in bound.backward[place]:
-                fn(*args, **kwargs)
-            found = {name: tensor.clone() for name, tensor in bound.others.items()}
-            found.update(place.hand_out(list(self.gradients)))
+        place = self._memory.gradients.take(self._wrt, self.gradients)
+        try:
+            run = bound.backward.get(place)
+            if run is None:
+                binder = Binder(tape.block.memory, place.inside)
+                run = bound.backward[place] = self.backward_code.bind(binder.resolve)
+            run(tape.held)
+            found = place.hand_out(self._wrt)
+        finally:
+            place.taken = False
+        for name, tensor in bound.others.items():
+            found[name] = tensor.clone()
         tape.close()
         return found
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Sequence
 
-from ontrain.providers.torch.buffers import Storage
-from ontrain.providers.torch.emitter import Instruction
-from ontrain.providers.torch.state import ALIGN
+from ontrain.providers.torch.buffers import Body, Storage
+from ontrain.providers.torch.emitter import Instruction, outside
+from ontrain.providers.torch.placement import place
 
-__all__ = ["plan_memory"]
+__all__ = ["HELD_LONG", "plan_memory", "result_bytes"]
+
+HELD_LONG = 64 << 10
+"""Bytes up to which a kernel's own result is held however long it is needed, and not copied into the arena.
+
+The C library hands such memory out again without returning it to the system. A larger result is held only if it is
+read soon: then the next one like it takes its place. Copying costs bandwidth, and page faults would cost more.
+"""
+_SOON = 8
 
 
 def plan_memory(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None = None) -> int:
@@ -20,9 +27,47 @@ def plan_memory(program: Sequence[Instruction], kept: Iterable[Storage], frame: 
         kept: storages that must survive to the end of the program (outputs).
         frame: place the storages inside this one only; the others are placed by the plan around it.
     """
+    kept = list(kept)
     storages = _lifetimes(program, kept, frame)
-    _reuse_dying_inputs(program, frame)
-    return _place([s for s in storages if s.merged is None])
+    placed = _placed(program, kept)
+    if frame is None:
+        _hold(program, placed)
+    _reuse_dying_inputs(program, frame, placed)
+    return place([s for s in storages if s.merged is None and not s.held])
+
+
+def result_bytes(program: Sequence[Instruction]) -> int:
+    """Return the most bytes that results returned by kernels take at one time, outside of the arena."""
+    most, living = 0, dict[int, Storage]()
+    for index, one in enumerate(program):
+        results = [buf for buf in one.results or () if buf is not None]
+        living.update({id(buf.storage): buf.storage for buf in results if buf.storage.held})
+        # Of a buffer, not its storage: a gradient's is the flat one of all parameters.
+        copied = sum(buf.meta.numel() * buf.dtype.itemsize for buf in results if not buf.storage.held)
+        most = max(most, copied + sum(s.nbytes for s in living.values()))
+        living = {key: s for key, s in living.items() if s.dies > index}
+    return most
+
+
+def _placed(program: Sequence[Instruction], kept: Sequence[Storage]) -> set[int]:
+    """The storages that need a place: no variable may hold them."""
+    placed = {id(storage) for storage in kept}
+    for one in program:
+        # A body is bound to tensors that exist before it runs, and so is what is filled or read from outside.
+        if one.fn is outside or any(isinstance(argument, Body) for argument in one.args):
+            placed.update(id(buf.storage) for buf in (*one.reads, *one.writes))
+    return placed
+
+
+def _hold(program: Sequence[Instruction], placed: set[int]) -> None:
+    """Let results that kernels return be held in variables where that is cheaper than a copy."""
+    for index, one in enumerate(program):
+        for buf in (one.results or ()) if one.fresh else ():
+            if buf is None or not buf.storage.planned or id(buf.storage) in placed or buf.storage.born != index:
+                continue
+            dense = buf.meta.numel() * buf.dtype.itemsize == buf.storage.nbytes
+            if dense and (buf.storage.nbytes <= HELD_LONG or buf.storage.dies - index <= _SOON):
+                buf.storage.layout = buf.layout()
 
 
 def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None) -> list[Storage]:
@@ -41,7 +86,7 @@ def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: S
     return list(found.values())
 
 
-def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None) -> None:
+def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None, placed: set[int]) -> None:
     """Let an elementwise result take over the memory of an input that nobody reads afterwards."""
     for index, instruction in enumerate(program):
         if not instruction.reuses:
@@ -55,47 +100,10 @@ def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None) -
                 continue
             if root.dies != index or root.nbytes != out.storage.nbytes:
                 continue
+            if root.held and (root.nbytes > HELD_LONG or id(out.storage) in placed):
+                continue
             readers = [b for b in instruction.reads if b.storage.root() is root]
             if all(b.same_layout(out) for b in readers):
                 out.storage.merged = root
                 root.dies = out.storage.dies
                 break
-
-
-def _place(storages: list[Storage]) -> int:
-    """Best fit over a free list, walking the program in order: near-minimal, and neighbours in time stay neighbours."""
-    events: list[tuple[int, int, Storage]] = []
-    for storage in storages:
-        events.append((storage.born, 1, storage))
-        events.append((storage.dies + 1, 0, storage))
-    # At one instruction memory is given back (0) before more is taken (1): `dies + 1` keeps inputs until it has run.
-    events.sort(key=lambda e: (e[0], e[1]))
-    free: list[tuple[int, int]] = []  # (offset, size), sorted by offset
-    top = 0
-    for _, kind, storage in events:
-        size = -(-storage.nbytes // ALIGN) * ALIGN
-        if kind == 0:
-            _give_back(free, storage.offset, size)
-            continue
-        fitting = [(s, o) for o, s in free if s >= size]
-        if fitting:
-            have, offset = min(fitting)
-            free.remove((offset, have))
-            if have > size:
-                insort(free, (offset + size, have - size))
-        elif free and free[-1][0] + free[-1][1] == top:
-            offset = free.pop()[0]
-            top = offset + size
-        else:
-            offset, top = top, top + size
-        storage.offset = offset
-    return top
-
-
-def _give_back(free: list[tuple[int, int]], offset: int, size: int) -> None:
-    insort(free, (offset, size))
-    at = free.index((offset, size))
-    if at + 1 < len(free) and offset + size == free[at + 1][0]:
-        free[at] = (offset, size + free.pop(at + 1)[1])
-    if at > 0 and free[at - 1][0] + free[at - 1][1] == free[at][0]:
-        free[at - 1] = (free[at - 1][0], free[at - 1][1] + free.pop(at)[1])

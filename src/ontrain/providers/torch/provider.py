@@ -15,12 +15,15 @@ from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.executable import Arena, TorchExecutable
 from ontrain.providers.torch.halves import compile_halves, pass_pins_back
+from ontrain.providers.torch.lowering.head import pin_units
 from ontrain.providers.torch.lowering.nodes import lower_nodes, why_not, with_bodies
 from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
 from ontrain.providers.torch.memory import Memory, Residents
 from ontrain.providers.torch.module import TorchModuleExecutable
 from ontrain.providers.torch.plan import plan_memory
+from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import TorchState
+from ontrain.providers.torch.sums import add_in_place
 
 __all__ = ["TorchExecutionProvider"]
 
@@ -33,16 +36,26 @@ class TorchExecutionProvider:
 
     Args:
         device: a torch device string, "cpu" or "cuda[:n]".
+        logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows; by
+            default `ONTRAIN_LOGITS_BYTES`, or 64 MiB.
+        tune: measure each product in single precision once on this machine's CPU and take the fastest formulation. It
+            may round otherwise than eager PyTorch. By default `ONTRAIN_TUNE`, or not.
+
+    Raises:
+        OptionError: there is no such device, or `logits_bytes` is no positive whole number.
     """
 
     name = "TorchExecutionProvider"
+    plans_memory = True
+    """Nodes run in the graph's order, each of them, on memory that is laid out beforehand: recomputation saves some."""
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", logits_bytes: int | None = None, tune: bool | None = None) -> None:
         self.device = torch.device(device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(
                 f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
             )
+        self.settings = Settings.chosen(logits_bytes, tune)
         self._arena = Arena(self.device)
 
     def supports(self, node: ir.Node) -> str | None:
@@ -56,11 +69,13 @@ class TorchExecutionProvider:
     def compile(self, model: ir.Model, state: Any) -> TorchExecutable:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
         graph = with_bodies(model).graph
-        e = Emitter(self.device)
+        e = Emitter(self.device, settings=self.settings)
         feeds = _bind_inputs(e, graph, state)
         late = _pin_updates(e, graph, state)
         _pin_gradients(e, graph, state)
         pass_pins_back(e, graph)
+        add_in_place(e, graph, list(e.gradient_places.values()))
+        pin_units(e, graph)
         lower_nodes(e, graph)
         for value, target in late:
             e.run(torch.Tensor.copy_, target, e.value(value), writes=[target])
@@ -70,7 +85,7 @@ class TorchExecutionProvider:
 
     def create_memory(self, tensors: Mapping[str, torch.Tensor]) -> Memory:
         """Return what the plans of one module share; `tensors` are its parameters and buffers, used where they are."""
-        return Memory(Residents(tensors), self.device)
+        return Memory(Residents(tensors), self.device, self.settings)
 
     def compile_module(self, model: ir.Model, memory: Memory) -> TorchModuleExecutable:
         """Compile a graph made by `autodiff.build_backward`, or a forward graph alone; see `ModuleExecutable`."""

@@ -12,17 +12,17 @@ from onnx_ir.tensor_adapters import to_torch_dtype
 
 from ontrain.autodiff import Differentiability, differentiability
 from ontrain.errors import GradientError, GraphError, OntrainError, OptionError, ProviderError, nearest
+from ontrain.functions.cost import count_flops, live_bytes, resident_bytes
 from ontrain.graph import Builder, Role, by_role, describe, dims, is_float, rebuild, source_of, specialise, static_dims
 from ontrain.optim import LOSSES, OptimizerSpec, StepKind, add_loss, build_step
 from ontrain.optim.loss import TORCH_NAMES
 from ontrain.passes import pipeline, run_passes
 from ontrain.providers import ExecutionProvider
-from ontrain.session.check.cost import count_flops, live_bytes, resident_bytes
 from ontrain.session.check.report import CheckReport, Cost, GradientKind, OperatorUse, ParameterUse, Problem
 from ontrain.session.feeds import batch_inputs
 from ontrain.session.training import TrainingSession
 
-__all__ = ["Subject", "examine"]
+__all__ = ["Subject", "examine", "with_loss"]
 
 _PLAN_LIMIT = 2 << 30
 """Bytes of parameters up to which the step is really planned, which allocates them and their moments."""
@@ -74,7 +74,7 @@ def examine(
     spec = OptimizerSpec(optimizer)
     report = CheckReport(subject.name, provider.name, optimizer)
     try:
-        model, name, origin = _with_loss(subject.model, loss)
+        model, name, origin = with_loss(subject.model, loss)
     except GraphError as error:
         return replace(report, problems=(Problem.of("loss", error),))
     taken = _sizes(model.graph, sizes or {})
@@ -100,7 +100,8 @@ def examine(
     return replace(report, problems=tuple(problems))
 
 
-def _with_loss(model: ir.Model, wanted: str | None) -> tuple[ir.Model, str, Literal["output", "added", "mean"]]:
+def with_loss(model: ir.Model, wanted: str | None) -> tuple[ir.Model, str, Literal["output", "added", "mean"]]:
+    """Return the model, the name of the output to minimise, and how it came about; see `examine`."""
     outputs = [v for v in model.graph.outputs if is_float(v) and "ontrain.updates" not in v.metadata_props]
     names = [str(v.name) for v in outputs]
     if wanted is not None and wanted in names:

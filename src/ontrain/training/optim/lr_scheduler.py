@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-from ontrain.errors import OptionError
+from ontrain.errors import CheckpointError, OptionError
 
 __all__ = [
     "ConstantWarmupLRScheduler",
@@ -48,6 +48,23 @@ class _LRScheduler:
     def get_last_lr(self) -> list[float]:
         """Return what `get_lr` gave last, empty before the first step."""
         return self._last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plain values among the attributes, for a checkpoint."""
+        return {key: value for key, value in vars(self).items() if _is_plain(value)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: the state is that of a scheduler with other attributes.
+        """
+        unknown = sorted(set(state) - set(vars(self)))
+        if unknown:
+            raise CheckpointError(
+                f"the state of the scheduler does not fit {type(self).__name__}", reason=f"it has no {unknown}"
+            )
+        vars(self).update(state)
 
     def _step(self, train_step_info: Any) -> list[float]:
         """Compute and remember the learning rate; called by the trainer once an optimization step."""
@@ -136,6 +153,12 @@ class PolyWarmupLRScheduler(_WarmupLRScheduler):
             return self.lr_end
         done = (step - self._num_warmup_steps) / (self.total_steps - self._num_warmup_steps)
         return float((base - self.lr_end) * (1.0 - done) ** self.power + self.lr_end)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(one) for one in value)
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _number(name: str, value: float, allowed: str, *, above: float | None = None, below: float = math.inf) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import enum
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ontrain.capture.phases import show_phases
 from ontrain.errors import OptionError
 from ontrain.passes import Journal
 
-__all__ = ["DebugOptions", "LogLevel", "logger"]
-
-logger = logging.getLogger("ontrain.training.ortmodule")
+__all__ = ["DebugOptions", "LogLevel"]
 
 
 class LogLevel(enum.IntEnum):
-    """How much is said; from INFO down each capture and each plan is a line with its seconds."""
+    """How much is said; from INFO down each capture, each plan and its first run is a line with its seconds."""
 
     VERBOSE = 0
     DEVINFO = 1
@@ -25,12 +23,6 @@ class LogLevel(enum.IntEnum):
     WARNING = 3
     ERROR = 4
     FATAL = 5
-
-
-_LEVELS = {
-    LogLevel.VERBOSE: logging.DEBUG, LogLevel.DEVINFO: logging.DEBUG, LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING, LogLevel.ERROR: logging.ERROR, LogLevel.FATAL: logging.CRITICAL,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,8 @@ class DebugOptions:
     stage.
 
     Args:
-        log_level: goes to the logger "ontrain.training.ortmodule".
+        log_level: from INFO down, phases are said for the whole process: to the logger "ontrain.phases", or on
+            standard error where logging has no handler.
         save_onnx: whether to write graphs.
         onnx_prefix: how the files' names begin; not empty if `save_onnx`.
         save_path: the folder; "" is the environment's ORTMODULE_SAVE_ONNX_PATH, or the current one.
@@ -62,7 +55,8 @@ class DebugOptions:
             raise OptionError(f"log_level is {self.log_level!r}", way_out=f"one of {', '.join(LogLevel.__members__)}")
         if self.save_onnx and not self.onnx_prefix:
             raise OptionError("save_onnx needs an onnx_prefix", way_out="give the files' names a beginning")
-        logger.setLevel(_LEVELS[self.log_level])
+        if self.log_level <= LogLevel.INFO:
+            show_phases()
 
     def journal(self, training: bool) -> Journal:
         """Return what writes the stages of a plan."""

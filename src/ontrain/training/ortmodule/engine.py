@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 import warnings
@@ -15,10 +16,12 @@ from torch import nn
 from ontrain.capture import capture
 from ontrain.capture.structure import bind, flatten
 from ontrain.errors import CaptureError
-from ontrain.training.ortmodule.debug import DebugOptions, logger
+from ontrain.passes.recompute import Recomputation
+from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.function import Call, Run, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
+from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.watch import Watch, check_hooks
 
@@ -36,10 +39,18 @@ class Engine:
 
     A capture holds for: the training mode of every submodule, the arguments given, their nesting and plain values,
     dtypes and ranks of tensors, and autocast. It does not depend on shapes, requires_grad, or how arguments are passed.
+
+    Args:
+        lazy: whether outputs beside a loss are computed only when somebody looks at them.
+        recomputation: activations that backward computes again instead of finding them in memory.
     """
 
-    def __init__(self, module: nn.Module, provider: str, debug: DebugOptions) -> None:
-        self.module, self._provider, self._debug = module, provider, debug
+    def __init__(
+        self, module: nn.Module, provider: str, debug: DebugOptions, *, lazy: bool,
+        recomputation: Recomputation | None = None,
+    ) -> None:  # fmt: skip
+        self._recomputation = recomputation
+        self.module, self._provider, self._debug, self._lazy = module, provider, debug, lazy
         self._signature = inspect.signature(module.forward)
         self._watch = Watch(module)
         self._sites: OrderedDict[Any, list[Site]] = OrderedDict()
@@ -66,6 +77,7 @@ class Engine:
         for name, value in kwargs.items():
             key.append(name)
             walk(value, tensors, key)
+        tensors = [t.plain() if isinstance(t, LazyOutput) else t for t in tensors]
         refuse_transforms(tensors)
         with self._lock:
             site = self._site(tuple(key), args, kwargs, tensors)
@@ -77,16 +89,18 @@ class Engine:
         if mode is None or not mode.active:
             plan = session.plan(inputs)
             with torch.no_grad(), without_autocast(session.device.type):
-                outputs, _ = session.forward(plan, inputs, _draw(plan.stochastic))
+                outputs, _ = session.forward(plan, inputs, _draw(plan.executable.stochastic))
             return entry.captured.unflatten([outputs[name] for name in entry.outputs])
-        plan = session.plan(inputs, mode.wrt, mode.seeds)
+        seeds = mode.seeds
+        planned = functools.partial(entry.planned, mode)
+        plan = session.plan(inputs, mode.wrt, seeds, planned(seeds))
         call = Call(
-            session, mode, mode.seeds, entry.outputs, inputs, plan, entry.buffers, entry.read_buffers,
-            _draw(plan.stochastic),
+            session, mode, seeds, entry.outputs, inputs, plan, planned, entry.deferred, entry.buffers,
+            entry.read_buffers, _draw(plan.executable.stochastic),
         )  # fmt: skip
         named = dict(zip((*entry.names, *session.inputs), (*entry.tensors, *inputs), strict=True))
         with without_autocast(session.device.type):
-            outputs = Run.apply(call, tuple(named[n] for n in plan.reads), *[named[n] for n in mode.wrt])  # type: ignore[no-untyped-call]
+            outputs = Run.apply(call, tuple(named[n] for n in plan.executable.reads), *[named[n] for n in mode.wrt])  # type: ignore[no-untyped-call]
         return entry.captured.unflatten(outputs)
 
     def _site(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Site:
@@ -151,12 +165,7 @@ class Engine:
         # Tracing runs forward, which may set attributes itself.
         held = [*captured.constants, *(one for entry in self.entries for one in entry.captured.constants)]
         self._watch = Watch(self.module, held)
-        logger.info(
-            "captured %s in %s mode: export %.2f s, translation %.2f s", type(self.module).__name__,
-            "training" if captured.training else "evaluation", captured.seconds["export"],
-            captured.seconds["translate"],
-        )  # fmt: skip
-        return Entry(captured, self._provider, device, self._debug)
+        return Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation)
 
     def _warn_of_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""

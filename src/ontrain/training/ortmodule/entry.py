@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ontrain.capture import Captured
+from ontrain.capture.structure import leaf_paths
 from ontrain.graph import updates_of
+from ontrain.passes.recompute import Recomputation
 from ontrain.providers import get_provider
 from ontrain.session.module import ModuleSession
 from ontrain.training.ortmodule.debug import DebugOptions
-from ontrain.training.ortmodule.function import Mode
+from ontrain.training.ortmodule.deferred import Deferred, State
+from ontrain.training.ortmodule.function import Call, Mode
 
 __all__ = ["Entry", "Site"]
 
@@ -21,9 +24,20 @@ _SHAPES = 4096
 
 
 class Entry:
-    """A captured module, its session, and the user's tensors behind the graph's inputs."""
+    """A captured module, its session, and the user's tensors behind the graph's inputs.
 
-    def __init__(self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions) -> None:
+    Where a module in training mode returns a scalar, its loss, the other outputs are computed for those who look at
+    them: from the call on that follows the first look, by the plan.
+
+    Args:
+        lazy: whether outputs may be left out of plans at all.
+        recomputation: activations that backward computes again instead of finding them in memory.
+    """
+
+    def __init__(
+        self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
+        recomputation: Recomputation | None = None,
+    ) -> None:  # fmt: skip
         self.captured = captured
         self.outputs = captured.output_names
         self.names = [*captured.parameters, *captured.buffers]
@@ -32,11 +46,21 @@ class Entry:
         self.pointers = [t.data_ptr() for t in self.tensors]
         named = dict(zip(self.names, self.tensors, strict=True))
         journal = functools.partial(debug.journal, captured.training)
-        self.session = ModuleSession(captured.model, get_provider(provider, str(device)), named, device, journal)
+        make = functools.partial(
+            ModuleSession, captured.model, get_provider(provider, str(device)), device=device, journal=journal,
+            recomputation=recomputation,
+        )  # fmt: skip
+        self.session = make(named)
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
         self._modes: dict[tuple[bool, ...], Mode] = {}
+        self._lazy = lazy and captured.training
+        ranks = {v.name: len(v.shape or ()) for v in captured.model.graph.outputs}
+        self._scalars = {name for name in self.outputs if ranks[name] == 0}
+        self._read = set(self._scalars)
+        self._state = State(named, list(self.buffers), make)
+        self._paths = dict(zip(self.outputs, leaf_paths(captured.output_spec), strict=True))
 
     def moved(self) -> bool:
         """Follow tensors whose memory was replaced; True if one changed its layout, so that nothing here fits."""
@@ -56,14 +80,21 @@ class Entry:
             names = [name for name, _ in self.parameters] + self.session.inputs
             wrt = tuple(name for name, wanted in zip(names, flags, strict=True) if wanted)
             active = tuple(self.session.differentiable(wrt)) if wrt else ()
-            found = self._modes[flags] = Mode(wrt, active, self._first_guess(active))
+            loss = next((name for name in active if name in self._scalars), None)
+            # A module that returns a loss is differentiated by it; else by all that it returns.
+            found = self._modes[flags] = Mode(wrt, active, active if loss is None else (loss,), loss)
         return found
 
-    def _first_guess(self, active: tuple[str, ...]) -> tuple[str, ...]:
-        """A module that returns a loss is differentiated by it; else by all that it returns."""
-        ranks = {v.name: len(v.shape or ()) for v in self.captured.model.graph.outputs}
-        scalars = tuple(name for name in active if ranks[name] == 0)
-        return scalars[:1] if scalars else active
+    def planned(self, mode: Mode, seeds: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return the outputs that a plan for these seeds computes; None for all."""
+        if not self._lazy or mode.loss is None:
+            return None
+        wanted = tuple([name for name in self.outputs if name in self._read or name in seeds])
+        return None if len(wanted) == len(self.outputs) else wanted
+
+    def deferred(self, call: Call) -> Deferred:
+        """Return what computes the outputs that a call leaves out."""
+        return Deferred(call, self._state, self._read.update, self._paths)
 
 
 class Site:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ontrain.errors import GradientError, InputError
-from ontrain.providers import ModuleExecutable
-from ontrain.session.module import ModuleSession
+from ontrain.session.module import ModulePlan, ModuleSession
+from ontrain.training.ortmodule.deferred import Deferred
 
 __all__ = ["Call", "Mode", "Run", "without_autocast"]
 
@@ -24,11 +24,13 @@ class Mode:
         wrt: parameters and inputs that want a gradient, by graph name.
         active: outputs that depend on them, in order.
         seeds: outputs for which the last backward brought an adjoint; the next call is planned for the same.
+        loss: the first scalar among `active`; None if there is none.
     """
 
     wrt: tuple[str, ...]
     active: tuple[str, ...]
     seeds: tuple[str, ...]
+    loss: str | None
 
 
 @dataclass
@@ -38,6 +40,9 @@ class Call:
     Attributes:
         inputs: its tensors, in the session's order.
         seeds: outputs that the plan differentiates.
+        outputs: all that the module returns, also those that the plan leaves out.
+        planned: the outputs that a plan for given seeds computes; None for all.
+        deferred: what computes the others, once this call has run.
         buffers: the module's buffers that the graph updates.
         read_buffers: those of them whose old values the results depend on.
         seed: of its random numbers, so that they can be drawn again.
@@ -48,7 +53,9 @@ class Call:
     seeds: tuple[str, ...]
     outputs: Sequence[str]
     inputs: list[torch.Tensor]
-    plan: ModuleExecutable
+    plan: ModulePlan
+    planned: Callable[[tuple[str, ...]], tuple[str, ...] | None]
+    deferred: Callable[[Call], Deferred]
     buffers: Mapping[str, torch.Tensor]
     read_buffers: Sequence[str]
     seed: int
@@ -60,6 +67,17 @@ class Call:
         self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
         self.versions = [t._version for t in self.inputs if not t.is_inference()]
         return self.session.forward(self.plan, self.inputs, self.seed)
+
+    def inputs_changed(self) -> bool:
+        """Whether an input was changed in place since forward."""
+        return self.versions != [t._version for t in self.inputs if not t.is_inference()]
+
+    def values(self, other: ModuleSession | None = None) -> dict[str, torch.Tensor]:
+        """Run the forward again and return all outputs; in another session, whose buffers may be written, if given."""
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(self.session.device.type):
+            if other is not None:
+                return other.forward(other.plan(self.inputs), self.inputs, self.seed)[0]
+            return self._forward_again(self.session.plan(self.inputs))[0]
 
     def backward(self, tape: Any, adjoints: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the backward half, on this call's activations or, where those are gone or do not fit, on new ones.
@@ -74,20 +92,25 @@ class Call:
         return self._again(seeds, adjoints)
 
     def _again(self, seeds: tuple[str, ...], adjoints: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        if self.versions != [t._version for t in self.inputs if not t.is_inference()]:
+        if self.inputs_changed():
             raise InputError(
                 "an input was changed in place between forward and backward",
                 reason="this backward runs the forward again: it is the second on one graph, or is for other outputs",
                 way_out="give the model a copy of the tensor",
             )
-        plan = self.session.plan(self.inputs, self.mode.wrt, seeds)
+        plan = self.session.plan(self.inputs, self.mode.wrt, seeds, self.planned(seeds))
+        _, tape = self._forward_again(plan)
+        return self.session.backward(plan, tape, adjoints)
+
+    def _forward_again(self, plan: ModulePlan) -> tuple[dict[str, torch.Tensor], Any]:
+        """Run a plan's forward half on what the buffers were, and leave them as they are."""
         kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
         for name, value in self.before.items():
             self.buffers[name].copy_(value)
-        _, tape = self.session.forward(plan, self.inputs, self.seed)
+        found = self.session.forward(plan, self.inputs, self.seed)
         for name, buffer in self.buffers.items():
             buffer.copy_(kept[name])
-        return self.session.backward(plan, tape, adjoints)
+        return found
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
@@ -106,6 +129,8 @@ class Run(torch.autograd.Function):
         # autograd then says so when one was changed in place before backward.
         ctx.save_for_backward(*reads)
         ctx.set_materialize_grads(False)
+        if call.plan.absent:
+            outputs.update(call.deferred(call).outputs())
         values = tuple([outputs[name] for name in call.outputs])
         active = set(call.mode.active)
         ctx.mark_non_differentiable(*[v for n, v in zip(call.outputs, values, strict=True) if n not in active])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from ontrain.errors import OptionError, nearest
 from ontrain.providers import available_providers
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.engine import Engine
+from ontrain.training.ortmodule.memory import recomputation_of
 
 __all__ = ["ORTModule"]
 
@@ -40,14 +42,24 @@ class ORTModule(nn.Module):
         module: any module that `torch.export` can trace; see `ontrain.capture`.
         debug_options: `DebugOptions`.
         provider: name of the execution provider.
+        lazy_outputs: whether outputs beside a loss are computed only when somebody looks at them. None is the
+            environment's ONTRAIN_LAZY_OUTPUTS, "1" (the default) or "0".
+
+        memory_budget: working memory that forward and backward may take, as bytes, a text like "2GiB", or a fraction
+            of what they take without it: activations that do not fit are computed again in the backward pass. None is
+            the environment's ONTRAIN_MEMORY_BUDGET, by default no bound. onnxruntime's ORTMODULE_MEMORY_OPT_LEVEL and
+            ORTMODULE_MEMORY_OPT_CONFIG are followed as well.
 
     Raises:
-        OptionError: `module` is no module, is wrapped already, or is a DataParallel.
+        OptionError: `module` is no module, is wrapped already, or is a DataParallel; a budget or a value of the
+            environment that is not allowed. At a call: a budget that its batch cannot fit.
     """
 
     def __init__(
-        self, module: nn.Module, debug_options: DebugOptions | None = None, *, provider: str = "TorchExecutionProvider"
-    ) -> None:
+        self, module: nn.Module, debug_options: DebugOptions | None = None, *,
+        provider: str = "TorchExecutionProvider", lazy_outputs: bool | None = None,
+        memory_budget: int | float | str | None = None,
+    ) -> None:  # fmt: skip
         _check(module)
         if provider not in available_providers():
             raise OptionError(
@@ -56,6 +68,8 @@ class ORTModule(nn.Module):
         super().__init__()
         own = self.__dict__
         own["_wrapped"], own["_provider"] = module, provider
+        own["_lazy_outputs"] = _lazy_by_environment() if lazy_outputs is None else bool(lazy_outputs)
+        own["_memory_budget"], own["_recomputation"] = memory_budget, recomputation_of(memory_budget)
         own["_debug_options"] = DebugOptions() if debug_options is None else debug_options
         own["_engine"] = None
         for name in _SHARED:
@@ -75,7 +89,10 @@ class ORTModule(nn.Module):
         if self._engine is None:
             with _one_engine:
                 if self._engine is None:
-                    self.__dict__["_engine"] = Engine(self._wrapped, self._provider, self._debug_options)
+                    self.__dict__["_engine"] = Engine(
+                        self._wrapped, self._provider, self._debug_options, lazy=self._lazy_outputs,
+                        recomputation=self._recomputation,
+                    )  # fmt: skip
         return self._engine(args, kwargs)
 
     # While one thread captures, torch has a `nn.Module.__call__` that other threads must not come upon.
@@ -168,11 +185,22 @@ class ORTModule(nn.Module):
 
     def __reduce__(self) -> Any:
         # Graphs and plans are made again where the copy is used.
-        return _wrap, (self._wrapped, self._debug_options, self._provider)
+        return _wrap, (self._wrapped, self._debug_options, self._provider, self._lazy_outputs, self._memory_budget)
 
 
-def _wrap(module: nn.Module, debug_options: Any, provider: str) -> ORTModule:
-    return ORTModule(module, debug_options, provider=provider)
+def _wrap(
+    module: nn.Module, debug_options: Any, provider: str, lazy_outputs: bool, memory_budget: int | float | str | None
+) -> ORTModule:
+    return ORTModule(
+        module, debug_options, provider=provider, lazy_outputs=lazy_outputs, memory_budget=memory_budget
+    )
+
+
+def _lazy_by_environment() -> bool:
+    value = os.environ.get("ONTRAIN_LAZY_OUTPUTS", "1")
+    if value not in ("0", "1"):
+        raise OptionError(f"ONTRAIN_LAZY_OUTPUTS is {value!r}", way_out="0 computes all outputs, 1 those looked at")
+    return value == "1"
 
 
 def _tree(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:

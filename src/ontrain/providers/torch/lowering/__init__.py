@@ -5,6 +5,7 @@ from ontrain.providers.torch.lowering import (
     control,
     convolution,
     elementwise,
+    head,
     indexing,
     loss,
     matmul,
@@ -12,6 +13,7 @@ from ontrain.providers.torch.lowering import (
     optimizer,
     random,
     reduction,
+    rows,
     shape,
 )
 from ontrain.providers.torch.lowering.registry import find_lowering, lowers, lowers_composite
@@ -22,6 +24,7 @@ __all__ = [
     "convolution",
     "elementwise",
     "find_lowering",
+    "head",
     "indexing",
     "loss",
     "lowers",
@@ -31,5 +34,6 @@ __all__ = [
     "optimizer",
     "random",
     "reduction",
+    "rows",
     "shape",
 ]

@@ -8,7 +8,7 @@ import torch
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.matmul import batched
-from ontrain.providers.torch.lowering.random import draw_mask
+from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, mask_scale, widen
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 
 __all__: list[str] = []
@@ -44,7 +44,7 @@ def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Bu
     sums = e.new((batch, heads, length), torch.float64 if q.dtype == torch.float64 else torch.float32)
     scale = attributes(node).get("scale", 1.0)
     e.compute(aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, False, outs=[y, sums],
-              attn_mask=bias, scale=scale)  # fmt: skip
+              attn_mask=bias, scale=scale, fresh=True)  # fmt: skip
     e.bind(node.outputs[0], y)
     if len(node.outputs) > 1:
         e.keep(node.outputs[1], y, sums, bias)
@@ -62,7 +62,7 @@ def _flash_attention_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...
         e.bind(value, out)
     e.compute(
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dy, q, k, v, y, sums, 0.0, False,
-        outs=outs, attn_mask=bias, scale=scale,
+        outs=outs, attn_mask=bias, scale=scale, fresh=True,
     )  # fmt: skip
 
 
@@ -83,10 +83,18 @@ def attention(e: Emitter, node: ir.Node) -> None:
         e.run(torch.Tensor.add_, probs, bias, writes=[probs])
     e.run(torch.softmax, probs, -1, out=probs, writes=[probs])
     weights = probs
+    if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+        return  # computed again for the probabilities alone
     if a.get("dropout", 0.0) > 0:
-        mask = draw_mask(e, probs.shape, a["dropout"], probs.dtype)
-        e.bind(node.outputs[2], mask)
-        weights = e.call(torch.mul, probs, mask, out=e.new(probs.shape, probs.dtype))
+        given = len(node.inputs) > 4
+        drawn = node.inputs[4] if given else node.outputs[2]
+        if not given:
+            mask = draw_mask(e, probs.shape, a["dropout"])
+            e.bind(drawn, mask)
+            e.keep(drawn, mask)
+        weights = apply_mask(e, probs, e.value(drawn), e.new(probs.shape, probs.dtype))
+        # What the elements kept are multiplied with goes into the small factor, here and going backward.
+        v = _scaled(e, v, mask_scale(e, drawn, a["dropout"]))
     y = e.out(node.outputs[0])
     flat_y = e.view(y, lambda t: t.view(-1, *y.shape[-2:]))
     e.call(torch.bmm, batched(e, weights, lead), batched(e, v, lead), out=flat_y)
@@ -108,15 +116,16 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
     def flat(x: Buf) -> Buf:
         return e.view(x, lambda t: t.view(-1, *x.shape[-2:]))
 
-    dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
-    weights, mask = probs, None
+    weights = probs
     if dropout:
-        mask = e.raw(node.inputs[5])
-        weights = e.call(torch.mul, probs, mask, out=e.new(probs.shape, probs.dtype))
+        mask = e.value(node.inputs[5])
+        dy = _scaled(e, dy, mask_scale(e, node.inputs[5], a["dropout"]))
+        weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
+    dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
     e.call(torch.bmm, _transposed(e, flat(weights)), dy3, out=flat(dv))
     e.call(torch.bmm, dy3, _transposed(e, v3), out=flat(dscores))
-    if mask is not None:
-        e.run(torch.Tensor.mul_, dscores, mask, writes=[dscores])
+    if dropout:
+        e.run(torch.Tensor.mul_, dscores, widen(e, mask, weights), writes=[dscores])
     e.run(aten._softmax_backward_data.out, dscores, probs, -1, probs.dtype, grad_input=dscores, writes=[dscores])
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
     e.call(torch.bmm, flat(dscores), batched(e, _scaled(e, k, scale), lead), out=flat(dq))

@@ -6,21 +6,20 @@ way in; carried values and rows have places of their own in the frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
 
 from ontrain.providers.torch.buffers import Body, Buf, Storage
-from ontrain.providers.torch.emitter import Emitter, Instruction
+from ontrain.providers.torch.emitter import Emitter, Instruction, outside
 from ontrain.providers.torch.lowering.nodes import lower_nodes, with_bodies
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.plan import plan_memory
 
 __all__: list[str] = []
 
-Calls = Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]]
+Calls = Callable[[], None]
 
 
 @lowers_composite("If")
@@ -78,12 +77,12 @@ def _lower_body(
     inside.generators = e.generators
     for value, buf in zip(graph.inputs, [*places, *captured], strict=True):
         inside.bind(value, buf)
-    inside.run(_nothing, writes=list(places))
+    inside.run(outside, writes=list(places))
     lower_nodes(inside, graph)
     outputs = [_apart(inside, inside.value(v), places) for v in graph.outputs]
-    inside.run(_nothing, *places, *outputs)
+    inside.run(outside, *places, *outputs)
     frame.nbytes = max(frame.nbytes, plan_memory(inside.program, [], frame=frame))
-    return Body([one for one in inside.program if one.fn is not _nothing]), outputs
+    return Body([one for one in inside.program if one.fn is not outside]), outputs
 
 
 def _apart(e: Emitter, buf: Buf, places: Sequence[Buf]) -> Buf:
@@ -95,17 +94,12 @@ def _apart(e: Emitter, buf: Buf, places: Sequence[Buf]) -> Buf:
     return copy
 
 
-def _nothing(*_: Any) -> None:
-    """Marks where places are filled and outputs read."""
-
-
 def _run_branch(
     cond: torch.Tensor, then: Calls, then_outs: Sequence[torch.Tensor], other: Calls,
     other_outs: Sequence[torch.Tensor], outs: Sequence[torch.Tensor],
 ) -> None:  # fmt: skip
     calls, results = (then, then_outs) if bool(cond) else (other, other_outs)
-    for fn, args, kwargs in calls:
-        fn(*args, **kwargs)
+    calls()
     for out, result in zip(outs, results, strict=True):
         out.copy_(result)
 
@@ -125,8 +119,7 @@ def _run_loop(
         at.fill_(index)
         for row, source in zip(rows, scanned, strict=True):
             row.copy_(source[index])
-        for fn, args, kwargs in body:
-            fn(*args, **kwargs)
+        body()
         for target, result in zip(targets, results, strict=True):
             target[index].copy_(result)
         for state, value in zip(states, nexts, strict=True):

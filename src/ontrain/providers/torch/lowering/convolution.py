@@ -62,7 +62,8 @@ def conv(e: Emitter, node: ir.Node) -> None:
     x, even = _padded(e, x, pads)
     out = e.out(node.outputs[0])
     rest = (strides, even, dilations, False, [0] * len(even), a.get("group", 1))
-    e.run(aten.convolution.out, x, w, bias, *rest, out=out, writes=[out])
+    # ATen's variant with out= makes a new tensor and copies it, too.
+    e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
 
 
 @lowers_composite("ConvGrad")
@@ -84,7 +85,7 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
                 dx = dx.narrow(2 + i, before, dx.shape[2 + i] - before - after)
         return dx, dw, db
 
-    e.compute(run, dy, padded, w, outs=outs)
+    e.compute(run, dy, padded, w, outs=outs, fresh=True)
 
 
 @lowers("ConvTranspose")
@@ -114,7 +115,7 @@ def conv_transpose(e: Emitter, node: ir.Node) -> None:
             y = y.narrow(2 + i, before[i], wanted[i])
         return y if bias is None else y + bias.view(1, -1, *([1] * rank))
 
-    e.compute(run, x, w, bias, outs=[out])
+    e.compute(run, x, w, bias, outs=[out], fresh=True)
 
 
 @lowers("MaxPool")
@@ -124,7 +125,7 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
     kernel = a["kernel_shape"]
     strides, dilations, pads = _geometry(a, x, kernel)
     ceil = bool(a.get("ceil_mode", 0))
-    outs: list[Buf | None] = [e.out(v) for v in node.outputs]
+    outs: list[Buf | None] = [e.out(v) for v in node.outputs] + [None] * (2 - len(node.outputs))
     pools: dict[int, Callable[..., Any]] = {
         1: _max_pool1d,
         2: aten.max_pool2d_with_indices,
@@ -145,7 +146,7 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         planes = torch.arange(y.shape[0] * y.shape[1], device=y.device).view(*y.shape[:2], *([1] * len(kernel)))
         return y, index + planes * int(torch.Size(spatial).numel())
 
-    e.compute(run, x, outs=outs)
+    e.compute(run, x, outs=outs, fresh=True)
 
 
 def _max_pool1d(x: torch.Tensor, k: Any, s: Any, p: Any, d: Any, c: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -193,7 +194,7 @@ def average_pool(e: Emitter, node: ir.Node) -> None:
             return total
         return total / pool(torch.nn.functional.pad(torch.ones_like(x), flat), kernel, strides)
 
-    e.compute(run, x, outs=[e.out(node.outputs[0])])
+    e.compute(run, x, outs=[e.out(node.outputs[0])], fresh=True)
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -106,8 +107,18 @@ def bit_shift(e: Emitter, node: ir.Node) -> None:
 
 @lowers("IsNaN", "IsInf")
 def is_special(e: Emitter, node: ir.Node) -> None:
-    fn = torch.isnan if node.op_type == "IsNaN" else torch.isinf
-    e.compute(fn, e.value(node.inputs[0]), outs=[e.out(node.outputs[0])])
+    x, out = e.value(node.inputs[0]), e.out(node.outputs[0])
+    if node.op_type == "IsNaN":
+        e.call(torch.ne, x, x, out=out)
+        return
+    a = attributes(node)
+    positive, negative = a.get("detect_positive", 1), a.get("detect_negative", 1)
+    if positive and negative:
+        x = e.call(torch.abs, x, out=e.new(x.shape, x.dtype))
+    if positive or negative:
+        e.call(torch.eq, x, math.inf if positive else -math.inf, out=out)
+    else:
+        e.run(torch.Tensor.fill_, out, False, writes=[out])
 
 
 @lowers("Relu")
@@ -119,7 +130,7 @@ def relu(e: Emitter, node: ir.Node) -> None:
 def gelu(e: Emitter, node: ir.Node) -> None:
     approximate = attributes(node).get("approximate", "none")
     x = e.value(node.inputs[0])
-    e.call(aten.gelu.out, x, approximate=approximate, out=e.out(node.outputs[0]), elementwise=True)
+    e.call(torch.nn.functional.gelu, x, approximate=approximate, out=e.out(node.outputs[0]), elementwise=True)
 
 
 @lowers_composite("GeluGrad")
@@ -128,6 +139,19 @@ def gelu_grad(e: Emitter, node: ir.Node) -> None:
     approximate = attributes(node).get("approximate", "none")
     out = e.out(node.outputs[0])
     e.run(aten.gelu_backward.grad_input, dy, x, approximate=approximate, grad_input=out, writes=[out])
+    e.program[-1].reuses = [dy, x]
+
+
+@lowers_composite("Silu")
+def silu(e: Emitter, node: ir.Node) -> None:
+    e.call(aten.silu.out, e.value(node.inputs[0]), out=e.out(node.outputs[0]), elementwise=True)
+
+
+@lowers_composite("SiluGrad")
+def silu_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x = (e.value(v) for v in node.inputs)
+    out = e.out(node.outputs[0])
+    e.run(aten.silu_backward.grad_input, dy, x, grad_input=out, writes=[out])
     e.program[-1].reuses = [dy, x]
 
 

@@ -60,12 +60,21 @@ def embedding_grad(e: Emitter, node: ir.Node) -> None:
     out = e.out(node.outputs[0])
     width = math.prod(out.shape[1:])
     rows = e.view(out, lambda t: t.view(out.shape[0], width))
-    e.run(torch.Tensor.zero_, out, writes=[out])
     source, index = e.reshape(dy, (ids.meta.numel(), width)), e.reshape(ids, (-1,))
+    pad = e.view(rows, lambda t: t[a["padding_idx"]]) if a.get("padding_idx", -1) >= 0 else None
+    before = e.added_to(node.outputs[0])
+    if before is None:
+        e.run(torch.Tensor.zero_, out, writes=[out])
+    elif before is not out:
+        e.run(torch.Tensor.copy_, out, before, writes=[out])
+    there = e.new((width,), out.dtype) if pad is not None and before is not None else None
+    if pad is not None and there is not None:
+        e.run(torch.Tensor.copy_, there, pad, writes=[there])
     e.run(torch.Tensor.index_add_, rows, 0, index, source, writes=[rows])
-    if a.get("padding_idx", -1) >= 0:
-        row = e.view(rows, lambda t: t[a["padding_idx"]])
-        e.run(torch.Tensor.zero_, row, writes=[row])
+    if pad is not None and there is not None:
+        e.run(torch.Tensor.copy_, pad, there, writes=[pad])
+    elif pad is not None:
+        e.run(torch.Tensor.zero_, pad, writes=[pad])
 
 
 @lowers("GatherElements")

@@ -54,6 +54,8 @@ def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
                 reason=why_not(node),
                 way_out="run on another provider, or register a lowering (see CONTRIBUTING)",
             )
+        if e.skipped(node):
+            continue
         e.node = node
         with blamed_on(node, f"TorchExecutionProvider cannot run this use of {node.op_type}", ProviderError):
             lowering(e, node)

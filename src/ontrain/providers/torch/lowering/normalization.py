@@ -43,10 +43,9 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     mean, inv_std = e.new(statistics, x.dtype), e.new(statistics, x.dtype)
     for value, buf in zip(node.outputs[1:], (mean, inv_std), strict=False):
         e.bind(value, buf)
-    e.run(
-        aten.native_layer_norm.out, x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5),
-        out0=y, out1=mean, out2=inv_std, writes=[y, mean, inv_std],
-    )  # fmt: skip
+    # ATen's variant with out= computes new tensors and copies them, too.
+    e.compute(torch.native_layer_norm, x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5), outs=[y, mean, inv_std],
+              fresh=True)  # fmt: skip
 
 
 def _varies(value: Buf, axis: int, x: Buf) -> bool:
@@ -60,7 +59,7 @@ def _outputs(e: Emitter, node: ir.Node, statistics: tuple[int, ...]) -> list[Buf
     for value in node.outputs[1:]:
         made.append(e.new(statistics, made[0].dtype))  # type: ignore[union-attr]
         e.bind(value, made[-1])  # type: ignore[arg-type]
-    return made
+    return made + [None] * (3 - len(made))
 
 
 def _rowwise_affine(
@@ -79,10 +78,9 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     axis = attributes(node).get("axis", -1) % len(x.shape)
     dx, dscale, dbias = (e.out(v) for v in node.outputs)
     # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
-    e.run(
-        aten.native_layer_norm_backward.out, e.contiguous(dy), e.contiguous(x), x.shape[axis:], mean, inv_std, scale,
-        scale, [True, True, True], out0=dx, out1=dscale, out2=e.view(dbias, lambda t: t.view(scale.shape)),
-        writes=[dx, dscale, dbias],
+    e.compute(
+        aten.native_layer_norm_backward.default, e.contiguous(dy), e.contiguous(x), x.shape[axis:], mean, inv_std,
+        scale, scale, [True, True, True], outs=[dx, dscale, dbias], fresh=True,
     )  # fmt: skip
 
 
@@ -126,7 +124,7 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
         )
         return grads
 
-    e.compute(run, dy, x, scale, outs=outs)
+    e.compute(run, dy, x, scale, outs=outs, fresh=True)
 
 
 @lowers(
@@ -146,7 +144,7 @@ def by_function(e: Emitter, node: ir.Node) -> None:
         ),
         "MeanVarianceNormalization": lambda x: _standardised(x, a.get("axes", [0, 2, 3])),
     }
-    e.compute(functions[node.op_type], *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])])
+    e.compute(functions[node.op_type], *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])], fresh=True)
 
 
 def _rms(x: torch.Tensor, scale: torch.Tensor, axis: int, eps: float) -> torch.Tensor:

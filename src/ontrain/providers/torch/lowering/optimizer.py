@@ -6,7 +6,9 @@ neighbours in the flat buffers are merged into slices, so a whole group is usual
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +76,20 @@ def update(e: Emitter, node: ir.Node) -> None:
     columns += [[u.moments[i] for u in slices] for i in range(len(slices[0].moments))]
     kernels: dict[str, Callable[..., None]] = {"SGD": _sgd, "Adam": _adam, "AdamW": _adamw, "Lamb": _lamb}
     written = [*columns[0], *(b for column in columns[2:] for b in column)]
-    e.run(kernels[node.op_type], *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
+    kernel = kernels[node.op_type]
+    if columns[0][0].dtype.itemsize < 4:
+        kernel = functools.partial(_widened, kernel)
+    e.run(kernel, *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
+
+
+def _widened(
+    kernel: Callable[..., None], params: Tensors, grads: Tensors, *moments: Tensors, **scalars: Any
+) -> None:
+    """Update parameters narrower than float32 in float32, and round once; their moments are float32 already."""
+    wide = [p.float() for p in params]
+    kernel(wide, [g.float() for g in grads], *moments, **scalars)
+    for param, updated in zip(params, wide, strict=True):
+        param.copy_(updated)
 
 
 def _own_gradient(e: Emitter, node: ir.Node) -> Buf:
@@ -213,11 +228,17 @@ def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr:
 
 @lowers_composite("GlobalNorm")
 def global_norm(e: Emitter, node: ir.Node) -> None:
-    e.compute(_norm, [e.value(v) for v in node.inputs], outs=[e.out(node.outputs[0])])
-
-
-def _norm(tensors: Tensors) -> torch.Tensor:
-    # The norm of the norms, as torch.nn.utils.get_total_norm takes it: the two agree to the last bit.
-    norms = [torch.linalg.vector_norm(t, dtype=torch.float32 if t.dtype.itemsize < 4 else None) for t in tensors]
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return total
+    """The norm of the norms, as torch.nn.utils.get_total_norm takes it: the two agree to the last bit."""
+    tensors = [e.value(v) for v in node.inputs]
+    # Squares of half precision would be out of its range.
+    dtypes = [torch.float32 if t.dtype.itemsize < 4 else t.dtype for t in tensors]
+    norms = e.new((len(tensors),), max(dtypes, key=lambda dtype: dtype.itemsize))
+    for number, (tensor, dtype) in enumerate(zip(tensors, dtypes, strict=True)):
+        place = e.view(norms, operator.itemgetter(number))
+        norm = place if dtype == norms.dtype else e.new((), dtype)
+        e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=norm, writes=[norm])
+        if norm is not place:
+            e.run(torch.Tensor.copy_, place, norm, writes=[place])
+    total = e.new((), norms.dtype)
+    e.run(torch.linalg.vector_norm, norms, out=total, writes=[total])
+    e.bind(node.outputs[0], total if total.dtype == torch.float32 else e.cast(total, torch.float32))

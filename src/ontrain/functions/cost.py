@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ontrain.functions import attributes_of, expand, has_body, lookup
 from ontrain.graph import DOMAIN, Builder, Role, clone_value, is_float, new_model, role_of, static_dims
 
-__all__ = ["Flops", "count_flops", "live_bytes", "resident_bytes"]
+__all__ = ["Flops", "count_flops", "live_bytes", "node_flops", "resident_bytes"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Flops:
 def count_flops(model: ir.Model) -> Flops:
     """Count a graph whose shapes are concrete; composites by their bodies, a loop of unknown length once."""
     return _graph(model.graph, {})
+
+
+def node_flops(node: ir.Node, known: dict[Hashable, Flops] | None = None) -> Flops:
+    """Count one node of concrete shapes, as `count_flops` does; `known` remembers the counts of nodes like it."""
+    return _node(node, {} if known is None else known)
 
 
 def live_bytes(model: ir.Model) -> int:

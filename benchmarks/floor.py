@@ -1,0 +1,137 @@
+"""The floor of a step: its own matrix products, each at the best rate that is found for it here.
+
+    python -m benchmarks.floor [--model bert] [--layers 4] [--rounds 3] [--threads 2]
+
+The products are those of the plan that ontrain runs, so work that it leaves out is not in the floor either. Each one
+is timed in several formulations, which take turns: as the plan has it; with the factors copied into every order of
+rows and columns (without the time of the copy); with rows of the result at cache lines; and by oneDNN. The fastest of
+all rounds counts. "as planned" is the same sum over the plan's own formulation. Rows go to
+benchmarks/results/floor.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.models import MODELS, make
+from benchmarks.rows import append_row
+from benchmarks.worker import make_trainer
+from ontrain.providers.torch.products import Product
+
+_ENOUGH = 0.02
+"""Seconds that a formulation is repeated for in each round, so that small products are seen at all."""
+_ROUNDS = 3
+
+
+def products(model: str, layers: int) -> Counter[Product]:
+    """Return the products of the step that ontrain plans for a model's first batch."""
+    network, batches, *_ = make(model, layers)
+    trainer = make_trainer(network, batches)
+    trainer.train_step(**batches[0])
+    (plan,) = trainer._session.plans.values()
+    found: Counter[Product] = plan.executable.products
+    return found
+
+
+def formulations(product: Product) -> dict[str, Callable[[], object]]:
+    """Return ways to compute a product, by name; all on operands of their own."""
+    dtype = getattr(torch, product.dtype)
+    sizes = (product.rows, product.inner), (product.inner, product.columns), (product.rows, product.columns)
+    many = product.batch > 1
+    multiply = torch.bmm if many else torch.mm
+
+    def matrix(size: tuple[int, int], strides: tuple[int, int]) -> torch.Tensor:
+        span = sum((n - 1) * s for n, s in zip(size, strides, strict=True)) + 1
+        flat = torch.rand(product.batch * span, dtype=dtype)
+        return flat.as_strided((product.batch, *size) if many else size, (span, *strides) if many else strides)
+
+    def way(left: tuple[int, int], right: tuple[int, int], result: tuple[int, int]) -> Callable[[], object]:
+        a, b, out = (matrix(size, s) for size, s in zip(sizes, (left, right, result), strict=True))
+        return lambda: multiply(a, b, out=out)
+
+    by_row, by_column = [(size[1], 1) for size in sizes], [(1, size[0]) for size in sizes]
+    found = {"as planned": way(product.left, product.right, product.result)}
+    for left in (by_row[0], by_column[0]):
+        for right in (by_row[1], by_column[1]):
+            found[f"{'NT'[left[0] == 1]}{'NT'[right[0] == 1]}"] = way(left, right, by_row[2])
+    aligned = (-(-product.columns // 16) * 16, 1)
+    if not many and aligned != by_row[2]:
+        found["aligned result"] = way(product.left, product.right, aligned)
+    onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if onednn is not None and not many and product.dtype == "float32":
+        a, w = matrix(sizes[0], by_row[0]), matrix((product.columns, product.inner), (product.inner, 1))
+        found["oneDNN"] = lambda: onednn(a, w, None, "none", [], "")
+    return found
+
+
+def rates(product: Product, rounds: int) -> dict[str, float]:
+    """Return the least seconds of each formulation; they take turns."""
+    ways = formulations(product)
+    best = dict.fromkeys(ways, float("inf"))
+    for run in ways.values():
+        run()
+    for _ in range(rounds):
+        for name, run in ways.items():
+            spent, count = 0.0, 0
+            while spent < _ENOUGH or not count:
+                start = time.perf_counter()
+                run()
+                once = time.perf_counter() - start
+                spent, count = spent + once, count + 1
+                best[name] = min(best[name], once)
+    return best
+
+
+def measure(model: str, layers: int, rounds: int = _ROUNDS) -> dict[str, Any]:
+    """Return the floor of a model's step in seconds, what its products take as planned, and the table behind it."""
+    table = []
+    with torch.no_grad():
+        for product, count in sorted(products(model, layers).items(), key=lambda item: -item[0].flops * item[1]):
+            best = rates(product, rounds)
+            winner = min(best, key=lambda name: best[name])
+            table.append({
+                "product": [product.batch, product.rows, product.columns, product.inner], "count": count,
+                "gflop": product.flops * count / 1e9, "planned_s": best["as planned"] * count,
+                "best_s": best[winner] * count, "best": winner,
+            })  # fmt: skip
+    return {
+        "floor_s": sum(row["best_s"] for row in table),
+        "planned_s": sum(row["planned_s"] for row in table),
+        "gflop": sum(row["gflop"] for row in table),
+        "products": table,
+    }
+
+
+def main() -> None:
+    """Print the table and append a row per model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--no-row", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for model in arguments.model or ("bert", "gpt2"):
+        found = measure(model, arguments.layers, arguments.rounds)
+        print(f"\n{model}, {arguments.layers} layers, {arguments.threads} threads")
+        print(f"{'batch × rows × columns × inner':>34}{'times':>7}{'GFLOP':>8}{'planned':>10}{'best':>10} GFLOP/s")
+        for row in found["products"]:
+            size = " × ".join(map(str, row["product"]))
+            planned, best = (row["gflop"] / row[key] for key in ("planned_s", "best_s"))
+            print(f"{size:>34}{row['count']:>7}{row['gflop']:>8.1f}{planned:>10.1f}{best:>10.1f} {row['best']}")
+        print(f"floor {found['floor_s']:.3f} s, as planned {found['planned_s']:.3f} s, {found['gflop']:.0f} GFLOP")
+        if not arguments.no_row:
+            row = {"benchmark": "floor", "model": model, "layers": arguments.layers, "threads": arguments.threads}
+            append_row("floor", {**row, "command": "python -m benchmarks.floor", **found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Train the digit classifier with nothing but onnxruntime and numpy: what a device does, in Python.
+
+    $ python recipes/on_device/train_digits.py
+
+reads artifacts/scratch (see make_artifacts.py) and prints the loss of each epoch and the share of test digits that
+are recognised. Neither ontrain nor PyTorch is imported. `ontrain.training.api` does the same in fewer lines.
+
+A checkpoint is a safetensors file: 8 bytes that hold the length of a JSON header, the header, and the numbers. Names
+say what is what: gradients are `{parameter}_grad`, next values `{name}.next`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+HERE = Path(__file__).parent
+BATCH = 32
+
+
+def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
+    """Return the parameters by name."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    found = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            found[name] = np.frombuffer(content[start + begin : start + end], "<f4").reshape(entry["shape"])
+    return found
+
+
+class Graph:
+    """An onnxruntime session that takes and gives arrays by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.session = onnxruntime.InferenceSession(path)
+        self.inputs = {one.name: one for one in self.session.get_inputs()}
+        self.outputs = [one.name for one in self.session.get_outputs()]
+
+    def __call__(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        feeds = {name: values[name] for name in self.inputs}
+        return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--artifacts", type=Path, default=HERE / "artifacts" / "scratch")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    options = parser.parse_args()
+    rows = np.loadtxt(HERE / "digits.csv.gz", delimiter=",", dtype=np.float32)
+    images, digits = rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64].astype(np.int64)
+    test = np.arange(len(rows)) % 5 == 4
+    batches = np.split(np.flatnonzero(~test), range(BATCH, (~test).sum(), BATCH))
+
+    step, evaluate = (Graph(options.artifacts / f"{name}.onnx") for name in ("training_model", "eval_model"))
+    update = Graph(options.artifacts / "optimizer_model.onnx")
+    state = read_checkpoint(options.artifacts / "checkpoint")
+    for name, one in update.inputs.items():
+        if name.endswith((".exp_avg", ".exp_avg_sq")):
+            state[name] = np.zeros(one.shape, np.float32)
+
+    count = 0
+    for epoch in range(options.epochs):
+        losses = []
+        for batch in batches:
+            made = step({**state, "image": images[batch], "labels": digits[batch]})
+            losses.append(made["loss"])
+            count += 1
+            hyper = {"learning_rate": np.array(options.learning_rate, np.float32), "step": np.array(count, np.float32)}
+            news = update({**state, **made, **hyper})
+            state.update((name.removesuffix(".next"), value) for name, value in news.items())
+        seen = evaluate({**state, "image": images[test], "labels": digits[test]})
+        right = (seen["logits"].argmax(1) == digits[test]).mean()
+        print(f"epoch {epoch + 1}  loss {np.mean(losses):.4f}  test {seen['loss']:.4f}  right {right:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Settings of a process that programs for onnxruntime.capi._pybind_state make before they create a trainer."""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+
+from ontrain.errors import OptionError
+from ontrain.training.process import set_seed
+
+__all__ = [
+    "ArenaExtendStrategy",
+    "cuda_mem_limit",
+    "set_arena_extend_strategy",
+    "set_cuda_device_id",
+    "set_cuda_mem_limit",
+    "set_seed",
+]
+
+_settings = {"cuda_mem_limit": 0}
+
+
+class ArenaExtendStrategy(enum.Enum):
+    """How an arena grows: a plan's working memory is of the size that it needs, which is the second."""
+
+    kNextPowerOfTwo = 0  # noqa: N815 (onnxruntime's names)
+    kSameAsRequested = 1  # noqa: N815
+
+
+def set_cuda_device_id(value: int) -> None:
+    """Make a GPU the current one; without CUDA there is none to choose, and an error.
+
+    Raises:
+        OptionError: there is no such GPU.
+    """
+    count = torch.cuda.device_count()
+    if _from_zero("device id", value) >= count:
+        raise OptionError(f"there is no CUDA device {value}", reason=f"this machine has {count}")
+    torch.cuda.set_device(value)
+
+
+def set_cuda_mem_limit(value: int) -> None:
+    """Limit the bytes that trainers on CUDA, created from now on, may use; 0 takes the limit away.
+
+    Raises:
+        OptionError: the limit is no whole number from 0.
+    """
+    _settings["cuda_mem_limit"] = _from_zero("memory limit", value)
+
+
+def cuda_mem_limit() -> int:
+    """Return what `set_cuda_mem_limit` has set, 0 at first."""
+    return _settings["cuda_mem_limit"]
+
+
+def set_arena_extend_strategy(value: ArenaExtendStrategy) -> None:
+    """Accept the strategy that is followed in any case.
+
+    Raises:
+        OptionError: another strategy.
+    """
+    if value is not ArenaExtendStrategy.kSameAsRequested:
+        raise OptionError(
+            f"the arena cannot grow by {value}",
+            reason="a plan's working memory is allocated once, of the size that it needs",
+            way_out="use ArenaExtendStrategy.kSameAsRequested, or leave the call out",
+        )
+
+
+def _from_zero(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OptionError(f"the {name} is {value!r}", way_out="use a whole number from 0")
+    return value

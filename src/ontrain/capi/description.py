@@ -1,0 +1,100 @@
+"""Descriptions of a model's inputs and outputs, and what becomes of those that disagree with the data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ontrain.errors import OptionError
+
+__all__ = ["IODescription", "ModelDescription", "fitted", "generate_sample"]
+
+
+@dataclass
+class IODescription:
+    """Name, shape and dtype of an input or output; attributes end in an underscore, as onnxruntime's do.
+
+    Args:
+        name: of the input or output.
+        shape: ints, and strings for dimensions that vary.
+        dtype: a torch dtype; only compared with the data.
+        num_classes: for an input of whole numbers, how many there are; `generate_sample` draws below it.
+    """
+
+    name_: str
+    shape_: Sequence[Any]
+    dtype_: torch.dtype | None
+    num_classes_: int | None
+
+    def __init__(
+        self, name: str, shape: Sequence[Any], dtype: torch.dtype | None = None, num_classes: int | None = None
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"the name of a description is {name!r}", way_out="give a string")
+        if not isinstance(shape, Sequence) or isinstance(shape, str):
+            raise OptionError(f"the shape of {name!r} is {shape!r}", way_out="give a list")
+        self.name_, self.shape_, self.dtype_, self.num_classes_ = name, list(shape), dtype, num_classes
+
+
+@dataclass
+class ModelDescription:
+    """Inputs, the label last where there is a loss function, and outputs, the loss first."""
+
+    inputs_: Sequence[IODescription]
+    outputs_: Sequence[IODescription]
+
+    def __init__(self, inputs: Sequence[IODescription], outputs: Sequence[IODescription]) -> None:
+        for one in (*inputs, *outputs):
+            if not isinstance(one, IODescription):
+                raise OptionError(f"a description is a {type(one).__name__}", way_out="give IODescriptions")
+        if not inputs or not outputs:
+            raise OptionError("a model is described without inputs or outputs", way_out="describe at least one of each")
+        self.inputs_, self.outputs_ = list(inputs), list(outputs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the description in the later trainer's form; the first output is the loss."""
+        loss, *others = self.outputs_
+        return {
+            "inputs": [(one.name_, list(one.shape_)) for one in self.inputs_],
+            "outputs": [(loss.name_, [], True), *((one.name_, list(one.shape_)) for one in others)],
+        }
+
+
+def generate_sample(desc: IODescription, device: Any = None) -> torch.Tensor:
+    """Return random data as described, dimensions that vary being 1: classes if their number is known, else normal."""
+    size = [dim if isinstance(dim, int) else 1 for dim in desc.shape_]
+    if desc.num_classes_:
+        return torch.randint(0, desc.num_classes_, size, dtype=desc.dtype_, device=device)
+    return torch.randn(size, dtype=desc.dtype_, device=device)
+
+
+def fitted(model_desc: ModelDescription, batch: Mapping[str, Any]) -> ModelDescription:
+    """Return the description corrected where the first batch disagrees with it, with a warning for each input.
+
+    Shapes that disagree become those of the batch; dtypes were never more than a comment.
+
+    Warns:
+        UserWarning: says what was described and what the batch has.
+    """
+    inputs = [_fitted(one, batch[one.name_]) if one.name_ in batch else one for one in model_desc.inputs_]
+    return ModelDescription(inputs, model_desc.outputs_)
+
+
+def _fitted(one: IODescription, value: Any) -> IODescription:
+    tensor = torch.as_tensor(value)
+    shape = list(tensor.shape)
+    fits = len(shape) == len(one.shape_) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(one.shape_, shape, strict=True)
+    )
+    if fits and one.dtype_ in (None, tensor.dtype):
+        return one
+    warnings.warn(
+        f"input {one.name_!r} is described as {one.dtype_} {list(one.shape_)}, the first batch has {tensor.dtype} "
+        f"{shape}: training goes on with the batch's; correct the IODescription",
+        stacklevel=4,
+    )
+    return IODescription(one.name_, one.shape_ if fits else shape, tensor.dtype, one.num_classes_)

@@ -1,0 +1,277 @@
+"""The first trainer under onnxruntime.capi.ort_trainer's names: the learning rate is an input of each step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx
+import torch
+
+from ontrain.capi import _pybind_state as process
+from ontrain.capi.description import IODescription, ModelDescription, fitted, generate_sample
+from ontrain.capi.loss_scaler import LossScaler
+from ontrain.capi.optimizer import Attributes, optimizer_config
+from ontrain.errors import InputError, OptionError
+from ontrain.training import ORTTrainer as Trainer
+from ontrain.training import amp
+from ontrain.training.flat_state import flat_state, nested_state
+from ontrain.training.optim.config import _OptimizerConfig
+
+__all__ = ["IODescription", "LossScaler", "ModelDescription", "ORTTrainer", "generate_sample"]
+
+Outputs = torch.Tensor | list[torch.Tensor]
+
+
+class ORTTrainer:
+    """Trains a module or an ONNX model; what `ontrain.training.ORTTrainer` is called in older programs.
+
+    Args:
+        model: an `nn.Module`, or an ONNX model as the later trainer takes it.
+        loss_fn: function of (output, label), the label being the last input; None if the model returns its loss.
+        model_desc: inputs and outputs; the first output is the loss. Where the first batch has other shapes, they are
+            taken from there, with a warning.
+        training_optimizer_name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
+        map_optimizer_attributes: from a parameter's name to its attributes ("alpha", "beta", "lambda", "epsilon", …);
+            None for the defaults.
+        learning_rate_description: its name is that of the learning rate among keyword arguments of `train_step`.
+        device: a torch device or its name.
+        gradient_accumulation_steps: micro-batches per update.
+        postprocess_model: gets the captured graph as an `onnx.ModelProto` and changes it in place or returns another.
+        world_rank, world_size, allreduce_post_accumulation, deepspeed_zero_stage: as the later trainer's
+            `distributed` options.
+        use_mixed_precision: train in float16 with float32 weights.
+        global_step: where `get_lr_this_step` starts to count.
+        get_lr_this_step: function of the number of updates made; without it each step is given the learning rate.
+        loss_scaler: None: each step is given the loss scale, and tells after an update whether all was finite.
+        enable_grad_norm_clip: clip the gradient to norm 1, for Adam and LAMB.
+        frozen_weights: names of parameters to leave as they are.
+        partition_optimizer: an older name of `deepspeed_zero_stage=1`.
+        use_invertible_layernorm_grad, run_symbolic_shape_infer, _use_deterministic_compute, _extra_postprocess: as
+            the later trainer's options.
+        _opset_version: of the files that `save_as_onnx` writes.
+
+    Raises:
+        OptionError: an argument is malformed, does not fit the model, or cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss_fn: Callable[..., Any] | None,
+        model_desc: ModelDescription,
+        training_optimizer_name: str,
+        map_optimizer_attributes: Attributes | None,
+        learning_rate_description: IODescription,
+        device: torch.device | str,
+        gradient_accumulation_steps: int = 1,
+        postprocess_model: Callable[[onnx.ModelProto], Any] | None = None,
+        world_rank: int = 0,
+        world_size: int = 1,
+        use_mixed_precision: bool = False,
+        allreduce_post_accumulation: bool = False,
+        global_step: int = 0,
+        get_lr_this_step: Callable[[int], float] | None = None,
+        loss_scaler: LossScaler | None = None,
+        deepspeed_zero_stage: int = 0,
+        enable_grad_norm_clip: bool = True,
+        frozen_weights: Sequence[str] = (),
+        _opset_version: int = 12,
+        *,
+        partition_optimizer: bool = False,
+        use_invertible_layernorm_grad: bool = False,
+        run_symbolic_shape_infer: bool = False,
+        _use_deterministic_compute: bool = False,
+        _extra_postprocess: Callable[[onnx.ModelProto], Any] | None = None,
+    ) -> None:
+        if not isinstance(model_desc, ModelDescription):
+            raise OptionError(f"model_desc is a {type(model_desc).__name__}", way_out="give a ModelDescription")
+        if not isinstance(learning_rate_description, IODescription):
+            raise OptionError(
+                f"learning_rate_description is a {type(learning_rate_description).__name__}",
+                way_out="give an IODescription, as IODescription('Learning_Rate', [1], torch.float32)",
+            )
+        self.is_train = True
+        self.current_step, self.global_step_ = 0, global_step
+        self.model_desc_, self.device_ = model_desc, torch.device(device)
+        self.gradient_accumulation_steps, self.use_mixed_precision = gradient_accumulation_steps, use_mixed_precision
+        self.get_lr_this_step_, self.loss_scaler_ = get_lr_this_step, loss_scaler
+        self.loss_scale_input_name = "loss_scale" if loss_scaler is None else loss_scaler.loss_scale_input_name_
+        self._learning_rate_name = learning_rate_description.name_
+        self._given_scale = _GivenScale() if use_mixed_precision and loss_scaler is None else None
+        on_cuda = self.device_.type == "cuda"
+        options = {
+            "batch": {"gradient_accumulation_steps": gradient_accumulation_steps},
+            "device": {"id": str(device), "mem_limit": process.cuda_mem_limit() if on_cuda else 0},
+            "distributed": {
+                "world_rank": world_rank,
+                "world_size": world_size,
+                "allreduce_post_accumulation": allreduce_post_accumulation,
+                "deepspeed_zero_optimization": {"stage": int(deepspeed_zero_stage or partition_optimizer)},
+            },
+            "mixed_precision": {"enabled": use_mixed_precision, "loss_scaler": loss_scaler or self._given_scale},
+            "utils": {
+                "frozen_weights": list(frozen_weights),
+                "grad_norm_clip": enable_grad_norm_clip,
+                "invertible_layer_norm_gradient": use_invertible_layernorm_grad,
+                "run_symbolic_shape_infer": run_symbolic_shape_infer,
+            },
+            "debug": {"deterministic_compute": _use_deterministic_compute},
+            "_internal_use": {
+                "extra_postprocess": _chain(postprocess_model, _extra_postprocess),
+                "onnx_opset_version": _opset_version,
+            },
+        }
+
+        def make(description: ModelDescription, config: _OptimizerConfig) -> Trainer:
+            return Trainer(model, description.as_dict(), config, loss_fn, options)
+
+        self._make, self._ready = make, False
+        if isinstance(model, torch.nn.Module):
+            names = [name for name, _ in model.named_parameters()]
+        else:
+            names = list(make(model_desc, optimizer_config(training_optimizer_name, None, ())).parameter_names)
+        self._config = optimizer_config(training_optimizer_name, map_optimizer_attributes, names)
+        self._trainer = make(model_desc, self._config)
+
+    def train_step(self, *args: Any, **kwargs: Any) -> Outputs:
+        """Train on one batch.
+
+        Args:
+            *args: the described inputs, then the learning rate and, in mixed precision, the loss scale, the latter two
+                unless the trainer has `get_lr_this_step` and `loss_scaler`; or one list of all these.
+            **kwargs: any of them by name, and `fetches`, the names of the outputs to return.
+
+        Returns:
+            The described outputs, as a list, a single one as itself; after an update in mixed precision without a
+            `loss_scaler` also whether the gradient was finite, last.
+
+        Raises:
+            InputError: something is missing, or does not fit.
+        """
+        batch, extra, fetches = self._bound(args, kwargs, self._extra_names())
+        rate = extra.get(self._learning_rate_name)
+        if self.get_lr_this_step_ is not None:
+            rate = self.get_lr_this_step_(self.global_step_)
+        self._config.lr = _number(self._learning_rate_name, rate)
+        if self._given_scale is not None:
+            self._given_scale.loss_scale = _number(self.loss_scale_input_name, extra.get(self.loss_scale_input_name))
+        trainer = self._fitting(batch)
+        outputs = trainer.train_step(**batch, fetches=fetches)
+        self.current_step += 1
+        info = trainer.train_step_info
+        updated = self.current_step % self.gradient_accumulation_steps == 0
+        if updated and info.all_finite:
+            self.global_step_ += 1
+        if updated and fetches is None and self._given_scale is not None:
+            told = outputs if isinstance(outputs, list) else [outputs]
+            return [*told, torch.tensor([info.all_finite])]
+        return outputs
+
+    def eval_step(self, *args: Any, **kwargs: Any) -> Outputs:
+        """Return the described outputs, or those named in `fetches`, in evaluation mode.
+
+        The label may be left out: the outputs that depend on it are then left out, too.
+        """
+        batch, _, fetches = self._bound(args, kwargs, [])
+        return self._fitting(batch).eval_step(**batch, fetches=fetches)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
+        """`train_step` or `eval_step`, whichever `train` and `eval` chose last."""
+        return self.train_step(*args, **kwargs) if self.is_train else self.eval_step(*args, **kwargs)
+
+    def train(self) -> None:
+        """Let a call be `train_step`."""
+        self.is_train = True
+
+    def eval(self) -> None:
+        """Let a call be `eval_step`."""
+        self.is_train = False
+
+    def save_as_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained model for inference at the opset `_opset_version`."""
+        self._trainer.save_as_onnx(path)
+
+    def state_dict(self, include_optimizer_state: bool = True) -> dict[str, torch.Tensor]:
+        """Return copies of parameters by name, and `Moment_1_{name}`, `Moment_2_{name}` and `Step` of the optimizer."""
+        return flat_state(self._trainer.state_dict(), include_optimizer_state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
+        """Take over what `state_dict` returned, at once or at the first step.
+
+        Raises:
+            CheckpointError: a shape does not fit, or, with `strict`, a name; nothing was changed.
+        """
+        self._trainer.load_state_dict(nested_state(state_dict, self._config.spec().algorithm), strict)
+
+    def _extra_names(self) -> list[str]:
+        """What a step is given beside the batch, in order."""
+        rate = [] if self.get_lr_this_step_ is not None else [self._learning_rate_name]
+        return [*rate, self.loss_scale_input_name] if self._given_scale is not None else rate
+
+    def _bound(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], extra: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, Any], Sequence[str] | None]:
+        """The batch by name, the extra inputs by name, and what to fetch."""
+        if len(args) == 1 and isinstance(args[0], list | tuple):
+            args = tuple(args[0])
+        rest = dict(kwargs)
+        fetches = rest.pop("fetches", None)
+        names = [one.name_ for one in self.model_desc_.inputs_]
+        # As upstream: what is given by name is not among the positions.
+        by_position = [name for name in [*names, *extra] if name not in rest]
+        if len(args) > len(by_position):
+            raise InputError(
+                f"{len(args)} inputs were given by position, {len(by_position)} are left to give",
+                way_out=f"the order is {', '.join([*names, *extra])}",
+            )
+        given = {**dict(zip(by_position, args, strict=False)), **rest}
+        return {n: v for n, v in given.items() if n not in extra}, {n: given[n] for n in extra if n in given}, fetches
+
+    def _fitting(self, batch: Mapping[str, Any]) -> Trainer:
+        """The trainer, its description corrected by the first batch."""
+        if not self._ready:
+            description = fitted(self.model_desc_, batch)
+            if description.as_dict() != self.model_desc_.as_dict():
+                pending = self._trainer.pending_state
+                self._trainer = self._make(description, self._config)
+                if pending is not None:
+                    self._trainer.load_state_dict(*pending)
+            self._ready = True
+        return self._trainer
+
+
+class _GivenScale(amp.LossScaler):
+    """The scale that came with the step."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+    def update(self, train_step_info: Any) -> float:
+        """Nothing: who gives the scale adapts it."""
+        return self.loss_scale
+
+
+def _number(name: str, value: Any) -> float:
+    if value is None:
+        raise InputError(f"the step was given no {name!r}", way_out="give it behind the inputs, or by name")
+    tensor = torch.as_tensor(value)
+    if tensor.numel() != 1:
+        raise InputError(f"{name!r} has shape {list(tensor.shape)}", way_out="give one number")
+    return float(tensor.item())
+
+
+def _chain(*functions: Callable[[onnx.ModelProto], Any] | None) -> Callable[[onnx.ModelProto], Any] | None:
+    """One function that applies those that there are, in order."""
+    present = [one for one in functions if one is not None]
+    if not present:
+        return None
+
+    def all_of_them(model: onnx.ModelProto) -> onnx.ModelProto:
+        for one in present:
+            made = one(model)
+            model = model if made is None else made
+        return model
+
+    return all_of_them

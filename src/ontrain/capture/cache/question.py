@@ -1,0 +1,234 @@
+"""What a captured graph depends on, as plain data: the structure and plain values of a module and a call."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import platform
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_modules
+
+from ontrain.capture.names import Names
+from ontrain.capture.structure import CallSpec, Spec
+
+__all__ = ["UncacheableError", "describe", "digest"]
+
+_OWN = frozenset(nn.Module().__dict__)
+_HOOKS = tuple(sorted(name for name in _OWN if name.endswith("_hooks") and "state_dict" not in name))
+_PLAIN = (bool, int, str, type(None))
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_DEEP = 40
+
+
+class UncacheableError(Exception):
+    """Something about a module or a call that cannot be compared with what it was; the text says what."""
+
+
+def describe(module: nn.Module, call: CallSpec, tensors: Sequence[torch.Tensor], names: Names) -> Any:
+    """Return all that the key of a graph is made of, as lists, strings and numbers.
+
+    Values of parameters and buffers are not among it, nor are sizes that may vary, nor code other than that of the
+    module's own classes.
+
+    Raises:
+        UncacheableError: something in the module has no such form.
+    """
+    _no_hooks(module)
+    walk = _Walk(module)
+    return {
+        "versions": _versions(module),
+        "flags": _flags(),
+        "modules": [walk.module(name, one) for name, one in module.named_modules(remove_duplicate=False)],
+        "state": _state(module),
+        "arguments": [[name, walk.spec(spec)] for name, spec in call.arguments],
+        "tensors": [_tensor(one, dims) for one, dims in zip(tensors, names.dynamic, strict=True)],
+        "names": [list(names.inputs), list(names.outputs), [sorted(one.items()) for one in names.dynamic],
+                  names.own_prefix, sorted(names.frozen)],
+    }  # fmt: skip
+
+
+def digest(value: Any) -> str:
+    """Return a hash of lists, strings and numbers."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+def _versions(module: nn.Module) -> list[Any]:
+    """Versions of what traces, translates and writes, and of the packages that the module's classes come from."""
+    found = [sys.version, platform.machine(), torch.__version__, torch.version.git_version, np.__version__]
+    packages = {"onnx", "onnx-ir", "ontrain", *(type(one).__module__.split(".")[0] for one in module.modules())}
+    for name in sorted(packages):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(name)  # a package of the user's: its files are compared
+    return [*found, ir.__version__]
+
+
+def _flags() -> list[Any]:
+    """What of torch's global state a forward may see."""
+    return [
+        str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
+        [(one, str(torch.get_autocast_dtype(one))) for one in ("cpu", "cuda") if torch.is_autocast_enabled(one)],
+        torch.get_float32_matmul_precision(), torch.backends.mha.get_fastpath_enabled(), torch.cuda.is_available(),
+    ]  # fmt: skip
+
+
+def _no_hooks(module: nn.Module) -> None:
+    tables = [(f"{type(one).__name__}.{name}", one.__dict__.get(name)) for one in module.modules() for name in _HOOKS]
+    everywhere = [(name, table) for name, table in vars(torch_modules).items() if name.startswith("_global_")]
+    for name, table in [*tables, *everywhere]:
+        if isinstance(table, dict) and table:
+            raise UncacheableError(f"there are hooks in {name}")
+
+
+def _state(module: nn.Module) -> list[Any]:
+    """Parameters and buffers, each alias with the first name of its tensor."""
+    first: dict[int, str] = {}
+    found = []
+    kept = {name for name, _ in _persistent(module)}
+    for name, one in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
+        if type(one) not in (nn.Parameter, torch.Tensor):
+            raise UncacheableError(f"{name} is a {type(one).__name__}")
+        found.append([
+            name, first.setdefault(id(one), name), type(one).__name__, str(one.dtype), one.device.type,
+            list(one.shape), list(one.stride()), one.requires_grad, name in kept,
+        ])  # fmt: skip
+    return found
+
+
+def _persistent(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    for prefix, one in module.named_modules():
+        for name, buffer in one._buffers.items():
+            if buffer is not None and name not in one._non_persistent_buffers_set:
+                yield f"{prefix}.{name}" if prefix else name, buffer
+
+
+def _tensor(one: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
+    if type(one) not in (torch.Tensor, nn.Parameter):
+        raise UncacheableError(f"an input is a {type(one).__name__}")
+    fixed = [None if axis in dims else size for axis, size in enumerate(one.shape)]
+    return [str(one.dtype), one.device.type, str(one.layout), one.requires_grad, fixed]
+
+
+class _Walk:
+    """Makes plain data of the attributes of modules."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._names = {id(one): name for name, one in module.named_modules()}
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._classes: set[type] = set()
+
+    def module(self, name: str, one: nn.Module) -> list[Any]:
+        if "forward" in one.__dict__:
+            raise UncacheableError(f"forward of {name or 'the module'} was replaced")
+        attributes = {key: value for key, value in one.__dict__.items() if key not in _OWN}
+        held = [[key, entry is None] for table in (one._parameters, one._buffers) for key, entry in table.items()]
+        return [name, self.type(type(one)), one.training, held, self.value(attributes, name or "the module")]
+
+    def spec(self, spec: Spec) -> list[Any]:
+        own = None if spec.type is None or spec.kind == "plain" else self.type(spec.type)
+        return [spec.kind, own, self.value(spec.value, "an argument"), self.value(list(spec.keys), "an argument"),
+                [self.spec(child) for child in spec.children]]  # fmt: skip
+
+    def type(self, made: type) -> list[Any]:
+        """A class by name, and at its first mention the code of its own and inherited functions."""
+        if _find(made.__module__, made.__qualname__) is not made:
+            raise UncacheableError(f"the class {made.__qualname__} cannot be found under its name")
+        if made.__module__ != "builtins" and not getattr(sys.modules[made.__module__], "__file__", None):
+            raise UncacheableError(f"the class {made.__qualname__} is in no file")
+        if made in self._classes:
+            return [made.__module__, made.__qualname__]
+        self._classes.add(made)
+        own = [one for one in made.__mro__ if one.__module__.split(".")[0] not in ("torch", "builtins")]
+        members = [(key, value) for one in own for key, value in sorted(vars(one).items(), key=lambda item: item[0])]
+        codes = [(key, code) for key, value in members for code in _codes(value)]
+        return [made.__module__, made.__qualname__, codes]
+
+    def value(self, value: Any, where: str, depth: int = 0) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value if kind is not str else ["str", value]
+        if kind in (float, complex, bytes):
+            return [kind.__name__, repr(value)]
+        if kind in _NAMED or isinstance(value, enum.Enum):
+            return [kind.__qualname__, str(value)]
+        if depth > _DEEP:
+            raise UncacheableError(f"{where} holds objects in objects, too deep")
+        if id(value) in self._seen:
+            return ["again", self._seen[id(value)]]
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)  # so that no other object gets its id
+        inner = functools.partial(self.value, where=where, depth=depth + 1)
+        if isinstance(value, nn.Module):
+            if id(value) not in self._names:
+                raise UncacheableError(f"{where} refers to a module outside")
+            return ["module", self._names[id(value)]]
+        if isinstance(value, Mapping):
+            items = [[inner(key), inner(one)] for key, one in value.items()]
+            return ["mapping", kind.__qualname__, items, self._attributes(value, where, depth)]
+        if isinstance(value, set | frozenset):
+            return ["set", sorted((inner(one) for one in value), key=repr)]
+        if isinstance(value, list | tuple):
+            return ["list", kind.__qualname__, [inner(one) for one in value]]
+        if isinstance(value, type):
+            return ["class", *self.type(value)]
+        if isinstance(value, types.FunctionType):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            given = [list(value.__defaults__ or ()), dict(value.__kwdefaults__ or {}), cells]
+            return ["function", value.__module__, value.__qualname__, _code(value.__code__), inner(given)]
+        if isinstance(value, types.MethodType):
+            return ["method", inner(value.__self__), inner(value.__func__)]
+        if isinstance(value, functools.partial):
+            return ["partial", inner(value.func), inner(list(value.args)), inner(dict(value.keywords))]
+        if isinstance(value, types.BuiltinFunctionType) and _find(value.__module__, value.__name__) is value:
+            return ["builtin", value.__module__, value.__name__]
+        if isinstance(value, torch.Tensor) or not hasattr(value, "__dict__"):
+            raise UncacheableError(f"{where} holds a {kind.__name__}")
+        return ["object", self.type(kind), self._attributes(value, where, depth)]
+
+    def _attributes(self, value: Any, where: str, depth: int) -> Any:
+        if any(getattr(one, "__slots__", ()) for one in type(value).__mro__):
+            raise UncacheableError(f"{where} holds a {type(value).__name__}, which has slots")
+        found = getattr(value, "__dict__", {})
+        return [[key, self.value(one, where, depth + 1)] for key, one in found.items()]
+
+
+def _find(module: str | None, name: str) -> Any:
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _codes(member: Any) -> list[Any]:
+    """The code of a class's member: a function, what it wraps, or the functions of a property."""
+    if isinstance(member, property):
+        return [code for one in (member.fget, member.fset) if one is not None for code in _codes(one)]
+    if isinstance(member, staticmethod | classmethod):
+        member = member.__func__
+    found = []
+    while isinstance(member, types.FunctionType):
+        found.append(_code(member.__code__))
+        member = getattr(member, "__wrapped__", None)
+    return found
+
+
+def _code(code: types.CodeType) -> str:
+    """A hash of what a function does; where it stands in its file does not matter."""
+    constants = [_code(one) if isinstance(one, types.CodeType) else _constant(one) for one in code.co_consts]
+    return digest([code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags])
+
+
+def _constant(value: Any) -> Any:
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

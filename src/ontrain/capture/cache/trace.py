@@ -1,0 +1,143 @@
+"""A forward run on tensors without values, written down: what the module does now, whatever made it so."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ontrain.capture.cache.question import UncacheableError
+from ontrain.capture.export import Flat, quiet, tracing
+
+__all__ = ["executed_files", "trace"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout,
+          torch.memory_format)  # fmt: skip
+
+
+def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: Sequence[torch.Tensor]) -> str:
+    """Return a hash of the operators that forward calls: their arguments, and from where to where values go.
+
+    Args:
+        flat: the module as a function of tensors, as it is exported.
+        module: what it wraps.
+        shapes: of the inputs.
+        like: the inputs' dtypes, devices, and whether they want gradients.
+
+    Raises:
+        UncacheableError: forward needs values, or calls what cannot be written down.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    written = _Written(flat)
+    with quiet(), tracing(module), _exporting(), torch.inference_mode(False), torch.enable_grad():
+        try:
+            with mode:
+                inputs = [
+                    torch.empty(tuple(shape), dtype=one.dtype, device=one.device).requires_grad_(one.requires_grad)
+                    for shape, one in zip(shapes, like, strict=True)
+                ]
+                state = {
+                    name: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
+                    .requires_grad_(one.requires_grad)
+                    for name, one in (*flat.named_parameters(), *flat.named_buffers())
+                }  # fmt: skip
+            for name, one in [*((f"input {i}", one) for i, one in enumerate(inputs)), *state.items()]:
+                written.name(one, name)
+            with mode, written:
+                results = torch.func.functional_call(flat, state, tuple(inputs))
+        except UncacheableError:
+            raise
+        except Exception as error:  # of any kind that a user's forward raises on tensors without values
+            raise UncacheableError(f"forward on tensors without values: {type(error).__name__}: {error}") from error
+    return written.finish(results, state)
+
+
+class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down each operator below autograd."""
+
+    def __init__(self, flat: Flat) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._hash = hashlib.sha256()
+        self._names: dict[int, str] = {}
+        self._kept: list[Any] = []
+
+    def name(self, tensor: torch.Tensor, name: str) -> None:
+        """Give a tensor the name by which it is written."""
+        self._names[id(tensor)] = name
+        self._kept.append(tensor)  # so that no other gets its id
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        call = [str(func), self._text(args), self._text(dict(kwargs or {})), torch.is_grad_enabled()]
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(one, torch.Tensor) and id(one) not in self._names:
+                self.name(one, f"%{len(self._names)} {one.dtype}{list(one.shape)}{list(one.stride())} {one.device}")
+        self._hash.update(repr([call, self._text(made)]).encode())
+        return made
+
+    def finish(self, results: Any, state: Mapping[str, torch.Tensor]) -> str:
+        """Write the results; return the hash."""
+        gradients = [one.requires_grad for one in results]
+        self._hash.update(repr([self._text(results), gradients]).encode())
+        return self._hash.hexdigest()
+
+    def _text(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            found = self._names.get(id(value))
+            if found is None:
+                found = self._constant(value)
+                self.name(value, found)
+            return found
+        if type(value) in _PLAIN:
+            return repr(value)
+        if isinstance(value, tuple | list):
+            return [self._text(one) for one in value]
+        if isinstance(value, dict):
+            return {key: self._text(one) for key, one in value.items()}
+        raise UncacheableError(f"forward gives an operator a {type(value).__name__}")
+
+    def _constant(self, tensor: torch.Tensor) -> str:
+        """A tensor that is neither given nor computed: its values are written."""
+        if isinstance(tensor, FakeTensor) or tensor.numel() > 1 << 20 or tensor.device.type == "meta":
+            raise UncacheableError("forward takes a tensor from where it cannot be followed")
+        with torch._C._DisableTorchDispatch():
+            values = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return f"constant {tensor.dtype}{list(tensor.shape)} {hashlib.sha256(values).hexdigest()}"
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Say what torch.export says to a forward that asks whether it is exported."""
+    compiler: Any = torch.compiler
+    with (
+        mock.patch.object(compiler, "_is_compiling_flag", True),
+        mock.patch.object(compiler, "_is_exporting_flag", True),
+    ):
+        yield
+
+
+@contextmanager
+def executed_files(files: set[str]) -> Iterator[None]:
+    """Collect the Python files whose functions are called."""
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    before: Callable[..., Any] | None = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)

@@ -1,0 +1,37 @@
+"""Shapes of outputs in terms of the inputs' dimensions, where inference over symbols gives up."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ontrain.errors import OntrainError
+from ontrain.graph.builder import static_dims
+from ontrain.graph.generalise import points_of
+from ontrain.graph.polynomials import fit
+from ontrain.graph.rebuild import specialise
+from ontrain.graph.varying_constants import dimension
+
+__all__ = ["output_shapes"]
+
+
+def output_shapes(model: ir.Model) -> dict[str, list[int | str | None]]:
+    """Return the shape of each output by name: numbers, symbols of inputs, and None for any other dimension.
+
+    Raises:
+        GraphError: the model cannot be specialised.
+    """
+    points = points_of(model)
+    found: list[dict[str, tuple[int, ...]]] = []
+    for number, point in enumerate(points):
+        shapes = {v.name or "": [d if isinstance(d, int) else point[str(d.value)] for d in v.shape or ()]
+                  for v in model.graph.inputs}  # fmt: skip
+        try:
+            found.append({v.name or "": static_dims(v) for v in specialise(model, shapes).graph.outputs})
+        except OntrainError:
+            if not number or number < len(points) - 1:
+                raise
+            points = points[:-1]  # the far one: more positions, say, than the model has
+    return {
+        name: [dimension(fit(sizes, points)) for sizes in zip(*(one[name] for one in found), strict=True)]
+        for name in found[0]
+    }

@@ -1,0 +1,184 @@
+"""Mixed precision as a rewriting of the forward graph: products in half precision, what loses digits in float32."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.autodiff.driver import reached_from
+from ontrain.graph import Builder, Role, by_role, rebuild, schema_of
+from ontrain.passes.infra import Pass
+
+__all__ = ["HALF", "LowerPrecision"]
+
+HALF = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+"""The dtypes that a graph can be lowered to, by torch's names."""
+
+_LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
+
+_ATTENTION = ("ontrain", "Attention")
+_PRODUCTS = frozenset({("", one) for one in ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")} | {_ATTENTION})
+"""Where the time goes, and where hardware has units for half precision that add up in float32."""
+
+_FOLLOWING = frozenset(
+    [("", one) for one in (
+        "Abs", "Add", "Clip", "Concat", "DepthToSpace", "Div", "Dropout", "Elu", "Expand", "Flatten", "Gather",
+        "GatherElements", "GatherND", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Max", "MaxPool",
+        "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Relu", "Reshape", "Selu", "Sigmoid", "Slice", "SpaceToDepth",
+        "Split", "Squeeze", "Sub", "Sum", "Swish", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+    )] + [("ontrain", one) for one in ("Detach", "PackRows", "Silu", "UnpackRows")]
+)  # fmt: skip
+"""Element by element, or a mere rearrangement: in half precision where all their operands are, else in float32."""
+
+_FIRST_ONLY = frozenset({"Dropout"})
+"""Operators whose further float operands are numbers of their own type."""
+
+
+@cache
+def _bears(domain: str, op_type: str, dtype: ir.DataType) -> bool:
+    """Whether the standard defines the operator for a dtype; Einsum, for one, knows no bfloat16."""
+    schema = schema_of(op_type, domain)
+    if schema is None:
+        return True  # ours, which are made of operators that do
+    allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    return f"tensor({dtype.name.lower()})" in allowed.get(schema.outputs[0].type_str, ())
+
+
+class LowerPrecision(Pass):
+    """Run what is bound by products in half precision; parameters, losses and statistics stay in float32.
+
+        MatMul(x, W) → Gelu → LayerNormalization
+    →   MatMul(Cast(x), Cast(W)) → Gelu → Cast → LayerNormalization
+
+    Three kinds of operators, as in torch.autocast:
+
+    - matrix products, convolutions and attention run in half precision if a parameter has a part in them. Those that
+      no parameter reaches, as the angles of rotary positions, stay exact;
+    - elementwise operators and rearrangements follow their operands: in half precision if all of them are, else in
+      float32. A scalar constant follows the others, unless half precision cannot hold it, and so do truth values;
+    - all others run in float32: losses, softmax, reductions, norms and their statistics, powers, exponentials, random
+      numbers, control flow, and every operator that is not known to bear it.
+
+    Parameters stay float32 and are cast where they are used, once: the gradient passes back through the cast, so the
+    optimizer updates float32 master weights with float32 gradients. Outputs keep the dtypes that they had. Sources:
+    Micikevicius et al. 2018; torch.amp's lists of operators.
+
+    Args:
+        dtype: FLOAT16 or BFLOAT16.
+    """
+
+    changes_numerics = True
+
+    def __init__(self, dtype: ir.DataType) -> None:
+        assert dtype in _LARGEST, f"{dtype} is no half precision"
+        self.dtype = dtype
+
+    def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
+        """Return the model in mixed precision, and how many operators run in half."""
+        lowering = _Lowering(model.graph, self.dtype)
+        return rebuild(model, lowering.rewrite), lowering.count
+
+
+class _Lowering:
+    """One walk over a graph: which values are in half by now, and the casts already made."""
+
+    def __init__(self, graph: ir.Graph, dtype: ir.DataType) -> None:
+        self.dtype, self.count = dtype, 0
+        self._trained = reached_from(graph, by_role(graph, Role.PARAMETER))
+        self._outputs = set(graph.outputs)
+        self._both: set[ir.Value] = set()
+        """Outputs of the graph, float32, that were computed in half."""
+        self._half: dict[ir.Value, ir.Value] = {}
+        self._full: dict[ir.Value, ir.Value] = {}
+
+    def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        """Make a node again with its operands in the precision that it is to run in."""
+        kind = (node.domain, node.op_type)
+        if kind == ("", "Cast"):
+            return None  # says itself what comes out
+        lowered = self._lowered(node, inputs)
+        if lowered:
+            if kind == _ATTENTION and len(inputs) > 3 and inputs[3] is not None:
+                inputs[3] = self._bounded(op, inputs[3])
+            inputs = [self._as_half(op, v) if i in lowered else v for i, v in enumerate(inputs)]
+            self.count += 1
+        else:
+            inputs = [self._restored(op, old, new) for old, new in zip(node.inputs, inputs, strict=True)]
+        copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs))
+        copy.metadata_props.update(node.metadata_props)
+        made = op.add(copy, [v.name for v in node.outputs])
+        outputs: list[ir.Value | None] = list(made) if isinstance(made, tuple) else [made]
+        return [self._kept(op, old, new) for old, new in zip(node.outputs, outputs, strict=True)]
+
+    def _lowered(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[int]:
+        """The operands to hand over in half precision; none if the node runs in float32."""
+        kind = (node.domain, node.op_type)
+        if not _bears(node.domain, node.op_type, self.dtype):
+            return []
+        floats = [i for i, v in enumerate(node.inputs) if v is not None and v.dtype == ir.DataType.FLOAT]
+        if kind in _PRODUCTS:
+            trained = any(node.inputs[i] in self._trained for i in floats)
+            return floats if trained and self._all_float32(node) else []
+        if kind not in _FOLLOWING or not self._all_float32(node):
+            return []
+        if node.op_type in _FIRST_ONLY:
+            floats = floats[:1]
+        scalars = [i for i in floats if self._follows(inputs[i])]
+        leading = [i for i in floats if i not in scalars]
+        if not leading or not all(self._is_half(inputs[i]) for i in leading):
+            return []
+        return floats
+
+    def _all_float32(self, node: ir.Node) -> bool:
+        """Whether no float operand is of a dtype that the user chose otherwise."""
+        dtypes = {v.dtype for v in node.inputs if v is not None and v.dtype is not None and v.dtype.is_floating_point()}
+        return dtypes == {ir.DataType.FLOAT}
+
+    def _is_half(self, value: ir.Value | None) -> bool:
+        return value is not None and (value.dtype == self.dtype or value in self._both)
+
+    def _follows(self, value: ir.Value | None) -> bool:
+        """Whether an operand is a single constant that half precision can hold, or zeros and ones."""
+        if value is None:
+            return False
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Cast" and not producer.domain:
+            source = producer.inputs[0]
+            return source is not None and source.dtype == ir.DataType.BOOL
+        if value.const_value is None or value.const_value.size != 1:
+            return False
+        number = abs(float(value.const_value.numpy().reshape(-1)[0]))
+        return not number < np.inf or number <= _LARGEST[self.dtype]
+
+    def _as_half(self, op: Builder, value: ir.Value | None) -> ir.Value | None:
+        if value is None or value.dtype == self.dtype:
+            return value
+        if value not in self._half:
+            self._half[value] = op.Cast(value, to=self.dtype)
+        return self._half[value]
+
+    def _bounded(self, op: Builder, mask: ir.Value) -> ir.Value:
+        """A mask that stays finite in half: float32's lowest number stands where a row may be masked whole."""
+        bounded: ir.Value = mask if self._is_half(mask) else op.Max(mask, -_LARGEST[self.dtype])
+        return bounded
+
+    def _restored(self, op: Builder, old: ir.Value | None, new: ir.Value | None) -> ir.Value | None:
+        """The operand in the dtype that it had before."""
+        if old is None or new is None or new.dtype == old.dtype or old.dtype is None:
+            return new
+        if new not in self._full:
+            self._full[new] = op.Cast(new, to=old.dtype)
+        return self._full[new]
+
+    def _kept(self, op: Builder, old: ir.Value, new: ir.Value | None) -> ir.Value | None:
+        """An output of the graph keeps its dtype; those who read it in half still find it so."""
+        if old not in self._outputs or new is None:
+            return new
+        kept = self._restored(op, old, new)
+        assert kept is not None
+        if kept is not new:
+            self._half[kept] = new
+            self._both.add(kept)
+        return kept

@@ -1,0 +1,231 @@
+"""Parts of a step that people name: Gelu, attention's dropout, layers, and chains of operators as in a plan table."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ontrain.errors import OptionError, nearest
+from ontrain.graph import DOMAIN, Role, is_random, role_of
+from ontrain.passes.recompute.layout import is_view
+from ontrain.passes.recompute.request import ClusterRequest, Recomputation
+from ontrain.passes.recompute.schedule import Profile, Schedule
+
+__all__ = ["Cluster", "clusters", "forced", "layers"]
+
+_ELEMENTWISE = frozenset({
+    "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Exp", "Sqrt", "Tanh", "Erf", "Sigmoid", "Cast", "Gelu", "BiasGelu",
+    "FastGelu", "QuickGelu",
+})  # fmt: skip
+_GELU = frozenset({"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Tanh", "Erf"})
+_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Places of a step that are computed again by the same chain of operators and keep as many bytes.
+
+    Attributes:
+        name: the operators of the chain, as "Gelu+" or "Pow+Mul+Add+".
+        roots: what each place keeps for backward, in the order of the graph.
+        bytes: that one place keeps.
+        cost: of computing one place again, in floating-point operations, moved bytes included.
+    """
+
+    name: str
+    roots: tuple[ir.Value, ...]
+    bytes: int
+    cost: int
+
+
+def clusters(schedule: Schedule) -> list[Cluster]:
+    """Return what could be computed again, the cheapest per byte first."""
+    profile = schedule.profile(())
+    found: dict[tuple[str, int], list[ir.Value]] = {}
+    costs: dict[tuple[str, int], int] = {}
+    for root in schedule.crossing:
+        if not schedule.can_recompute(root):
+            continue
+        chain = _chain(schedule, profile, root)
+        key = ("".join(f"{node.op_type}+" for node in chain), schedule.bytes_of(root))
+        found.setdefault(key, []).append(root)
+        costs.setdefault(key, sum(schedule.cost(node) for node in chain))
+    rows = [Cluster(name, tuple(roots), size, costs[name, size]) for (name, size), roots in found.items()]
+    return sorted(rows, key=lambda row: row.cost / max(row.bytes, 1))
+
+
+def _chain(schedule: Schedule, profile: Profile, root: ir.Value) -> list[ir.Node]:
+    """The nodes that compute a root again from what backward finds anyway, in graph order."""
+    chain: dict[ir.Node, None] = {}
+    work = [root]
+    while work:
+        one = work.pop()
+        node = schedule.producer(one)
+        if node in chain:
+            continue
+        chain[node] = None
+        for source in schedule.sources(one):
+            if source not in schedule.read_by_backward and not schedule.keeps(source, one):
+                work.append(source)
+    return sorted(chain, key=schedule.position.__getitem__)
+
+
+def forced(schedule: Schedule, request: Recomputation) -> list[ir.Value]:
+    """Return the roots that switches and named clusters ask to be dropped.
+
+    Raises:
+        OptionError: there is no cluster of a name given, or no repeated layer.
+
+    Warns:
+        UserWarning: a switch finds nothing in this model.
+    """
+    made: dict[ir.Value, None] = {}
+    for wanted, name, find in (
+        (request.gelu, "gelu_recompute", _gelu),
+        (request.attention_dropout, "attn_dropout_recompute", _attention_dropout),
+    ):
+        if wanted:
+            found = find(schedule)
+            if not found:
+                warnings.warn(f"{name} finds nothing to compute again in this model", stacklevel=2)
+            made.update(dict.fromkeys(found))
+    if request.layers:
+        made.update(dict.fromkeys(_layers(schedule, request.number_of_layers)))
+    for one in request.clusters:
+        made = _apply(schedule, one, made)
+    return [root for root in made if schedule.can_recompute(root)]
+
+
+def _apply(schedule: Schedule, request: ClusterRequest, made: dict[ir.Value, None]) -> dict[ir.Value, None]:
+    known = clusters(schedule)
+    roots = [root for one in known if request.name in (one.name, "*") for root in one.roots]
+    if not roots:
+        raise OptionError(
+            f"there is no cluster {request.name!r} to compute again",
+            way_out=f"nearest: {nearest(request.name, dict.fromkeys(one.name for one in known))}",
+        )
+    roots = sorted(roots, key=lambda root: schedule.position[schedule.producer(root)])
+    chosen = roots if request.count < 0 else roots[: request.count]
+    if request.recompute:
+        return {**made, **dict.fromkeys(chosen)}
+    return {root: None for root in made if root not in set(chosen)}
+
+
+def _gelu(schedule: Schedule) -> list[ir.Value]:
+    """Results and intermediate values of Gelu: one node, or elementwise nodes of one value with tanh or erf in them."""
+    source: dict[ir.Value, ir.Value] = {}
+    groups: dict[ir.Value, list[ir.Node]] = {}
+    for node in schedule.nodes:
+        if node not in schedule.forward:
+            continue
+        inputs = {source.get(v, v) for v in node.inputs if v is not None and v.const_value is None}
+        if is_view(node) and len(inputs) == 1 and node.inputs[0] in source:
+            source.update(dict.fromkeys(node.outputs, *inputs))
+        if node.op_type in _ELEMENTWISE and len(inputs) == 1:
+            (origin,) = inputs
+            source[node.outputs[0]] = origin
+            groups.setdefault(origin, []).append(node)
+    chosen = [node for group in groups.values() if any(one.op_type in _GELU for one in group) for node in group]
+    return _crossing(schedule, (node.outputs[0] for node in chosen))
+
+
+def _attention_dropout(schedule: Schedule) -> list[ir.Value]:
+    """Probabilities of attention that has dropout, and results of dropout on a softmax."""
+    found: list[ir.Value] = []
+    for node in schedule.nodes:
+        if node not in schedule.forward or not is_random(node):
+            continue
+        if (node.domain, node.op_type) == (DOMAIN, "Attention") and len(node.outputs) > 1:
+            found.append(node.outputs[1])
+        elif node.op_type == "Dropout" and node.inputs[0] is not None:
+            before = schedule.layout.root.get(node.inputs[0])
+            maker = before.producer() if before is not None else None
+            if maker is not None and maker.op_type == "Softmax":
+                found.append(node.outputs[0])
+    return _crossing(schedule, found)
+
+
+def layers(schedule: Schedule) -> list[tuple[str, list[ir.Node]]]:
+    """Return the repeated layers of the forward pass by name, with their nodes.
+
+    A layer is what belongs to one numbered part of the model, as "encoder.layer.3": the nodes that read its parameters,
+    and those behind them up to the next part's.
+    """
+    found: dict[str, list[ir.Node]] = {}
+    current: str | None = None
+    for node in schedule.nodes:
+        if node not in schedule.forward:
+            continue
+        blocks = [_block(v) for v in _parameters(node)]
+        if blocks:
+            current = next((one for one in blocks if one is not None), None)
+        if current is not None:
+            found.setdefault(current, []).append(node)
+    stems: dict[str, int] = {}
+    for name in found:
+        stems[_stem(name)] = stems.get(_stem(name), 0) + 1
+    return [(name, nodes) for name, nodes in found.items() if stems[_stem(name)] > 1]
+
+
+def _parameters(node: ir.Node) -> list[ir.Value]:
+    """The parameters that a node reads, views of them included."""
+    found = []
+    for value in node.inputs:
+        while value is not None and value.producer() is not None and _only_moves(value.producer()):
+            value = value.producer().inputs[0]  # type: ignore[union-attr]
+        if value is not None and value.is_graph_input() and role_of(value) is Role.PARAMETER:
+            found.append(value)
+    return found
+
+
+def _only_moves(node: ir.Node | None) -> bool:
+    return node is not None and bool(node.inputs) and (is_view(node) or node.op_type == "Cast")
+
+
+def _block(value: ir.Value) -> str | None:
+    found = _BLOCK.match(value.name or "")
+    return found[0] if found else None
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _layers(schedule: Schedule, count: int) -> list[ir.Value]:
+    found = layers(schedule)
+    if not found:
+        raise OptionError(
+            "there are no repeated layers to compute again",
+            reason="layers are told by their parameters' names, as 'encoder.layer.3.…'",
+            way_out="set a memory budget instead",
+        )
+    chosen = found if count < 0 else found[: count or len(found) - 1]
+    inside: dict[ir.Node, str] = {node: name for name, nodes in found for node in nodes}
+    roots: list[ir.Value] = []
+    for name, nodes in chosen:
+        for node in nodes:
+            handed_on = any(_leaves(schedule, value, inside, name) for value in node.outputs)
+            roots += [] if handed_on else node.outputs
+    return _crossing(schedule, roots)
+
+
+def _leaves(schedule: Schedule, value: ir.Value, inside: dict[ir.Node, str], name: str) -> bool:
+    """Whether a value, or a view of it, is read going forward outside of its layer."""
+    for use in value.uses():
+        node = use.node
+        if node not in schedule.forward:
+            continue
+        if inside.get(node) != name or (
+            is_view(node) and any(_leaves(schedule, v, inside, name) for v in node.outputs)
+        ):
+            return True
+    return value.is_graph_output()
+
+
+def _crossing(schedule: Schedule, values: Iterable[ir.Value]) -> list[ir.Value]:
+    roots = (schedule.layout.root.get(value) for value in values)
+    return [r for r in dict.fromkeys(roots) if r is not None and r in schedule.read_by_backward]

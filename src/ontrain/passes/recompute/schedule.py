@@ -1,0 +1,275 @@
+"""The order in which a step runs, with what is recomputed in its place, and the bytes that are alive at each node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.cost import Flops, node_flops
+from ontrain.graph import DOMAIN, Role, is_random, reads, role_of, static_dims, subgraphs
+from ontrain.passes.recompute.layout import Layout
+
+__all__ = ["Profile", "Schedule"]
+
+_BYTE = 10
+"""Floating-point operations that a byte to or from memory costs as much time as: of the order of what CPUs do."""
+_SCORES = 64 << 20
+"""Bytes of scores of a classifier that are taken to exist at one time."""
+_SMALL = 8
+"""A value is kept rather than recomputed, if what is recomputed from it is this many times larger."""
+
+_IN_PLACE = frozenset({
+    "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Tanh", "Sigmoid", "Relu", "Gelu",
+    "LeakyRelu", "Elu", "Softplus", "Erf", "Pow", "Where", "Clip", "Softmax", "LogSoftmax", "Dropout", "DropoutGrad",
+})  # fmt: skip
+"""Their result may take over the memory of an input of the same size that nobody reads afterwards."""
+
+
+@dataclass
+class Copy:
+    """A value computed a second time: from just before the node that reads it first to the one that reads it last."""
+
+    first: int
+    last: int
+
+
+@dataclass
+class Profile:
+    """What is alive when: the outcome of a choice of values that are not kept for backward.
+
+    Attributes:
+        bytes: working memory at each node.
+        copies: what is computed again, by root.
+        kept: position of the last reader of each root that is computed once.
+        first_backward: position at which each root's value is first wanted again.
+    """
+
+    bytes: np.ndarray[tuple[int], np.dtype[np.int64]]
+    copies: dict[ir.Value, Copy]
+    kept: dict[ir.Value, int]
+    first_backward: dict[ir.Value, int]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes alive at once."""
+        return int(self.bytes.max(initial=0))
+
+    @property
+    def at(self) -> int:
+        """The position at which they are."""
+        return int(self.bytes.argmax()) if len(self.bytes) else 0
+
+
+@dataclass
+class Schedule:
+    """A graph in its order, seen by memory: roots instead of values.
+
+    Args:
+        graph: concrete shapes; a step, or a forward graph with its backward pass.
+    """
+
+    graph: ir.Graph
+    nodes: list[ir.Node] = field(init=False)
+    layout: Layout = field(init=False)
+    forward: set[ir.Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = list(self.graph)
+        self.layout = Layout(self.graph)
+        self.forward = _forward(self.graph)
+        self.position = {node: i for i, node in enumerate(self.nodes)}
+        self.end = len(self.nodes)
+        self._read: list[list[ir.Value]] = [self._roots(reads(node)) for node in self.nodes]
+        self._producer: dict[ir.Value, ir.Node] = {}
+        self._reuse: dict[ir.Value, ir.Value] = {}
+        self._costs: dict[ir.Node, int] = {}
+        self._counted: dict[Hashable, Flops] = {}
+        self._first_read: dict[ir.Value, int] = {}
+        self._last_read: dict[ir.Value, int] = {}
+        self._last_forward: dict[ir.Value, int] = {}
+        for i, node in enumerate(self.nodes):
+            for value in node.outputs:
+                if value in self.layout.size:
+                    self._producer[value] = node
+            for root in self._read[i]:
+                if node in self.forward:
+                    self._last_forward[root] = i
+                else:
+                    self._first_read.setdefault(root, i)
+                self._last_read[root] = i
+
+    def _roots(self, values: Iterable[ir.Value]) -> list[ir.Value]:
+        found = (self.layout.root.get(v) for v in values)
+        return list(dict.fromkeys(root for root in found if root is not None and root in self.layout.size))
+
+    def producer(self, root: ir.Value) -> ir.Node:
+        """Return the node that computes a root."""
+        return self._producer[root]
+
+    def last_forward(self, root: ir.Value) -> int:
+        """Return the position of the last node of the forward pass that makes or reads a root."""
+        return self._last_forward.get(root, self.position[self._producer[root]])
+
+    @property
+    def read_by_backward(self) -> Mapping[ir.Value, int]:
+        """Roots that backward reads in any case, and where first."""
+        return self._first_read
+
+    def bytes_of(self, root: ir.Value) -> int:
+        """Return the bytes of a root."""
+        return self.layout.size[root]
+
+    @cached_property
+    def crossing(self) -> list[ir.Value]:
+        """The roots made going forward that backward reads, in order."""
+        return [r for r, node in self._producer.items() if node in self.forward and r in self._first_read]
+
+    def can_recompute(self, root: ir.Value) -> bool:
+        """Whether a second run of the producer gives the same value: it draws no number, or its mask is kept."""
+        node = self._producer[root]
+        if node not in self.forward or subgraphs(node) or root in self.layout.lasting:
+            return False
+        mask = mask_of(node)
+        if mask is not None:
+            # A mask that nobody reads going backward is not there to be applied again.
+            return root is not mask and bool(mask.uses())
+        return not is_random(node)
+
+    def sources(self, root: ir.Value) -> list[ir.Value]:
+        """Return the roots that a second computation reads."""
+        node = self._producer[root]
+        mask = mask_of(node)
+        values = [*reads(node), mask] if mask is not None else reads(node)
+        return self._roots(values)
+
+    def cost(self, node: ir.Node) -> int:
+        """Return what running a node again costs, in floating-point operations: products, and bytes moved."""
+        if node not in self._costs:
+            moved = sum(self.layout.size.get(v, 0) for v in node.outputs)
+            moved += sum(self.layout.size.get(self.layout.root.get(v, v), 0) for v in node.inputs if v is not None)
+            self._costs[node] = self.flops(node).products + _BYTE * moved
+        return self._costs[node]
+
+    def flops(self, node: ir.Node) -> Flops:
+        """Return the floating-point operations of a node."""
+        return node_flops(node, self._counted)
+
+    def keeps(self, root: ir.Value, reader: ir.Value) -> bool:
+        """Whether a root that backward does not read itself had better live on than be computed again for `reader`."""
+        return not self.can_recompute(root) or self.bytes_of(root) * _SMALL <= self.bytes_of(reader)
+
+    def _goes_along(self, root: ir.Value, reader: ir.Value) -> bool:
+        """Whether a root that nobody keeps for backward is computed again for `reader`."""
+        made_forward = self._producer[root] in self.forward
+        return made_forward and root not in self._first_read and not self.keeps(root, reader)
+
+    def profile(self, dropped: Collection[ir.Value]) -> Profile:
+        """Return what is alive when, if these roots are freed after forward and computed again for backward."""
+        copies: dict[ir.Value, Copy] = {}
+        kept = dict(self._last_read)
+        first: dict[ir.Value, int] = {}
+        for root in dropped:
+            kept[root] = self.last_forward(root)
+
+        def need(wanted: ir.Value, at: int) -> None:
+            work: list[tuple[ir.Value, ir.Value | None]] = [(wanted, None)]
+            while work:
+                root, reader = work.pop()
+                first.setdefault(root, at)
+                copy = copies.get(root)
+                if copy is not None:
+                    copy.last = at
+                elif root in dropped or (reader is not None and self._goes_along(root, reader)):
+                    copies[root] = Copy(at, at)
+                    work += [(source, root) for source in self.sources(root)]
+                else:
+                    kept[root] = max(kept.get(root, 0), at)
+
+        for i in range(self.end):
+            if self.nodes[i] not in self.forward:
+                for root in self._read[i]:
+                    need(root, i)
+        return Profile(self._alive(copies, kept), copies, kept, first)
+
+    def _alive(
+        self, copies: dict[ir.Value, Copy], kept: dict[ir.Value, int]
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        change = np.zeros(self.end + 2, np.int64)
+        for root, node in self._producer.items():
+            size = self.layout.size[root]
+            born = self.position[node]
+            last = self.end if root in self.layout.lasting else max(kept.get(root, born), born)
+            change[born] += size
+            change[last + 1] -= size
+        for root, copy in copies.items():
+            change[copy.first] += self.layout.size[root]
+            change[copy.last + 1] -= self.layout.size[root]
+        for i, node in enumerate(self.nodes):
+            change[i] += (scratch := self._scratch(node))
+            change[i + 1] -= scratch
+            if node.op_type in _IN_PLACE:
+                size = self.layout.size.get(node.outputs[0], 0)
+                for root in self._read[i]:
+                    dying = copies[root].last == i and copies[root].first < i if root in copies else (
+                        kept.get(root) == i and root not in self.layout.lasting
+                    )  # fmt: skip
+                    if size and dying and self.layout.size[root] == size:
+                        change[i] -= size
+                        change[i + 1] += size
+                        break
+        return np.cumsum(change)[: self.end]
+
+    def _scratch(self, node: ir.Node) -> int:
+        """Bytes that a node needs while it runs, beside what it reads and gives."""
+        if (node.domain, node.op_type) == (DOMAIN, "LinearCrossEntropy"):
+            return _scores(node)
+        if node.domain != DOMAIN or node.op_type not in ("Attention", "AttentionGrad"):
+            return 0
+        probs = node.outputs[1] if node.op_type == "Attention" and len(node.outputs) > 1 else None
+        if node.op_type == "AttentionGrad":
+            probs = node.inputs[4]
+        q = node.inputs[0]
+        assert q is not None
+        small = self.layout.size.get(self.layout.root.get(q, q), 0)
+        # Dropped probabilities; going backward their adjoint, too.
+        large = self.layout.size.get(probs, 0) if probs is not None else 0
+        return small + large * (2 if node.op_type == "AttentionGrad" else 1)
+
+
+def _scores(node: ir.Node) -> int:
+    """Bytes of a classifier's scores, which exist for some rows at a time."""
+    hidden, weight = node.inputs[0], node.inputs[2]
+    assert hidden is not None and weight is not None and hidden.dtype is not None
+    transposed = "transB" not in node.attributes or node.attributes["transB"].as_int() == 1
+    classes = static_dims(weight)[0 if transposed else 1]
+    whole = math.ceil(static_dims(hidden)[0] * classes * hidden.dtype.itemsize)
+    return whole // max(1, -(-whole // _SCORES))
+
+
+def mask_of(node: ir.Node) -> ir.Value | None:
+    """Return the dropout mask that a node draws and hands out, None if it draws none."""
+    if (node.domain, node.op_type) == ("", "Dropout") and len(node.outputs) == 2:
+        return node.outputs[1] if is_random(node) else None
+    if (node.domain, node.op_type) == (DOMAIN, "Attention") and len(node.outputs) == 3:
+        return node.outputs[2] if is_random(node) else None
+    return None
+
+
+def _forward(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes of the model itself: those behind outputs that no learning rate, loss scale or adjoint reaches."""
+    reached: set[ir.Value] = {v for v in graph.inputs if role_of(v) in (Role.HYPER, Role.ADJOINT)}
+    for node in graph:
+        if any(v in reached for v in reads(node)):
+            reached.update(node.outputs)
+    needed = {v for v in graph.outputs if v not in reached}
+    found: set[ir.Node] = set()
+    for node in reversed(graph):
+        if any(v in needed for v in node.outputs):
+            found.add(node)
+            needed.update(reads(node))
+    return found

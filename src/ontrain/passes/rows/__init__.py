@@ -1,0 +1,17 @@
+"""Work that is not done: rows of a batch that do not reach the loss."""
+
+from ontrain.passes.rows.labels import EliminateUnlabelledRows
+from ontrain.passes.rows.padding import EliminatePadding
+from ontrain.passes.rows.selection import RowPass, Selection, bucket, given, measure
+from ontrain.passes.rows.unread import EliminateUnreadRows
+
+__all__ = [
+    "EliminatePadding",
+    "EliminateUnlabelledRows",
+    "EliminateUnreadRows",
+    "RowPass",
+    "Selection",
+    "bucket",
+    "given",
+    "measure",
+]

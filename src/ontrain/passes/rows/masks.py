@@ -1,0 +1,139 @@
+"""Which keys the queries of an attention may see, read off the mask that is added to its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import Builder, static_dims
+from ontrain.passes.rows.selection import batch_only
+
+__all__ = ["Mask", "find_mask"]
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One factor of a mask: a bool value, its negation, or a float value that is added to scores."""
+
+    value: ir.Value
+    kind: str
+
+    def emit(self, op: Builder, copies: dict[ir.Value, ir.Value]) -> ir.Value:
+        """Emit whether a key is visible as far as this factor goes, bool of four axes."""
+        const = self.value.const_value
+        value = op.const(const.numpy()) if const is not None else copies[self.value]
+        if self.kind == "added":
+            value = op.Greater(value, _low(value.dtype))
+        elif self.kind == "not":
+            value = op.Not(value)
+        made: ir.Value = op.Reshape(value, [1] * (4 - len(static_dims(value))) + list(static_dims(value)))
+        return made
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The keys that queries may see: those that every leaf lets through, bool [B, H, L, S] by broadcasting."""
+
+    leaves: tuple[_Leaf, ...]
+
+    @property
+    def computed(self) -> frozenset[tuple[ir.Value, str]]:
+        """The leaves that depend on the batch."""
+        return frozenset((leaf.value, leaf.kind) for leaf in self.leaves if leaf.value.const_value is None)
+
+    def seen(self, op: Builder, copies: dict[ir.Value, ir.Value], shape: Sequence[int]) -> ir.Value:
+        """Emit whether any query of any head sees a key, bool [B, S]."""
+        found = _any([leaf.emit(op, copies) for leaf in self.leaves], (1, 2), op)
+        dims = static_dims(found)
+        made: ir.Value = op.Expand(op.Reshape(found, [dims[0], dims[3]]), list(shape))
+        return made
+
+    def sees(self, op: Builder, copies: dict[ir.Value, ir.Value]) -> ir.Value:
+        """Emit whether a query sees any key in every head, bool [B or 1, L or 1]."""
+        found = _any([leaf.emit(op, copies) for leaf in self.leaves], (3,), op)
+        if static_dims(found)[1] > 1:
+            blind = op.ReduceMax(op.Cast(op.Not(found), to=ir.DataType.INT32), [1], keepdims=1)
+            found = op.Equal(blind, 0)
+        dims = static_dims(found)
+        made: ir.Value = op.Reshape(found, [dims[0], dims[2]])
+        return made
+
+
+def find_mask(graph: ir.Graph, bias: ir.Value) -> Mask | None:
+    """Return what the values added to an attention's scores hide; None if the batch does not determine it.
+
+    A key is hidden where a constant so low is chosen that nothing is left of its weight. A bias that depends on
+    parameters, as T5's of relative positions, is taken to hide nothing.
+    """
+    leaves = _added(graph, bias)
+    return None if leaves is None else Mask(tuple(dict.fromkeys(leaves)))
+
+
+def _added(graph: ir.Graph, bias: ir.Value) -> list[_Leaf] | None:
+    """The factors of a float value that is added to scores."""
+    producer = bias.producer()
+    if bias.const_value is None and producer is not None and not producer.domain:
+        inputs = [v for v in producer.inputs if v is not None]
+        if producer.op_type == "Where":
+            condition, x, y = inputs
+            if _is_low(y):
+                return _both(_condition(graph, condition, "is"), _added(graph, x))
+            if _is_low(x):
+                return _both(_condition(graph, condition, "not"), _added(graph, y))
+        if producer.op_type == "Add":
+            return _both(_added(graph, inputs[0]), _added(graph, inputs[1]))
+        if producer.op_type == "Max" and len(inputs) == 2 and any(_is_low(v) for v in inputs):
+            return _added(graph, inputs[1] if _is_low(inputs[0]) else inputs[0])
+    if bias.const_value is not None or batch_only(graph, [bias]):
+        return [_Leaf(bias, "added")]
+    return []
+
+
+def _condition(graph: ir.Graph, value: ir.Value, kind: str) -> list[_Leaf] | None:
+    producer = value.producer()
+    if kind == "is" and value.const_value is None and producer is not None and producer.op_type == "And":
+        left, right = producer.inputs
+        assert left is not None and right is not None
+        return _both(_condition(graph, left, kind), _condition(graph, right, kind))
+    known = value.const_value is not None or batch_only(graph, [value])
+    return [_Leaf(value, kind)] if known else None
+
+
+def _both(left: list[_Leaf] | None, right: list[_Leaf] | None) -> list[_Leaf] | None:
+    return None if left is None or right is None else left + right
+
+
+def _low(dtype: ir.DataType | None) -> float:
+    """What hides a key: no score comes near it, and next to any other nothing is left of a weight so low."""
+    assert dtype is not None
+    if dtype == ir.DataType.FLOAT16:
+        return float(np.finfo(np.float16).min) / 2
+    return -1e9
+
+
+def _is_low(value: ir.Value) -> bool:
+    const = value.const_value
+    return const is not None and bool(np.all(np.asarray(const.numpy(), np.float64) <= _low(value.dtype)))
+
+
+def _any(leaves: Sequence[ir.Value], axes: Sequence[int], op: Builder) -> ir.Value:
+    """Emit whether all of `leaves` hold anywhere along `axes`, which become one place long.
+
+    Only those that vary along the axes are looked at together: padding and causality cost no square of the length.
+    """
+    varying = [v for v in leaves if any(static_dims(v)[a] > 1 for a in axes)]
+    found: Any = None
+    for one in varying:
+        found = one if found is None else op.And(found, one)
+    if found is not None:
+        highest = op.ReduceMax(op.Cast(found, to=ir.DataType.INT32), list(axes), keepdims=1)
+        found = op.Greater(highest, 0)
+    for one in leaves:
+        if not any(one is other for other in varying):
+            found = one if found is None else op.And(found, one)
+    made: ir.Value = found if found is not None else op.const(np.ones((1, 1, 1, 1), bool))
+    return made

@@ -1,0 +1,282 @@
+"""Padding: rows that no query sees, that have no label, and that nobody reads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import DOMAIN, Builder, is_float, live_nodes, rebuild, static_dims
+from ontrain.passes.infra import note
+from ontrain.passes.rows.labels import label_layout, labelled, losses, packed_loss
+from ontrain.passes.rows.layout import Layout
+from ontrain.passes.rows.masks import Mask, find_mask
+from ontrain.passes.rows.section import Demand, Section, Sections, find_section
+from ontrain.passes.rows.selection import RowPass, Selection, counted, keep_model, wanted
+from ontrain.passes.rows.unread import rows_read
+
+__all__ = ["EliminatePadding"]
+
+Needed = Callable[[Builder, Mapping[ir.Value, ir.Value]], ir.Value]
+"""needed(op, copies): emits which rows a reader needs, bool [rows], from copies of values of the batch."""
+
+
+class EliminatePadding(RowPass):
+    """Pack real tokens once, and keep them packed through every row-wise operator.
+
+        ids [B, L] ─ Embedding ─ row-wise operators ─ q, k, v [B, H, L, D] ─ Attention(bias from a mask) ─ …
+    →   PackRows(ids, i) [T] ─ Embedding ─ row-wise operators ─ UnpackRows ─ Attention(bias) ─ PackRows ─ …
+        with i [T] = SelectRows(keep)
+
+    A row is kept if a query of its sequence sees it as a key, if it has a label, or if it is read by itself, as the
+    first token by a pooler. Equal because the weight of a key that is hidden is zero whatever key and value are, and
+    the result of a query that is not kept reaches nothing. Where a row that is kept sees no key at all (its weights are
+    then even over all keys) its sequence is kept whole.
+    Left alone: values that are read whole, such as outputs of the model or scores over all places, and all that comes
+    before them; attention whose mask the batch alone does not determine.
+    """
+
+    def selections(self, model: ir.Model) -> list[Selection]:
+        """Return the rows that are kept of each set of tokens."""
+        return [one.selection for one in _spaces(model)]
+
+    def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
+        """Rewrite one set of tokens after another; what changed are the nodes that work on fewer rows."""
+        changed = 0
+        for number in range(len(_groups(model.graph)) if counted() else 0):
+            space = next((one for one in _spaces(model) if one.number == number), None)
+            if space is None or (kept := wanted(space.selection)) >= space.selection.rows:
+                continue
+            section = space.section
+            model = rebuild(model, Sections(section, space.selection.index(kept), space.sinks))
+            changed += len(section.packed)
+            note(
+                f"{space.selection.name}: {kept} of {space.selection.rows} rows, {section.products()} products on them"
+            )
+        return model, changed
+
+
+@dataclass
+class _Space:
+    """Tokens that a set of attentions has as keys, and what works on rows of them."""
+
+    number: int
+    selection: Selection
+    section: Section
+    sinks: dict[ir.Node, Callable[..., list[ir.Value] | None]]
+
+
+@dataclass
+class _Group:
+    """Attentions whose masks depend on one thing of the batch, such as its attention mask."""
+
+    shape: tuple[int, int]
+    masks: dict[ir.Node, Mask] = field(default_factory=dict)
+
+
+def _groups(graph: ir.Graph) -> list[_Group]:
+    found: dict[object, _Group] = {}
+    masks: dict[ir.Value, Mask | None] = {}
+    for node in live_nodes(graph):
+        if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.inputs) < 4:
+            continue
+        k, bias = node.inputs[1], node.inputs[3]
+        if k is None or bias is None:
+            continue
+        if bias not in masks:
+            masks[bias] = find_mask(graph, bias)
+        mask = masks[bias]
+        batch, _, length, _ = static_dims(k)
+        if mask is None or not mask.computed or batch * length < 2:
+            continue
+        group = found.setdefault((mask.computed, batch, length), _Group((batch, length)))
+        group.masks[node] = mask
+    return list(found.values())
+
+
+def _spaces(model: ir.Model) -> list[_Space]:
+    found = []
+    for number, group in enumerate(_groups(model.graph)):
+        space = _space(model, number, group)
+        if space is not None:
+            found.append(space)
+    return found
+
+
+def _space(model: ir.Model, number: int, group: _Group) -> _Space | None:
+    name, readers = f"unpadded rows {number}", _row_readers(model.graph, group)
+    while True:
+        section = find_section(model.graph, functools.partial(_read, group, readers))
+        spoiled = [node for node in readers if node in section.spoiled]
+        if not spoiled:
+            break
+        for node in spoiled:
+            del readers[node]
+    if not section.products():
+        note(f"{name}: all, what attention reads is read whole by others, too")
+        return None
+    used = {node: reader for node, reader in readers.items() if node.outputs[0] in section.states}
+    keep = _keep(model, group, section, used)
+    if keep is None:
+        note(f"{name}: all, the batch alone does not determine which are read")
+        return None
+    sinks = {node: reader.sink for node, reader in used.items() if reader.sink is not None}
+    return _Space(number, Selection(name, group.shape[0] * group.shape[1], keep), section, sinks)
+
+
+# Who reads single rows.
+
+
+@dataclass
+class _Reader:
+    """A node that reads some rows of its first input.
+
+    Attributes:
+        layout: where all rows of the space lie in that input.
+        values: of the batch, which it takes to know the rows.
+        needed: emits them.
+        sink: makes the node on packed rows.
+    """
+
+    layout: Layout
+    values: list[ir.Value]
+    needed: Needed
+    sink: Callable[..., list[ir.Value] | None] | None = None
+
+
+def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
+    rows = group.shape[0] * group.shape[1]
+    found: dict[ir.Node, _Reader] = {}
+    for node in losses(graph):
+        labels = node.inputs[1]
+        if labels is not None and "ignore_index" in node.attributes and int(np.prod(static_dims(labels))) == rows:
+            layout = label_layout(node)
+            found[node] = _Reader(
+                layout, [labels], functools.partial(_labelled, node, labels),
+                functools.partial(packed_loss, layout=layout),
+            )  # fmt: skip
+    for node in live_nodes(graph):
+        x = node.inputs[0] if node.inputs else None
+        if x is None:
+            continue
+        if (node.domain, node.op_type) == (DOMAIN, "PackRows") and is_float(x) and static_dims(x)[0] == rows:
+            reader = _of_chosen(node, rows)
+            if reader is not None:
+                found[node] = reader
+        elif static_dims(x)[:2] == group.shape and (read := rows_read(node)) is not None and set(read.places) <= {0, 1}:
+            needed = np.zeros(rows, bool)
+            needed[read.flat(static_dims(x))] = True
+            found[node] = _Reader(Layout.leading(group.shape), [], functools.partial(_fixed, needed))
+    return found
+
+
+def _labelled(root: ir.Node, labels: ir.Value, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    return labelled(root, copies[labels] if labels.const_value is None else labels, op)
+
+
+def _fixed(needed: np.ndarray, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    return op.const(needed)
+
+
+def _of_chosen(node: ir.Node, rows: int) -> _Reader | None:
+    """The rows that an earlier pass packs: a selection, perhaps moved to other places, or constant numbers."""
+    index = node.inputs[1]
+    assert index is not None
+    layout = Layout.leading([rows])
+    if index.const_value is not None:
+        needed = np.zeros(rows, bool)
+        needed[index.const_value.numpy()] = True
+        return _Reader(layout, [], functools.partial(_fixed, needed), _repacked)
+    producer, where = index.producer(), None
+    if producer is not None and producer.op_type == "Gather" and not producer.domain:
+        places, index = producer.inputs
+        if places is None or places.const_value is None or index is None:
+            return None
+        producer, where = index.producer(), places.const_value.numpy()
+    if producer is None or producer.op_type != "SelectRows" or producer.inputs[0] is None:
+        return None
+    keep = producer.inputs[0]
+    return _Reader(layout, [keep], functools.partial(_moved, keep, where, rows), _repacked)
+
+
+def _moved(
+    keep: ir.Value, where: np.ndarray | None, rows: int, op: Builder, copies: Mapping[ir.Value, ir.Value]
+) -> ir.Value:
+    """Rows that are kept of another set, at their places in this one."""
+    copy = copies[keep]
+    if where is None:
+        return copy
+    source = np.full(rows, len(where), np.int64)
+    source[where] = np.arange(len(where))
+    moved: ir.Value = op.Gather(op.Concat(copy, np.zeros(1, bool), axis=0), source, axis=0)
+    return moved
+
+
+def _repacked(sections: Sections, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
+    """Rows taken from packed rows: by their places among these. Rows that are not there count for nothing."""
+    x, index = inputs
+    if x is None or index is None or not sections.section.holds(node.inputs[0]):
+        return None
+    chosen = sections.index.chosen(op)
+    places = op.ScatterElements(
+        op.const(np.zeros(sections.index.rows, np.int64)), chosen, op.const(np.arange(sections.index.kept)), axis=0
+    )
+    return [op.Gather(x, op.Gather(places, index, axis=0), axis=0)]
+
+
+def _read(
+    group: _Group, readers: Mapping[ir.Node, _Reader], node: ir.Node, layout: Layout | None
+) -> list[Demand] | None:
+    """Attention reads keys and values that some query sees, and the queries that it is asked for."""
+    if node in readers:
+        return [readers[node].layout, *[None] * (len(node.inputs) - 1)]
+    if node not in group.masks:
+        return None
+    leading = Layout.leading(group.shape)
+    keys = leading.moved({0: 0, 1: 2})
+    queries = layout if layout is not None and layout == keys else None
+    return [queries, keys, keys, *[None] * (len(node.inputs) - 3)]
+
+
+# Which rows are kept.
+
+
+def _keep(model: ir.Model, group: _Group, section: Section, readers: Mapping[ir.Node, _Reader]) -> ir.Model | None:
+    values = {
+        v: None for mask in group.masks.values() for v, _ in sorted(mask.computed, key=lambda one: str(one[0].name))
+    }
+    values.update((v, None) for reader in readers.values() for v in reader.values if v.const_value is None)
+    batch, length = group.shape
+
+    def condition(op: Builder, made: list[ir.Value]) -> ir.Value:
+        copies = dict(zip(values, made, strict=True))
+        kept: ir.Value | None = None
+        for mask in dict.fromkeys(group.masks.values()):
+            kept = _or(op, kept, op.Reshape(mask.seen(op, copies, group.shape), [-1]))
+        for reader in readers.values():
+            kept = _or(op, kept, reader.needed(op, copies))
+        kept = op.Reshape(kept, [batch, length])
+        blind: ir.Value | None = None
+        for node, mask in group.masks.items():
+            alone = op.Not(mask.sees(op, copies))
+            if alone.const_value is not None and not alone.const_value.numpy().any():
+                continue
+            q = node.inputs[0]
+            assert q is not None
+            # Queries of another set, or all of which count, may be blind wherever they stand.
+            own = isinstance(section.states.get(q), Layout)
+            blind = _or(op, blind, op.And(alone, kept) if own else op.Expand(alone, [batch, static_dims(q)[2]]))
+        if blind is not None:
+            highest = op.ReduceMax(op.Cast(blind, to=ir.DataType.INT32), [1], keepdims=1)
+            kept = op.Or(kept, op.Greater(highest, 0))
+        flat: ir.Value = op.Reshape(kept, [-1])
+        return flat
+
+    return keep_model(model, list(values), condition)
+
+
+def _or(op: Builder, left: ir.Value | None, right: ir.Value) -> ir.Value:
+    return right if left is None else op.Or(left, right)

@@ -1,0 +1,253 @@
+"""The part of a graph that works on rows: found from its readers upwards, made again on fewer rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import Builder, live_nodes, reads, role_of, static_dims
+from ontrain.passes.rows.layout import Layout, Places
+from ontrain.passes.rows.operators import Packing, behind, find_row_rule, sources
+
+__all__ = ["WHOLE", "Demand", "Index", "Reader", "Section", "Sections", "find_section"]
+
+
+class _Whole:
+    """All of a value is read, in a way that may mix rows."""
+
+
+WHOLE: Final = _Whole()
+Demand = Layout | _Whole | None
+Reader = Callable[[ir.Node, Layout | None], Sequence[Demand] | None]
+"""reader(node, layout of its outputs if some rows of them are enough): what it demands of its inputs where that differs
+from what the table of operators says; None for no opinion."""
+
+
+@dataclass
+class Section:
+    """Which nodes may work on packed rows.
+
+    Attributes:
+        packed: these nodes, and for each input the layout of the rows in it, or None.
+        states: of each value that is read, the layout of the rows that are enough, or `WHOLE`.
+        spoiled: readers that asked for some rows of a value all of which someone else reads.
+    """
+
+    packed: dict[ir.Node, list[Layout | None]] = field(default_factory=dict)
+    states: dict[ir.Value, Layout | _Whole] = field(default_factory=dict)
+    spoiled: set[ir.Node] = field(default_factory=set)
+
+    def products(self) -> int:
+        """Multiplications with a matrix that work on packed rows."""
+        return sum(node.op_type in ("MatMul", "Gemm") for node in self.packed)
+
+    def holds(self, value: ir.Value | None) -> bool:
+        """Whether a value is made on packed rows."""
+        return value is not None and value.producer() in self.packed
+
+
+def find_section(graph: ir.Graph, reader: Reader) -> Section:
+    """Walk the graph from its outputs up, and find what may work on fewer rows.
+
+    A node may if rows do not mix in it, its operands hold rows along leading axes, and every reader of its results
+    is content with the same rows.
+    """
+    section = Section()
+    nodes = live_nodes(graph)
+    learned = _learned(graph)
+    asked: dict[ir.Value, set[ir.Node]] = {}
+    section.states.update((value, WHOLE) for value in graph.outputs)
+    wants: dict[ir.Node, Sequence[Demand]] = {}
+
+    def demand(value: ir.Value, wanted: Demand, by: Iterable[ir.Node]) -> None:
+        before = section.states.get(value)
+        wanted = WHOLE if wanted is None else wanted
+        tags = asked.setdefault(value, set())
+        tags.update(by)
+        if before is None:
+            section.states[value] = wanted
+        elif before is WHOLE or wanted is WHOLE or before != wanted:
+            section.states[value] = WHOLE
+            section.spoiled |= tags
+
+    for node in reversed(nodes):
+        demanded = [(v, section.states[v]) for v in node.outputs if v in section.states]
+        layout = _common([state for _, state in demanded])
+        tags = set().union(*(asked.get(v, set()) for v, _ in demanded))
+        if layout is None:
+            section.spoiled |= tags
+        found = reader(node, layout)
+        special = found is not None
+        if found is None and layout is not None:
+            found = sources(node, layout)
+        if found is None:
+            for value in reads(node):
+                demand(value, WHOLE, ())
+            continue
+        wants[node] = found
+        for read, wanted in zip(node.inputs, found, strict=True):
+            if read is None:
+                continue
+            if isinstance(wanted, Layout) and (read not in learned or not wanted.injective(static_dims(read))):
+                wanted = WHOLE  # ids, masks, and what has fewer places than there are rows: rows are taken here
+            demand(read, wanted, (tags | {node} if special else tags) if isinstance(wanted, Layout) else ())
+    for node in nodes:
+        if node in wants and _may_pack(node, wants[node], section.states):
+            section.packed[node] = [one if isinstance(one, Layout) else None for one in wants[node]]
+    return section
+
+
+def _learned(graph: ir.Graph) -> set[ir.Value]:
+    """The values that depend on what stays from step to step: all others are cheap."""
+    found = {v for v in graph.inputs if role_of(v).resident}
+    for node in graph:
+        if any(v in found for v in reads(node)):
+            found.update(node.outputs)
+    return found
+
+
+def _common(states: Sequence[Layout | _Whole]) -> Layout | None:
+    """The one layout of all results, None if all of one is read or they differ."""
+    first = states[0] if states else None
+    if not isinstance(first, Layout):
+        return None
+    return first if all(isinstance(one, Layout) and one == first for one in states) else None
+
+
+def _may_pack(node: ir.Node, wants: Sequence[Demand], states: Mapping[ir.Value, Layout | _Whole]) -> bool:
+    if find_row_rule(node) is None:
+        return False
+    for value in node.outputs:
+        state = states.get(value)
+        if state is not None and (not isinstance(state, Layout) or state.lead(static_dims(value)) is None):
+            return False
+    for read, wanted in zip(node.inputs, wants, strict=True):
+        if isinstance(wanted, Layout):
+            assert read is not None
+            lead = wanted.lead(static_dims(read))
+            if lead is None or (read is node.inputs[0] and not behind(node, lead)):
+                return False
+    return True
+
+
+class Index:
+    """The numbers of the rows to keep, in the graph that is being made.
+
+    Args:
+        rows: how many rows there were.
+        kept: how many are kept, those that fill up included.
+        make: emits the numbers, int64 [kept], none twice.
+    """
+
+    def __init__(self, rows: int, kept: int, make: Callable[[Builder], ir.Value]) -> None:
+        self.rows, self.kept, self._make = rows, kept, make
+        self._chosen: ir.Value | None = None
+        self._at: dict[bytes, ir.Value] = {}
+
+    def chosen(self, op: Builder) -> ir.Value:
+        """The numbers themselves."""
+        if self._chosen is None:
+            self._chosen = self._make(op)
+        return self._chosen
+
+    def at(self, op: Builder, where: Places, places: int) -> ir.Value:
+        """The kept rows' places among `places`, where row r lies at `where[r]`."""
+        if places == self.rows and np.array_equal(where, np.arange(self.rows)):
+            return self.chosen(op)
+        key = where.tobytes()
+        if key not in self._at:
+            self._at[key] = op.Gather(op.const(where), self.chosen(op), axis=0)
+        return self._at[key]
+
+
+class Sections:
+    """Rewrites a graph so that a section works on packed rows; fits `ontrain.graph.rebuild`.
+
+    Args:
+        section: what to pack.
+        index: the rows to keep.
+        sinks: the readers that take packed rows by themselves: given this, the builder, the node and its new inputs,
+            they return new outputs, or None to be copied.
+    """
+
+    def __init__(
+        self, section: Section, index: Index,
+        sinks: Mapping[ir.Node, Callable[[Sections, Builder, ir.Node, list[ir.Value | None]], list[ir.Value] | None]],
+    ) -> None:  # fmt: skip
+        self.section, self.index, self._sinks = section, index, sinks
+        self.made: dict[ir.Value, ir.Value] = {}
+        """For values of the old graph that are packed, the packed ones."""
+        self._whole: dict[ir.Value, ir.Value] = {}
+        self._packed: dict[tuple[ir.Value, bytes], ir.Value] = {}
+
+    def __call__(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
+        """Return the new outputs of a node: packed ones for a node of the section."""
+        if not any(v in self.section.states for v in node.outputs):
+            return [None] * len(node.outputs)  # read by nothing but a node that the section does without
+        layouts = self.section.packed.get(node)
+        if layouts is not None:
+            outputs = self._pack(op, node, layouts, inputs)
+            self.made.update(zip(node.outputs, outputs, strict=True))
+            return outputs
+        sink = self._sinks.get(node)
+        found = sink(self, op, node, inputs) if sink is not None else None
+        if found is not None:
+            return found
+        if not any(self.section.holds(v) for v in node.inputs):
+            return None
+        whole = [self.whole(op, old, new) for old, new in zip(node.inputs, inputs, strict=True)]
+        copy = ir.Node(node.domain, node.op_type, whole, node.attributes.values(), num_outputs=len(node.outputs))
+        made = op.add(copy, [v.name for v in node.outputs])
+        return made if isinstance(made, tuple) else (made,)
+
+    def rows(self, op: Builder, old: ir.Value, new: ir.Value, layout: Layout) -> ir.Value:
+        """Return the kept rows of a value, [kept, …]."""
+        if self.section.holds(old):
+            return new
+        shape = static_dims(old)
+        lead, where = layout.lead(shape), layout.flat(shape)
+        key = (new, where.tobytes())
+        if key not in self._packed:
+            places = math.prod(shape[:lead])
+            flat = new if lead == 1 else op.Reshape(new, [places, *shape[lead:]])
+            at = self.index.at(op, where, places)
+            # A place that several rows share, as the positions of a batch, sums their gradients.
+            alone = layout.injective(shape)
+            self._packed[key] = op.composite("PackRows", flat, at) if alone else op.Gather(flat, at, axis=0)
+        return self._packed[key]
+
+    def whole(self, op: Builder, old: ir.Value | None, new: ir.Value | None) -> ir.Value | None:
+        """Return all rows of a value, those that were not computed zero."""
+        if old is None or new is None or not self.section.holds(old):
+            return new
+        if old not in self._whole:
+            layout, shape = self.section.states[old], static_dims(old)
+            assert isinstance(layout, Layout)
+            lead, where = layout.lead(shape), layout.flat(shape)
+            places = math.prod(shape[:lead])
+            made = op.composite("UnpackRows", new, self.index.at(op, where, places), rows=places)
+            self._whole[old] = made if lead == 1 else op.Reshape(made, list(shape))
+        return self._whole[old]
+
+    def _pack(
+        self, op: Builder, node: ir.Node, layouts: Sequence[Layout | None], inputs: Sequence[ir.Value | None]
+    ) -> list[ir.Value]:
+        rule = find_row_rule(node)
+        assert rule is not None
+        taken: list[ir.Value | None] = []
+        for old, new, layout in zip(node.inputs, inputs, layouts, strict=True):
+            if old is None or new is None:
+                taken.append(None)
+            else:
+                taken.append(self.rows(op, old, new, layout) if layout is not None else self.whole(op, old, new))
+        value, state = next((v, s) for v in node.outputs if (s := self.section.states.get(v)) is not None)
+        assert isinstance(state, Layout)
+        lead = state.lead(static_dims(value))
+        assert lead is not None
+        packed = [layout is not None for layout in layouts]
+        return rule.emit(Packing(op, node, taken, packed, lead, self.index.kept))

@@ -1,0 +1,215 @@
+"""A program as straight-line Python: each instruction a line, each tensor a name, each held result a local variable.
+
+The text depends on the plan alone and is compiled once; binding gives the names their tensors, over as many blocks of
+memory as there are. A line costs what its call costs: no loop, no unpacking of arguments, and a result that is held in
+a variable needs no copy. Names and numbers in the text are made here, never taken from a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ontrain.graph import describe
+from ontrain.providers.torch.buffers import Buf, Layout, Storage
+from ontrain.providers.torch.emitter import Instruction
+
+__all__ = ["Code", "Held", "Resolve", "codes"]
+
+Held = list[torch.Tensor]
+"""Results that live on from one part of a program to the next."""
+Resolve = Callable[[Any], Any]
+"""Gives a tree of arguments its tensors."""
+
+_FILE = "<plan>"
+
+
+def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> list[Code]:
+    """Return the code of the consecutive parts of one program; each takes the results that the one before it held."""
+    touched = [_held(storage for one in part for storage in _storages(one)) for part in parts]
+    viewed = {
+        id(root) for part in parts for one in part for buf in (*one.reads, *one.writes)
+        if (root := buf.storage.root()).held and buf.layout() != root.layout
+    }  # fmt: skip
+    made, given = [], list[Storage]()
+    for at, part in enumerate(parts):
+        later = {id(storage) for stores in touched[at + 1 :] for storage in stores}
+        taken = given
+        given = [one for one in _held([*taken, *touched[at]]) if id(one) in later]
+        made.append(Code(part, viewed, taken, given, timed=timed))
+    return made
+
+
+def _storages(instruction: Instruction) -> Iterable[Storage]:
+    return (buf.storage.root() for buf in (*instruction.reads, *instruction.writes))
+
+
+def _held(storages: Iterable[Storage]) -> list[Storage]:
+    return list({id(one): one for one in storages if one.held}.values())
+
+
+class Code:
+    """The text of one part of a program, compiled.
+
+    Args:
+        program: the instructions, planned.
+        viewed: ids of held storages of which views are taken, here or later, so that their layout must be the planned.
+        taken: held storages that come from the part before.
+        given: held storages that the part after needs.
+        timed: call `tick(number)` after each instruction; `tick` is given to `bind`.
+    """
+
+    def __init__(
+        self, program: Sequence[Instruction], viewed: Collection[int], taken: Sequence[Storage],
+        given: Sequence[Storage], *, timed: bool,
+    ) -> None:  # fmt: skip
+        self.program, self.taken, self.given = program, taken, given
+        self._viewed = viewed
+        self._timed = timed
+        self._constants: dict[str, Any] = {"put": _put, "as_planned": _as_planned}
+        self._names: dict[int, str] = {}
+        self._local: dict[tuple[int, Layout | None], str] = {}
+        self._of: dict[int, list[str]] = defaultdict(list)
+        self._nodes: list[Instruction | None] = []
+        self._text: list[str] = []
+        self._write()
+        self._compiled = compile(self.text, _FILE, "exec")
+
+    @property
+    def text(self) -> str:
+        """The source that is run."""
+        return "\n".join(self._text) + "\n"
+
+    def bind(self, resolve: Resolve, **extra: Any) -> Callable[[Held], Held]:
+        """Return the function that makes the calls on tensors; it empties the list that it is given."""
+        names = {**{name: resolve(tree) for name, tree in self._constants.items()}, **extra}
+        exec(self._compiled, names)
+        run: Callable[[Held], Held] = names["run"]
+
+        def call(held: Held) -> Held:
+            try:
+                return run(held)
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                self._blame(error)
+                raise
+
+        return call
+
+    def _blame(self, error: Exception) -> None:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != _FILE:
+            trace = trace.tb_next
+        instruction = self._nodes[trace.tb_lineno - 1] if trace is not None else None
+        if instruction is not None and instruction.node is not None:
+            error.add_note(describe(instruction.node))
+
+    # Text
+
+    def _write(self) -> None:
+        self._line(None, "def run(held):", indent="")
+        for storage in self.taken:
+            self._own(storage)
+        if self.taken:
+            self._line(None, f"[{', '.join(self._local[id(s), None] for s in self.taken)}] = held")
+        self._line(None, "held.clear()")
+        dies = {id(storage): one for one in self.program for storage in _storages(one) if storage.held}
+        staying = {id(storage) for storage in self.given}
+        for number, one in enumerate(self.program):
+            self._instruction(one)
+            if self._timed:
+                self._line(one, f"tick({number})")
+            gone = [s for s in _held(_storages(one)) if dies[id(s)] is one and id(s) not in staying]
+            if names := [name for storage in gone for name in self._of.pop(id(storage), [])]:
+                self._line(one, f"del {', '.join(names)}")
+        self._line(None, f"return [{', '.join(self._local[id(s), None] for s in self.given)}]")
+
+    def _line(self, instruction: Instruction | None, text: str, indent: str = "    ") -> None:
+        self._text.append(indent + text)
+        self._nodes.append(instruction)
+
+    def _instruction(self, one: Instruction) -> None:
+        arguments = [self._expression(one, a) for a in one.args]
+        arguments += [f"{key}={self._expression(one, value)}" for key, value in one.kwargs.items()]
+        call = f"{self._constant(one.fn)}({', '.join(arguments)})"
+        if one.results is None:
+            self._line(one, call)
+            return
+        names, copied, after = list[str](), list[str](), list[str]()
+        for number, buf in enumerate(one.results):
+            if buf is not None and buf.storage.held:
+                names.append(self._own(buf.storage))
+                if id(buf.storage) in self._viewed:
+                    h, strides = names[-1], buf.layout()[1]
+                    then = f"{h} = as_planned({h}, {strides})"
+                    after.append(f"if {h}.stride() != {strides} or {h}.storage_offset(): {then}")
+                continue
+            names.append(f"r{number}")
+            copied.append(names[-1])
+            if buf is not None:
+                after.append(f"put({self._expression(one, buf)}, {names[-1]})")
+        self._line(one, f"{', '.join(names)} = {call}")
+        for text in after:
+            self._line(one, text)
+        if copied:
+            self._line(one, f"del {', '.join(copied)}")
+
+    def _own(self, storage: Storage) -> str:
+        name = f"h{len(self._local)}"
+        self._local[id(storage), None] = name
+        self._of[id(storage)].append(name)
+        return name
+
+    def _expression(self, one: Instruction, tree: Any) -> str:
+        if isinstance(tree, Buf) and tree.storage.root().held:
+            return self._view(one, tree)
+        if isinstance(tree, list | tuple) and any(_reads_held(x) for x in tree):
+            inner = "".join(f"{self._expression(one, x)}, " for x in tree)
+            return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
+        if tree is None or type(tree) in (bool, int) or (type(tree) is float and math.isfinite(tree)):
+            return repr(tree)
+        return self._constant(tree)
+
+    def _constant(self, tree: Any) -> str:
+        """The name of a tensor, function or other object that does not change from call to call."""
+        if id(tree) not in self._names:
+            said = getattr(tree, "__name__", "c").replace(".", "_")
+            prefix = "t" if isinstance(tree, Buf) else said if said.isidentifier() else "c"
+            name = self._names[id(tree)] = f"{prefix}_{len(self._names)}"
+            self._constants[name] = tree  # which also keeps its id from being another's
+        return self._names[id(tree)]
+
+    def _view(self, one: Instruction, buf: Buf) -> str:
+        """The variable of a held result, or of a view of it, made where it is first needed."""
+        root = buf.storage.root()
+        whole = self._local[id(root), None]
+        assert root.layout is not None
+        layout = buf.layout()
+        if layout == root.layout:
+            return whole
+        key = id(root), layout
+        if key not in self._local:
+            name = self._local[key] = f"h{len(self._local)}"
+            self._of[id(root)].append(name)
+            shape, stride, offset, _ = layout
+            self._line(one, f"{name} = {whole}.as_strided({shape}, {stride}, {offset})")
+        return self._local[key]
+
+
+def _reads_held(tree: Any) -> bool:
+    if isinstance(tree, list | tuple):
+        return any(_reads_held(one) for one in tree)
+    return isinstance(tree, Buf) and tree.storage.root().held
+
+
+def _put(target: torch.Tensor, result: torch.Tensor) -> None:
+    target.copy_(result if result.shape == target.shape else result.reshape(target.shape))
+
+
+def _as_planned(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy of a result that came in another layout than the one that the plan's views count on."""
+    laid = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return laid.copy_(result)

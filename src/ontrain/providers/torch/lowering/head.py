@@ -1,0 +1,172 @@
+"""A linear classifier, its loss and their gradient in chunks of rows: scores are made once, used up, and forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+
+from ontrain.functions.loss import NO_IGNORE
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
+from ontrain.providers.torch.state import ALIGN
+
+__all__ = ["pin_units"]
+
+
+def pin_units(e: Emitter, graph: ir.Graph) -> None:
+    """Let gradients for an adjoint of one be computed where the gradient belongs, to be scaled there."""
+    for node in graph:
+        if node.op_type != "ScaleGrad":
+            continue
+        unit, place = node.inputs[0], e.pinned(node.outputs[0])
+        if unit is not None and place is not None and len(unit.uses()) == 1 and not unit.is_graph_output():
+            e.pin(unit, place)
+
+
+@lowers_composite("ScaleGrad")
+def scale_grad(e: Emitter, node: ir.Node) -> None:
+    unit, dy = (e.value(v) for v in node.inputs)
+    source, place = node.inputs[0], e.pinned(node.outputs[0])
+    assert source is not None
+    in_place = len(source.uses()) == 1 and not source.is_graph_output() and source.producer() is not None
+    if in_place and (place is None or (place.storage is unit.storage and place.same_layout(unit))):
+        e.run(_scale, unit, dy, writes=[unit])
+        e.bind(node.outputs[0], unit)
+    else:
+        e.call(torch.mul, unit, dy, out=e.out(node.outputs[0]))
+
+
+def _scale(unit: torch.Tensor, dy: torch.Tensor) -> None:
+    # The adjoint of a loss is one unless it is scaled: a look at it spares a walk over the gradient of a vocabulary.
+    # On another device the look would be a wait.
+    if dy.device.type != "cpu" or dy.item() != 1.0:
+        unit.mul_(dy)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some rows: of the hidden states, of what is known about labels, and of the scores with columns to spare."""
+
+    hidden: Buf
+    labels: Buf
+    share: Buf
+    losses: Buf
+    full: Buf
+    scores: Buf
+    dhidden: Buf | None
+
+
+@lowers_composite("LinearCrossEntropy")
+def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
+    hidden, labels, weight = (e.value(v) for v in node.inputs[:3])
+    bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    a = attributes(node)
+    weight = e.view(weight, torch.t) if a.get("transB", 1) else weight  # [K, V]
+    made = [e.out(v) if v.uses() or v.is_graph_output() else None for v in node.outputs]
+    loss, dhidden, dweight, dbias = (*made, None, None, None)[:4]
+    dweight = e.view(dweight, torch.t) if dweight is not None and a.get("transB", 1) else dweight
+    rows, classes = hidden.shape[0], weight.shape[1]
+    labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
+    safe, share = e.new((rows, 1), torch.int64), e.new((rows, 1), hidden.dtype)
+    e.run(_shares, labels, a.get("ignore_index", NO_IGNORE), a.get("reduction", "mean") == "mean", safe, share,
+          writes=[safe, share])  # fmt: skip
+    losses = e.new((rows, 1), hidden.dtype)
+    # Rows that begin at a cache line make the products a third quicker where the number of classes is odd.
+    step = ALIGN // hidden.dtype.itemsize
+    width = -(-classes // step) * step
+    height = _height(rows, width * hidden.dtype.itemsize, e.settings.logits_bytes)
+    scores = e.new((height, width), hidden.dtype)
+    for start in range(0, rows, height):
+        count = min(height, rows - start)
+        full = e.narrow(scores, 0, 0, count)
+        chunk = _Chunk(
+            hidden=e.narrow(hidden, 0, start, count),
+            labels=e.narrow(safe, 0, start, count),
+            share=e.narrow(share, 0, start, count),
+            losses=e.narrow(losses, 0, start, count),
+            full=full,
+            scores=e.narrow(full, 1, 0, classes),
+            dhidden=e.narrow(dhidden, 0, start, count) if dhidden is not None else None,
+        )
+        _score(e, chunk, weight, bias)
+        if any(one is not None for one in (dhidden, dweight, dbias)):
+            _differentiate(e, chunk, weight, dweight, dbias, first=start == 0)
+    if loss is not None:
+        e.run(_total, losses, share, a.get("reduction", "mean") == "mean", loss, writes=[loss])
+
+
+def _height(rows: int, row_bytes: int, limit: int) -> int:
+    """Rows of a chunk: equal chunks, as few as the limit allows."""
+    chunks = -(-rows // max(1, limit // row_bytes))
+    return -(-rows // chunks)
+
+
+def _score(e: Emitter, c: _Chunk, weight: Buf, bias: Buf | None) -> None:
+    """Turn the chunk's scores into probabilities, and note each row's loss."""
+    if bias is None:
+        e.run(torch.mm, c.hidden, weight, out=c.scores, writes=[c.scores])
+    else:
+        e.run(torch.addmm, bias, c.hidden, weight, out=c.scores, writes=[c.scores])
+    spare = c.full.shape[1] - c.scores.shape[1]
+    if spare:
+        rest = e.narrow(c.full, 1, c.scores.shape[1], spare)
+        e.run(torch.Tensor.fill_, rest, float("-inf"), writes=[rest])
+    count, dtype = c.full.shape[0], c.full.dtype
+    chosen, largest, likeliest = (e.new((count, 1), dtype) for _ in range(3))
+    e.call(torch.gather, c.scores, 1, c.labels, out=chosen)
+    e.call(torch.amax, c.full, 1, True, out=largest)
+    e.run(torch.softmax, c.full, 1, out=c.full, writes=[c.full])
+    e.call(torch.amax, c.full, 1, True, out=likeliest)
+    # log Σ exp = max − log(max of the probabilities), which never underflows as a label's own probability may.
+    e.run(torch.Tensor.log_, likeliest, writes=[likeliest])
+    e.run(torch.Tensor.sub_, largest, likeliest, writes=[largest])
+    e.call(torch.sub, largest, chosen, out=c.losses)
+
+
+def _differentiate(e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, dbias: Buf | None, *, first: bool) -> None:
+    """From the probabilities: a row's adjoint is (p − label) · its share, and the share goes to small factors."""
+    ones = e.constant(torch.full((1, 1), -1.0, dtype=c.scores.dtype, device=e.device))
+    minus = e.view(ones, lambda t: t.expand(c.labels.shape))
+    e.run(torch.Tensor.scatter_add_, c.scores, 1, c.labels, minus, writes=[c.scores])
+    across = e.view(c.scores, torch.t)
+    if c.dhidden is not None:
+        e.run(torch.mm, c.scores, e.view(weight, torch.t), out=c.dhidden, writes=[c.dhidden])
+        e.run(torch.Tensor.mul_, c.dhidden, c.share, writes=[c.dhidden])
+    if dweight is not None:
+        shared = e.call(torch.mul, c.hidden, c.share, out=e.new(c.hidden.shape, c.hidden.dtype))
+        place, left, right = dweight, e.view(shared, torch.t), c.scores
+        if place.meta.stride(0) == 1:
+            place, left, right = e.view(dweight, torch.t), across, shared
+        if first:
+            e.run(torch.mm, left, right, out=place, writes=[place])
+        else:
+            e.run(torch.Tensor.addmm_, place, left, right, writes=[place])
+    if dbias is not None:
+        share = e.view(c.share, lambda t: t.view(-1))
+        if first:
+            e.run(torch.mv, across, share, out=dbias, writes=[dbias])
+        else:
+            e.run(torch.Tensor.addmv_, dbias, across, share, writes=[dbias])
+
+
+def _shares(
+    labels: torch.Tensor, ignored: int, mean: bool, safe: torch.Tensor, share: torch.Tensor
+) -> None:  # fmt: skip
+    """What each row counts for in the loss, and labels that may be looked up."""
+    counts = labels != ignored
+    safe.view(-1).copy_(torch.where(counts, labels, 0))
+    share.view(-1).copy_(counts)
+    if mean:
+        # Without any label the loss is 0/0 and the gradient zero, as in torch.
+        share.div_(counts.sum().clamp_(min=1))
+
+
+def _total(losses: torch.Tensor, share: torch.Tensor, mean: bool, loss: torch.Tensor) -> None:
+    """Sum or mean over the rows that count, whatever the others hold."""
+    counts = share != 0
+    loss.copy_(torch.where(counts, losses, 0).sum())
+    if mean:
+        loss.div_(counts.sum())

@@ -1,0 +1,52 @@
+"""What a user may choose about how graphs are lowered."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ontrain.errors import OptionError
+from ontrain.providers.torch.tuning import Tuning, open_tuning
+
+__all__ = ["LOGITS_BYTES", "Settings"]
+
+LOGITS_BYTES = 64 << 20
+"""Four chunks for 1,024 rows of a vocabulary of 50,000: as fast as all rows at once, and a quarter of the memory."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices of one provider.
+
+    Attributes:
+        logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows.
+        tuning: which formulation of a product is the fastest here; None takes eager PyTorch's.
+    """
+
+    logits_bytes: int = LOGITS_BYTES
+    tuning: Tuning | None = None
+
+    @classmethod
+    def chosen(cls, logits_bytes: int | None, tune: bool | None) -> Settings:
+        """Return the options given, for those left out `ONTRAIN_LOGITS_BYTES` and `ONTRAIN_TUNE`, then the defaults.
+
+        Raises:
+            OptionError: a value is malformed.
+        """
+        size = _from_environment("ONTRAIN_LOGITS_BYTES", "logits_bytes", logits_bytes, LOGITS_BYTES)
+        if size < 1:
+            raise OptionError(f"logits_bytes is {size}", way_out="give a whole number of bytes from 1")
+        flag = _from_environment("ONTRAIN_TUNE", "tune", tune, 0)
+        if flag not in (0, 1):
+            raise OptionError(f"tune is {flag}", way_out="1 measures products and keeps the fastest, 0 does not")
+        return cls(size, open_tuning() if flag else None)
+
+
+def _from_environment(variable: str, option: str, given: int | None, default: int) -> int:
+    text = os.environ.get(variable, "") if given is None else str(int(given))
+    if not text:
+        return default
+    if not text.isdecimal():
+        name = variable if given is None else option
+        raise OptionError(f"{name} is {text!r}", way_out="give a whole number" + " of bytes from 1" * (default > 1))
+    return int(text)

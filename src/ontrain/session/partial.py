@@ -1,0 +1,33 @@
+"""The part of a graph that can be computed without some of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from ontrain.graph import reads, rebuild
+
+__all__ = ["without_inputs"]
+
+
+def without_inputs(model: ir.Model, missing: Collection[str]) -> ir.Model:
+    """Return the model with the outputs that depend on none of these inputs, and without the inputs.
+
+    Args:
+        model: left untouched.
+        missing: names of inputs.
+    """
+    made = rebuild(model)
+    graph = made.graph
+    unknown = {value for value in graph.inputs if value.name in missing}
+    for node in graph:
+        if any(value in unknown for value in reads(node)):
+            unknown.update(node.outputs)
+    kept = [value for value in graph.outputs if value not in unknown]
+    del graph.outputs[:]
+    graph.outputs.extend(kept)
+    made = rebuild(made)
+    for value in [value for value in made.graph.inputs if value.name in missing]:
+        made.graph.inputs.remove(value)
+    return made

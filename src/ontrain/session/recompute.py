@@ -1,0 +1,140 @@
+"""A plan made to fit a memory budget: the pass predicts, the provider's own plan decides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import onnx_ir as ir
+
+from ontrain.errors import OptionError
+from ontrain.functions.cost import count_flops
+from ontrain.passes import Journal, run_passes
+from ontrain.passes.recompute import Recomputation, Recompute, Schedule, clusters
+
+_logger = logging.getLogger("ontrain.phases")
+
+__all__ = ["Recomputed", "check_provider", "fit", "table"]
+
+_ATTEMPTS = 8
+_CLOSE = 0.995
+"""An attempt that did not fit is followed by one for so much less at most, or less by what was too much."""
+
+Compiled = TypeVar("Compiled")
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What computing again saved and what it costs.
+
+    Attributes:
+        bytes_before, bytes_after: working memory of the plan as it was and as it is.
+        nodes: how many nodes run a second time.
+        flop: floating-point operations of these nodes.
+        step_flop: those of the step without them.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    nodes: int = 0
+    flop: int = 0
+    step_flop: int = 0
+
+    @property
+    def share(self) -> float:
+        """What is computed twice as a part of the step's floating-point operations."""
+        return self.flop / self.step_flop if self.step_flop else 0.0
+
+
+def check_provider(provider: Any, request: Recomputation | None) -> None:
+    """Check that a provider runs nodes in the graph's order and plans their memory itself.
+
+    Raises:
+        OptionError: it does not, so that recomputation would cost time and save nothing.
+    """
+    if request is None or not request.asked or getattr(provider, "plans_memory", False):
+        return
+    raise OptionError(
+        f"{provider.name} cannot recompute activations",
+        reason="it orders nodes and shares equal computations by itself, so that no memory would be saved",
+        way_out="use TorchExecutionProvider, or leave memory_budget and the switches of recomputation out",
+    )
+
+
+def fit(
+    graph: ir.Model,
+    executable: Compiled,
+    request: Recomputation,
+    compiler: Callable[[ir.Model], Compiled],
+    journal: Journal,
+) -> tuple[ir.Model, Compiled, Recomputed]:
+    """Return a graph that recomputes what the request asks for, its executable, and what became of memory.
+
+    The first attempt takes the pass's prediction; one that needs more than the budget, as the provider plans it, is
+    followed by one with a lower limit.
+
+    Args:
+        graph: the finished graph, and `executable` what it compiles to.
+        request: what to compute again.
+        compiler: makes a graph executable.
+        journal: gets the pass's report.
+
+    Raises:
+        OptionError: the budget cannot be reached; tells how little can.
+    """
+    before = _planned(executable)
+    budget = request.budget if isinstance(request.budget, int) else int((request.budget or 1.0) * before)
+    bound = request.budget is not None
+    kept = Recomputed(before, before)
+    if bound and before <= budget and request == Recomputation(request.budget):
+        return graph, executable, kept
+    step_flop = count_flops(graph).total
+    schedule = Schedule(graph.graph)
+    predicted = max(schedule.profile(()).peak, 1)
+    if _logger.isEnabledFor(logging.INFO):
+        _logger.info("what backward may compute again:\n%s", table(schedule))
+    limit = int(budget * predicted / max(before, 1)) if bound else None
+    least = before
+    for _ in range(_ATTEMPTS):
+        once = Recompute(request, limit)
+        made, reports = run_passes(graph, [once], stage="step", journal=journal)
+        if not reports:
+            return graph, executable, kept  # held back, to find a wrong number
+        compiled = compiler(made)
+        after = _planned(compiled)
+        if not bound or request.least or after <= budget:
+            done = Recomputed(before, after, reports[0].changed, once.flops.total, step_flop)
+            _logger.info("working memory %d → %d bytes, %.1f %% of FLOP again", before, after, 100 * done.share)
+            return made, compiled, done
+        least = min(least, after)
+        journal.reports.pop()
+        assert limit is not None
+        if once.predicted > limit:
+            break  # there is nothing left to compute again
+        excess = int((after - budget) * predicted / max(before, 1))
+        limit = max(0, min(int(limit * _CLOSE), once.predicted - excess))
+    raise _unreachable(request.budget, budget, before, least)
+
+
+def table(schedule: Schedule) -> str:
+    """Return what could be computed again as lines of text: places, bytes that each keeps, cost a byte, operators."""
+    rows = [
+        f"{len(c.roots):>6} × {c.bytes:>12,} B  {c.cost / max(c.bytes, 1):>8.0f} FLOP/B  {c.name}"
+        for c in clusters(schedule)
+    ]
+    return "\n".join(rows)
+
+
+def _planned(executable: Any) -> int:
+    return int(executable.planned_bytes)
+
+
+def _unreachable(asked: int | float | None, budget: int, before: int, least: int) -> OptionError:
+    told = f"{asked}" if isinstance(asked, float) else f"{budget / 2**20:,.1f} MiB"
+    return OptionError(
+        f"memory_budget {told} cannot be reached: this batch needs {least / 2**20:,.1f} MiB of working memory at least",
+        reason=f"it needs {before / 2**20:,.1f} MiB without recomputation, and {least / max(before, 1):.3f} of it with",
+        way_out="allow that much, or feed smaller batches and accumulate their gradients",
+    )

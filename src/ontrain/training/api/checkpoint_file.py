@@ -1,0 +1,134 @@
+"""The checkpoint of on-device training as a file: safetensors, which any language reads in a dozen lines.
+
+Tensors are parameters (running statistics among them) and optimizer moments under their names in the graphs. The
+header's metadata says the rest as JSON: which parameters are trained, the update count and learning rate, and the
+user's properties. A nominal checkpoint has the same header and no tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ontrain.errors import CheckpointError, OptionError
+
+__all__ = ["Content", "Property", "read", "write"]
+
+Array = np.ndarray[Any, Any]
+Property = int | float | str
+
+_FORMAT = "ontrain.checkpoint/1"
+
+
+@dataclass
+class Content:
+    """What a checkpoint holds.
+
+    Attributes:
+        parameters: values by name, in the graphs' order: trained ones, frozen ones, running statistics.
+        trained: names of those that require a gradient.
+        moments: the optimizer's state by name.
+        updates: how many updates the optimizer made.
+        learning_rate: as it was, None if no optimizer was there.
+        properties: the user's.
+        nominal: whether the values are not there, only shapes and dtypes (the arrays are zeros).
+    """
+
+    parameters: dict[str, Array]
+    trained: list[str]
+    moments: dict[str, Array] = field(default_factory=dict)
+    updates: int = 0
+    learning_rate: float | None = None
+    properties: dict[str, Property] = field(default_factory=dict)
+    nominal: bool = False
+
+
+def write(path: str | os.PathLike[str], content: Content) -> None:
+    """Write a checkpoint beside its place and rename it there.
+
+    Raises:
+        OptionError: the folder does not exist or cannot be written.
+    """
+    groups = {"parameters": content.parameters, "moments": content.moments}
+    header: dict[str, Any] = {
+        name: {key: [array.dtype.name, list(array.shape)] for key, array in group.items()}
+        for name, group in groups.items()
+    }
+    header["trained"] = content.trained
+    header["optimizer"] = {"updates": content.updates, "learning_rate": content.learning_rate}
+    header["properties"], header["nominal"] = content.properties, content.nominal
+    tensors = (
+        {} if content.nominal else {key: np.asarray(a, order="C") for g in groups.values() for key, a in g.items()}
+    )
+    encoded = save(tensors, {"format": _FORMAT, "state": json.dumps(header)})
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.partial")
+    try:
+        beside.write_bytes(encoded)
+        os.replace(beside, target)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write {os.fspath(path)!r}", reason=str(error), way_out="create the folder, or choose another path"
+        ) from error
+
+
+def read(path: str | os.PathLike[str]) -> Content:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged, or no checkpoint of on-device training.
+    """
+    name = os.fspath(path)
+    if not Path(path).is_file():
+        raise CheckpointError(f"there is no checkpoint {name!r}", way_out="generate_artifacts writes one")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{name!r} is no checkpoint, or is damaged", reason=str(error), way_out="copy the whole file"
+        ) from error
+    if metadata.get("format") != _FORMAT:
+        raise CheckpointError(
+            f"{name!r} is no checkpoint of on-device training",
+            reason=f"its format is {metadata.get('format')!r}, not {_FORMAT!r}",
+            way_out="give the file that generate_artifacts or CheckpointState.save_checkpoint wrote",
+        )
+    try:
+        header = json.loads(metadata["state"])
+        nominal = bool(header["nominal"])
+        parameters, moments = (_group(header[key], tensors, nominal) for key in ("parameters", "moments"))
+        trained = [str(one) for one in header["trained"] if one in parameters]
+        rate, properties = header["optimizer"]["learning_rate"], _properties(header["properties"])
+        updates = int(header["optimizer"]["updates"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"the header of {name!r} is damaged", reason=repr(error)) from error
+    return Content(parameters, trained, moments, updates, rate, properties, nominal)
+
+
+def _group(listed: Mapping[str, Any], tensors: Mapping[str, Array], nominal: bool) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for name, (dtype, shape) in listed.items():
+        if nominal:
+            found[name] = np.zeros([int(d) for d in shape], np.dtype(str(dtype)))
+            continue
+        found[name] = tensors[name]
+        if found[name].dtype.name != dtype or list(found[name].shape) != shape:
+            raise ValueError(f"{name} is {found[name].dtype.name} {list(found[name].shape)}, not {dtype} {shape}")
+    return found
+
+
+def _properties(given: Mapping[str, Any]) -> dict[str, Property]:
+    for name, value in given.items():
+        if not isinstance(value, int | float | str):
+            raise TypeError(f"property {name} is a {type(value).__name__}")
+    return dict(given)

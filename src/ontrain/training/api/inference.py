@@ -1,0 +1,59 @@
+"""A model for inference from the evaluation graph and the parameters of a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ontrain.errors import OptionError, nearest
+from ontrain.graph import live_nodes
+from ontrain.training.api.tensors import Tensors
+
+__all__ = ["inference_model"]
+
+
+def inference_model(
+    evaluation: str | os.PathLike[str], values: Tensors, outputs: Sequence[str], target: str | os.PathLike[str]
+) -> None:
+    """Write the part of an evaluation graph that some outputs need, with its parameters as initializers.
+
+    Raises:
+        OptionError: the graph is in ORT format, has no such output, or the target cannot be written.
+    """
+    if Path(evaluation).suffix == ".ort":
+        raise OptionError(
+            "a model in ORT format cannot be exported", way_out="give Module the evaluation model as .onnx"
+        )
+    model = ir.load(evaluation)
+    graph = model.graph
+    known = {value.name or "": value for value in graph.outputs}
+    if not outputs:
+        raise OptionError("no output was named", way_out=f"name some of {', '.join(known)}")
+    for name in outputs:
+        if name not in known:
+            raise OptionError(f"the model has no output {name!r}", way_out=f"nearest: {nearest(name, known)}")
+    del graph.outputs[:]
+    graph.outputs.extend(known[name] for name in outputs)
+    live = set(live_nodes(graph))
+    graph.remove([node for node in graph if node not in live], safe=True)
+    for value in list(graph.inputs):
+        used = bool(value.uses()) or value.is_graph_output()
+        if used and (value.name or "") not in values:
+            continue
+        graph.inputs.remove(value)
+        if used:
+            value.const_value = ir.tensor(values[value.name or ""], name=value.name)
+            graph.register_initializer(value)
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
+    beside = Path(target).with_name(f".{Path(target).name}.partial")
+    try:
+        ir.save(model, beside)
+        os.replace(beside, target)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write {os.fspath(target)!r}", reason=str(error), way_out="create the folder, or choose another"
+        ) from error

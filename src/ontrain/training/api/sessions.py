@@ -1,0 +1,114 @@
+"""A graph of the artifacts in stock onnxruntime, with its state bound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from ontrain.errors import InputError, OptionError, ProviderError
+from ontrain.training.api.tensors import ort_value
+
+__all__ = ["Graph", "check_device"]
+
+_DTYPES = {
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64, "tensor(uint32)": np.uint32, "tensor(uint16)": np.uint16, "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}  # fmt: skip
+
+
+def check_device(device: str) -> None:
+    """Raise OptionError for a device that the API does not run on."""
+    if device != "cpu":
+        raise OptionError(
+            f"the on-device API does not run on {device!r}",
+            reason="its state lies in host memory",
+            way_out="use device='cpu'; on a GPU train with ontrain.training.ORTTrainer",
+        )
+
+
+class Graph:
+    """One session.
+
+    Attributes:
+        inputs, outputs: names in the graph's order.
+
+    Args:
+        path: of a graph that `generate_artifacts` wrote, as .onnx or .ort.
+        options: `onnxruntime.SessionOptions`; None for onnxruntime's own, with warnings off.
+
+    Raises:
+        OptionError: there is no such file.
+        ProviderError: onnxruntime does not take it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: Any = None) -> None:
+        if not Path(path).is_file():
+            raise OptionError(f"there is no model {os.fspath(path)!r}", way_out="generate_artifacts writes one")
+        if options is None:
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
+        except Exception as error:
+            raise ProviderError(f"onnxruntime cannot load {os.fspath(path)!r}", reason=str(error)) from error
+        self._types = {one.name: one for one in self._session.get_inputs()}
+        self.inputs, self.outputs = list(self._types), [one.name for one in self._session.get_outputs()]
+
+    def shape(self, name: str) -> tuple[tuple[int, ...], Any]:
+        """Return shape and dtype of an input whose shape is fixed."""
+        one = self._types[name]
+        return tuple(one.shape), _DTYPES[one.type]
+
+    def feed(self, name: str, given: Any) -> Any:
+        """Return what was given for an input as an OrtValue.
+
+        Raises:
+            InputError: another dtype or shape.
+        """
+        if isinstance(given, onnxruntime.OrtValue):
+            return given
+        one, array = self._types[name], np.asarray(given)
+        wanted = np.dtype(_DTYPES[one.type])
+        fits = len(array.shape) == len(one.shape) and all(
+            isinstance(want, str) or want is None or want == have
+            for want, have in zip(one.shape, array.shape, strict=True)
+        )
+        if array.dtype != wanted or not fits:
+            raise InputError(
+                f"input {name!r} is {array.dtype.name} {list(array.shape)}, the graph takes {wanted.name} {one.shape}",
+                way_out="convert or reshape it",
+            )
+        # Not ascontiguousarray, which makes vectors of scalars.
+        return ort_value(np.asarray(array, order="C"))
+
+    def run(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run on OrtValues.
+
+        Args:
+            feeds: for each input its value.
+            outputs: for each output where to write it; None lets onnxruntime allocate.
+
+        Raises:
+            InputError: onnxruntime failed on this batch.
+        """
+        binding = self._session.io_binding()
+        for name, value in feeds.items():
+            binding.bind_ortvalue_input(name, value)
+        asked = [name for name in self.outputs if name in outputs]
+        for name in asked:
+            if outputs[name] is None:
+                binding.bind_output(name)
+            else:
+                binding.bind_ortvalue_output(name, outputs[name])
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:
+            raise InputError("onnxruntime failed on this batch", reason=str(error)) from error
+        return dict(zip(asked, binding.get_outputs(), strict=True))

@@ -1,0 +1,188 @@
+"""From an ONNX model with a loss to the graphs that any onnxruntime trains with, for all sizes of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ontrain.autodiff import differentiate
+from ontrain.capture import OnnxModel, load_onnx
+from ontrain.errors import GradientError
+from ontrain.graph import Builder, Role, by_role, rebuild, set_gradient_of, specialise, static_dims, updates_of
+from ontrain.graph.generalise import generalise
+from ontrain.graph.polynomials import Sizes
+from ontrain.passes import run_passes
+from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
+from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.passes.infra import Pass
+from ontrain.passes.linear_to_gemm import LinearToGemm
+from ontrain.passes.simplify import Simplify
+from ontrain.providers.onnxruntime.rewriting import prepare
+
+__all__ = ["GRADIENT", "Extend", "Source", "evaluation_graph", "load_source", "training_graph"]
+
+GRADIENT = "_grad"
+"""What the name of a parameter's gradient has behind the parameter's own."""
+
+Extend = Callable[[Builder, dict[ir.Value, ir.Value]], None]
+"""Given the builder of a graph and the gradient of each trained parameter, adds to the graph."""
+
+_FORWARD: tuple[Pass, ...] = (ExpandRecurrent(), Simplify(), ShareCommonSubexpressions(), LinearToGemm())
+_WHOLE: tuple[Pass, ...] = (Simplify(), ShareCommonSubexpressions())
+# Masks come from onnxruntime's own stream: no input has to be fed for them.
+_KEPT = ("Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli")
+
+
+@dataclass
+class Source:
+    """A model with its loss, loaded.
+
+    Attributes:
+        loaded: its graphs and the values of its weights.
+        loss: name of the output to minimise.
+        trainable: names of the parameters to train.
+        frozen: names of the parameters that are inputs all the same.
+        buffers: running statistics that training updates.
+        named: whether the parameters to train were chosen by name.
+    """
+
+    loaded: OnnxModel
+    loss: str
+    trainable: list[str]
+    frozen: list[str]
+    buffers: list[str]
+    named: bool
+
+    @property
+    def user_inputs(self) -> list[str]:
+        """What a batch brings, in order: the model's inputs, then what the loss compares with."""
+        return self.loaded.input_names
+
+    def values(self, names: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the values of parameters or buffers in the file."""
+        return {name: self.loaded.initial[name].numpy() for name in names}
+
+
+def load_source(
+    proto: onnx.ModelProto, loss: str, requires_grad: Sequence[str] | None, frozen: Sequence[str]
+) -> Source:
+    """Load a model whose outputs include the loss.
+
+    Args:
+        proto: any operator set.
+        loss: name of the output to minimise.
+        requires_grad: initializers to train; None for all weights that are not frozen.
+        frozen: initializers that are not trained and yet parameters, which can be set later. What neither list names
+            stays a constant of the graphs.
+
+    A batch normalisation of which neither scale nor bias is trained keeps its running statistics.
+
+    Raises:
+        OptionError: an initializer is unknown, or no float.
+        GraphError: the model cannot be trained.
+    """
+    kept = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
+    loaded = load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept)))
+    parameters = [*frozen, *loaded.trainable]
+    for name in (*loaded.frozen, *loaded.buffers):
+        if name not in parameters and (name in kept or name in loaded.frozen):
+            for model in (loaded.model, loaded.evaluation):
+                _make_constant(model.graph, name, loaded.initial[name].numpy())
+    buffers = [name for name in loaded.buffers if name not in kept]
+    return Source(loaded, loss, loaded.trainable, list(frozen), buffers, requires_grad is not None)
+
+
+def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
+    """Return forward, loss and gradients: an output `{parameter}_grad` for each trained parameter.
+
+    Inputs are the model's, then parameters and running statistics; outputs the model's, then the gradients (or what
+    `extend` adds in their place), then the statistics' next values.
+
+    Raises:
+        GradientError: an operator has no gradient, or the loss does not depend on a parameter.
+        GraphError: the model cannot be written for all sizes of its batch.
+    """
+
+    def build(forward: ir.Model) -> ir.Model:
+        made = rebuild(forward)
+        op = Builder(made.graph)
+        grads = _gradients(op, source)
+        updates = [value for value in made.graph.outputs if updates_of(value) is not None]
+        del made.graph.outputs[len(made.graph.outputs) - len(updates) :]
+        if extend is None:
+            for param, grad in grads.items():
+                own = op.identity(grad)
+                own.name = op.fresh(f"{param.name}{GRADIENT}")
+                made.graph.outputs.append(set_gradient_of(own, param.name or ""))
+        else:
+            extend(op, grads)
+        made.graph.outputs.extend(updates)
+        return made
+
+    return _portable(source.loaded.model, build)
+
+
+def evaluation_graph(source: Source) -> ir.Model:
+    """Return forward and loss with dropout off and running statistics in use; inputs and outputs as for training."""
+    return _portable(source.loaded.evaluation, None)
+
+
+def _portable(model: ir.Model, build: Callable[[ir.Model], ir.Model] | None) -> ir.Model:
+    def make(sizes: Sizes) -> ir.Model:
+        shapes = {v.name or "": [d if isinstance(d, int) else sizes[str(d.value)] for d in v.shape or ()]
+                  for v in model.graph.inputs}  # fmt: skip
+        graph, _ = run_passes(specialise(model, shapes), _FORWARD)
+        if build is not None:
+            graph = build(graph)
+        # Last, as bodies that are put in repeat what they share.
+        return run_passes(prepare(graph, keep=_KEPT), _WHOLE, stage="step")[0]
+
+    return generalise(model, make)
+
+
+def _gradients(op: Builder, source: Source) -> dict[ir.Value, ir.Value]:
+    graph = op.graph
+    known = {v.name or "": v for v in by_role(graph, Role.PARAMETER)}
+    outputs = {v.name or "": v for v in graph.outputs}
+    loss = outputs[source.loss]
+    if any(d != 1 for d in static_dims(loss)):
+        raise GradientError(
+            f"the loss {source.loss!r} has shape {list(static_dims(loss))}", way_out="reduce it to one element"
+        )
+    wanted = [known[name] for name in source.trainable]
+    seed = op.const(np.ones(static_dims(loss), loss.dtype.numpy() if loss.dtype is not None else np.float32))
+    grads = differentiate(op, [(loss, seed)], wanted)
+    found = {param: grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
+    missing = [param.name or "" for param in wanted if param not in found]
+    if not found or (missing and source.named):
+        which = f"parameter {missing[0]!r}" if missing else "any parameter"
+        raise GradientError(
+            f"the loss {source.loss!r} does not depend on {which}",
+            way_out="leave it out of requires_grad, or use another output for the loss",
+        )
+    return found
+
+
+def _statistics_to_keep(proto: onnx.ModelProto, requires_grad: Sequence[str]) -> list[str]:
+    """Running statistics of batch normalisations that are not trained."""
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    found = []
+    for node in proto.graph.node:
+        if node.op_type == "BatchNormalization" and not set(node.input[1:3]) & set(requires_grad):
+            found += [name for name in node.input[3:5] if name in initializers]
+    return found
+
+
+def _make_constant(graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> None:
+    for value in graph.inputs:
+        if value.name == name:
+            value.const_value = ir.tensor(array, name=name)
+            value.metadata_props.clear()
+            graph.inputs.remove(value)
+            graph.register_initializer(value)
+            return

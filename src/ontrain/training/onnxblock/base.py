@@ -1,0 +1,215 @@
+"""The model that blocks are stacked on, and how a block adds to it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ontrain.capture import load_onnx
+from ontrain.errors import GraphError, InputError, OptionError, nearest
+from ontrain.graph import OPSET
+from ontrain.graph.symbolic_shapes import output_shapes
+
+__all__ = ["ModelAccessor", "base", "current", "custom_op_library", "empty_base"]
+
+
+class ModelAccessor:
+    """Holds the model that blocks build on.
+
+    Attributes:
+        model: changed by every block.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+
+    def node(self, op_type: str, inputs: Sequence[str], *, wish: str | None = None, **attributes: Any) -> str:
+        """Append a node with one output and return the output's name, `wish` with a number if that is taken."""
+        name = self.fresh(wish or f"{op_type.lower()}_output")
+        attrs = [ir.to_proto(ir.convenience.convert_attribute(key, value)) for key, value in attributes.items()]
+        self.model.graph.node.append(
+            onnx.NodeProto(op_type=op_type, name=name, input=inputs, output=[name], attribute=attrs)
+        )
+        return name
+
+    def initializer(self, array: np.ndarray[Any, Any], wish: str) -> str:
+        """Append an initializer and return its name."""
+        name = self.fresh(wish)
+        self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def input_like(self, like: str, name: str, *, without: int | None = None, dtype: int | None = None) -> str:
+        """Append an input shaped like a value.
+
+        Args:
+            like: the value.
+            name: of the input, numbered if it is taken.
+            without: an axis to leave out.
+            dtype: of the input, by onnx's number; None for that of the value.
+
+        """
+        found = self._dims(like)
+        made = onnx.ValueInfoProto(name=self.fresh(name))
+        made.type.tensor_type.elem_type = self.find(like).type.tensor_type.elem_type if dtype is None else dtype
+        shape = made.type.tensor_type.shape
+        shape.SetInParent()
+        for axis, dim in enumerate(found):
+            if axis == without:
+                continue
+            if isinstance(dim, int):
+                shape.dim.add().dim_value = dim
+            else:
+                shape.dim.add().dim_param = dim or f"{made.name}_dim{axis}"
+        self.model.graph.input.append(made)
+        return made.name
+
+    def find(self, name: str) -> onnx.ValueInfoProto:
+        """Return name, dtype and shape of a value.
+
+        Raises:
+            OptionError: the model has no such value.
+            GraphError: its rank is not known.
+        """
+        for model in (self.model, None):
+            inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True) if model is None else model
+            graph = inferred.graph
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                if value.name == name and value.type.tensor_type.HasField("shape"):
+                    found: onnx.ValueInfoProto = value
+                    return found
+            for tensor in graph.initializer:
+                if tensor.name == name:
+                    return _described(tensor)
+        if not self.exists(name):
+            raise OptionError(f"the model has no value {name!r}", way_out=f"nearest: {nearest(name, self._names())}")
+        raise GraphError(f"the shape of {name!r} is unknown", way_out="state the shapes of the model's outputs")
+
+    def exists(self, name: str) -> bool:
+        """Whether the graph has a value of this name."""
+        return name in self._names()
+
+    def fresh(self, wish: str) -> str:
+        """Return `wish`, with a number behind it if it is taken."""
+        taken, name, n = self._names(), wish, 0
+        while name in taken:
+            n += 1
+            name = f"{wish}_{n}"
+        return name
+
+    def set_outputs(self, names: Sequence[str]) -> None:
+        """Make these values the graph's outputs, and nothing else.
+
+        Raises:
+            OptionError: there is no such value, or none was named.
+        """
+        if not names:
+            raise OptionError("the block returned no output", way_out="return the name of the loss, or several names")
+        values = [copy.deepcopy(self.find(name)) for name in names]
+        del self.model.graph.output[:]
+        self.model.graph.output.extend(values)
+
+    def _names(self) -> set[str]:
+        graph = self.model.graph
+        found = {value.name for value in (*graph.input, *graph.initializer)}
+        for node in graph.node:
+            found.update(node.output)
+        return found
+
+    def _dims(self, name: str) -> list[int | str | None]:
+        """The shape of a value in numbers and symbols of the inputs, by running shapes through the model if need be."""
+        stated = [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+            for dim in self.find(name).type.tensor_type.shape.dim
+        ]
+        inputs = {dim.dim_param for value in self.model.graph.input for dim in value.type.tensor_type.shape.dim}
+        if all(isinstance(dim, int) or dim in inputs for dim in stated):
+            return stated
+        part = copy.deepcopy(self.model)
+        del part.graph.output[:]
+        output = part.graph.output.add(name=name)
+        output.type.tensor_type.elem_type = self.find(name).type.tensor_type.elem_type
+        return output_shapes(load_onnx(part).evaluation)[name]
+
+
+_current: ContextVar[ModelAccessor | None] = ContextVar("_current", default=None)
+
+
+def current() -> ModelAccessor:
+    """Return the accessor of the `with` block around.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = _current.get()
+    if found is None:
+        raise InputError("there is no base model", way_out="call blocks inside `with onnxblock.base(model):`")
+    return found
+
+
+@contextmanager
+def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+    """Let blocks build on a copy of a model; gives its accessor (onnxruntime.training.onnxblock.base).
+
+    Raises:
+        InputError: blocks build on another model already, or `model` is none.
+    """
+    if not isinstance(model, onnx.ModelProto):
+        raise InputError(
+            f"the base is a {type(model).__name__}", way_out="give an onnx.ModelProto, or use empty_base()"
+        )
+    with _entered(copy.deepcopy(model)) as accessor:
+        yield accessor
+
+
+@contextmanager
+def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
+    """Let blocks build on an empty model; gives its accessor (onnxruntime.training.onnxblock.empty_base)."""
+    model = onnx.ModelProto(ir_version=10, producer_name="ontrain")
+    model.graph.name = "graph"
+    model.opset_import.add(domain="", version=opset_version or OPSET)
+    with _entered(model) as accessor:
+        yield accessor
+
+
+@contextmanager
+def _entered(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+    if _current.get() is not None:
+        raise InputError("there is a base model already", way_out="leave the `with` block around first")
+    accessor = ModelAccessor(model)
+    token = _current.set(accessor)
+    try:
+        yield accessor
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def custom_op_library(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Refuse: a library's operators have neither a type that is known here nor a gradient.
+
+    Raises:
+        OptionError: always.
+    """
+    raise OptionError(
+        f"the operators of {os.fspath(path)!r} cannot be trained",
+        reason="the graphs are plain ONNX, for every onnxruntime; a library is one platform's, and states no gradients",
+        way_out="write the operator as a function of the model, out of standard operators",
+    )
+    yield
+
+
+def _described(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    value = onnx.ValueInfoProto(name=tensor.name)
+    value.type.tensor_type.elem_type = tensor.data_type
+    value.type.tensor_type.shape.SetInParent()
+    for size in tensor.dims:
+        value.type.tensor_type.shape.dim.add().dim_value = size
+    return value

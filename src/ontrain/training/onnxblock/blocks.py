@@ -1,0 +1,258 @@
+"""Building blocks: each adds nodes to the model of `onnxblock.base` and returns the name of their result."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ontrain.errors import InputError
+from ontrain.training.onnxblock.base import ModelAccessor, current
+
+__all__ = [
+    "Abs", "Add", "Block", "Cast", "Clip", "Constant", "Div", "InputLike", "Linear", "Log", "Mul", "Neg",
+    "PassThrough", "Pow", "ReduceAllL2", "ReduceMean", "ReduceSum", "SequenceConstruct", "Sigmoid", "Sub",
+]  # fmt: skip
+
+
+class Block(ABC):
+    """Base of all blocks; a subclass writes `build` and is called inside `with onnxblock.base(model):`.
+
+    Attributes:
+        base: the model to add to, an `onnx.ModelProto`.
+    """
+
+    def __init__(self) -> None:
+        self.base: onnx.ModelProto | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Add nodes to `base`, given names of values; return the name of the result, or a tuple of names."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `build` on the present base model."""
+        self.base = current().model
+        return self.build(*args, **kwargs)
+
+    @property
+    def on(self) -> ModelAccessor:
+        """What adds nodes, initializers and inputs to the present base model."""
+        return current()
+
+
+class _Binary(Block):
+    op_type = ""
+
+    def build(self, input_name1: str, input_name2: str) -> str:
+        """Add the node."""
+        return self.on.node(self.op_type, [input_name1, input_name2])
+
+
+class Add(_Binary):
+    """a + b."""
+
+    op_type = "Add"
+
+
+class Sub(_Binary):
+    """a − b."""
+
+    op_type = "Sub"
+
+
+class Mul(_Binary):
+    """a · b."""
+
+    op_type = "Mul"
+
+
+class Div(_Binary):
+    """a / b."""
+
+    op_type = "Div"
+
+
+class Pow(Block):
+    """xⁿ for a fixed exponent n."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self._exponent = exponent
+
+    def build(self, pow_input_name: str) -> str:
+        """Add the node."""
+        exponent = self.on.initializer(np.array([self._exponent], np.float32), "pow_exponent")
+        return self.on.node("Pow", [pow_input_name, exponent])
+
+
+class _Unary(Block):
+    op_type = ""
+
+    def build(self, input_name: str) -> str:
+        """Add the node."""
+        return self.on.node(self.op_type, [input_name])
+
+
+class Sigmoid(_Unary):
+    """1 / (1 + e⁻ˣ)."""
+
+    op_type = "Sigmoid"
+
+
+class Log(_Unary):
+    """The natural logarithm."""
+
+    op_type = "Log"
+
+
+class Neg(_Unary):
+    """−x."""
+
+    op_type = "Neg"
+
+
+class Abs(_Unary):
+    """|x|."""
+
+    op_type = "Abs"
+
+
+class _Reduction(Block):
+    op_type = ""
+
+    def __init__(self, keepdims: bool = True) -> None:
+        super().__init__()
+        self._keepdims = int(keepdims)
+
+    def build(self, input_name: str) -> str:
+        """Add the node, over all axes."""
+        return self.on.node(self.op_type, [input_name], keepdims=self._keepdims)
+
+
+class ReduceMean(_Reduction):
+    """The mean of all elements."""
+
+    op_type = "ReduceMean"
+
+
+class ReduceSum(_Reduction):
+    """The sum of all elements."""
+
+    op_type = "ReduceSum"
+
+
+class ReduceAllL2(Block):
+    """√Σ x² over all elements of all inputs, 0-d, in standard operators."""
+
+    def build(self, *reduce_node_input_names: str) -> str:
+        """Add the nodes."""
+        squares = [self.on.node("ReduceSumSquare", [name], keepdims=0) for name in reduce_node_input_names]
+        return self.on.node("Sqrt", [self.on.node("Sum", squares)])
+
+
+class Constant(Block):
+    """A float constant of one element."""
+
+    def __init__(self, value_float: float) -> None:
+        super().__init__()
+        self._value = value_float
+
+    def build(self) -> str:
+        """Add the initializer."""
+        return self.on.initializer(np.array([self._value], np.float32), "constant")
+
+
+class SequenceConstruct(Block):
+    """A sequence of tensors."""
+
+    def build(self, *sequence_input_names: str) -> str:
+        """Add the node."""
+        return self.on.node("SequenceConstruct", sequence_input_names)
+
+
+class Clip(Block):
+    """min(max(x, low), high); None is no bound."""
+
+    def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
+        super().__init__()
+        self._bounds = clip_min, clip_max
+
+    def build(self, clip_input_name: str) -> str:
+        """Add the node."""
+        names = ["" if bound is None else self.on.initializer(np.array(bound, np.float32), name)
+                 for bound, name in zip(self._bounds, ("clip_min", "clip_max"), strict=True)]  # fmt: skip
+        while names and not names[-1]:
+            names.pop()
+        return self.on.node("Clip", [clip_input_name, *names])
+
+
+class Cast(Block):
+    """The value in another dtype.
+
+    Args:
+        to: onnx's number of the dtype, such as onnx.TensorProto.FLOAT.
+    """
+
+    def __init__(self, to: int) -> None:
+        super().__init__()
+        self._to = int(to)
+
+    def build(self, cast_input_name: str) -> str:
+        """Add the node."""
+        return self.on.node("Cast", [cast_input_name], to=self._to)
+
+
+class Linear(Block):
+    """alpha · x Wᵀ + beta · b with a new weight [out, in] and bias, drawn from numpy's global generator.
+
+    Both are uniform in ±1/√in, as torch.nn.Linear's. Their names are `weight_name` and `bias_name` once it was called;
+    give them to `TrainingBlock.requires_grad`.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
+    ) -> None:
+        super().__init__()
+        self._shape, self._bias = (out_features, in_features), bias
+        self._alpha, self._beta = alpha, beta
+        self.weight_name: str | None = None
+        self.bias_name: str | None = None
+
+    def build(self, linear_input_name: str) -> str:
+        """Add the node for an input [rows, in]."""
+        bound = 1 / math.sqrt(self._shape[1])
+        self.weight_name = self.on.initializer(self._drawn(self._shape, bound), "linear.weight")
+        names = [linear_input_name, self.weight_name]
+        if self._bias:
+            self.bias_name = self.on.initializer(self._drawn(self._shape[:1], bound), "linear.bias")
+            names.append(self.bias_name)
+        return self.on.node("Gemm", names, alpha=self._alpha, beta=self._beta, transB=1)
+
+    @staticmethod
+    def _drawn(shape: tuple[int, ...], bound: float) -> Any:
+        return np.random.uniform(-bound, bound, shape).astype(np.float32)
+
+
+class PassThrough(Block):
+    """The names as they are."""
+
+    def build(self, *input_names: str) -> tuple[str, ...]:
+        """Add nothing."""
+        return input_names
+
+
+class InputLike(Block):
+    """A new input with dtype and shape of another value."""
+
+    def __init__(self, like: str) -> None:
+        super().__init__()
+        self._like = like
+
+    def build(self, input_name: str | None = None) -> str:
+        """Add the input and return its name."""
+        if input_name is not None and self.on.exists(input_name):
+            raise InputError(f"the model has a value {input_name!r} already", way_out="choose another name")
+        return self.on.input_like(self._like, input_name or "input")

@@ -1,0 +1,94 @@
+"""Optimizers as blocks: called inside `empty_base`, they make the model of an update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ontrain.errors import InputError, OptionError
+from ontrain.optim import OptimizerSpec
+from ontrain.training.artifacts.optimizer import optimizer_graph
+from ontrain.training.artifacts.proto import to_proto
+from ontrain.training.onnxblock.blocks import Block
+from ontrain.training.onnxblock.training import Parameters, check_trainable
+
+__all__ = ["SGD", "AdamW", "ClipGradNorm"]
+
+
+class ClipGradNorm(Block):
+    """Scales all gradients so that their common norm is `max_norm` at most (torch.nn.utils.clip_grad_norm_).
+
+    Raises:
+        OptionError: `max_norm` is not positive.
+    """
+
+    def __init__(self, max_norm: float) -> None:
+        super().__init__()
+        if not max_norm > 0:
+            raise OptionError(f"max_norm is {max_norm}", way_out="use a positive norm")
+        self.max_norm = float(max_norm)
+
+    def build(self, *gradient_names: str) -> list[str]:
+        """Add the scaling; return the names of the scaled gradients."""
+        on = self.on
+        squares = [on.node("ReduceSumSquare", [name], keepdims=0) for name in gradient_names]
+        epsilon, norm = (on.initializer(np.array(v, np.float32), "clip") for v in (1e-6, self.max_norm))
+        ratio = on.node("Div", [norm, on.node("Add", [on.node("Sqrt", [on.node("Sum", squares)]), epsilon])])
+        factor = on.node("Min", [ratio, on.initializer(np.array(1.0, np.float32), "clip")])
+        return [on.node("Mul", [name, factor]) for name in gradient_names]
+
+
+class _Optimizer(Block):
+    def __init__(self, spec: OptimizerSpec, clip_grad: ClipGradNorm | None) -> None:
+        super().__init__()
+        self.spec, self.max_norm = spec, None if clip_grad is None else clip_grad.max_norm
+        self._model: onnx.ModelProto | None = None
+
+    def build(self, parameters: Parameters) -> list[str]:
+        """Make the base model the update of the trained parameters; return the names of its outputs.
+
+        Args:
+            parameters: what `TrainingBlock.parameters` returns.
+        """
+        check_trainable(parameters)
+        trained = {one.name: (list(one.dims), ir.DataType(one.data_type)) for one in parameters[0]}
+        self._model = to_proto(optimizer_graph(trained, self.spec, self.max_norm))
+        self.on.model.CopyFrom(self._model)
+        return [value.name for value in self._model.graph.output]
+
+    def to_model_proto(self) -> onnx.ModelProto:
+        """Return the model.
+
+        Raises:
+            InputError: the block was not called yet.
+        """
+        if self._model is None:
+            raise InputError("the model is not built yet", way_out="call the block inside `with empty_base():`")
+        return self._model
+
+
+class AdamW(_Optimizer):
+    """AdamW with its decay after the update, as Hugging Face's former AdamW and onnxruntime.training's.
+
+    p' = p − lr · √(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + eps), then p' − lr · weight_decay · p'.
+    """
+
+    def __init__(
+        self, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
+        weight_decay: float = 0.0, clip_grad: ClipGradNorm | None = None,
+    ) -> None:  # fmt: skip
+        settings: dict[str, Any] = {
+            "alpha": betas[0], "beta": betas[1], "epsilon": eps, "weight_decay": weight_decay,
+            "bias_correction": int(bias_correction), "mode": 1,
+        }  # fmt: skip
+        super().__init__(OptimizerSpec("AdamW", settings), clip_grad)
+
+
+class SGD(_Optimizer):
+    """p' = p − lr · gradient."""
+
+    def __init__(self, clip_grad: ClipGradNorm | None = None) -> None:
+        super().__init__(OptimizerSpec("SGD"), clip_grad)

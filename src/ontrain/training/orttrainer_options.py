@@ -1,0 +1,5 @@
+"""`ORTTrainerOptions` where onnxruntime.training has it."""
+
+from ontrain.training.options import ORTTrainerOptions
+
+__all__ = ["ORTTrainerOptions"]

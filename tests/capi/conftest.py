@@ -1,0 +1,5 @@
+"""The trainers' small models."""
+
+from tests.training.conftest import twins
+
+__all__ = ["twins"]

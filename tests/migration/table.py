@@ -1,0 +1,197 @@
+"""Writes docs/migration.md: each public name of onnxruntime's training packages, and what it is here.
+
+Run `python -m tests.migration.table` after a name has come or gone. The names on the right are imported, the options
+are read from their schema, and the environment names are looked for in the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ontrain.training.options import SCHEMA
+
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "docs" / "migration.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A name of onnxruntime's, the name here, None if there is none, and what differs."""
+
+    upstream: str
+    here: str | None
+    note: str = ""
+
+
+def same(module: str, *names: str, here: str | None = None, note: str = "") -> list[Row]:
+    """Rows of names that are called the same in a module."""
+    target = here or module.replace("onnxruntime", "ontrain", 1)
+    return [Row(f"{module}.{name}", f"{target}.{name}", note) for name in names]
+
+
+T = "onnxruntime.training"
+
+PROCESS = [
+    Row("onnxruntime.set_seed", "ontrain.set_seed", "of dropout; a trainer's `utils.seed` goes before it"),
+    Row("onnxruntime.InferenceSession", "ontrain.InferenceSession", "takes torch tensors, too"),
+    Row("onnxruntime.get_available_providers", "ontrain.get_available_providers"),
+]
+TRAINER = [
+    Row(f"{T}.ORTTrainer", "ontrain.training.ORTTrainer", "`loss_fn` may be left to the model; ONNX files, too"),
+    *same(f"{T}.orttrainer", "ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"),
+    Row(f"{T}.ORTTrainer.train_step", "ontrain.training.ORTTrainer.train_step",
+        "also `fetches=[…]`; raises on a gradient that is not finite"),
+    Row(f"{T}.ORTTrainer.eval_step", "ontrain.training.ORTTrainer.eval_step", "the label may be left out"),
+    Row(f"{T}.ORTTrainer.save_as_onnx", "ontrain.training.ORTTrainer.save_as_onnx", "the opset, or the step's graph"),
+    Row(f"{T}.ORTTrainer.state_dict", "ontrain.training.ORTTrainer.state_dict", "the same keys, and the counters"),
+    Row(f"{T}.ORTTrainer.load_state_dict", "ontrain.training.ORTTrainer.load_state_dict"),
+    Row(f"{T}.ORTTrainer.save_checkpoint", "ontrain.training.ORTTrainer.save_checkpoint",
+        "a folder of safetensors and JSON, written beside and renamed"),
+    Row(f"{T}.ORTTrainer.load_checkpoint", "ontrain.training.ORTTrainer.load_checkpoint", "one folder"),
+    Row(f"{T}.ORTTrainerOptions", "ontrain.training.ORTTrainerOptions", "the keys are below"),
+    *same(f"{T}.orttrainer_options", "ORTTrainerOptions"),
+    Row(f"{T}.TrainStepInfo", "ontrain.training.TrainStepInfo"),
+]  # fmt: skip
+OPTIM = [
+    *same(f"{T}.optim", "SGDConfig", "AdamConfig", "LambConfig", "lr_scheduler", "config"),
+    Row(f"{T}.optim.AdamConfig.DecayMode", "ontrain.training.optim.AdamConfig.DecayMode"),
+    *same(f"{T}.optim.lr_scheduler", "ConstantWarmupLRScheduler", "CosineWarmupLRScheduler",
+          "LinearWarmupLRScheduler", "PolyWarmupLRScheduler"),
+    Row(f"{T}.optim.lr_scheduler._LRScheduler", "ontrain.training.optim.lr_scheduler._LRScheduler",
+        "subclass it and define `get_lr(train_step_info)`"),
+    Row(f"{T}.optim.FusedAdam", None, "with an ORTModule use torch.optim.AdamW(fused=True)"),
+    Row(f"{T}.optim.FP16_Optimizer", None, "use torch.amp, or ORTTrainer's `mixed_precision`"),
+    *same(f"{T}.amp", "LossScaler", "DynamicLossScaler", "loss_scaler"),
+]  # fmt: skip
+CHECKPOINT = [
+    *same(f"{T}.checkpoint", "experimental_state_dict", "experimental_load_state_dict"),
+    *same(f"{T}.checkpoint", "experimental_save_checkpoint", "experimental_load_checkpoint",
+          note="a folder `{checkpoint_prefix}`; nothing is pickled"),
+    Row(f"{T}.checkpoint.aggregate_checkpoints", None, "no state is spread over several files"),
+]  # fmt: skip
+ORTMODULE = [
+    *same(f"{T}.ortmodule", "ORTModule", "DebugOptions", "LogLevel"),
+    Row(f"{T}.ortmodule.ORTModuleFallbackException", "ontrain.CaptureError",
+        "nothing falls back to PyTorch: what cannot be captured is an error that names the line"),
+    Row(f"{T}.ortmodule.ORTModuleInitException", "ontrain.OntrainError", "base of all errors"),
+    Row(f"{T}.ortmodule.ORTModuleDeviceException", "ontrain.InputError"),
+    Row(f"{T}.ortmodule.ORTModuleIOError", "ontrain.InputError"),
+    Row(f"{T}.ortmodule.ORTModuleTorchModelException", "ontrain.CaptureError"),
+    Row(f"{T}.ortmodule.ORTModuleONNXModelException", "ontrain.GraphError"),
+    Row(f"{T}.utils.data.LoadBalancingDistributedSampler", None, "no sampler is part of ontrain"),
+    Row(f"{T}.utils.data.LoadBalancingDistributedBatchSampler", None, "no sampler is part of ontrain"),
+    Row(f"{T}.utils.hooks.GlobalSubscriberManager", None, "`ontrain check` and `ontrain bisect` find a wrong node"),
+    Row(f"{T}.utils.hooks.StatisticsSubscriber", None, "`ONTRAIN_DUMP` writes the graph after each stage"),
+    Row(f"{T}.utils.hooks.inspect_activation", None, "describe the value as an output of the model"),
+]  # fmt: skip
+ON_DEVICE = [
+    *same(f"{T}.artifacts", "generate_artifacts", "LossType", "OptimType",
+          note="files of standard operators"),
+    *same(f"{T}.onnxblock", "Block", "TrainingBlock", "ForwardBlock", "base", "empty_base", "custom_op_library",
+          "save_checkpoint", "load_checkpoint_to_model"),
+    *same(f"{T}.onnxblock.blocks", "Add", "Sub", "Mul", "Div", "Pow", "Constant", "PassThrough"),
+    *same(f"{T}.onnxblock.loss", "MSELoss", "CrossEntropyLoss", "BCEWithLogitsLoss", "L1Loss"),
+    *same(f"{T}.onnxblock.optim", "AdamW", "SGD", "ClipGradNorm"),
+    *same(f"{T}.api", "CheckpointState", "Module", "Optimizer", "LinearLRScheduler"),
+]  # fmt: skip
+C = "onnxruntime.capi.ort_trainer"
+FIRST = [
+    *same(C, "IODescription", "ModelDescription", "LossScaler", "generate_sample"),
+    Row(f"{C}.ORTTrainer", "ontrain.capi.ort_trainer.ORTTrainer", "warns where a description disagrees with the data"),
+    *same(f"{C}.ORTTrainer", "train_step", "eval_step", "train", "eval", "state_dict", "load_state_dict",
+          "save_as_onnx"),
+    Row(f"{C}.LossScaler.update_loss_scale", "ontrain.capi.ort_trainer.LossScaler.update_loss_scale"),
+    Row(f"{C}.LossScaler.reset", "ontrain.capi.ort_trainer.LossScaler.reset"),
+    Row(f"{C}.save_checkpoint", "ontrain.training.checkpoint.experimental_save_checkpoint", "for the later trainer"),
+    Row(f"{C}.load_checkpoint", "ontrain.training.checkpoint.experimental_load_checkpoint", "for the later trainer"),
+    *same("onnxruntime.capi._pybind_state", "set_seed", "set_cuda_device_id", "set_cuda_mem_limit",
+          "set_arena_extend_strategy", "ArenaExtendStrategy"),
+]  # fmt: skip
+SUPPLEMENT = [
+    Row(f"ort_supplement.{name}", f"ontrain.ort_supplement.{name}", note)
+    for name, note in {
+        "setup_onnxruntime_with_mpi": "reads the launcher's environment; needs no mpi4py",
+        "create_ort_trainer": "",
+        "bert_model_description": "the batch size varies",
+        "map_optimizer_attributes": "",
+        "run_ort_training_step": "",
+        "get_lr": "with all four schedules",
+        "SCHEDULES": "",
+        "set_environment_variables_for_nccl_backend": "",
+        "get_local_rank": "",
+        "get_local_size": "",
+        "get_world_rank": "",
+        "get_world_size": "",
+        "get_global_size": "",
+    }.items()
+] + [Row("ort_supplement.postprocess_model", None, "the capture needs no repair; leave it out")]
+
+SECTIONS = {
+    "The process": PROCESS,
+    "ORTTrainer": TRAINER,
+    "Optimizers, schedules, loss scaling": OPTIM,
+    "Checkpoints": CHECKPOINT,
+    "ORTModule": ORTMODULE,
+    "On-device training": ON_DEVICE,
+    "The first ORTTrainer": FIRST,
+    "The BERT recipe's ort_supplement": SUPPLEMENT,
+}
+
+ENVIRONMENT = (
+    "ONNX_OPSET_VERSION", "LOG_LEVEL", "SAVE_ONNX_PATH", "FALLBACK_POLICY", "FALLBACK_RETRY", "SKIPCHECK_POLICY",
+    "CONV_ALGO_SEARCH", "ENABLE_CUSTOM_AUTOGRAD", "ALLOW_AUTOGRAD_CHECKPOINT", "ENABLE_COMPUTE_OPTIMIZER",
+    "ENABLE_SPARSE_OPTIMIZER", "ENABLE_EMBEDDING_SPARSE_OPTIMIZER", "PRINT_INPUT_DENSITY", "PRINT_MEMORY_STATS",
+    "MEMORY_OPT_LEVEL", "MEMORY_OPT_CONFIG", "MEMORY_OPT_PROBE_RECOMPUTE_LEVEL", "ENABLE_MEM_EFFICIENT_GRAD_MGMT",
+    "CACHE_DIR", "DEEPCOPY_BEFORE_MODEL_EXPORT", "ENABLE_ZERO_STAGE3", "USE_TRITON", "TRITON_CONFIG_FILE",
+    "TRITON_DEBUG", "ENABLE_TUNING", "MAX_TUNING_DURATION_MS", "TUNING_RESULTS_PATH", "USE_EFFICIENT_ATTENTION",
+    "USE_FLASH_ATTENTION",
+)  # fmt: skip
+
+HEAD = """\
+# Coming from onnxruntime.training
+
+Replace `onnxruntime` by `ontrain` in the imports. This page lists every public name of the training packages that were
+discontinued after 1.19.2, what it is here, and what differs. It is made by `python -m tests.migration.table`.
+
+What differs everywhere: parameters have the names of `state_dict` without a prefix; whatever cannot be honoured is an
+error that says why, and never ignored; nothing is pickled.
+"""
+
+
+def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The options with their full names."""
+    for name, key in schema.items():
+        if isinstance(key, dict):
+            yield from leaves(key, f"{path}{name}.")
+        else:
+            yield path + name, key
+
+
+def read_names() -> set[str]:
+    """The ORTMODULE_ names that the sources read."""
+    text = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    return {name for name in ENVIRONMENT if f"ORTMODULE_{name}" in text}
+
+
+def table() -> str:
+    """The document's text."""
+    lines = [HEAD]
+    for title, rows in SECTIONS.items():
+        lines += [f"## {title}", "", "| onnxruntime | ontrain | notes |", "|---|---|---|"]
+        lines += [f"| `{row.upstream}` | {f'`{row.here}`' if row.here else '—'} | {row.note} |" for row in rows]
+        lines.append("")
+    lines += ["## Keys of ORTTrainerOptions", "", "| key | default | |", "|---|---|---|"]
+    for path, key in leaves(SCHEMA):
+        says = "works" if key.reason is None else f"refused: {key.reason}"
+        lines.append(f"| `{path}` | `{key.default!r}` | {says} |")
+    read = read_names()
+    lines += ["", "## Environment", "", "| name | |", "|---|---|"]
+    lines += [f"| `ORTMODULE_{name}` | {'read' if name in read else 'means nothing here'} |" for name in ENVIRONMENT]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(table())

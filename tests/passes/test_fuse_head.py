@@ -1,0 +1,206 @@
+"""A head and its loss as one, some rows at a time: as eager PyTorch and as the pass left out, in less memory."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain import OptionError
+from ontrain.training import ORTTrainer, optim
+from ontrain.training.ortmodule import ORTModule
+
+CLASSES, ROWS = 3001, 4 * 25
+CHUNKED = 3 * 3008 * 4  # bytes of the scores of three rows: 34 chunks, the last of one row
+
+
+class Network(nn.Module):
+    """A language model in little; `scale` multiplies the scores."""
+
+    def __init__(self, *, bias: bool = True, tied: bool = False, scale: float = 1.0, **loss) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(CLASSES, 24), nn.Linear(24, 24)
+        self.head = nn.Linear(24, CLASSES, bias=bias)
+        self.scale, self.loss = scale, nn.CrossEntropyLoss(**loss)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def logits(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.scale * torch.tanh(self.layer(self.embedding(ids))))
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.logits(ids).flatten(0, 1), labels.flatten())
+
+
+class WithLogits(Network):
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.logits(ids)
+        return self.loss(logits.flatten(0, 1), labels.flatten()), logits
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    ids, labels = torch.randint(0, CLASSES, (2, 4, ROWS // 4))
+    labels[0, :7] = -100
+    return ids, labels
+
+
+def trainer(
+    network, *, logits_bytes=CHUNKED, disabled=(), outputs=("loss",), steps=1, provider=None, device="cpu"
+) -> ORTTrainer:
+    shapes = {"loss": ("loss", [], True), "logits": ("logits", ["batch", "length", CLASSES])}
+    names = {"inputs": [(n, ["batch", "length"]) for n in ("ids", "labels")], "outputs": [shapes[n] for n in outputs]}
+    options = {
+        "provider": provider or ("TorchExecutionProvider", {"logits_bytes": logits_bytes}),
+        "graph_transformer": {"disabled_passes": list(disabled)},
+        "batch": {"gradient_accumulation_steps": steps},
+        "device": {"id": device},
+    }
+    return ORTTrainer(copy.deepcopy(network), names, optim.SGDConfig(lr=0.5), options=options)
+
+
+def losses(one: ORTTrainer, *batches: tuple[torch.Tensor, torch.Tensor]) -> list[float]:
+    return [float(one.train_step(*batch)) for batch in batches]
+
+
+def eager_losses(network: nn.Module, *batches: tuple[torch.Tensor, torch.Tensor]) -> tuple[list[float], nn.Module]:
+    again = copy.deepcopy(network)
+    optimizer, found = torch.optim.SGD(again.parameters(), lr=0.5), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = again(*batch)
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    return found, again
+
+
+def fused(one: ORTTrainer) -> bool:
+    return any(node.op_type == "LinearCrossEntropy" for node in one.step_model().graph)
+
+
+def same_parameters(one: ORTTrainer, network: nn.Module) -> None:
+    found = one.state_dict(pytorch_format=True)
+    for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(torch.as_tensor(found[name]), tensor, rtol=1e-6, atol=1e-6, msg=name)
+
+
+FORMS = {
+    "bias": {}, "no bias": {"bias": False}, "tied": {"tied": True}, "tied without bias": {"tied": True, "bias": False},
+    "sum": {"reduction": "sum", "scale": 0.01}, "another ignored label": {"ignore_index": 5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form, logits_bytes", [*((form, CHUNKED) for form in FORMS), ("bias", 1), ("tied", 1 << 30)])
+def test_training_equals_eager(form, logits_bytes, batch):
+    if form == "another ignored label":
+        batch = (batch[0], batch[1].clamp(min=5))
+    network = Network(**FORMS[form])
+    one = trainer(network, logits_bytes=logits_bytes)
+    found = losses(one, batch, batch)
+    assert fused(one)
+    wanted, eager = eager_losses(network, batch, batch)
+    assert found == pytest.approx(wanted, rel=1e-6)
+    same_parameters(one, eager)
+
+
+def test_training_equals_training_without_the_pass(batch):
+    network = Network()
+    on, off = trainer(network), trainer(network, disabled=["FuseHead"])
+    assert losses(on, batch, batch, batch) == pytest.approx(losses(off, batch, batch, batch), rel=1e-6)
+    assert fused(on) and not fused(off)
+
+
+def test_onnxruntime_trains_on_the_body(batch):
+    network = Network()
+    one = trainer(network, provider=("OnnxRuntimeExecutionProvider", {}))
+    assert losses(one, batch, batch) == pytest.approx(eager_losses(network, batch, batch)[0], rel=1e-6)
+    assert fused(one)
+
+
+@pytest.mark.gpu
+def test_a_gpu_trains_like_the_cpu(batch):
+    network = Network(tied=True)
+    one = trainer(copy.deepcopy(network).cuda(), device="cuda")
+    found = losses(one, *[tuple(tensor.cuda() for tensor in batch)] * 2)
+    assert fused(one) and found == pytest.approx(eager_losses(network, batch, batch)[0], rel=1e-5)
+
+
+def test_a_label_whose_probability_underflows_has_a_finite_loss(batch):
+    network = Network(scale=2000.0, bias=False)
+    logits = network.logits(batch[0]).flatten(0, 1)
+    chosen = torch.softmax(logits, 1).gather(1, batch[1].flatten().clamp(min=0)[:, None])
+    assert float((chosen == 0).float().mean()) > 0.5
+    (found,), (wanted,) = losses(trainer(network), batch), eager_losses(network, batch)[0]
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_without_any_label_the_loss_is_undefined_and_nothing_is_learnt(batch):
+    network = Network()
+    one = trainer(network)
+    with pytest.warns(UserWarning, match="has the batch a label"):
+        (loss,) = losses(one, (batch[0], torch.full_like(batch[1], -100)))
+    assert loss != loss
+    same_parameters(one, network)
+
+
+def test_a_label_out_of_range_is_named(batch):
+    bad = batch[1].clone()
+    bad[2, 3] = CLASSES
+    with pytest.raises(ValueError, match=f"holds label {CLASSES}"):
+        losses(trainer(Network()), (batch[0], bad))
+
+
+def test_scores_never_exist_in_full(batch):
+    network = Network()
+    on, off = trainer(network), trainer(network, disabled=["FuseHead"])
+    planned = []
+    for one in (on, off):
+        losses(one, batch)
+        planned.append(next(iter(one._session.plans.values())).executable.planned_bytes)
+    assert planned[0] < ROWS * CLASSES * 4 < planned[1] / 2
+
+
+def test_accumulated_micro_batches_equal_one_batch(batch):
+    network = Network(tied=True)
+    one = trainer(network, steps=2)
+    halves = [(batch[0][i : i + 2], batch[1][i : i + 2]) for i in (0, 2)]
+    losses(one, *halves)
+    same_parameters(one, eager_losses(network, batch)[1])
+
+
+LEFT_ALONE = {
+    "scores that are an output": (WithLogits(), ("loss", "logits")),
+    "class weights": (Network(weight=torch.rand(CLASSES)), ("loss",)),
+}
+
+
+@pytest.mark.parametrize("why", LEFT_ALONE)
+def test_it_is_left_alone_for(why, batch):
+    network, outputs = LEFT_ALONE[why]
+    one = trainer(network, outputs=outputs)
+    one.train_step(*batch)
+    assert not fused(one)
+
+
+@pytest.mark.parametrize("frozen", ["", "head.weight", "embedding.weight layer.weight layer.bias"])
+def test_gradients_of_a_module_equal_eagers(frozen, batch, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_LOGITS_BYTES", str(CHUNKED))
+    eager = Network()
+    for name in frozen.split():
+        eager.get_parameter(name).requires_grad_(False)
+    module = ORTModule(copy.deepcopy(eager))
+    for one in (eager, module):
+        (3 * one(*batch)).backward()
+    for (name, wanted), found in zip(eager.named_parameters(), module.parameters(), strict=True):
+        if wanted.grad is None:
+            assert found.grad is None
+        else:
+            torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_a_memory_bound_that_is_none_is_refused():
+    with pytest.raises(OptionError, match="whole number of bytes"):
+        trainer(Network(), logits_bytes=0).train_step(*torch.zeros(2, 1, 4, dtype=torch.int64))

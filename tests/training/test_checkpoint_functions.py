@@ -1,0 +1,122 @@
+"""onnxruntime.training.checkpoint's functions, and its files; a file that wants to run code does not get to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ontrain import CheckpointError, OptionError
+from ontrain.training import checkpoint, optim
+from tests.training.conftest import Net, batches, make_trainer
+
+
+def trained(steps: int, seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    trainer = make_trainer(Net(), optim.AdamConfig(lr=0.01), **options)
+    trainer.prepare(*batches(1)[0])
+    for batch in batches(steps):
+        trainer.train_step(*batch)
+    return trainer
+
+
+def go_on(*trainers: Any) -> list[float]:
+    return [float(trainer.train_step(*batches(6)[5])[0]) for trainer in trainers]
+
+
+def test_a_flat_state_moves_a_run_to_another_trainer():
+    first, second = trained(3), trained(0, seed=1)
+    state = checkpoint.experimental_state_dict(first)
+    assert {"mix.weight", "Moment_1_mix.weight", "Moment_2_mix.weight", "Step"} <= set(state) and int(
+        state["Step"]
+    ) == 3
+    assert "Step" not in checkpoint.experimental_state_dict(first, include_optimizer_state=False)
+    checkpoint.experimental_load_state_dict(second, state, strict=True)
+    a, b = go_on(first, second)
+    assert a == b and second.train_step_info.optimization_step == 4
+
+
+def test_a_saved_checkpoint_is_loaded_with_what_the_user_put_beside(tmp_path):
+    first, second = trained(2), trained(0, seed=1)
+    checkpoint.experimental_save_checkpoint(first, tmp_path / "new", "best", {"epoch": 3})
+    assert [one.name for one in (tmp_path / "new").iterdir()] == ["best"]
+    assert checkpoint.experimental_load_checkpoint(second, tmp_path / "new", "best") == {"epoch": 3}
+    a, b = go_on(first, second)
+    assert a == b
+    with pytest.raises(OptionError, match="holds the tensor 'weights'"):
+        checkpoint.experimental_save_checkpoint(first, tmp_path, "other", {"weights": torch.zeros(1)})
+
+
+def upstream_file(state: dict[str, torch.Tensor], path: Path, **beside: Any) -> None:
+    """A file as onnxruntime.training 1.8 lays it out: the wrapper's prefix, counts from 1, and copies in float16."""
+    model: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        kind = next((one for one in ("Moment_1_", "Moment_2_") if name.startswith(one)), "")
+        plain = name.removeprefix(kind)
+        if plain in ("Step", "Micro_Step", "Pending", "Seed"):
+            continue
+        model[f"{kind}model_.{plain}"] = tensor
+        if not kind:
+            model[f"model_.{plain}_fp16"] = tensor.half()
+            model[f"Update_Count_model_.{plain}"] = state["Step"] + 1
+    torch.save({"model": model, **beside}, path)
+
+
+def test_a_file_of_onnxruntime_goes_on_where_it_stopped(tmp_path):
+    first, second = trained(3), trained(0, seed=1)
+    upstream_file(checkpoint.experimental_state_dict(first), tmp_path / "ORT_checkpoint.ort.pt", epoch=7)
+    assert checkpoint.experimental_load_checkpoint(second, tmp_path) == {"epoch": 7}
+    a, b = go_on(first, second)
+    assert a == b
+
+
+class Evil:
+    """Unpickling it creates a folder."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.target,)
+
+
+@pytest.mark.parametrize("kind", ["code", "torn", "text", "list", "no tensors"])
+def test_a_file_that_is_no_checkpoint_is_refused_and_nothing_runs_or_changes(kind, tmp_path):
+    trainer = trained(1)
+    file, marker = tmp_path / "ORT_checkpoint.ort.pt", tmp_path / "ran"
+    if kind == "code":
+        torch.save({"model": {"mix.weight": torch.zeros(8, 8)}, "user": Evil(str(marker))}, file)
+    elif kind == "torn":
+        torch.save({"model": {"mix.weight": torch.zeros(8, 8)}}, file)
+        file.write_bytes(file.read_bytes()[:200])
+    elif kind == "text":
+        file.write_text("not a checkpoint")
+    else:
+        torch.save([torch.zeros(1)] if kind == "list" else {"model": {"mix.weight": 3}}, file)
+    before = trainer.state_dict()["model"]["fp32"]
+    with pytest.raises(CheckpointError, match="ORT_checkpoint.ort.pt"):
+        checkpoint.experimental_load_checkpoint(trainer, tmp_path)
+    assert not marker.exists()
+    after = trainer.state_dict()["model"]["fp32"]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def test_parts_of_several_processes_and_nothing_at_all_are_told_apart(tmp_path):
+    trainer = trained(0)
+    with pytest.raises(CheckpointError):
+        checkpoint.experimental_load_checkpoint(trainer, tmp_path)
+    for rank in (0, 1):
+        (tmp_path / f"ORT_checkpoint.ZeRO.{rank}.1.ort.pt").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="spread over 2 files(.|\n)*aggregate_checkpoints"):
+        checkpoint.experimental_load_checkpoint(trainer, tmp_path)
+
+
+def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
+    checkpoint.experimental_save_checkpoint(trained(1), tmp_path)
+    other = make_trainer(torch.nn.Sequential(torch.nn.Embedding(11, 4), torch.nn.Linear(4, 11)))
+    other.prepare(*batches(1)[0])
+    with pytest.raises(CheckpointError, match="missing parameter '0.weight'(.|\n)*unexpected parameter 'embed.weight'"):
+        checkpoint.experimental_load_checkpoint(other, tmp_path, strict=True)

@@ -1,0 +1,136 @@
+"""Exported files in stock onnxruntime: at old and new opsets, with and without the step, in one file or two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from ontrain import GraphError, OptionError
+from ontrain.training import ORTTrainer, optim
+from tests.training.conftest import DESC, Net, batches, make_trainer
+
+OPSETS = (12, 13, 14, 15, 17, 18, 20, 21, 23, 25)
+
+
+class Varied(nn.Module):
+    """Operators that changed between opsets: each line below is written otherwise in an old file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.group, self.layer = nn.GroupNorm(2, 8), nn.LayerNorm(6)
+        self.recurrent, self.head = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 4)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.gelu(self.norm(self.conv(x)))
+        x = nn.functional.hardswish(self.group(x)) + nn.functional.mish(x)
+        x = nn.functional.pad(nn.functional.avg_pool2d(x, 2), (0, 2))
+        x = self.drop(self.layer(x)).softmax(1).sum(1) + x.amax(1)
+        a, b = x.chunk(2, -2)
+        x = torch.cat([a.unsqueeze(1), b.unsqueeze(1)], 1).mean(1, keepdim=True).squeeze(1)
+        scores = torch.tril(x @ x.transpose(1, 2)) / x.shape[-1] ** 0.5
+        x = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True) + scores.log_softmax(1) @ x
+        return self.head(self.recurrent(x)[0].mean(1))
+
+
+VARIED = {
+    "inputs": [("x", ["n", 3, 8, 8]), ("y", ["n"])],
+    "outputs": [("loss", [], True), ("scores", ["n", 4])],
+}
+
+
+@pytest.fixture(scope="module")
+def trained() -> ORTTrainer:
+    torch.manual_seed(0)
+    trainer = make_trainer(Varied(), desc=VARIED, loss_fn=nn.functional.cross_entropy)
+    for _ in range(2):
+        trainer.train_step(torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0]))
+    return trainer
+
+
+def run(path: Any, feeds: dict[str, torch.Tensor]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {name: tensor.numpy() for name, tensor in feeds.items()})
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_a_file_of_any_opset_gives_the_eval_outputs_in_stock_onnxruntime(trained, opset, tmp_path):
+    trained.save_as_onnx(tmp_path / "model.onnx", opset=opset)
+    model = onnx.load(tmp_path / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [(one.domain, one.version) for one in model.opset_import] == [("", opset)]
+    assert [one.name for one in model.graph.input] == ["x"] and [one.name for one in model.graph.output] == ["scores"]
+    assert not [node for node in model.graph.node if node.op_type == "Dropout"]
+    assert {"conv.weight", "head.bias"} <= {one.name for one in model.graph.initializer}
+    for count in (5, 2):  # the described dimension varies
+        x = torch.randn(count, 3, 8, 8)
+        (found,) = run(tmp_path / "model.onnx", {"x": x})
+        wanted = trained.eval_step(x, torch.zeros(count, dtype=torch.int64), fetches=["scores"])
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_the_file_of_the_training_graph_trains_in_stock_onnxruntime(opset, tmp_path):
+    torch.manual_seed(0)
+    trainer = make_trainer(Net(), optim.AdamConfig(lr=0.01))
+    ((ids, label),) = batches(1)
+    trainer.train_step(ids, label)
+    trainer.save_as_onnx(tmp_path / "step.onnx", opset=opset, training=True)
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 3  # it warns of each initializer that may be fed
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", quiet, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    feeds = {"ids": ids.numpy(), "label": label.numpy(), "learning_rate": np.array(0.01, np.float32),
+             "loss_scale": np.ones((), np.float32), "loss_denominator": np.zeros((), np.float32)}  # fmt: skip
+    for number in (2, 3, 4):
+        # What is not fed at first, parameters and moments, has the values of the file.
+        feeds["step"] = np.array(number, np.float32)
+        outputs = dict(zip(names, session.run(None, feeds), strict=True))
+        feeds |= {name.removesuffix(".next"): value for name, value in outputs.items() if name.endswith(".next")}
+        np.testing.assert_allclose(outputs["loss"], trainer.train_step(ids, label)[0], rtol=1e-5)
+    np.testing.assert_allclose(feeds["mix.weight"], trainer.parameter("mix.weight"), atol=1e-5)
+
+
+def test_parameters_above_the_threshold_go_to_a_file_beside(tmp_path):
+    trainer = make_trainer(Net())
+    ((ids, label),) = batches(1)
+    trainer.train_step(ids, label)
+    trainer.save_as_onnx(tmp_path / "model.onnx", external_data_threshold=100)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert len(onnx.load(tmp_path / "model.onnx", load_external_data=False).SerializeToString()) < 4000
+    (found,) = run(tmp_path / "model.onnx", {"ids": ids})
+    np.testing.assert_allclose(found, trainer.eval_step(ids, label)[1], atol=1e-5)
+
+
+def test_an_operator_that_no_old_file_can_hold_is_named(tmp_path):
+    class Bits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x * (x.long() & 3))
+
+    desc = {"inputs": [("x", ["n", 4]), ("y", ["n"])], "outputs": [("loss", [], True), ("scores", ["n", 3])]}
+    trainer = make_trainer(Bits(), desc=desc, loss_fn=nn.functional.cross_entropy)
+    trainer.train_step(torch.randn(2, 4), torch.tensor([0, 1]))
+    with pytest.raises(GraphError, match="BitwiseAnd cannot be written") as error:
+        trainer.save_as_onnx(tmp_path / "model.onnx", opset=17)
+    assert "came with opset 18" in error.value.reason and "x.long() & 3" in error.value.source
+    trainer.save_as_onnx(tmp_path / "model.onnx", opset=18)
+
+
+@pytest.mark.parametrize("opset", [11, 99, "12", True])
+def test_an_opset_that_does_not_exist_is_told_the_range(opset, tmp_path):
+    trainer = ORTTrainer(Net(), DESC, optim.AdamConfig(), lambda o, y: o.sum(), {"device": {"id": "cpu"}})
+    trainer.prepare(*batches(1)[0])
+    with pytest.raises(OptionError, match="choose one from 12 to"):
+        trainer.save_as_onnx(tmp_path / "model.onnx", opset=opset)
+    assert not list(tmp_path.iterdir())
