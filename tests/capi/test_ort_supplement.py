@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from torch import nn
 
 from ontrain import OptionError, ort_supplement
-from ontrain.ort_supplement import azureml_adapter
 from tests.training.conftest import make_trainer
 
 LENGTH = 6
@@ -58,9 +58,7 @@ def batches(count: int) -> list[list[torch.Tensor]]:
 
 @pytest.mark.parametrize("fp16", [False, True])
 def test_the_four_steps_run_as_printed(fp16, tmp_path, monkeypatch):
-    for names in (azureml_adapter._WORLD_RANK, azureml_adapter._WORLD_SIZE):
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
+    alone(monkeypatch)
     args, model, data = arguments(fp16=fp16), BertWithLoss(), batches(8)
     out_path, global_step, training_steps, losses = tmp_path / "bert.onnx", 0, 0, []
 
@@ -131,41 +129,49 @@ def test_decay_is_mapped_by_name():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-         "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
-        {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"},
-        {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"},
-        {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
-    ],
-)  # fmt: skip
-def test_a_launcher_says_which_process_this_is(environment, monkeypatch):
-    for names in (azureml_adapter._WORLD_RANK, azureml_adapter._WORLD_SIZE, azureml_adapter._LOCAL_RANK,
-                  azureml_adapter._LOCAL_SIZE):  # fmt: skip
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
+LAUNCHED = {
+    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "AZ_BATCH_MASTER_NODE": "10.0.0.4:6000",
+}  # fmt: skip
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away what a launcher may have said to the tests themselves."""
+    for name in list(os.environ):
+        if name.startswith(("OMPI_", "SLURM_", "AZ_BATCH")) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            monkeypatch.delenv(name)
+
+
+def test_the_launcher_says_which_process_this_is(monkeypatch):
+    alone(monkeypatch)
+    for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     args = arguments(seed=None)
     ort_supplement.setup_onnxruntime_with_mpi(args)
     assert (args.world_rank, args.world_size, args.local_size) == (5, 8, 4)
+    assert (ort_supplement.get_global_size(), ort_supplement.get_local_rank()) == (8, 1)
     with pytest.raises(OptionError, match="world_rank|world_size"):
         ort_supplement.create_ort_trainer(args, "cpu", BertWithLoss())
-    monkeypatch.setenv("AZ_BATCH_MASTER_NODE", "10.0.0.4:6000")
-    monkeypatch.setenv("MASTER_ADDR", "")
-    monkeypatch.setenv("MASTER_PORT", "")
-    monkeypatch.setenv("NCCL_IB_DISABLE", "0")
-    ort_supplement.set_environment_variables_for_nccl_backend(IB=False)
-    import os
 
-    assert [os.environ[n] for n in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NCCL_IB_DISABLE")] == [
-        "5", "8", "10.0.0.4", "6000", "1",
-    ]  # fmt: skip
+
+def test_torch_distributed_is_told_what_the_launcher_said(monkeypatch):
+    alone(monkeypatch)
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NCCL_IB_DISABLE")
+    for name in names:
+        # Set and taken away again, so that the test leaves nothing behind.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    ort_supplement.set_environment_variables_for_nccl_backend(IB=False)
+    assert [os.environ[name] for name in names] == ["5", "8", "1", "4", "10.0.0.4", "6000", "1"]
+    ort_supplement.set_environment_variables_for_nccl_backend(single_node=True)
+    assert os.environ["MASTER_ADDR"] == "127.0.0.1"
 
 
 def test_a_rank_that_is_no_number_is_refused(monkeypatch):
+    alone(monkeypatch)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "first")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
     with pytest.raises(OptionError, match="OMPI_COMM_WORLD_RANK is 'first'"):
-        azureml_adapter.get_world_rank()
+        ort_supplement.get_world_rank()

@@ -265,6 +265,8 @@ def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:
     check(run("PackRows", x, at), torch.tensor(x)[[4, 1]])
     zeros = torch.zeros(5, 2, 3).double()
     check(run("UnpackRows", x[:2], at, rows=5), zeros.index_copy(0, *t(at, x[:2])))
+    places = np.array([0, 1, 0, 0, 0])
+    check(run("SpreadRows", x[:2], places, at), torch.tensor(x)[[0, 1, 0, 0, 0]])
 
 
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:

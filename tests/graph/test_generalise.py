@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from ontrain.errors import GraphError
 from ontrain.graph import Builder, new_model, specialise
 from ontrain.graph.generalise import generalise
-from ontrain.graph.polynomials import fit, sample_sizes
+from ontrain.graph.polynomials import evaluated, fit, sample_sizes
 
 
 def traced(build, *shapes):
@@ -168,3 +168,26 @@ def test_a_polynomial_of_two_sizes_is_found_exactly(coefficients, batch, length)
 def test_what_is_no_polynomial_of_degree_one_is_not_found(function):
     points = sample_sizes(["batch"], set())
     assert fit([function(p) for p in points], points) is None
+
+
+def test_a_dimension_may_be_stated_in_terms_of_others(rng):
+    def build(op, x, labels):
+        return op.Add(op.Reshape(x, [size(x, 0) * 4]), labels) / size(labels, 0)
+
+    def make(sizes):
+        assert sizes["4*batch"] == 4 * sizes["batch"]
+        return traced(build, [sizes["batch"], 4], [sizes["4*batch"]])
+
+    model = traced(lambda op, x, labels: op.Identity(x), ["batch", 4], ["4*batch"])
+    general = generalise(model, make)
+    x, labels = rng.standard_normal((5, 4), np.float32), rng.standard_normal(20, np.float32)
+    np.testing.assert_allclose(run(general, x, labels), (x.ravel() + labels) / 20, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [("64*batch", 192), ("batch*length + 1", 16), ("batch", 3), ("2 + batch*(length+1)", 20), ("other", None),
+     ("batch**2", None), ("batch - 1", None), ("__import__('os')", None), ("a b", None), ("x.1_dim_0", None)],
+)  # fmt: skip
+def test_names_of_dimensions_are_read_as_sums_of_products(text, value):
+    assert evaluated(text, {"batch": 3, "length": 5}) == value

@@ -62,8 +62,7 @@ OPTIM = [
           "LinearWarmupLRScheduler", "PolyWarmupLRScheduler"),
     Row(f"{T}.optim.lr_scheduler._LRScheduler", "ontrain.training.optim.lr_scheduler._LRScheduler",
         "subclass it and define `get_lr(train_step_info)`"),
-    Row(f"{T}.optim.FusedAdam", None, "with an ORTModule use torch.optim.AdamW(fused=True)"),
-    Row(f"{T}.optim.FP16_Optimizer", None, "use torch.amp, or ORTTrainer's `mixed_precision`"),
+    *same(f"{T}.optim", "FusedAdam", "FusedLamb", "FP16_Optimizer", note="for loops around an ORTModule, on CPUs too"),
     *same(f"{T}.amp", "LossScaler", "DynamicLossScaler", "loss_scaler"),
 ]  # fmt: skip
 CHECKPOINT = [
@@ -81,8 +80,7 @@ ORTMODULE = [
     Row(f"{T}.ortmodule.ORTModuleIOError", "ontrain.InputError"),
     Row(f"{T}.ortmodule.ORTModuleTorchModelException", "ontrain.CaptureError"),
     Row(f"{T}.ortmodule.ORTModuleONNXModelException", "ontrain.GraphError"),
-    Row(f"{T}.utils.data.LoadBalancingDistributedSampler", None, "no sampler is part of ontrain"),
-    Row(f"{T}.utils.data.LoadBalancingDistributedBatchSampler", None, "no sampler is part of ontrain"),
+    *same(f"{T}.utils.data", "LoadBalancingDistributedSampler", "LoadBalancingDistributedBatchSampler"),
     Row(f"{T}.utils.hooks.GlobalSubscriberManager", None, "`ontrain check` and `ontrain bisect` find a wrong node"),
     Row(f"{T}.utils.hooks.StatisticsSubscriber", None, "`ONTRAIN_DUMP` writes the graph after each stage"),
     Row(f"{T}.utils.hooks.inspect_activation", None, "describe the value as an output of the model"),

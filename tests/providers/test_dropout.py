@@ -109,6 +109,18 @@ def test_the_gradient_sees_the_same_mask(name):
     assert torch.equal(y, dx)
 
 
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_small_mask_is_the_same_in_the_gradient_and_to_those_who_look_at_it(name, size):
+    x = float_input("x", (size,))
+    model = new_model([x], "seen")
+    op = Builder(model.graph)
+    y, mask = op.Dropout(x, 0.3, True, outputs=2)
+    (dx,) = differentiate(op, [(op.ReduceSum(y, keepdims=0), None)], [x])
+    model.graph.outputs.extend([y, dx, op.Not(mask)])
+    y, dx, dropped = run(model, {"x": torch.ones(size)}, rng=(2, 1), name=name)
+    assert torch.equal(y, dx) and torch.equal(dropped, y == 0) and 0 < int(dropped.sum()) < size
+
+
 def test_equal_seed_and_offset_repeat_and_others_do_not(name):
     model, feeds = _dropout(0.5), {"x": torch.ones(SIZE)}
     first, again = run(model, feeds, rng=(7, 1), name=name), run(model, feeds, rng=(7, 1), name=name)
@@ -128,17 +140,18 @@ def test_two_dropouts_of_one_graph_draw_different_masks(name):
     assert abs(float((a == b).float().mean()) - 0.5) < 0.01
 
 
-def test_attention_drops_its_probabilities_and_their_gradient_alike(name):
-    q, k, v = (float_input(n, (2, 3, 16, 8)) for n in "qkv")
+@pytest.mark.parametrize("length", [16, 96])  # masks of 1,536 and of 55,296 elements are drawn and kept differently
+def test_attention_drops_its_probabilities_and_their_gradient_alike(name, length):
+    q, k, v = (float_input(n, (2, 3, length, 8)) for n in "qkv")
     model = new_model([q, k, v], "attention")
     op = Builder(model.graph)
     y, probs, _ = op.composite("Attention", q, k, v, scale=0.3, dropout=0.4, outputs=3)
     (dv,) = differentiate(op, [(op.ReduceSum(y, keepdims=0), None)], [v])
     model.graph.outputs.extend([y, probs, dv])
-    feeds = {n: torch.randn(2, 3, 16, 8) for n in "qk"} | {"v": torch.ones(2, 3, 16, 8)}
+    feeds = {n: torch.randn(2, 3, length, 8) for n in "qk"} | {"v": torch.ones(2, 3, length, 8)}
     y, probs, dv = run(model, feeds, name=name)
     # With values of one, an output is the sum of the kept probabilities: neither 1 everywhere nor 1/(1−p).
     kept = y[..., 0]
-    assert torch.allclose(probs.sum(-1), torch.ones(2, 3, 16), atol=1e-5)
-    assert kept.std() > 0.05 and abs(float(kept.mean()) - 1) < 0.1
+    assert torch.allclose(probs.sum(-1), torch.ones(2, 3, length), atol=1e-5)
+    assert kept.std() > 0.02 and abs(float(kept.mean()) - 1) < 0.1
     assert torch.allclose(dv[..., 0].sum(-1), kept.sum(-1), atol=1e-4)

@@ -57,3 +57,18 @@ def unpack_rows(op: Any, x: Any, indices: Any, *, rows: int = 1) -> Any:
     zeros = op.Expand(op.const(0.0, x.dtype), [rows, *rest])
     # No index comes twice: a scatter without a reduction, whose order does not matter.
     return op.ScatterND(zeros, op.Reshape(indices, [count, 1]), x)
+
+
+def _spread_types(inputs: list[Any]) -> list[tuple[ir.DataType, ir.Shape]]:
+    x, places = inputs[:2]
+    return [(x.dtype, ir.Shape([*places.shape, *list(x.shape)[1:]]))]
+
+
+@composite("SpreadRows", infer=_spread_types)
+def spread_rows(op: Any, x: Any, places: Any, indices: Any) -> Any:
+    """Packed rows x [R, …] at their indices [R] of [rows, …], copies of the first of them elsewhere.
+
+    `places` [rows] says where in x a row is, zero for those that are not. The copies stand for rows that count for
+    nothing, so they take no gradient; they are not zeros because a model may divide by what it finds in a row.
+    """
+    return op.Gather(x, places, axis=0)

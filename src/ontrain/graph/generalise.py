@@ -13,12 +13,12 @@ from ontrain.graph.builder import Builder, static_dims
 from ontrain.graph.fold import fills_kept
 from ontrain.graph.infer import OPSET
 from ontrain.graph.origins import Origins
-from ontrain.graph.polynomials import Sizes, fit, sample_sizes
+from ontrain.graph.polynomials import Sizes, evaluated, fit, sample_sizes
 from ontrain.graph.source import describe, source_of
 from ontrain.graph.subgraphs import live_nodes, subgraphs
 from ontrain.graph.varying_constants import DiffersError, VaryingConstants, dimension
 
-__all__ = ["generalise", "points_of"]
+__all__ = ["all_sizes", "generalise", "points_of"]
 
 _WAY_OUT = "give this dimension a fixed size in the model, or export with another formulation"
 _SMALL = 8
@@ -40,16 +40,16 @@ def generalise(model: ir.Model, make: Callable[[Sizes], ir.Model]) -> ir.Model:
     Args:
         model: graph whose inputs have symbolic dimensions; left untouched.
         make: given the size of each symbol, a model of concrete shapes in plain operators; inputs by the same names
-            in front.
+            in front. A dimension "64*batch" is 64 times the dimension "batch", and comes with its own size.
 
     Raises:
         GraphError: the graphs differ in more than that; names the node and the line of the user's model.
     """
     points = points_of(model)
     with fills_kept():
-        graphs = [make(point).graph for point in points[:-1]]
+        graphs = [make(all_sizes(model, point)).graph for point in points[:-1]]
         try:
-            graphs.append(make(points[-1]).graph)
+            graphs.append(make(all_sizes(model, points[-1])).graph)
         except OntrainError:
             if len(points) == 1:
                 raise
@@ -60,10 +60,20 @@ def generalise(model: ir.Model, make: Callable[[Sizes], ir.Model]) -> ir.Model:
 
 def points_of(model: ir.Model) -> list[dict[str, int]]:
     """Return sizes of the symbolic dimensions of a model's inputs to look at, see `sample_sizes`."""
-    symbols = list(dict.fromkeys(
-        str(dim.value) for value in model.graph.inputs for dim in value.shape or () if not isinstance(dim, int)
-    ))  # fmt: skip
-    return sample_sizes(symbols, _numbers(model.graph))
+    names = _symbols(model)
+    plain = {name: 1 for name in names if name.isidentifier()}
+    return sample_sizes([n for n in names if n in plain or evaluated(n, plain) is None], _numbers(model.graph))
+
+
+def all_sizes(model: ir.Model, point: Sizes) -> dict[str, int]:
+    """Return the sizes of a point, and those of dimensions that are stated in terms of others ("64*batch")."""
+    found = {name: evaluated(name, point) for name in _symbols(model)}
+    return {name: size for name, size in found.items() if size is not None}
+
+
+def _symbols(model: ir.Model) -> list[str]:
+    dims = (dim for value in model.graph.inputs for dim in value.shape or () if not isinstance(dim, int))
+    return list(dict.fromkeys(str(dim.value) for dim in dims))
 
 
 def _numbers(graph: ir.Graph) -> set[int]:

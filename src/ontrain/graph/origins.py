@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ontrain.graph.builder import Builder
 from ontrain.graph.halves import reads
 from ontrain.graph.plain_control import copy_control
-from ontrain.graph.polynomials import Sizes
+from ontrain.graph.polynomials import Sizes, evaluated
 from ontrain.graph.rebuild import clone_value, new_model
 from ontrain.graph.replay import Replay
 from ontrain.graph.subgraphs import live_nodes
@@ -61,7 +61,9 @@ class Origins:
 
     def _folded(self, point: Sizes) -> dict[ir.Value, Array]:
         old = self._graph.inputs
-        shapes = [[d if isinstance(d, int) else point[str(d.value)] for d in v.shape or ()] for v in old]
+        shapes = [
+            [d if isinstance(d, int) else evaluated(str(d.value), point) or 0 for d in v.shape or ()] for v in old
+        ]
         inputs = [clone_value(value, shape) for value, shape in zip(old, shapes, strict=True)]
         op = Builder(new_model(inputs, "sizes").graph)
         replay = Replay(op, dict(zip(old, inputs, strict=True)), control=unfold, naming=False)

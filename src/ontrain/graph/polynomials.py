@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-__all__ = ["Polynomial", "Sizes", "fit", "sample_sizes"]
+__all__ = ["Polynomial", "Sizes", "evaluated", "fit", "sample_sizes", "written"]
 
 Sizes = Mapping[str, int]
 Polynomial = tuple[tuple[tuple[str, ...], Fraction], ...]
@@ -59,6 +60,40 @@ def fit(values: Sequence[float], points: Sequence[Sizes]) -> Polynomial | None:
     if not exact:
         terms = {key: Fraction(round(c)) for key, c in terms.items()}
     return _checked(terms, numbers, points, tolerance=Fraction(0) if exact else _SINGLE)
+
+
+def written(polynomial: Polynomial) -> str | None:
+    """Return a polynomial as a dimension's name states it, "64*batch + 1"; None where a coefficient is not natural."""
+    if any(c.denominator != 1 or c < 0 for _, c in polynomial):
+        return None
+    terms = ["*".join([str(c)] * (c != 1 or not key) + list(key)) for key, c in sorted(polynomial, reverse=True)]
+    return " + ".join(terms) or "0"
+
+
+def evaluated(text: str, sizes: Sizes) -> int | None:
+    """Return what a dimension's name such as "64*batch + 1" stands for at some sizes.
+
+    None if it is no sum or product of whole numbers and of these sizes; exporters write such names, too.
+    """
+    if text in sizes:
+        return sizes[text]
+    try:
+        return _value(ast.parse(text, mode="eval").body, sizes)
+    except (SyntaxError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _value(tree: ast.expr, sizes: Sizes) -> int:
+    match tree:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _value(left, sizes) + _value(right, sizes)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _value(left, sizes) * _value(right, sizes)
+    raise ValueError
 
 
 def _checked(

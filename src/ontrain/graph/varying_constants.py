@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.graph.builder import Builder
 from ontrain.graph.origins import Origins
-from ontrain.graph.polynomials import Polynomial, Sizes, fit
+from ontrain.graph.polynomials import Polynomial, Sizes, fit, written
 from ontrain.graph.size_arithmetic import SizeArithmetic
 
 __all__ = ["DiffersError", "VaryingConstants", "dimension"]
@@ -26,15 +26,9 @@ class DiffersError(Exception):
 
 
 def dimension(found: Polynomial | None) -> int | str | None:
-    """Return a dimension as a shape states it: a number, a symbol, or None for anything else."""
-    if found is None:
-        return None
-    if not found:
-        return 0
-    (key, coefficient), *more = found
-    if not more and not key:
-        return int(coefficient)
-    return key[0] if not more and len(key) == 1 and coefficient == 1 else None
+    """Return a dimension as a shape states it: a number, a symbol, a sum of products like "64*batch", or unknown."""
+    text = None if found is None else written(found)
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 class VaryingConstants:

@@ -23,9 +23,7 @@ EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Bytes of parameters beyond which they go to a file of their own beside the model (protobuf ends at 2 GiB)."""
 
 
-def inference_model(
-    model: ir.Model, state: Mapping[str, Any], outputs: Sequence[str], opset: int = OPSET
-) -> ir.Model:
+def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence[str], opset: int = OPSET) -> ir.Model:
     """Return an evaluation graph with its parameters as initializers.
 
     Args:

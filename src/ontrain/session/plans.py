@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -81,15 +81,16 @@ def make_plan(
     return plan
 
 
-def _forward_passes(
-    graph: ir.Model, journal: Journal, rows: CountRows | None
-) -> tuple[ir.Model, list[PassReport]]:
+def _forward_passes(graph: ir.Model, journal: Journal, rows: CountRows | None) -> tuple[ir.Model, list[PassReport]]:
     """Run the passes of the forward stage, those that leave out rows with the batch's numbers of them."""
     passes = pipeline("forward")
     first = next((i for i, one in enumerate(passes) if isinstance(one, RowPass)), len(passes))
     graph, reports = run_passes(graph, passes[:first], stage="forward", journal=journal)
+    start = time.perf_counter()
     running = [one for one in passes[first:] if one.name not in journal.off]
-    with given(rows(graph, running) if rows is not None else {}):
+    counted = given(rows(graph, running)) if rows is not None else nullcontext()
+    journal.seconds["count rows"] = time.perf_counter() - start
+    with counted:
         graph, more = run_passes(graph, passes[first:], stage="forward", journal=journal)
     return graph, reports + more
 

@@ -187,9 +187,7 @@ class TrainingSession:
         self.optimizer = optimizer
         self._plans = {key: plan for key, plan in self._plans.items() if key[0] == "eval"}
 
-    def evaluate(
-        self, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None
-    ) -> dict[str, torch.Tensor]:
+    def evaluate(self, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None) -> dict[str, torch.Tensor]:
         """Run the evaluation graph, or a part of it, on a batch with the present parameters; nothing is updated."""
         return self._run(self.plan(None, feeds, model), feeds, None)
 

@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import TorchTensor
 
-from ontrain.capture.context import to_array
 from ontrain.capture.phases import show_phases
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.errors import InputError, NonFiniteLossError, OptionError, nearest
@@ -194,24 +194,24 @@ class ORTTrainer:
         """
         if training:
             version = opset or self.options._internal_use.onnx_opset_version or OPSET
-            model = training_model(self.step_model(), self._arrays(self._require_session("export")), version)
+            state = _tensors(self._require_session("export"), copies=False)
+            model = training_model(self.step_model(), state, version)
         else:
-            model = self.inference_model(opset)
+            model = self._inference_model(opset, copies=False)
         save_model(model, path, external_data_threshold)
 
     def inference_model(self, opset: int | None = None) -> ir.Model:
-        """Return what `save_as_onnx` writes."""
+        """Return what `save_as_onnx` writes, with copies of the parameters."""
+        return self._inference_model(opset, copies=True)
+
+    def _inference_model(self, opset: int | None, *, copies: bool) -> ir.Model:
         session = self._require_session("export")
         self._source.adopt()
         self._ready_for_evaluation(self._samples)
         assert session.eval_model is not None
         names = [d.name for d in self.model_desc.outputs if not d.is_loss] or [self.model_desc.loss.name]
         version = opset or self.options._internal_use.onnx_opset_version or OPSET
-        return inference_model(session.eval_model, self._arrays(session), names, version)
-
-    @staticmethod
-    def _arrays(session: TrainingSession) -> dict[str, Any]:
-        return {name: to_array(torch.as_tensor(session.state[name])) for name in session.state}
+        return inference_model(session.eval_model, _tensors(session, copies), names, version)
 
     def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
         """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
@@ -437,6 +437,12 @@ class ORTTrainer:
         check_names(self.options.graph_transformer.disabled_passes)
         grouped = [name for names, _ in self.optim_config.spec().groups for name in names]
         check_parameter_names(grouped, "a parameter group", self._source.parameters)
+
+
+def _tensors(session: TrainingSession, copies: bool) -> dict[str, TorchTensor]:
+    """The resident tensors as a file's; without copies they are right until the next step."""
+    found = {name: torch.as_tensor(session.state[name]).detach() for name in session.state}
+    return {name: TorchTensor(one.clone() if copies else one, name=name) for name, one in found.items()}
 
 
 def _graph_hyper(config: _OptimizerConfig) -> dict[str, Any]:

@@ -11,10 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import TensorProto, helper
+from torch import nn
 
 from ontrain.errors import GradientError, OntrainError, OptionError
 from ontrain.training import onnxblock
+from ontrain.training.api import CheckpointState, Module
 from ontrain.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.training.artifacts.networks import convolutional, model_of, perceptron
 
@@ -105,6 +108,29 @@ def test_a_model_with_its_own_loss_needs_none(tmp_path, rng):
     assert [v.name for v in graph.output][:2] == ["mine", "logits"] and not (tmp_path / "optimizer_model.onnx").exists()
 
 
+def test_labels_of_rows_that_the_model_flattens_follow_its_batch(tmp_path, rng):
+    module = perceptron()[1]
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "fc1.weight", "fc1.bias"], ["h"], transB=1),
+        helper.make_node("Gemm", ["h", "fc2.weight", "fc2.bias"], ["logits"], transB=1),
+    ]
+    model = model_of(module, nodes, ["batch", "length", 12], ["?", 5])
+    model.graph.initializer.append(helper.make_tensor("rows", TensorProto.INT64, [2], [-1, 12]))
+    generate_artifacts(model, loss=LossType.CrossEntropyLoss, artifact_directory=tmp_path)
+    labels = onnx.load(tmp_path / "training_model.onnx").graph.input[1]
+    assert labels.type.tensor_type.shape.dim[0].dim_param == "batch*length"
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    x, digits = rng.standard_normal((3, 2, 12), np.float32), rng.integers(0, 5, 6)
+    loss = Module(tmp_path / "training_model.onnx", state)(x, digits)
+    expected = nn.functional.cross_entropy(
+        module.fc2(module.fc1(torch.from_numpy(x).flatten(0, 1))), torch.from_numpy(digits)
+    )
+    expected.backward()
+    assert float(loss) == pytest.approx(expected.item(), abs=1e-6)
+    np.testing.assert_allclose(state.parameters["fc1.weight"].grad, module.fc1.weight.grad, atol=1e-6)
+
+
 def test_a_path_and_bytes_for_the_folder_are_taken(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(perceptron()[0], path)
@@ -138,7 +164,8 @@ def spatial():
 
 REFUSED = {
     "unknown parameter": ({"requires_grad": ["fc2.wieght"]}, r"called 'fc2\.wieght'[\s\S]*'fc2\.weight'"),
-    "unknown frozen parameter": ({"frozen_params": ["fc3.bias"]}, r"called 'fc3\.bias'[\s\S]*'fc2\.bias'"),
+    "unknown frozen parameter": ({"frozen_params": ["fc3.bias"]}, r"frozen_params has 'fc3\.bias'[\s\S]*'fc2\.bias'"),
+    "a pattern of frozen parameters": ({"frozen_params": ["fc1.*"]}, r"frozen_params has 'fc1\.\*'"),
     "both lists": (
         {"requires_grad": ["fc1.bias", "fc2.bias"], "frozen_params": ["fc2.bias"]},
         "'fc2.bias' is in requires_grad and in frozen_params",

@@ -24,3 +24,9 @@ def pack_rows(op: Op, dy: ir.Value, x: ir.Value, indices: ir.Value) -> Any:
 def unpack_rows(op: Op, dy: ir.Value, x: ir.Value, indices: ir.Value, *, rows: int) -> Any:
     """The rows of dy that x came to lie in."""
     return op.composite("PackRows", dy, indices), None
+
+
+@gradient("SpreadRows", domain=DOMAIN)
+def spread_rows(op: Op, dy: ir.Value, x: ir.Value, places: ir.Value, indices: ir.Value) -> Any:
+    """As UnpackRows': what reaches the copies of the first row is nothing, and is not added up."""
+    return op.composite("PackRows", dy, indices), None, None

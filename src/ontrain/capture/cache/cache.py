@@ -7,8 +7,9 @@ import logging
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -28,6 +29,8 @@ __all__ = ["CaptureCache", "open_cache"]
 _logger = logging.getLogger("ontrain.capture.cache")
 _LIMIT = 1 << 30
 """Bytes that a cache takes at most: a graph takes some hundred thousand."""
+_LOADED = time.time()
+"""Files that were written later may not be what this process has loaded."""
 _PACKAGE = Path(__file__).parents[2]
 _MAKERS = ("capture", "functions", "graph")
 """The rooms whose code makes a captured graph."""
@@ -72,8 +75,7 @@ class CaptureCache:
     @cached_property
     def _key(self) -> str:
         question = describe(self._module, self._call, self._tensors, self._names)
-        own = [str(file) for room in _MAKERS for file in (_PACKAGE / room).rglob("*.py")]
-        return digest([question, _hashes(own)])
+        return digest([question, _makers()])
 
     def load(self) -> Content | None:
         """Return the graph if the folder has one that is right; `reason` says why it has none."""
@@ -129,6 +131,12 @@ class CaptureCache:
         return trace(flat, self._module, shapes, self._tensors)
 
 
+@cache
+def _makers() -> str:
+    """A hash of the code that makes captured graphs; of when it was loaded, whatever becomes of its files."""
+    return digest(_hashes(str(file) for room in _MAKERS for file in (_PACKAGE / room).rglob("*.py")))
+
+
 def _files(executed: Iterable[str]) -> dict[str, str]:
     """Return the hashes of the files that may decide what forward does.
 
@@ -155,6 +163,9 @@ def _files(executed: Iterable[str]) -> dict[str, str]:
         path = getattr(module, "__file__", None)
         if path and path.endswith(".py") and os.path.dirname(path) in own and module.__name__ != "__main__":
             found.add(path)
+    late = next((file for file in found if os.stat(file).st_mtime > _LOADED), None)
+    if late is not None:
+        raise UncacheableError(f"{late} was written after it was loaded")
     return _hashes(found)
 
 
@@ -165,7 +176,7 @@ def _hashes(files: Iterable[str]) -> dict[str, str]:
 def _changed(files: Mapping[str, str]) -> str | None:
     for file, before in files.items():
         try:
-            if _hashes([file])[file] != before:
+            if os.stat(file).st_mtime > _LOADED or _hashes([file])[file] != before:
                 return file
         except OSError:
             return file

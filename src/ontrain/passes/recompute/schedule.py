@@ -16,6 +16,8 @@ from ontrain.passes.recompute.layout import Layout
 
 __all__ = ["Profile", "Schedule"]
 
+Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 _BYTE = 10
 """Floating-point operations that a byte to or from memory costs as much time as: of the order of what CPUs do."""
 _SCORES = 64 << 20
@@ -49,7 +51,7 @@ class Profile:
         first_backward: position at which each root's value is first wanted again.
     """
 
-    bytes: np.ndarray[tuple[int], np.dtype[np.int64]]
+    bytes: Bytes
     copies: dict[ir.Value, Copy]
     kept: dict[ir.Value, int]
     first_backward: dict[ir.Value, int]
@@ -196,9 +198,7 @@ class Schedule:
                     need(root, i)
         return Profile(self._alive(copies, kept), copies, kept, first)
 
-    def _alive(
-        self, copies: dict[ir.Value, Copy], kept: dict[ir.Value, int]
-    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _alive(self, copies: dict[ir.Value, Copy], kept: dict[ir.Value, int]) -> Bytes:
         change = np.zeros(self.end + 2, np.int64)
         for root, node in self._producer.items():
             size = self.layout.size[root]
@@ -209,20 +209,35 @@ class Schedule:
         for root, copy in copies.items():
             change[copy.first] += self.layout.size[root]
             change[copy.last + 1] -= self.layout.size[root]
-        for i, node in enumerate(self.nodes):
-            change[i] += (scratch := self._scratch(node))
-            change[i + 1] -= scratch
-            if node.op_type in _IN_PLACE:
-                size = self.layout.size.get(node.outputs[0], 0)
-                for root in self._read[i]:
-                    dying = copies[root].last == i and copies[root].first < i if root in copies else (
-                        kept.get(root) == i and root not in self.layout.lasting
-                    )  # fmt: skip
-                    if size and dying and self.layout.size[root] == size:
-                        change[i] -= size
-                        change[i + 1] += size
-                        break
+        change[: self.end + 1] += self._scratch_changes
+        for i in self._in_place:
+            size = self.layout.size[self.nodes[i].outputs[0]]
+            for root in self._read[i]:
+                if self.layout.size[root] == size and self._dies(root, i, copies, kept):
+                    change[i] -= size
+                    change[i + 1] += size
+                    break
         return np.cumsum(change)[: self.end]
+
+    def _dies(self, root: ir.Value, at: int, copies: dict[ir.Value, Copy], kept: dict[ir.Value, int]) -> bool:
+        """Whether the value of a root that a node reads is read by no later one."""
+        if root in copies:
+            return copies[root].last == at and copies[root].first < at
+        return kept.get(root) == at and root not in self.layout.lasting
+
+    @cached_property
+    def _in_place(self) -> list[int]:
+        sizes = self.layout.size
+        return [i for i, node in enumerate(self.nodes) if node.op_type in _IN_PLACE and node.outputs[0] in sizes]
+
+    @cached_property
+    def _scratch_changes(self) -> Bytes:
+        change = np.zeros(self.end + 1, np.int64)
+        for i, node in enumerate(self.nodes):
+            scratch = self._scratch(node)
+            change[i] += scratch
+            change[i + 1] -= scratch
+        return change
 
     def _scratch(self, node: ir.Node) -> int:
         """Bytes that a node needs while it runs, beside what it reads and gives."""

@@ -28,7 +28,7 @@ class EliminatePadding(RowPass):
     """Pack real tokens once, and keep them packed through every row-wise operator.
 
         ids [B, L] ─ Embedding ─ row-wise operators ─ q, k, v [B, H, L, D] ─ Attention(bias from a mask) ─ …
-    →   PackRows(ids, i) [T] ─ Embedding ─ row-wise operators ─ UnpackRows ─ Attention(bias) ─ PackRows ─ …
+    →   PackRows(ids, i) [T] ─ Embedding ─ row-wise operators ─ SpreadRows ─ Attention(bias) ─ PackRows ─ …
         with i [T] = SelectRows(keep)
 
     A row is kept if a query of its sequence sees it as a key, if it has a label, or if it is read by itself, as the
@@ -220,10 +220,8 @@ def _repacked(sections: Sections, op: Builder, node: ir.Node, inputs: list[ir.Va
     x, index = inputs
     if x is None or index is None or not sections.section.holds(node.inputs[0]):
         return None
-    chosen = sections.index.chosen(op)
-    places = op.ScatterElements(
-        op.const(np.zeros(sections.index.rows, np.int64)), chosen, op.const(np.arange(sections.index.kept)), axis=0
-    )
+    rows = sections.index.rows
+    places = sections.index.places(op, np.arange(rows), rows)
     return [op.Gather(x, op.Gather(places, index, axis=0), axis=0)]
 
 

@@ -148,6 +148,7 @@ class Index:
         self.rows, self.kept, self._make = rows, kept, make
         self._chosen: ir.Value | None = None
         self._at: dict[bytes, ir.Value] = {}
+        self._back: dict[ir.Value, ir.Value] = {}
 
     def chosen(self, op: Builder) -> ir.Value:
         """The numbers themselves."""
@@ -163,6 +164,14 @@ class Index:
         if key not in self._at:
             self._at[key] = op.Gather(op.const(where), self.chosen(op), axis=0)
         return self._at[key]
+
+    def places(self, op: Builder, where: Places, places: int) -> ir.Value:
+        """For each of `places` the number among the kept rows of the one that lies there, zero if none does."""
+        at = self.at(op, where, places)
+        if at not in self._back:
+            numbers = op.const(np.arange(self.kept, dtype=np.int64))
+            self._back[at] = op.ScatterElements(op.const(np.zeros(places, np.int64)), at, numbers, axis=0)
+        return self._back[at]
 
 
 class Sections:
@@ -222,7 +231,7 @@ class Sections:
         return self._packed[key]
 
     def whole(self, op: Builder, old: ir.Value | None, new: ir.Value | None) -> ir.Value | None:
-        """Return all rows of a value, those that were not computed zero."""
+        """Return all rows of a value; those that were not computed are copies of one that was."""
         if old is None or new is None or not self.section.holds(old):
             return new
         if old not in self._whole:
@@ -230,7 +239,8 @@ class Sections:
             assert isinstance(layout, Layout)
             lead, where = layout.lead(shape), layout.flat(shape)
             places = math.prod(shape[:lead])
-            made = op.composite("UnpackRows", new, self.index.at(op, where, places), rows=places)
+            at, back = self.index.at(op, where, places), self.index.places(op, where, places)
+            made = op.composite("SpreadRows", new, back, at)
             self._whole[old] = made if lead == 1 else op.Reshape(made, list(shape))
         return self._whole[old]
 

@@ -42,7 +42,7 @@ class LossScaler:
         self.loss_scale = self._initial_loss_scale
 
     def update(self, train_step_info: Any) -> float:
-        """Return the scale for the next step; the trainer calls this after each update, made or skipped.
+        """Set `loss_scale` for the next step and return it; the trainer calls this after each update, made or skipped.
 
         Args:
             train_step_info: the run's `TrainStepInfo`; `all_finite` says whether the gradient was finite.
@@ -109,7 +109,7 @@ class DynamicLossScaler(LossScaler):
         self._stable_steps_count = 0
 
     def update(self, train_step_info: FiniteLike) -> float:
-        """Return the scale for the next step."""
+        """Set the scale for the next step and return it."""
         if not self.automatic_update:
             return self.loss_scale
         if not train_step_info.all_finite:

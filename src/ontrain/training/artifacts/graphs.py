@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff import differentiate
 from ontrain.capture import OnnxModel, load_onnx
-from ontrain.errors import GradientError
+from ontrain.errors import GradientError, OptionError, nearest
 from ontrain.graph import Builder, Role, by_role, rebuild, set_gradient_of, specialise, static_dims, updates_of
 from ontrain.graph.generalise import generalise
 from ontrain.graph.polynomials import Sizes
@@ -77,8 +77,8 @@ def load_source(
         proto: any operator set.
         loss: name of the output to minimise.
         requires_grad: initializers to train; None for all weights that are not frozen.
-        frozen: initializers that are not trained and yet parameters, which can be set later. What neither list names
-            stays a constant of the graphs.
+        frozen: names of initializers that are not trained and yet parameters, which can be set later. What neither
+            list names stays a constant of the graphs.
 
     A batch normalisation of which neither scale nor bias is trained keeps its running statistics.
 
@@ -86,6 +86,13 @@ def load_source(
         OptionError: an initializer is unknown, or no float.
         GraphError: the model cannot be trained.
     """
+    known = [tensor.name for tensor in proto.graph.initializer]
+    for name in frozen:
+        if name not in known:
+            raise OptionError(
+                f"frozen_params has {name!r}, which is no initializer of the model",
+                way_out=f"nearest: {nearest(name, known)}",
+            )
     kept = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
     loaded = load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept)))
     parameters = [*frozen, *loaded.trainable]

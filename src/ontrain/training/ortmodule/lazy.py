@@ -15,7 +15,7 @@ _UNTOUCHED = frozenset(
             "shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_leaf", "output_nr",
             "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn",
             "is_xpu", "is_mps", "itemsize", "nbytes", "_version",
-        )),
+        ) if hasattr(torch.Tensor, name)),
         *(getattr(torch.Tensor, name) for name in (
             "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size",
             "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_inference", "get_device", "__len__",

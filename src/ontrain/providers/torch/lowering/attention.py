@@ -8,7 +8,7 @@ import torch
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.matmul import batched
-from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, mask_scale, widen
+from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, find_mask, widen
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 
 __all__: list[str] = []
@@ -21,7 +21,9 @@ def _transposed(e: Emitter, x: Buf) -> Buf:
 
 
 def _scaled(e: Emitter, x: Buf, scale: float) -> Buf:
-    """x · scale as a contiguous temporary: the copy that a batched product needs anyway."""
+    """x · scale as a contiguous temporary: the copy that a batched product needs anyway. For one, x itself."""
+    if scale == 1.0:
+        return x
     return e.call(torch.mul, x, scale, out=e.new(x.shape, x.dtype))
 
 
@@ -89,12 +91,12 @@ def attention(e: Emitter, node: ir.Node) -> None:
         given = len(node.inputs) > 4
         drawn = node.inputs[4] if given else node.outputs[2]
         if not given:
-            mask = draw_mask(e, probs.shape, a["dropout"])
-            e.bind(drawn, mask)
-            e.keep(drawn, mask)
-        weights = apply_mask(e, probs, e.value(drawn), e.new(probs.shape, probs.dtype))
+            mask = draw_mask(e, probs.shape, a["dropout"], drawn)
+        else:
+            mask = find_mask(e, drawn, a["dropout"])
+        weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
         # What the elements kept are multiplied with goes into the small factor, here and going backward.
-        v = _scaled(e, v, mask_scale(e, drawn, a["dropout"]))
+        v = _scaled(e, v, mask.scale)
     y = e.out(node.outputs[0])
     flat_y = e.view(y, lambda t: t.view(-1, *y.shape[-2:]))
     e.call(torch.bmm, batched(e, weights, lead), batched(e, v, lead), out=flat_y)
@@ -118,8 +120,8 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
 
     weights = probs
     if dropout:
-        mask = e.value(node.inputs[5])
-        dy = _scaled(e, dy, mask_scale(e, node.inputs[5], a["dropout"]))
+        mask = find_mask(e, node.inputs[5], a["dropout"])
+        dy = _scaled(e, dy, mask.scale)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
     dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
     e.call(torch.bmm, _transposed(e, flat(weights)), dy3, out=flat(dv))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,8 @@ from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers
 __all__: list[str] = []
 
 aten = torch.ops.aten
+_PIECE = 1 << 20
+"""Bytes of a large value that a normalisation works on at a time."""
 
 
 @lowers("LayerNormalization")
@@ -44,8 +48,30 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     for value, buf in zip(node.outputs[1:], (mean, inv_std), strict=False):
         e.bind(value, buf)
     # ATen's variant with out= computes new tensors and copies them, too.
-    e.compute(torch.native_layer_norm, x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5), outs=[y, mean, inv_std],
-              fresh=True)  # fmt: skip
+    for rows in _pieces(e, x, y, axis=axis):
+        outs: list[Buf | None] = [rows(y), rows(mean), rows(inv_std)]
+        e.compute(torch.native_layer_norm, rows(x), x.shape[axis:], scale, bias, a.get("epsilon", 1e-5), outs=outs,
+                  fresh=True)  # fmt: skip
+
+
+def _pieces(e: Emitter, *like: Buf, axis: int) -> list[Callable[[Buf], Buf]]:
+    """Functions that take a piece of the rows of a value: several for large ones on the CPU, else the whole.
+
+    What a kernel returns is new memory. The C library returns a lot of it to the system at once, so that the next call
+    pays a page fault for each page; a little is handed out again, and is copied while it is in the cache. Each row's
+    numbers are the same in any piece.
+    """
+    x = like[0]
+    rows, nbytes = math.prod(x.shape[:axis]), x.meta.numel() * x.dtype.itemsize
+    if e.device.type != "cpu" or nbytes <= 2 * _PIECE or not all(one.meta.is_contiguous() for one in like):
+        return [lambda buf: buf]
+    step = max(1, rows * _PIECE // nbytes)
+
+    def piece(buf: Buf, start: int) -> Buf:
+        flat = e.view(buf, lambda t: t.view(rows, *t.shape[axis:]))
+        return e.narrow(flat, 0, start, min(step, rows - start))
+
+    return [functools.partial(piece, start=start) for start in range(0, rows, step)]
 
 
 def _varies(value: Buf, axis: int, x: Buf) -> bool:
@@ -77,11 +103,22 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     mean, inv_std = (e.raw(v) for v in node.inputs[3:5])
     axis = attributes(node).get("axis", -1) % len(x.shape)
     dx, dscale, dbias = (e.out(v) for v in node.outputs)
-    # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
-    e.compute(
-        aten.native_layer_norm_backward.default, e.contiguous(dy), e.contiguous(x), x.shape[axis:], mean, inv_std,
-        scale, scale, [True, True, True], outs=[dx, dscale, dbias], fresh=True,
-    )  # fmt: skip
+    dy, x = e.contiguous(dy), e.contiguous(x)
+
+    def emit(rows: Callable[[Buf], Buf], *outs: Buf | None) -> None:
+        # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
+        e.compute(
+            aten.native_layer_norm_backward.default, rows(dy), rows(x), x.shape[axis:], rows(mean), rows(inv_std),
+            scale, scale, [out is not None for out in outs], outs=outs, fresh=True,
+        )  # fmt: skip
+
+    pieces = _pieces(e, x, dx, mean, inv_std, axis=axis)
+    if len(pieces) == 1:
+        emit(pieces[0], dx, dscale, dbias)
+        return
+    for rows in pieces:
+        emit(rows, rows(dx), None, None)
+    emit(lambda buf: buf, None, dscale, dbias)
 
 
 @lowers("BatchNormalization")

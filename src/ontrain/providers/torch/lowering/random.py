@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
@@ -12,7 +13,7 @@ from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 
-__all__ = ["apply_mask", "draw_mask", "mask_scale", "widen"]
+__all__ = ["Mask", "apply_mask", "draw_mask", "find_mask", "widen"]
 
 _LEVELS = 1 << 16
 _SERIAL = 1 << 14
@@ -21,41 +22,58 @@ _BLOCK = 1 << 20
 """Words that are made at a time: two buffers of them stay in a processor's last cache."""
 
 
-def draw_mask(e: Emitter, shape: tuple[int, ...], ratio: float) -> Buf:
-    """Emit a bool mask that is false with probability `ratio`, rounded to a multiple of 2⁻¹⁶; see `mask_scale`."""
-    count = math.prod(shape)
+@dataclass(frozen=True)
+class Mask:
+    """A bool mask, and what the elements that it keeps are multiplied with."""
+
+    buf: Buf
+    scale: float
+
+
+def draw_mask(e: Emitter, shape: tuple[int, ...], ratio: float, value: ir.Value | None) -> Mask:
+    """Emit a mask that drops with probability `ratio`, rounded to a multiple of 2⁻¹⁶, and bind it to `value`.
+
+    The factor follows the rounded probability, so that the expectation stays exactly one.
+    """
     mask = e.new(shape, torch.bool)
     flat = e.view(mask, lambda t: t.view(torch.uint8).view(-1))
     start = 0
-    for numbers in _numbers(e, count):
+    for numbers in _numbers(e, math.prod(shape)):
         # Compared in place: a comparison of 16 bits to 16 bits is vectorised in ATen, one to bool is not.
         e.call(torch.ge, numbers, _dropped(ratio) - _LEVELS // 2, out=numbers)
         part = e.narrow(flat, 0, start, numbers.shape[0])
         e.run(torch.Tensor.copy_, part, numbers, writes=[part])
         start += numbers.shape[0]
-    return mask
+    if value is not None:
+        e.bind(value, mask)
+        e.keep(value, mask)
+    return Mask(mask, _scale(ratio))
 
 
-def mask_scale(e: Emitter, mask: ir.Value | None, ratio: float) -> float:
-    """Return the factor of the elements kept: that of the probability with which `mask` was really drawn.
-
-    So the expectation stays exactly one. A mask from elsewhere, fed to the graph, was drawn with `ratio` itself.
-    """
-    return _LEVELS / (_LEVELS - _dropped(ratio)) if e.kept(mask) is not None else 1 / (1 - ratio)
+def find_mask(e: Emitter, value: ir.Value | None, ratio: float) -> Mask:
+    """Return a mask as it was drawn; one from elsewhere, fed to the graph, was drawn with `ratio` itself."""
+    return Mask(e.value(value), _scale(ratio) if e.kept(value) is not None else 1 / (1 - ratio))
 
 
-def apply_mask(e: Emitter, x: Buf, mask: Buf, out: Buf, scale: float = 1.0) -> Buf:
-    """Emit out = x · mask · scale."""
+def apply_mask(e: Emitter, x: Buf, mask: Mask, out: Buf) -> Buf:
+    """Emit out = x where the mask keeps it, else zero; without the mask's factor."""
     e.run(torch.Tensor.mul_, widen(e, mask, out), x, writes=[out])
-    if scale != 1.0:
-        e.run(torch.Tensor.mul_, out, scale, writes=[out])
     return out
 
 
-def widen(e: Emitter, mask: Buf, out: Buf) -> Buf:
-    """Emit out = 0 or 1 by a bool mask: ATen's products of two types, and its selections, take many times longer."""
-    e.run(torch.Tensor.copy_, out, e.view(mask, lambda t: t.view(torch.uint8)), writes=[out])
+def widen(e: Emitter, mask: Mask, out: Buf) -> Buf:
+    """Emit out = 0 or 1 by a mask: ATen's products of two types, and its selections, take many times longer."""
+    e.run(torch.Tensor.copy_, out, e.view(mask.buf, lambda t: t.view(torch.uint8)), writes=[out])
     return out
+
+
+def _scaled(e: Emitter, x: Buf, mask: Mask, out: Buf) -> None:
+    apply_mask(e, x, mask, out)
+    e.run(torch.Tensor.mul_, out, mask.scale, writes=[out])
+
+
+def _scale(ratio: float) -> float:
+    return _LEVELS / (_LEVELS - _dropped(ratio))
 
 
 def _dropped(ratio: float) -> int:
@@ -115,18 +133,14 @@ def dropout(e: Emitter, node: ir.Node) -> None:
             ones = e.out(node.outputs[1])
             e.run(torch.Tensor.fill_, ones, True, writes=[ones])
         return
-    mask = draw_mask(e, x.shape, ratio)
-    apply_mask(e, x, mask, e.out(node.outputs[0]), _LEVELS / (_LEVELS - _dropped(ratio)))
-    if len(node.outputs) > 1:
-        e.bind(node.outputs[1], mask)
-        e.keep(node.outputs[1], mask)
+    mask = draw_mask(e, x.shape, ratio, node.outputs[1] if len(node.outputs) > 1 else None)
+    _scaled(e, x, mask, e.out(node.outputs[0]))
 
 
 @lowers_composite("DropoutGrad")
 def dropout_grad(e: Emitter, node: ir.Node) -> None:
-    dy, mask = e.value(node.inputs[0]), e.value(node.inputs[1])
-    scale = mask_scale(e, node.inputs[1], attributes(node).get("ratio", 0.5))
-    apply_mask(e, dy, mask, e.out(node.outputs[0]), scale)
+    mask = find_mask(e, node.inputs[1], attributes(node).get("ratio", 0.5))
+    _scaled(e, e.value(node.inputs[0]), mask, e.out(node.outputs[0]))
 
 
 @lowers("RandomNormal", "RandomNormalLike")

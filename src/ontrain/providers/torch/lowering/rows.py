@@ -26,9 +26,9 @@ def _select(out: torch.Tensor, keep: torch.Tensor) -> None:
     out.copy_(order[:count])
 
 
-@lowers_composite("PackRows")
+@lowers_composite("PackRows", "SpreadRows")
 def pack_rows(e: Emitter, node: ir.Node) -> None:
-    x, indices = (e.value(v) for v in node.inputs)
+    x, indices = (e.value(v) for v in node.inputs[:2])
     e.call(torch.index_select, x, 0, indices, out=e.out(node.outputs[0]))
 
 
