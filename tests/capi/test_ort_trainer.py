@@ -17,7 +17,15 @@ from torch import nn
 
 from ontrain import CheckpointError, InputError, OptionError
 from ontrain.capi import _pybind_state
-from ontrain.capi.ort_trainer import IODescription, LossScaler, ModelDescription, ORTTrainer, generate_sample
+from ontrain.capi.ort_trainer import (
+    IODescription,
+    LossScaler,
+    ModelDescription,
+    ORTTrainer,
+    generate_sample,
+    load_checkpoint,
+    save_checkpoint,
+)
 from ontrain.training import optim
 from tests.training.conftest import Net, batches, make_trainer, token_loss
 
@@ -237,6 +245,18 @@ def test_a_flat_state_resumes_the_run(twins):
     with pytest.raises(CheckpointError, match="'mix.weight' has shape"):
         second.load_state_dict(broken)
     assert all(torch.equal(tensor, before[name]) for name, tensor in second.state_dict().items())
+
+
+def test_a_saved_checkpoint_resumes_the_run(twins, tmp_path):
+    ours, theirs = twins
+    data = batches(4)
+    first, second = (first_trainer(one, "LambOptimizer", get_lr_this_step=lambda step: 0.01) for one in (ours, theirs))
+    for ids, label in data[:2]:
+        first.train_step(ids, label)
+    save_checkpoint(first, tmp_path, "best", {"epoch": 2})
+    assert load_checkpoint(second, tmp_path, "best") == {"epoch": 2}
+    for ids, label in data[2:]:
+        assert float(first.train_step(ids, label)[0]) == float(second.train_step(ids, label)[0])
 
 
 def test_frozen_weights_stay_and_a_postprocessed_graph_is_trained(twins):

@@ -103,8 +103,7 @@ FIRST = [
           "save_as_onnx"),
     Row(f"{C}.LossScaler.update_loss_scale", "ontrain.capi.ort_trainer.LossScaler.update_loss_scale"),
     Row(f"{C}.LossScaler.reset", "ontrain.capi.ort_trainer.LossScaler.reset"),
-    Row(f"{C}.save_checkpoint", "ontrain.training.checkpoint.experimental_save_checkpoint", "for the later trainer"),
-    Row(f"{C}.load_checkpoint", "ontrain.training.checkpoint.experimental_load_checkpoint", "for the later trainer"),
+    *same(C, "save_checkpoint", "load_checkpoint", note="a folder `{checkpoint_prefix}`; nothing is pickled"),
     *same("onnxruntime.capi._pybind_state", "set_seed", "set_cuda_device_id", "set_cuda_mem_limit",
           "set_arena_extend_strategy", "ArenaExtendStrategy"),
 ]  # fmt: skip

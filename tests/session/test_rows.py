@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ontrain.passes.rows import bucket
 from ontrain.training import ORTTrainer, optim
 
+pytestmark = pytest.mark.usefixtures("rows_counted")
+
 CLASSES = 7
 DESCRIPTION = {
     "inputs": [("x", ["batch", 4]), ("label", ["batch"])],

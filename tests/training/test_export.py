@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from ontrain import GraphError, OptionError
@@ -74,6 +75,36 @@ def test_a_file_of_any_opset_gives_the_eval_outputs_in_stock_onnxruntime(trained
         (found,) = run(tmp_path / "model.onnx", {"x": x})
         wanted = trained.eval_step(x, torch.zeros(count, dtype=torch.int64), fetches=["scores"])
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", ["Bert", "GPT2", "Llama"])
+def test_transformers_go_into_files_of_the_oldest_opset(family, tmp_path):
+    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = {
+        "Bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**small, intermediate_size=32)),
+        "GPT2": lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(**small, bos_token_id=0, eos_token_id=0, use_cache=False)
+        ),
+        "Llama": lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**small, intermediate_size=32, num_key_value_heads=1, use_cache=False)
+        ),
+    }[family]
+    names = ("input_ids", "attention_mask", "labels")
+    desc = {
+        "inputs": [(name, ["batch", "length"]) for name in names],
+        "outputs": [("loss", [], True), ("logits", ["batch", "length", 50])],
+    }
+    ids = torch.randint(0, 50, (3, 8))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    trainer = make_trainer(model(), desc=desc, loss_fn=None, debug={})
+    trainer.train_step(ids, mask, ids)
+    trainer.save_as_onnx(tmp_path / "model.onnx", opset=12)
+    for rows, length in ((3, 8), (2, 5)):
+        feeds = {"input_ids": ids[:rows, :length], "attention_mask": mask[:rows, :length]}
+        (found,) = run(tmp_path / "model.onnx", feeds)
+        np.testing.assert_allclose(found, trainer.eval_step(**feeds, fetches=["logits"]), atol=1e-5)
 
 
 @pytest.mark.parametrize("opset", [18, 23])

@@ -16,10 +16,19 @@ from ontrain.capi.optimizer import Attributes, optimizer_config
 from ontrain.errors import InputError, OptionError
 from ontrain.training import ORTTrainer as Trainer
 from ontrain.training import amp
+from ontrain.training.checkpoint import experimental_load_checkpoint, experimental_save_checkpoint
 from ontrain.training.flat_state import flat_state, nested_state
 from ontrain.training.optim.config import _OptimizerConfig
 
-__all__ = ["IODescription", "LossScaler", "ModelDescription", "ORTTrainer", "generate_sample"]
+__all__ = [
+    "IODescription",
+    "LossScaler",
+    "ModelDescription",
+    "ORTTrainer",
+    "generate_sample",
+    "load_checkpoint",
+    "save_checkpoint",
+]
 
 Outputs = torch.Tensor | list[torch.Tensor]
 
@@ -205,6 +214,11 @@ class ORTTrainer:
         """
         self._trainer.load_state_dict(nested_state(state_dict, self._config.spec().algorithm), strict)
 
+    @property
+    def later_trainer(self) -> Trainer:
+        """The trainer of the later API that does the work."""
+        return self._trainer
+
     def _extra_names(self) -> list[str]:
         """What a step is given beside the batch, in order."""
         rate = [] if self.get_lr_this_step_ is not None else [self._learning_rate_name]
@@ -240,6 +254,29 @@ class ORTTrainer:
                     self._trainer.load_state_dict(*pending)
             self._ready = True
         return self._trainer
+
+
+def save_checkpoint(
+    model: ORTTrainer,
+    checkpoint_dir: str | os.PathLike[str],
+    checkpoint_prefix: str = "ORT_checkpoint",
+    checkpoint_state_dict: Mapping[str, Any] | None = None,
+    include_optimizer_state: bool = True,
+) -> None:
+    """Write a trainer's state to a folder; see `ontrain.training.checkpoint.experimental_save_checkpoint`."""
+    experimental_save_checkpoint(
+        model.later_trainer, checkpoint_dir, checkpoint_prefix, checkpoint_state_dict, include_optimizer_state
+    )
+
+
+def load_checkpoint(
+    model: ORTTrainer,
+    checkpoint_dir: str | os.PathLike[str],
+    checkpoint_prefix: str = "ORT_checkpoint",
+    strict: bool = False,
+) -> dict[str, Any]:
+    """Take over what `save_checkpoint` wrote, at once or at the first step; return its `checkpoint_state_dict`."""
+    return experimental_load_checkpoint(model.later_trainer, checkpoint_dir, checkpoint_prefix, strict)
 
 
 class _GivenScale(amp.LossScaler):

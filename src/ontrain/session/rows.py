@@ -8,11 +8,19 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ontrain.functions.cost import count_flops
 from ontrain.passes import Pass
 from ontrain.passes.rows import bucket, measure
 from ontrain.providers import Executable, ExecutionProvider
+from ontrain.session.recent import Recent
 
-__all__ = ["RowCounts", "Rows", "plan_key"]
+__all__ = ["WORTH_COUNTING", "RowCounts", "Rows", "plan_key"]
+
+WORTH_COUNTING = 100_000_000
+"""Operations in the products of a forward pass from which on rows are counted: counting takes some 50 µs a step, in which
+a processor makes so many that nothing would be won below."""
+_SCOPES = 256
+"""Graphs and shapes whose counters are kept."""
 
 Rows = Mapping[str, int]
 """How many rows a plan keeps of each selection, by its name; empty where nothing can be left out."""
@@ -52,11 +60,11 @@ class RowCounts:
 
     def __init__(self, provider: ExecutionProvider) -> None:
         self._provider = provider
-        self._counters: dict[Hashable, _Counter] = {}
+        self._counters: Recent[Hashable, _Counter] = Recent(_SCOPES)
 
     def of(self, scope: Hashable, feeds: Mapping[str, Any]) -> Rows | None:
         """Return what a batch's plan keeps; None if no plan was made in this scope yet."""
-        counter = self._counters.get(scope)
+        counter = self._counters.look(scope)
         return None if counter is None else counter.choose(feeds)
 
     def learn(self, scope: Hashable, feeds: Mapping[str, Any], graph: ir.Model, passes: Sequence[Pass]) -> Rows:
@@ -68,12 +76,11 @@ class RowCounts:
             graph: the specialised forward graph as the first pass that leaves out rows gets it.
             passes: those that will run.
         """
-        measured = measure(graph, passes)
+        measured = measure(graph, passes) if count_flops(graph).products >= WORTH_COUNTING else None
         if measured is None:
             counter = _Counter(None)
         else:
             model, rows = measured
             executable = self._provider.compile(model, self._provider.create_state([]))
             counter = _Counter(executable, [v.name or "" for v in model.graph.inputs], rows)
-        self._counters[scope] = counter
-        return counter.choose(feeds)
+        return self._counters.put(scope, counter).choose(feeds)

@@ -103,9 +103,11 @@ def test_a_model_with_its_own_loss_needs_none(tmp_path, rng):
     model = perceptron()[0]
     model.graph.node.append(helper.make_node("ReduceMean", ["logits"], ["mine"], keepdims=0))
     model.graph.output.insert(0, helper.make_tensor_value_info("mine", TensorProto.FLOAT, []))
-    generate_artifacts(model, artifact_directory=tmp_path)
+    generate_artifacts(model, artifact_directory=tmp_path, additional_output_names=["logits", "h"])
     graph = onnx.load(tmp_path / "training_model.onnx").graph
-    assert [v.name for v in graph.output][:2] == ["mine", "logits"] and not (tmp_path / "optimizer_model.onnx").exists()
+    assert [v.name for v in graph.output][:3] == ["mine", "logits", "h"] and not (
+        tmp_path / "optimizer_model.onnx"
+    ).exists()
 
 
 def test_labels_of_rows_that_the_model_flattens_follow_its_batch(tmp_path, rng):

@@ -139,7 +139,10 @@ def _measure(sizes: Sizes, by_column: bool, bias: bool) -> dict[str, float]:
     def other(fn: Callable[..., torch.Tensor]) -> None:
         out.copy_(fn(x, w, b))
 
-    ways = {"aten": aten, **{name: functools.partial(other, fn) for name, fn in FORMULATIONS.items()}}
+    ways: dict[str, Callable[[], None]] = {
+        "aten": aten,
+        **{name: functools.partial(other, fn) for name, fn in FORMULATIONS.items()},
+    }
     best = dict.fromkeys(ways, float("inf"))
     with torch.no_grad():
         for _ in range(_ROUNDS):  # the first one makes kernels and touches memory

@@ -89,7 +89,7 @@ def generate_artifacts(
     if step_model:
         _check_step(update)
     proto, _ = read_proto(model)
-    block = _Training(_loss_block(loss), additional_output_names, loss_input_names)
+    block = _Training(_loss_block(loss), additional_output_names)
     for names, trained in ((requires_grad or (), True), (frozen_params or (), False)):
         for name in names:
             block.requires_grad(name, trained)
@@ -113,7 +113,7 @@ def generate_artifacts(
 class _Training(onnxblock.TrainingBlock):
     """The loss, and beside it the outputs that were asked for."""
 
-    def __init__(self, loss: onnxblock.Block, additional: Sequence[str] | None, inputs: Sequence[str] | None) -> None:
+    def __init__(self, loss: onnxblock.Block, additional: Sequence[str] | None) -> None:
         super().__init__()
         if isinstance(additional, str):
             raise OptionError("additional_output_names is one string", way_out="give a list of names")
@@ -121,7 +121,7 @@ class _Training(onnxblock.TrainingBlock):
 
     def build(self, *names: str) -> tuple[str, ...]:
         made = self._loss(*names)
-        return (*((made,) if isinstance(made, str) else made), *self._additional)
+        return tuple(dict.fromkeys([*([made] if isinstance(made, str) else made), *self._additional]))
 
 
 _LOSSES: dict[LossType, Callable[[], onnxblock.Block]] = {

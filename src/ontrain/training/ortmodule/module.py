@@ -191,9 +191,7 @@ class ORTModule(nn.Module):
 def _wrap(
     module: nn.Module, debug_options: Any, provider: str, lazy_outputs: bool, memory_budget: int | float | str | None
 ) -> ORTModule:
-    return ORTModule(
-        module, debug_options, provider=provider, lazy_outputs=lazy_outputs, memory_budget=memory_budget
-    )
+    return ORTModule(module, debug_options, provider=provider, lazy_outputs=lazy_outputs, memory_budget=memory_budget)
 
 
 def _lazy_by_environment() -> bool:

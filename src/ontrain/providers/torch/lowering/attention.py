@@ -90,10 +90,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if a.get("dropout", 0.0) > 0:
         given = len(node.inputs) > 4
         drawn = node.inputs[4] if given else node.outputs[2]
-        if not given:
-            mask = draw_mask(e, probs.shape, a["dropout"], drawn)
-        else:
-            mask = find_mask(e, drawn, a["dropout"])
+        mask = find_mask(e, drawn, a["dropout"]) if given else draw_mask(e, probs.shape, a["dropout"], drawn)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
         # What the elements kept are multiplied with goes into the small factor, here and going backward.
         v = _scaled(e, v, mask.scale)

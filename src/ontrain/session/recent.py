@@ -1,0 +1,35 @@
+"""A mapping that holds what was used last, and forgets the rest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import TypeVar
+
+__all__ = ["Recent"]
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Recent(OrderedDict[Key, Value]):
+    """Holds at most `size` entries; the one whose last look or write is longest ago goes first."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def look(self, key: Key) -> Value | None:
+        """Return an entry and count that as a use; None if there is none."""
+        found = self.get(key)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def put(self, key: Key, value: Value) -> Value:
+        """Add or replace an entry, and return it."""
+        self[key] = value
+        self.move_to_end(key)
+        while len(self) > self._size:
+            self.popitem(last=False)
+        return value
