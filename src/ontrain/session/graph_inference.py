@@ -18,7 +18,8 @@ from ontrain.capture.onnx_file.read import Source, read_proto
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.providers import Executable, StateSpec, get_provider
 from ontrain.session.feeds import Signature, check_feeds, explain_index_error
-from ontrain.session.plans import Plan, make_plan
+from ontrain.session.plans import PLANS, Plan, make_plan
+from ontrain.session.recent import Recent
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg"]
 
@@ -81,7 +82,7 @@ class GraphSession:
         )
         for name, tensor in loaded.initial.items():
             self._state[name] = tensor
-        self._plans: dict[Signature, Plan[Executable]] = {}
+        self._plans: Recent[Signature, Plan[Executable]] = Recent(PLANS)
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -91,11 +92,12 @@ class GraphSession:
             raise OptionError("run_options are onnxruntime's own", reason=f"the model runs on {self._name}")
         feeds = {name: torch.as_tensor(np.asarray(value), device=self._device) for name, value in input_feed.items()}
         signature = check_feeds(self._model.graph, feeds, self._device)
-        if signature not in self._plans:
+        plan = self._plans.look(signature)
+        if plan is None:
             compiler = functools.partial(self._provider.compile, state=self._state)
-            self._plans[signature] = make_plan(self._model, signature, compiler)
+            plan = self._plans.put(signature, make_plan(self._model, signature, compiler))
         try:
-            found = self._plans[signature].executable.run(feeds)
+            found = plan.executable.run(feeds)
         except (IndexError, RuntimeError, ValueError) as error:
             explained = explain_index_error(self._model.graph, feeds)
             if explained is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +22,12 @@ from ontrain.passes.recompute import Recomputation
 from ontrain.providers import ExecutionProvider, ModuleExecutable
 from ontrain.session.feeds import Signature, batch_inputs, check_feeds, explain_index_error
 from ontrain.session.halves import create_memory
-from ontrain.session.plans import make_plan
+from ontrain.session.plans import PLANS, make_plan
+from ontrain.session.recent import Recent
 from ontrain.session.recompute import check_provider
 from ontrain.session.rows import RowCounts, Rows, plan_key
 
 __all__ = ["ModulePlan", "ModuleSession"]
-
-_PLANS = 64
-"""Plans kept, the least recently used goes first: a plan costs about a megabyte and some tenths of a second to make."""
 
 Shapes = tuple[torch.Size, ...]
 Key = tuple[Shapes, tuple[str, ...], tuple[str, ...], tuple[str, ...] | None, Signature]
@@ -75,7 +72,7 @@ class ModuleSession:
         self._journal = journal
         self.memory, self._compile = create_memory(provider, tensors)
         self.inputs = [v.name or "" for v in batch_inputs(model.graph)]
-        self._plans: OrderedDict[Key, ModulePlan] = OrderedDict()
+        self._plans: Recent[Key, ModulePlan] = Recent(PLANS)
         self._rows = RowCounts(provider)
         self._lock = threading.Lock()
 
@@ -110,14 +107,11 @@ class ModuleSession:
         with self._lock:
             rows = self._rows.of((shapes, outputs), dict(zip(self.inputs, inputs, strict=True)))
             key = (shapes, wrt, seeds, outputs, plan_key(rows or {}))
-            found = self._plans.get(key) if rows is not None else None
+            found = self._plans.look(key) if rows is not None else None
             if found is None:
                 found, rows = self._make(inputs, wrt, seeds, outputs, rows)
                 key = (shapes, wrt, seeds, outputs, plan_key(rows))
-                self._plans[key] = found
-            self._plans.move_to_end(key)
-            if len(self._plans) > _PLANS:
-                self._plans.popitem(last=False)
+                self._plans.put(key, found)
             return found
 
     def _make(

@@ -20,7 +20,10 @@ from ontrain.session.feeds import Signature
 from ontrain.session.memory import memory_limit
 from ontrain.session.recompute import Recomputed, fit
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["PLANS", "Plan", "make_plan"]
+
+PLANS = 64
+"""Plans that a session keeps: one costs about a megabyte and some tenths of a second to make."""
 
 
 Compiled = TypeVar("Compiled")

@@ -17,8 +17,8 @@ from ontrain.session.recent import Recent
 __all__ = ["WORTH_COUNTING", "RowCounts", "Rows", "plan_key"]
 
 WORTH_COUNTING = 100_000_000
-"""Operations in the products of a forward pass from which on rows are counted: counting takes some 50 µs a step, in which
-a processor makes so many that nothing would be won below."""
+"""Operations in the products of a forward pass from which on rows are counted. Counting takes some 50 µs a step, in
+which a processor makes so many that nothing would be won below."""
 _SCOPES = 256
 """Graphs and shapes whose counters are kept."""
 

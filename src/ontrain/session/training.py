@@ -22,7 +22,8 @@ from ontrain.passes import Journal, LowerPrecision, Pass, run_passes
 from ontrain.passes.recompute import Recomputation
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
 from ontrain.session.feeds import Signature, check_feeds, check_guards, explain_index_error
-from ontrain.session.plans import Plan, make_plan
+from ontrain.session.plans import PLANS, Plan, make_plan
+from ontrain.session.recent import Recent
 from ontrain.session.recompute import check_provider
 from ontrain.session.rows import RowCounts, Rows, plan_key
 
@@ -103,7 +104,7 @@ class TrainingSession:
         self._recomputation = recomputation
         self._disabled, self._deterministic = disabled_passes, deterministic
         self._dump, self._save_graphs = dump, dict(save_graphs or {})
-        self._plans: dict[tuple[str, Signature], Plan[Executable]] = {}
+        self._plans: Recent[tuple[str, Signature], Plan[Executable]] = Recent(PLANS)
         self._rows = RowCounts(provider)
         self.model_tensors = list(initial)
         self.state: State = provider.create_state(self._specs(initial))
@@ -185,7 +186,8 @@ class TrainingSession:
                     way_out="make a new trainer, and load the model's state into it",
                 )
         self.optimizer = optimizer
-        self._plans = {key: plan for key, plan in self._plans.items() if key[0] == "eval"}
+        for key in [key for key in self._plans if key[0] != "eval"]:
+            del self._plans[key]
 
     def evaluate(self, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None) -> dict[str, torch.Tensor]:
         """Run the evaluation graph, or a part of it, on a batch with the present parameters; nothing is updated."""
@@ -220,7 +222,8 @@ class TrainingSession:
         scope = (kind is None, signature)
         rows = self._rows.of(scope, feeds)
         key = (name, signature + plan_key(rows or {}))
-        if rows is None or key not in self._plans:
+        found = self._plans.look(key) if rows is not None else None
+        if found is None:
             check_guards(model, signature)
 
             def count(graph: ir.Model, passes: Sequence[Pass]) -> Rows:
@@ -232,20 +235,20 @@ class TrainingSession:
             save = {} if kind is None else self._save_graphs
             journal = Journal(name, disabled=self._disabled, dump=self._dump, save=save)
             build = functools.partial(self._build, kind=kind, journal=journal) if kind is not None else None
-            plan = make_plan(
+            found = make_plan(
                 model, signature, self._compile, build=build, journal=journal, recomputation=self._recomputation,
                 rows=count,
             )  # fmt: skip
             key = (name, signature + plan_key(rows or {}))
-            self._plans[key] = plan
-            self._check_memory(self._plans[key])
+            self._check_memory(found)
+            self._plans.put(key, found)
             if kind is not None:
                 self._save_graphs = {}
-        return self._plans[key]
+        return found
 
     @property
     def plans(self) -> Mapping[tuple[str, Signature], Plan[Executable]]:
-        """All plans made so far, by kind and signature."""
+        """The plans that are kept, by kind and signature."""
         return self._plans
 
     def state_bytes(self) -> int:
@@ -264,7 +267,6 @@ class TrainingSession:
     def _check_memory(self, plan: Plan[Executable]) -> None:
         needed = self.state_bytes() + plan.executable.planned_bytes
         if self._memory_limit and needed > self._memory_limit:
-            self._plans = {key: one for key, one in self._plans.items() if one is not plan}
             raise OptionError(
                 f"a step on this batch needs {needed:,} bytes, device.mem_limit allows {self._memory_limit:,}",
                 reason=f"{self.state_bytes():,} of them are parameters, gradients that are kept, and moments",

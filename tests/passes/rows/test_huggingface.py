@@ -87,7 +87,7 @@ MODELS = [
     pytest.param(bert("MaskedLM"), masked, [LABELS.format(4), PADDING], id="bert"),
     pytest.param(gpt2, prompted, [LABELS.format(15), PADDING], id="gpt2"),
     pytest.param(t5, prompted, [LABELS.format(15), PADDING], id="t5"),
-    pytest.param(llama, prompted, [LABELS.format(15), PADDING], id="llama"),
+    pytest.param(llama, prompted, [LABELS.format(15), PADDING], id="llama", marks=pytest.mark.thorough),
     pytest.param(bert("SequenceClassification", num_labels=3), classified, [PADDING], id="bert-sequences"),
     pytest.param(roberta, masked, [LABELS.format(4), PADDING], id="roberta", marks=pytest.mark.thorough),
     pytest.param(bert("TokenClassification", num_labels=5), tagged, [LABELS.format(28), PADDING], id="bert-tokens",

@@ -344,10 +344,10 @@ def test_memory_is_flat_over_a_thousand_steps_of_changing_shapes():
 
 
 def test_plans_are_bounded_in_number():
-    from ontrain.session.module import _PLANS
+    from ontrain.session.plans import PLANS
 
     ours = ORTModule(nn.Linear(3, 2))
-    for rows in range(2, _PLANS + 20):
+    for rows in range(2, PLANS + 20):
         ours(torch.randn(rows, 3)).sum().backward()
     (entry,) = ours._engine.entries
-    assert len(entry.session._plans) == _PLANS
+    assert len(entry.session._plans) == PLANS

@@ -166,7 +166,7 @@ def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
             reader = _of_chosen(node, rows)
             if reader is not None:
                 found[node] = reader
-        elif static_dims(x)[:2] == group.shape and (read := rows_read(node)) is not None and set(read.places) <= {0, 1}:
+        elif (read := rows_read(node)) is not None and static_dims(x)[:2] == group.shape and set(read.places) <= {0, 1}:
             needed = np.zeros(rows, bool)
             needed[read.flat(static_dims(x))] = True
             found[node] = _Reader(Layout.leading(group.shape), [], functools.partial(_fixed, needed))
