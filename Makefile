@@ -51,8 +51,11 @@ docs-test: $(STAMPS)/dev ## run the examples in the documents and check their li
 docs-operators: $(STAMPS)/dev ## write docs/operators.md anew: who runs and who differentiates each operator
 	@$(PY) -m tests.cli.operator_table
 
-bench: $(STAMPS)/dev ## time a training step against eager PyTorch
+bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-training; write docs/performance.md
+	@$(PY) -m benchmarks.peers || echo "the incumbent is left out"
 	@$(PY) -m benchmarks.step $(ARGS)
+	@$(PY) -m benchmarks.ortmodule
+	@$(PY) -m benchmarks.page
 
 # The tiny run starts in an empty folder, so that only what the wheel declares and holds can be imported.
 wheel-test: $(STAMPS)/dev ## build the wheel and train from it in a clean environment

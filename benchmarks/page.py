@@ -90,7 +90,7 @@ def losses() -> Iterable[str]:
                     f["peak_bytes"] < ours["peak_bytes"],
                 ),
             ):
-                if behind and name != "ontrain":
+                if behind and name not in ("ontrain", "ortmodule"):
                     found = True
                     yield f"- {_WORKLOADS[model]}, against {_NAMES[name]}: {what}."
     if not found:

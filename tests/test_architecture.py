@@ -24,7 +24,14 @@ ROOMS = (
 
 HOMES = {
     "torch": (
-        "capture", "providers/torch", "session", "distributed", "checkpoint", "training", "capi", "ort_supplement",
+        "capture",
+        "providers/torch",
+        "session",
+        "distributed",
+        "checkpoint",
+        "training",
+        "capi",
+        "ort_supplement",
     ),
     "onnxruntime": ("providers/onnxruntime", "session", "training/api", "training/artifacts"),
     "onnx.helper": (),

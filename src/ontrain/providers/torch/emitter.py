@@ -59,9 +59,7 @@ class Emitter:
         settings: what the user chose; by default the defaults.
     """
 
-    def __init__(
-        self, device: torch.device, *, frame: Storage | None = None, settings: Settings | None = None
-    ) -> None:
+    def __init__(self, device: torch.device, *, frame: Storage | None = None, settings: Settings | None = None) -> None:
         self.device, self.frame = device, frame
         self.settings = settings or Settings()
         self.program: list[Instruction] = []

@@ -82,9 +82,7 @@ def update(e: Emitter, node: ir.Node) -> None:
     e.run(kernel, *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
 
 
-def _widened(
-    kernel: Callable[..., None], params: Tensors, grads: Tensors, *moments: Tensors, **scalars: Any
-) -> None:
+def _widened(kernel: Callable[..., None], params: Tensors, grads: Tensors, *moments: Tensors, **scalars: Any) -> None:
     """Update parameters narrower than float32 in float32, and round once; their moments are float32 already."""
     wide = [p.float() for p in params]
     kernel(wide, [g.float() for g in grads], *moments, **scalars)
