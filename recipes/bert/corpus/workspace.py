@@ -223,7 +223,8 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
                         pool = ProcessPoolExecutor(n_processes, context, _ignore_interrupts)
                         stack.callback(pool.shutdown, cancel_futures=True)
                     yield from collect(2 * n_processes)
-                    running[pool.submit(work, job.output, *job.arguments)] = job
+                    with _interrupts_held():
+                        running[pool.submit(work, job.output, *job.arguments)] = job
             yield from collect(1)
         except BrokenProcessPool:
             raise DataError(
@@ -233,6 +234,16 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
         except BaseException:
             drain()
             raise
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while a process may be started, which inherits that: it would meet one before it can ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore_interrupts() -> None:
