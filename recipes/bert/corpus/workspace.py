@@ -238,7 +238,7 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while a process may be started, which inherits that: it would meet one before it can ignore it."""
+    """Hold Ctrl-C back while a process may be started, which inherits that until it can ignore Ctrl-C itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
