@@ -7,16 +7,18 @@ AdamW graph, flat state), the one of the incumbent's engines that needs no build
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import resource
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+
+from benchmarks import serving
 
 
 def build(folder: Path, threads: int) -> tuple[Any, Any, Any]:
@@ -60,38 +62,30 @@ def _torch_adamw(path: Path) -> None:
 def batches(folder: Path, names: list[str]) -> list[list[np.ndarray[Any, Any]]]:
     """Return the batches in the order of the graph's inputs."""
     held = np.load(folder / "batches.npz")
-    count = len({key.partition(".")[0] for key in held.files})
-    return [[held[f"{index}.{name}"] for name in names] for index in range(count)]
+    return [[held[f"{index}.{name}"] for name in names] for index in range(_count(held))]
+
+
+def _count(held: Any) -> int:
+    return len({key.partition(".")[0] for key in held.files})
 
 
 def serve(folder: Path) -> None:
     """Make steps until standard input ends."""
-    before = _peak()
-    started = time.perf_counter()
-    module, optimizer, _ = build(folder, int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1)))
-    feeds = batches(folder, module.input_names())
-    done = 0
+    done = itertools.count()
 
-    def step() -> float:
-        nonlocal done
-        loss = module(*feeds[done % len(feeds)])
-        optimizer.step()
-        module.lazy_reset_grad()
-        done += 1
-        return float(np.asarray(loss))
+    def start() -> Callable[[], float]:
+        module, optimizer, _ = build(folder, int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1)))
+        feeds = batches(folder, module.input_names())
 
-    loss = step()
-    first = time.perf_counter() - started
-    _answer({"first": first, "loss": loss, "before": before, "batches": len(feeds)})
-    for line in sys.stdin:
-        times, faults = [], []
-        for _ in range(int(line)):
-            held = _faults()
-            started = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - started)
-            faults.append(_faults() - held)
-        _answer({"times": times, "faults": faults, "peak": _peak()})
+        def step() -> float:
+            loss = module(*feeds[next(done) % len(feeds)])
+            optimizer.step()
+            module.lazy_reset_grad()
+            return float(np.asarray(loss))
+
+        return step
+
+    serving.serve(start, _count(np.load(folder / "batches.npz")))
 
 
 def train(folder: Path, steps: int) -> None:
@@ -108,18 +102,6 @@ def train(folder: Path, steps: int) -> None:
         optimizer.step()
         module.lazy_reset_grad()
     np.savez(folder / "incumbent.npz", losses=np.array(losses), **gradients)
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def _answer(message: dict[str, object]) -> None:
-    print("@" + json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,22 @@
-"""One engine in one process, driven line by line over its standard input: a line `N` makes N steps and is answered.
+"""One engine in one process, driven as `benchmarks.serving` says.
 
 Every engine gets the same model, batches, AdamW (lr 1e-4, weight decay 0.01, no clipping) and number of threads.
-Batches are taken in turns. Answers carry times, minor page faults a step, and the largest resident size so far.
+Batches are taken in turns.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import resource
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import serving
 from benchmarks.models import Batch, make
 
 ENGINES = ("ontrain", "ortmodule", "eager", "eager-malloc", "compile", "incumbent")
@@ -75,21 +73,12 @@ def serve(engine: str, name: str, layers: int) -> None:
     torch.set_num_threads(int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1)))
     model, batches = make(name, layers)
     turns = itertools.cycle(batches)
-    before = _resident()
-    start = time.perf_counter()
-    step = make_step(engine, model, batches)
-    loss = step(next(turns))
-    first = time.perf_counter() - start
-    _answer({"first": first, "loss": loss, "before": before, "batches": len(batches)})
-    for line in sys.stdin:
-        times, faults = [], []
-        for _ in range(int(line)):
-            batch, held = next(turns), _faults()
-            start = time.perf_counter()
-            step(batch)
-            times.append(time.perf_counter() - start)
-            faults.append(_faults() - held)
-        _answer({"times": times, "faults": faults, "peak": _resident()})
+
+    def start() -> Callable[[], float]:
+        step = make_step(engine, model, batches)
+        return lambda: step(next(turns))
+
+    serving.serve(start, len(batches))
 
 
 def export(name: str, layers: int, folder: Path) -> None:
@@ -98,18 +87,6 @@ def export(name: str, layers: int, folder: Path) -> None:
 
     model, batches = make(name, layers)
     write(model, batches, folder, LR)
-
-
-def _resident() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def _answer(message: dict[str, object]) -> None:
-    print("@" + json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class MasterWeightOptimizer:
         if not self.loss_scale > 0:
             raise OptionError(f"the loss scale is {self.loss_scale}", way_out="give a positive number")
         self.overflow = False
+        self._unscaled = False
         self._verbose = verbose
         self._good, self._bad = 0, 0
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -143,8 +144,6 @@ class MasterWeightOptimizer:
         for p, master in self._pairs:
             if p is not master:
                 p.copy_(master)
-
-    _unscaled = False
 
     def _unscale(self) -> None:
         for p, master in self._pairs:
