@@ -110,4 +110,4 @@ $(STAMPS)/recipes: $(PINS) pyproject.toml
 
 $(STAMPS)/dev: $(STAMPS)/recipes
 	@echo "installing what the tests need"
-	@$(PIP) install -qq --no-build-isolation -c $(PINS) -e '.[recipes,dev]' && touch $@
+	@$(PIP) install -qq --no-build-isolation -c $(PINS) -e '.[recipes,azure,dev]' && touch $@

@@ -4,9 +4,11 @@
 
 Each engine lives in a process of its own; the processes take turns, one step each, so that all of them meet the same
 moods of the machine. Ratios are medians over the rounds of (other engine's time / ontrain's time). "eager-malloc" is
-eager with glibc told to keep freed memory instead of returning it to the system; "ortmodule" is eager's loop around
-the wrapped module; "incumbent" is onnxruntime-training 1.19.2 (python -m benchmarks.peers installs it). Peak memory
-is the process's largest resident size above what it had with the model built; faults are minor page faults a step.
+eager with glibc told to keep freed memory instead of returning it to the system; "ontrain-budget" may take 0.55 of
+its working memory and computes activations again (left out unless asked for); "ontrain-hidden" is told that padding is
+no answer, which is another loss (xquad only); "ortmodule" is eager's loop around the wrapped module; "incumbent" is
+onnxruntime-training 1.19.2 (python -m benchmarks.peers installs it). Peak memory is the process's largest resident
+size above what it had with the model built; faults are minor page faults a step.
 Rows go to benchmarks/results/step.jsonl.
 """
 
@@ -79,30 +81,32 @@ class Worker:
         raise RuntimeError(f"the worker ended with {self.process.wait()}")
 
 
-def measure(model: str, layers: int, engines: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def measure(
+    model: str, layers: int, engines: list[str], rounds: int, worker: type[Worker] = Worker
+) -> dict[str, dict[str, float]]:
     """Return each engine's figures; the engines alternate step by step after each batch was seen once, at least two."""
-    workers = {engine: Worker(engine, model, layers) for engine in engines}
-    for worker in workers.values():
-        worker.step(max(2, worker.first["batches"]), keep=False)
+    workers = {engine: worker(engine, model, layers) for engine in engines}
+    for one in workers.values():
+        one.step(max(2, one.first["batches"]), keep=False)
     for _ in range(rounds):
-        for worker in workers.values():
-            worker.step()
+        for one in workers.values():
+            one.step()
     figures = {}
-    for engine, worker in workers.items():
-        worker.close()
+    for engine, one in workers.items():
+        one.close()
         ours = workers[engines[0]].times
-        ratios = [theirs / mine for theirs, mine in zip(worker.times, ours, strict=True)]
+        ratios = [theirs / mine for theirs, mine in zip(one.times, ours, strict=True)]
         figures[engine] = {
-            "step_s": statistics.median(worker.times),
-            "step_min_s": min(worker.times),
-            "step_max_s": max(worker.times),
+            "step_s": statistics.median(one.times),
+            "step_min_s": min(one.times),
+            "step_max_s": max(one.times),
             "ratio": statistics.median(ratios),
             "ratio_min": min(ratios),
             "ratio_max": max(ratios),
-            "first_step_s": worker.first["first"],
-            "peak_bytes": worker.peak - worker.first["before"],
-            "faults": statistics.median(worker.faults),
-            "first_loss": worker.first["loss"],
+            "first_step_s": one.first["first"],
+            "peak_bytes": one.peak - one.first["before"],
+            "faults": statistics.median(one.faults),
+            "first_loss": one.first["loss"],
         }
     return figures
 
@@ -146,8 +150,8 @@ def main() -> None:
 def _engines(model: str) -> list[str]:
     """All engines for the fixed shapes; for real lengths those that need no plan by hand."""
     if model in ("cola", "xquad"):
-        return ["ontrain", "ortmodule", "eager", "eager-malloc"]
-    engines = list(ENGINES)
+        return ["ontrain", *(["ontrain-hidden"] if model == "xquad" else []), "ortmodule", "eager", "eager-malloc"]
+    engines = [engine for engine in ENGINES if engine not in ("ontrain-budget", "ontrain-hidden")]
     try:
         incumbent_python()
     except PeerMissingError as error:

@@ -19,8 +19,12 @@ import torch
 from benchmarks import serving
 from benchmarks.models import Batch, make
 
-ENGINES = ("ontrain", "ortmodule", "eager", "eager-malloc", "compile", "incumbent")
+ENGINES = (
+    "ontrain", "ontrain-budget", "ontrain-hidden", "ortmodule", "eager", "eager-malloc", "compile", "incumbent"
+)  # fmt: skip
 LR, DECAY = 1e-4, 0.01
+BUDGET = 0.55
+"""Share of its working memory that "ontrain-budget" may take."""
 
 Step = Callable[[Batch], float]
 
@@ -39,7 +43,7 @@ def eager_step(model: torch.nn.Module, forward: torch.nn.Module) -> Step:
     return step
 
 
-def make_trainer(model: torch.nn.Module, batches: Sequence[Batch]) -> Any:
+def make_trainer(model: torch.nn.Module, batches: Sequence[Batch], budget: float | None = None) -> Any:
     """The same training as `eager_step` by ORTTrainer; batch and sequence may vary."""
     from ontrain.training import ORTTrainer, optim
 
@@ -47,15 +51,18 @@ def make_trainer(model: torch.nn.Module, batches: Sequence[Batch]) -> Any:
         "inputs": [(name, ["batch", "sequence"][: tensor.dim()]) for name, tensor in batches[0].items()],
         "outputs": [("loss", [], True)],
     }
-    return ORTTrainer(
-        model, desc, optim.AdamConfig(lr=LR, lambda_coef=DECAY), options={"utils": {"grad_norm_clip": False}}
-    )
+    options = {"utils": {"grad_norm_clip": False}, "graph_transformer": {"memory_budget": budget}}
+    return ORTTrainer(model, desc, optim.AdamConfig(lr=LR, lambda_coef=DECAY), options=options)
 
 
 def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> Step:
     """Return one training step of an engine."""
-    if engine == "ontrain":
-        trainer = make_trainer(model, batches)
+    if engine == "ontrain-hidden":
+        from ontrain.passes import HidePaddedCandidates, register_pass
+
+        register_pass(HidePaddedCandidates(), stage="forward", after="ShareCommonSubexpressions")
+    if engine in ("ontrain", "ontrain-budget", "ontrain-hidden"):
+        trainer = make_trainer(model, batches, BUDGET if engine == "ontrain-budget" else None)
         return lambda batch: float(trainer.train_step(**batch))
     if engine == "ortmodule":
         from ontrain.training.ortmodule import ORTModule

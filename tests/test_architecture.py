@@ -122,7 +122,7 @@ def test_no_module_is_called_after_nothing():
 
 
 def test_dependencies_are_what_is_imported():
-    optional = {"tensorboard", "transformers", "triton"}
+    optional = {"h5py", "tensorboard", "transformers", "triton"}
     roots = {name.split(".")[0] for path in FILES for _, name in imports(path)}
     used = roots - set(sys.stdlib_module_names) - {"ontrain"} - optional
     assert used == {name.replace("-", "_") for name in requirements(extras=False)}

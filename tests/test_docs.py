@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("recipes/**/*.md"))]
+DOCUMENTS += [ROOT / "docker" / "README.md", ROOT / "azureml" / "README.md"]
 DOCUMENTS = [path for path in DOCUMENTS if "node_modules" not in path.parts]
 FENCE = re.compile(r"^ {0,3}```(\w*)\s*$")
 MARK = re.compile(r"<!-- (continues|skip: (.+)) -->")

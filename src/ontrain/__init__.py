@@ -13,6 +13,7 @@ from ontrain.errors import (
     NonFiniteLossError,
     OntrainError,
     OptionError,
+    ProcessError,
     ProviderError,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "NonFiniteLossError",
     "OntrainError",
     "OptionError",
+    "ProcessError",
     "ProviderError",
     "get_available_providers",
     "set_seed",

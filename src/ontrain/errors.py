@@ -13,6 +13,7 @@ __all__ = [
     "NonFiniteLossError",
     "OntrainError",
     "OptionError",
+    "ProcessError",
     "ProviderError",
     "nearest",
 ]
@@ -70,6 +71,10 @@ class OptionError(OntrainError):
 
 class CheckpointError(OntrainError):
     """A checkpoint is torn, altered, or belongs to another model."""
+
+
+class ProcessError(OntrainError):
+    """Another process of the run has died, is not there, or does not fit this one."""
 
 
 class NonFiniteLossError(OntrainError):

@@ -13,6 +13,7 @@ from ontrain.capture import capture, validate
 from ontrain.errors import CaptureError
 from ontrain.graph import specialise
 from ontrain.providers import get_provider
+from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import operators, run_captured
 
 
@@ -26,6 +27,22 @@ class Doubled(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         return 2 * dy
+
+
+class Mixed(Doubled):
+    """Its backward mixes elements, so that it is no factor either."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy.flip(0)
+
+
+class Normed(Doubled):
+    """Its backward is not linear."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy.sign()
 
 
 class Says(nn.Module):
@@ -64,7 +81,8 @@ def packed(y):
 @pytest.mark.parametrize(
     ("rest", "problem"),
     [
-        (Doubled.apply, r"autograd function .*Doubled"),
+        (Mixed.apply, r"autograd function .*Mixed"),
+        (Normed.apply, r"autograd function .*Normed"),
         (hooked, "hook on a tensor's gradient"),
         (differentiated, "computes gradients itself"),
         (run_backward, "computes gradients itself"),
@@ -110,9 +128,69 @@ def test_a_function_that_only_spells_out_its_derivative_is_captured():
     torch.testing.assert_close(run_captured(captured, (x,))[0], module(x))
 
 
-def test_a_function_that_changes_the_gradient_somewhere_is_refused():
-    with pytest.raises(CaptureError, match="not the derivative of its forward"):
-        capture(Says(lambda y: Clipped.apply(y, 1.5)), (torch.randn(64, 4),))
+class Reversed(torch.autograd.Function):
+    """The identity, whose gradient is turned and scaled by a second argument, in the newer form."""
+
+    @staticmethod
+    def forward(x, strength):
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.strength = inputs[1]
+
+    @staticmethod
+    def backward(ctx, dy):
+        return -ctx.strength * dy, None
+
+
+class Gated(torch.autograd.Function):
+    """A product whose gradients are let through where the result is positive, doubled for one factor."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x * y > 0)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (passes,) = ctx.saved_tensors
+        return dy * passes, 2 * dy * passes
+
+
+FACTORS = {
+    "straight through": Doubled.apply,
+    "clipped": lambda y: Clipped.apply(y, 1.5),
+    "reversed": lambda y: Reversed.apply(y, 0.3),
+    "two inputs": lambda y: Gated.apply(y.tanh(), y * 2),
+    "called twice": lambda y: Reversed.apply(Doubled.apply(Reversed.apply(y, 0.3) * y), 4.0),
+}
+
+
+@pytest.mark.parametrize("rest", FACTORS.values(), ids=FACTORS)
+def test_a_function_whose_gradient_is_a_factor_for_each_element_has_it(rest):
+    module = Says(rest).double()
+    with torch.no_grad():
+        module.linear.weight *= 8  # so that some are clipped
+    ours, eager = ORTModule(module), copy.deepcopy(module)
+    for rows in (3, 64):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = [one(given) for one, given in zip((ours, eager), inputs, strict=True)]
+        torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-14)
+        for one in outputs:
+            one.square().sum().backward()
+        torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad, rtol=1e-12, atol=1e-12)
+    assert ours.linear.weight.grad.any(), "nothing to compare"
+
+
+def test_such_a_function_keeps_the_forward_of_infinite_numbers_and_its_own_afterwards():
+    own = Doubled.forward
+    ours = ORTModule(Says(Doubled.apply))
+    x = torch.tensor([[torch.inf, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+    torch.testing.assert_close(ours(x), ours.module(x), equal_nan=True)
+    assert Doubled.forward is own
 
 
 def test_a_function_of_what_takes_no_gradient_is_its_forward():
@@ -122,7 +200,7 @@ def test_a_function_of_what_takes_no_gradient_is_its_forward():
 
 def test_torchs_own_functions_are_back_after_a_refusal():
     with pytest.raises(CaptureError):
-        capture(Says(Doubled.apply), (torch.randn(2, 4),))
+        capture(Says(lambda y: Mixed.apply(Doubled.apply(y))), (torch.randn(2, 4),))
     x = torch.ones(2, requires_grad=True)
     Doubled.apply(x).sum().backward()
     assert torch.equal(x.grad, torch.full((2,), 2.0))

@@ -249,6 +249,7 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     w, ids = rng.standard_normal((4, 3)), np.array([[0, 3], [1, 1]])
     check(run("Embedding", w, ids, padding_idx=1), torch.tensor(w)[torch.tensor(ids)])
     check(run("Detach", w), torch.tensor(w))
+    check(run("Inspect", w, name="w"), torch.tensor(w))
 
 
 @pytest.mark.parametrize("kept", [[], [0], [4], [1, 2, 4], [0, 1, 2, 3, 4]])

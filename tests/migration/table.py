@@ -1,7 +1,7 @@
 """Writes docs/migration.md: each public name of onnxruntime's training packages, and what it is here.
 
 Run `python -m tests.migration.table` after a name has come or gone. The names on the right are imported, the options
-are read from their schema, and the environment names are looked for in the sources.
+are read from their schema, and the environment names from the table that `ontrain env` prints.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ontrain.training.environment import VARIABLES
 from ontrain.training.options import SCHEMA
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ def same(module: str, *names: str, here: str | None = None, note: str = "") -> l
 
 
 T = "onnxruntime.training"
+H = "ontrain.training.utils.hooks"
 
 PROCESS = [
     Row("onnxruntime.set_seed", "ontrain.set_seed", "of dropout; a trainer's `utils.seed` goes before it"),
@@ -49,8 +51,9 @@ TRAINER = [
     Row(f"{T}.ORTTrainer.state_dict", "ontrain.training.ORTTrainer.state_dict", "the same keys, and the counters"),
     Row(f"{T}.ORTTrainer.load_state_dict", "ontrain.training.ORTTrainer.load_state_dict"),
     Row(f"{T}.ORTTrainer.save_checkpoint", "ontrain.training.ORTTrainer.save_checkpoint",
-        "a folder of safetensors and JSON, written beside and renamed"),
-    Row(f"{T}.ORTTrainer.load_checkpoint", "ontrain.training.ORTTrainer.load_checkpoint", "one folder"),
+        "a folder of safetensors and JSON, written beside and renamed; `keep=3` leaves older ones"),
+    Row(f"{T}.ORTTrainer.load_checkpoint", "ontrain.training.ORTTrainer.load_checkpoint",
+        "one folder, of all processes; the one before it where it is damaged"),
     Row(f"{T}.ORTTrainerOptions", "ontrain.training.ORTTrainerOptions", "the keys are below"),
     *same(f"{T}.orttrainer_options", "ORTTrainerOptions"),
     Row(f"{T}.TrainStepInfo", "ontrain.training.TrainStepInfo"),
@@ -67,23 +70,28 @@ OPTIM = [
 ]  # fmt: skip
 CHECKPOINT = [
     *same(f"{T}.checkpoint", "experimental_state_dict", "experimental_load_state_dict"),
-    *same(f"{T}.checkpoint", "experimental_save_checkpoint", "experimental_load_checkpoint",
-          note="a folder `{checkpoint_prefix}`; nothing is pickled"),
-    Row(f"{T}.checkpoint.aggregate_checkpoints", None, "no state is spread over several files"),
+    Row(f"{T}.checkpoint.experimental_save_checkpoint", "ontrain.training.checkpoint.experimental_save_checkpoint",
+        "a folder `{checkpoint_prefix}`; nothing is pickled"),
+    Row(f"{T}.checkpoint.experimental_load_checkpoint", "ontrain.training.checkpoint.experimental_load_checkpoint",
+        "such a folder, or `.ort.pt` files, those of a ZeRO run too"),
+    Row(f"{T}.checkpoint.aggregate_checkpoints", "ontrain.training.checkpoint.aggregate_checkpoints",
+        "`.ort.pt` and HDF5 files, or a folder"),
 ]  # fmt: skip
 ORTMODULE = [
     *same(f"{T}.ortmodule", "ORTModule", "DebugOptions", "LogLevel"),
     Row(f"{T}.ortmodule.ORTModuleFallbackException", "ontrain.CaptureError",
-        "nothing falls back to PyTorch: what cannot be captured is an error that names the line"),
+        "what cannot be captured is an error that names the line, unless a `FallbackPolicy` says otherwise"),
     Row(f"{T}.ortmodule.ORTModuleInitException", "ontrain.OntrainError", "base of all errors"),
     Row(f"{T}.ortmodule.ORTModuleDeviceException", "ontrain.InputError"),
     Row(f"{T}.ortmodule.ORTModuleIOError", "ontrain.InputError"),
     Row(f"{T}.ortmodule.ORTModuleTorchModelException", "ontrain.CaptureError"),
     Row(f"{T}.ortmodule.ORTModuleONNXModelException", "ontrain.GraphError"),
     *same(f"{T}.utils.data", "LoadBalancingDistributedSampler", "LoadBalancingDistributedBatchSampler"),
-    Row(f"{T}.utils.hooks.GlobalSubscriberManager", None, "`ontrain check` and `ontrain bisect` find a wrong node"),
-    Row(f"{T}.utils.hooks.StatisticsSubscriber", None, "`ONTRAIN_DUMP` writes the graph after each stage"),
-    Row(f"{T}.utils.hooks.inspect_activation", None, "describe the value as an output of the model"),
+    *same(f"{T}.utils.hooks", "GlobalSubscriberManager"),
+    Row(f"{T}.utils.hooks.StatisticsSubscriber", f"{H}.StatisticsSubscriber",
+        "an output folder that exists is a ValueError; it is deleted only if it holds an older run"),
+    *same(f"{T}.utils.hooks", "inspect_activation", "merge_activation_summary",
+          note="`ontrain compare` names the first value that differs"),
 ]  # fmt: skip
 ON_DEVICE = [
     *same(f"{T}.artifacts", "generate_artifacts", "LossType", "OptimType",
@@ -137,16 +145,6 @@ SECTIONS = {
     "The BERT recipe's ort_supplement": SUPPLEMENT,
 }
 
-ENVIRONMENT = (
-    "ONNX_OPSET_VERSION", "LOG_LEVEL", "SAVE_ONNX_PATH", "FALLBACK_POLICY", "FALLBACK_RETRY", "SKIPCHECK_POLICY",
-    "CONV_ALGO_SEARCH", "ENABLE_CUSTOM_AUTOGRAD", "ALLOW_AUTOGRAD_CHECKPOINT", "ENABLE_COMPUTE_OPTIMIZER",
-    "ENABLE_SPARSE_OPTIMIZER", "ENABLE_EMBEDDING_SPARSE_OPTIMIZER", "PRINT_INPUT_DENSITY", "PRINT_MEMORY_STATS",
-    "MEMORY_OPT_LEVEL", "MEMORY_OPT_CONFIG", "MEMORY_OPT_PROBE_RECOMPUTE_LEVEL", "ENABLE_MEM_EFFICIENT_GRAD_MGMT",
-    "CACHE_DIR", "DEEPCOPY_BEFORE_MODEL_EXPORT", "ENABLE_ZERO_STAGE3", "USE_TRITON", "TRITON_CONFIG_FILE",
-    "TRITON_DEBUG", "ENABLE_TUNING", "MAX_TUNING_DURATION_MS", "TUNING_RESULTS_PATH", "USE_EFFICIENT_ATTENTION",
-    "USE_FLASH_ATTENTION",
-)  # fmt: skip
-
 HEAD = """\
 # Coming from onnxruntime.training
 
@@ -167,12 +165,6 @@ def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield path + name, key
 
 
-def read_names() -> set[str]:
-    """The ORTMODULE_ names that the sources read."""
-    text = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    return {name for name in ENVIRONMENT if f"ORTMODULE_{name}" in text}
-
-
 def table() -> str:
     """The document's text."""
     lines = [HEAD]
@@ -184,9 +176,11 @@ def table() -> str:
     for path, key in leaves(SCHEMA):
         says = "works" if key.reason is None else f"refused: {key.reason}"
         lines.append(f"| `{path}` | `{key.default!r}` | {says} |")
-    read = read_names()
-    lines += ["", "## Environment", "", "| name | |", "|---|---|"]
-    lines += [f"| `ORTMODULE_{name}` | {'read' if name in read else 'means nothing here'} |" for name in ENVIRONMENT]
+    lines += ["", "## Environment", "", "`ontrain env` prints these with their present values.", ""]
+    lines += ["| name | |", "|---|---|"]
+    for name in sorted(name for name in VARIABLES if name.startswith("ORTMODULE_")):
+        one = VARIABLES[name]
+        lines.append(f"| `{name}` | {one.meaning or f'means nothing here: {one.instead}'} |")
     return "\n".join(lines) + "\n"
 
 

@@ -104,14 +104,9 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_nothing_runs_or_changes(kin
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
 
 
-def test_parts_of_several_processes_and_nothing_at_all_are_told_apart(tmp_path):
-    trainer = trained(0)
-    with pytest.raises(CheckpointError):
-        checkpoint.experimental_load_checkpoint(trainer, tmp_path)
-    for rank in (0, 1):
-        (tmp_path / f"ORT_checkpoint.ZeRO.{rank}.1.ort.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="spread over 2 files(.|\n)*aggregate_checkpoints"):
-        checkpoint.experimental_load_checkpoint(trainer, tmp_path)
+def test_no_checkpoint_at_all_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        checkpoint.experimental_load_checkpoint(trained(0), tmp_path)
 
 
 def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):

@@ -247,7 +247,7 @@ ACTS: dict[str, Callable[[str, Path], None]] = {
 OTHER_DEFAULTS = {"device.id": None, "_internal_use.onnx_opset_version": None}
 """A machine without CUDA trains on its CPU; a file is written with the newest operators unless asked otherwise."""
 
-SHOWN_ELSEWHERE = {"graph_transformer.": "passes/recompute"}
+SHOWN_ELSEWHERE = {"graph_transformer.": "passes/recompute", "distributed.": "distributed"}
 
 
 def is_shown_elsewhere(path: str) -> bool:

@@ -92,7 +92,7 @@ def read_questions(
         raise DataError(f"the data is not of SQuAD's form: {type(error).__name__} {error}") from None
     if bad and not skip_bad:
         more = f" (and {len(bad) - 1:,} more of {len(bad) + len(found):,})" if len(bad) > 1 else ""
-        raise DataError(f"question {bad[0]}{more}")
+        raise DataError(f"question {bad[0]}{more}; --skip_bad leaves such questions out")
     if not found:
         raise DataError("the data holds no question")
     return found, len(bad)

@@ -17,7 +17,7 @@ ADJOINT = ".adjoint"
 
 
 def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> ir.Model:
-    """Return a new model that gives the model's outputs and the gradients of some of its inputs.
+    """Return a new model that gives the model's outputs and the gradients of some of its values.
 
     For each of `outputs` there is a new input `{name}.adjoint` of its shape and dtype, role ADJOINT. For each of `wrt`
     that an output depends on there is a new output `{name}.grad`, marked by `graph.gradient_of`. Nodes that no adjoint
@@ -26,7 +26,8 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
     Args:
         model: forward graph with concrete shapes and roles; left untouched.
         outputs: names of float outputs whose adjoints the caller has.
-        wrt: names of float inputs, parameters among them, to differentiate by.
+        wrt: names of float values to differentiate by: inputs, parameters among them, and outputs that others are
+            computed from.
 
     Raises:
         OptionError: a name is no output or input of the model.
@@ -36,6 +37,7 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
     graph, op = made.graph, Builder(made.graph)
     known = {v.name or "": v for v in graph.inputs}
     results = {v.name or "": v for v in graph.outputs}
+    known = {**results, **known}
     for name, where in [(n, results) for n in outputs] + [(n, known) for n in wrt]:
         if name not in where:
             raise OptionError(f"the model has no {name!r}", way_out=f"nearest: {nearest(name, where)}")

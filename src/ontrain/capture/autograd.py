@@ -14,10 +14,10 @@ import torch
 from torch.utils import checkpoint
 
 from ontrain.capture.alignment import ctc_loss
-from ontrain.capture.custom_function import has_derivative_of_forward
+from ontrain.capture.custom_function import has_derivative_of_forward, has_factors, with_factors
 from ontrain.errors import CaptureError
 
-__all__ = ["traced_autograd"]
+__all__ = ["traced_autograd", "traced_here"]
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def traced_autograd() -> Iterator[None]:
     """Refuse functions with a backward of their own, hooks on gradients and `backward` while a forward is traced.
 
     The trace holds the operators of the forward only, so each of them would be lost without a word, and the gradients
-    would be others than eager's. A reentrant checkpoint is taken as its function, which has the same gradients.
+    would be others than eager's. A checkpoint is taken as its function, which has the same gradients.
 
     Raises:
         CaptureError: from within the forward, at the call concerned.
@@ -33,7 +33,7 @@ def traced_autograd() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, made in _replacements():
             stack.enter_context(mock.patch.object(owner, name, made))
-        _own.tracing = True
+        _own.tracing, _own.stack, _own.taken = True, stack, set()
         try:
             _check_that_functions_are_seen()
             yield
@@ -77,6 +77,11 @@ _TORCHS = frozenset({"torch._library.autograd", "torch.utils.checkpoint", "torch
                      "torch._higher_order_ops.while_loop"})  # fmt: skip
 
 
+def traced_here() -> bool:
+    """Whether the calling thread runs a forward to trace it."""
+    return not _elsewhere()
+
+
 def _elsewhere() -> bool:
     """Whether the calling thread is another than the one that traces: it trains meanwhile, or tries a function out."""
     return not getattr(_own, "tracing", False)
@@ -86,7 +91,11 @@ def _replacements() -> list[tuple[Any, str, Any]]:
     functions: Any = torch.autograd
     return [
         (torch._functorch.utils, "unwrap_dead_wrappers", _called(torch._functorch.utils.unwrap_dead_wrappers)),
-        (checkpoint.CheckpointFunction, "apply", _plain),
+        (checkpoint.CheckpointFunction, "apply", _plain(checkpoint.CheckpointFunction.apply)),
+        # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
+        # result detached in a trace.
+        (checkpoint, "_checkpoint_without_reentrant_generator",
+         _nothing_around(checkpoint._checkpoint_without_reentrant_generator)),
         # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
         (functions, "_engine_run_backward",
          _refuses(functions._engine_run_backward, "computes gradients itself", *_BACKWARD)),
@@ -138,19 +147,40 @@ def _called(unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return unwrap(args)
         if function is None or not torch.is_grad_enabled() or not _any_requires_grad(args):
             return unwrap(args)
-        if has_derivative_of_forward(function, args):
-            return unwrap(args)
+        if function is not _Canary:
+            if function not in _own.taken and has_derivative_of_forward(function, args):
+                return unwrap(args)
+            if has_factors(function, args):
+                if function not in _own.taken:
+                    _own.taken.add(function)
+                    forward = staticmethod(with_factors(function, _elsewhere))
+                    _own.stack.enter_context(mock.patch.object(function, "forward", forward))
+                return unwrap(args)
         raise CaptureError(
             f"forward calls the autograd function {function.__module__}.{function.__qualname__}",
-            reason="its backward is not the derivative of its forward, and a graph is differentiated from the forward",
+            reason="its backward is neither the derivative of its forward nor a factor for each element, and a graph "
+            "is differentiated from the forward",
             way_out="write it with tensor operators; a value y with the gradient of x is x + (y - x).detach()",
         )
 
     return traced
 
 
-def _plain(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
-    return function(*args)
+def _plain(apply: Callable[..., Any]) -> Callable[..., Any]:
+    def run(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return apply(function, preserve_rng_state, *args) if _elsewhere() else function(*args)
+
+    return run
+
+
+def _nothing_around(generator: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+    def run(*args: Any, **kwargs: Any) -> Iterator[None]:
+        if _elsewhere():
+            yield from generator(*args, **kwargs)
+        else:
+            yield
+
+    return run
 
 
 def _any_requires_grad(values: Sequence[Any]) -> bool:

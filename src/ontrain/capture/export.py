@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ontrain.capture.autograd import traced_autograd
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.inspection import restart
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
@@ -105,6 +106,7 @@ class Flat(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the tensors of the module's result for those of its arguments."""
+        restart()
         left = list(tensors)
         named = {}
         for name, spec in self._arguments:

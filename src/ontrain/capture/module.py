@@ -6,6 +6,7 @@ import inspect
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from ontrain.capture.cache import CaptureCache, open_cache
 from ontrain.capture.cache.codec import Content
 from ontrain.capture.export import PREFIX, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
+from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
 from ontrain.capture.names import Names
 from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
@@ -47,6 +49,7 @@ class Captured:
         guards: what forward assumed of sizes.
         specialised: a message for each dimension asked to vary that the model fixes.
         constants: the module's tensors that are neither parameters nor buffers, whose values the graph holds.
+        inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         seconds: what each phase took.
     """
 
@@ -62,6 +65,7 @@ class Captured:
     guards: Guards
     specialised: list[str] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
+    inspected: Inspected = field(default_factory=Inspected)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -102,6 +106,7 @@ def capture(
     dynamic: Sequence[Mapping[int, str]] | None = None,
     output_names: Sequence[str] | None = None,
     prefix: str = "",
+    observed: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -115,6 +120,7 @@ def capture(
         dynamic: for each tensor input the dimensions that may vary, {axis: name}; equal names are equal sizes.
         output_names: of the tensors in the result, in order; "output_0" and so on by default.
         prefix: left out of the names of parameters and buffers that begin with it; for a module that wraps the user's.
+        observed: whether the caller hands the values that are inspected to their observers.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -137,16 +143,18 @@ def capture(
         frozen=frozenset(name for name, one in state.parameters.items() if not one.requires_grad),
     )
     samples = _enlarged(tensors, names.dynamic)
-    folder = open_cache()
+    folder = open_cache() if not observed else None
     cache = CaptureCache(folder, module, spec, samples, names) if folder is not None else None
     clock = _Clock()
+    marks: list[Mark] = []
     with _alone:
         found = cache.load() if cache is not None else None
         clock.lap("cache")
         if found is not None:
             return _captured(found.model, found.output_spec, found.guards, found.specialised, [], spec, state, names,
                              module.training, clock.seconds)  # fmt: skip
-        program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
+        with recording() if observed else nullcontext(marks) as marks:
+            program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
     clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
@@ -160,8 +168,17 @@ def capture(
         with _alone:
             cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
-    return _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
+    made = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
+    made.inspected = _inspected(model, marks)
+    return made
+
+
+def _inspected(model: ir.Model, marks: Sequence[Mark]) -> Inspected:
+    """Which outputs hold the values of which marks, in the order in which forward came by them."""
+    outputs = [value for value in model.graph.outputs if INSPECTED in value.metadata_props]
+    numbers = {int(value.metadata_props[INSPECTED]): str(value.name) for value in outputs}
+    return Inspected({numbers[number]: marks[number] for number in sorted(numbers)})
 
 
 def _captured(

@@ -13,12 +13,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ontrain.capture.aten.complex import Complex
 from ontrain.capture.context import AtenBuilder, dtype_of
+from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.names import REQUIRES_GRAD, Names
 from ontrain.capture.program import prepare
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.walk import Walk, constant, written
 from ontrain.errors import CaptureError
-from ontrain.graph import Role, live_nodes, new_model, reads, role_of, set_role, set_updates, updates_of, verify
+from ontrain.graph import DOMAIN, Role, live_nodes, new_model, reads, role_of, set_role, set_updates, updates_of, verify
 
 __all__ = ["translate"]
 
@@ -133,7 +134,17 @@ class _Program(Walk):
         for name in self.names.order:
             if name in updates and updates[name] is not inputs[name]:
                 set_updates(self._output(updates[name], f"{name}.next"), name)
+        for node in [node for node in graph if node.op_type == "Inspect" and node.domain == DOMAIN]:
+            self._inspected(node)
         self._prune()
+
+    def _inspected(self, node: ir.Node) -> None:
+        """Make a marked value a graph output, unless it is one."""
+        graph, value = self.model.graph, node.outputs[0]
+        if not any(value is done for done in graph.outputs):
+            value.name = self.op.fresh(f"inspected_{node.attributes['name'].as_string()}")
+            graph.outputs.append(value)
+        value.metadata_props[INSPECTED] = node.attributes["name"].as_string()
 
     def _output(self, value: Any, name: str) -> ir.Value:
         """Append a graph output; an input, a constant or a value that is an output already gets a name of its own."""

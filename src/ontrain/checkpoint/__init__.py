@@ -1,5 +1,28 @@
 """Session state to files and back."""
 
-from ontrain.checkpoint.folder import FORMAT, read_checkpoint, write_checkpoint
+from ontrain.checkpoint.folder import (
+    begin_checkpoint,
+    commit_checkpoint,
+    has_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+    write_tensors,
+)
+from ontrain.checkpoint.manifest import FORMAT
+from ontrain.checkpoint.shards import join_parts, join_shards, shard_name, shards_of
+from ontrain.checkpoint.together import write_together
 
-__all__ = ["FORMAT", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "FORMAT",
+    "begin_checkpoint",
+    "commit_checkpoint",
+    "has_checkpoint",
+    "join_parts",
+    "join_shards",
+    "read_checkpoint",
+    "shard_name",
+    "shards_of",
+    "write_checkpoint",
+    "write_tensors",
+    "write_together",
+]

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from ontrain.cli.compare import EPILOG as COMPARE_EPILOG
+from ontrain.cli.compare import compare
+from ontrain.cli.env import env
 from ontrain.cli.output import fail, print_finding, print_json, print_markdown, print_operators, print_report
 from ontrain.cli.plan import EPILOG, plan
 from ontrain.cli.products import products
@@ -151,6 +154,8 @@ def bisect(
 
 app.command(epilog=EPILOG)(plan)
 app.command()(products)
+app.command(epilog=COMPARE_EPILOG)(compare)
+app.command()(env)
 
 
 def _is_factory(model: str) -> bool:

@@ -36,6 +36,10 @@ class Processes:
     master_address: str = "127.0.0.1"
     master_port: int = 29500
 
+    def options(self) -> dict[str, int]:
+        """Return the part of `ORTTrainerOptions` that says so: `{"distributed": find_processes().options()}`."""
+        return {"world_rank": self.rank, "world_size": self.world_size, "local_rank": self.local_rank}
+
     def environment(self) -> dict[str, str]:
         """Return the variables that `torch.distributed.init_process_group("env://")` reads."""
         return {
@@ -56,7 +60,7 @@ _LAUNCHERS = {
 
 
 def find_processes(environ: Mapping[str, str] | None = None) -> Processes:
-    """Read the launcher's variables; without any, this is the only process.
+    """Read the launcher's variables; without any, this is the only process that is known of.
 
     An srun or mpirun that starts torchrun leaves its own variables, one rank a machine: torchrun's hold then.
 
@@ -71,7 +75,8 @@ def find_processes(environ: Mapping[str, str] | None = None) -> Processes:
         name: one for name, variables in _LAUNCHERS.items() if (one := _read(name, variables, environ)) is not None
     }
     if not found:
-        return Processes()
+        address, port = _master("none", environ)
+        return Processes(master_address=address, master_port=port)
     if "torchrun" in found and "TORCHELASTIC_RUN_ID" in environ:
         found = {"torchrun": found["torchrun"]}
     if "OpenMPI" in found:

@@ -7,8 +7,39 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
+from ontrain.graph import static_dims
 
-__all__: list[str] = []
+__all__ = ["in_tiles", "probabilities_are_read"]
+
+TILED = 8 << 20
+"""Bytes of scores from which on attention with dropout may keep none of them: below they stay in a cache anyway."""
+
+
+def probabilities_are_read(node: ir.Node) -> bool:
+    """Return whether anybody but the adjoints of query, key and value reads what an Attention gives beside its result.
+
+    If nobody does, a kernel need not keep the probabilities.
+    """
+    if any(value.is_graph_output() for value in node.outputs[1:]):
+        return True
+    return any(not _is_of_gradients(use.node, use.idx) for value in node.outputs[1:] for use in value.uses())
+
+
+def _is_of_gradients(node: ir.Node, index: int) -> bool:
+    """Whether a use is an AttentionGrad's that gives no bias its adjoint, or hands the mask on to be applied again."""
+    if node.op_type == "AttentionGrad":
+        return index in (4, 5) and len(node.outputs) == 3
+    return node.op_type == "Attention" and index == 4
+
+
+def in_tiles(node: ir.Node) -> bool:
+    """Return whether an Attention of concrete shapes is worth computing in tiles, going backward a second time."""
+    q, k, v = (static_dims(value) for value in node.inputs[:3] if value is not None)
+    dtype = node.outputs[0].dtype
+    dropout = node.attributes.get("dropout")
+    if dropout is None or dropout.as_float() == 0.0 or dtype is None or len(q) != 4 or not q[:2] == k[:2] == v[:2]:
+        return False
+    return q[0] * q[1] * q[2] * k[2] * dtype.itemsize >= TILED and not probabilities_are_read(node)
 
 
 def _types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> list[tuple[ir.DataType, ir.Shape]]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 
-__all__ = ["decimal"]
+__all__ = ["decimal", "lamb_direction", "lamb_move"]
 
 _INF = math.inf
 
@@ -125,20 +125,40 @@ def lamb(
     r is kept in [ratio_min, ratio_max], and is 1 where either norm is 0. Source: You et al. 2020, algorithm 2 with
     φ(z) = z; onnxruntime's LambOptimizer.
     """
-    p, g, m1, v1, lr, step, scale = _wide(op, param, grad, m, v, lr, step, scale)
+    update, m1, v1 = lamb_direction(
+        op, param, grad, m, v, step, scale,
+        alpha=alpha, beta=beta, epsilon=epsilon, weight_decay=weight_decay, bias_correction=bias_correction,
+    )  # fmt: skip
+    p, lr = _wide(op, param, lr)
+    of_param, of_update = op.ReduceL2(p, keepdims=0), op.ReduceL2(update, keepdims=0)
+    p = lamb_move(op, p, update, lr, of_param, of_update, ratio_min=ratio_min, ratio_max=ratio_max)
+    return op.Cast(p, to=param.dtype), op.Cast(m1, to=m.dtype), op.Cast(v1, to=v.dtype)
+
+
+def lamb_direction(
+    op: Any, param: Any, grad: Any, m: Any, v: Any, step: Any, scale: Any,
+    *, alpha: float, beta: float, epsilon: float, weight_decay: float, bias_correction: int,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """(u, m', v') of LAMB: the part of the update in which each element stands for itself."""
+    p, g, m1, v1, step, scale = _wide(op, param, grad, m, v, step, scale)
     m1, v1 = _moments(g * scale, m1, v1, alpha, beta)
     update = _direction(op, m1, v1, step, alpha, beta, epsilon, bias_correction)
     if weight_decay:
         update = update + decimal(weight_decay) * p
-    of_param, of_update = op.ReduceL2(p, keepdims=0), op.ReduceL2(update, keepdims=0)
+    return update, m1, v1
+
+
+def lamb_move(
+    op: Any, p: Any, update: Any, lr: Any, of_param: Any, of_update: Any, *, ratio_min: float, ratio_max: float
+) -> Any:
+    """p' of LAMB, or a part of it, given the norms of the whole parameter and of its whole update."""
     defined = op.And(op.Greater(of_param, 0.0), op.Greater(of_update, 0.0))
     ratio = of_param / op.Where(defined, of_update, 1.0)
     if ratio_min > -_INF:
         ratio = op.Max(ratio, decimal(ratio_min))
     if ratio_max < _INF:
         ratio = op.Min(ratio, decimal(ratio_max))
-    p = p - lr * op.Where(defined, ratio, 1.0) * update
-    return op.Cast(p, to=param.dtype), op.Cast(m1, to=m.dtype), op.Cast(v1, to=v.dtype)
+    return p - lr * op.Where(defined, ratio, 1.0) * update
 
 
 def _wide(op: Any, param: Any, *others: Any) -> list[Any]:

@@ -3,5 +3,17 @@
 from ontrain.optim.loss import LOSSES, add_loss, loss_weight
 from ontrain.optim.spec import OptimizerSpec
 from ontrain.optim.step import StepKind, build_step
+from ontrain.optim.update import Part, build_lamb_directions, build_lamb_moves, build_update
 
-__all__ = ["LOSSES", "OptimizerSpec", "StepKind", "add_loss", "build_step", "loss_weight"]
+__all__ = [
+    "LOSSES",
+    "OptimizerSpec",
+    "Part",
+    "StepKind",
+    "add_loss",
+    "build_lamb_directions",
+    "build_lamb_moves",
+    "build_step",
+    "build_update",
+    "loss_weight",
+]

@@ -80,6 +80,10 @@ class OptimizerSpec:
 
     def state_names(self, param: str) -> tuple[str, ...]:
         """Return the names of the state that the parameter needs: "fc.weight.exp_avg", …; plain SGD needs none."""
+        return tuple(f"{param}.{kind}" for kind in self.state_kinds(param))
+
+    def state_kinds(self, param: str) -> tuple[str, ...]:
+        """Return the kinds of state that the parameter needs: "exp_avg", …"""
         if self.algorithm == "SGD" and not self.attributes_for(param)["momentum"]:
             return ()
-        return tuple(f"{param}.{kind}" for kind in ALGORITHMS[self.algorithm])
+        return ALGORITHMS[self.algorithm]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -17,21 +16,15 @@ from ontrain.graph import (
     dims,
     is_float,
     rebuild,
-    set_role,
     set_updates,
     static_dims,
     updates_of,
 )
 from ontrain.optim.loss import loss_weight
 from ontrain.optim.spec import OptimizerSpec
+from ontrain.optim.update import HYPER, Step, add_input, clip_and_update
 
 __all__ = ["HYPER", "StepKind", "build_step"]
-
-HYPER = ("learning_rate", "step", "loss_scale", "loss_denominator")
-"""Inputs that every step graph has, 0-d float32, role HYPER. `step` is the number of the update, from 1;
-`loss_denominator` is how many labels the whole batch has over all micro-batches and ranks, 0 where nobody counted."""
-
-_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_'s
 
 
 class StepKind(enum.StrEnum):
@@ -40,35 +33,6 @@ class StepKind(enum.StrEnum):
     UPDATE = "update"  # one micro-batch is the batch
     ACCUMULATE = "accumulate"  # add to the accumulators, nothing else
     ACCUMULATE_UPDATE = "accumulate_update"  # the last micro-batch: add, then update
-
-
-@dataclass
-class _Step:
-    """What the stages of building a step share."""
-
-    op: Builder
-    hyper: Mapping[str, ir.Value]
-    optimizer: OptimizerSpec
-    grads: dict[ir.Value, ir.Value]
-    """Parameters on which the loss depends, and their gradients."""
-
-    def input(self, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
-        return _add_input(self.op, name, dtype, shape, role)
-
-    def state(self, name: str, param: ir.Value) -> ir.Value:
-        """Add a resident input of the parameter's shape, in float32 at least."""
-        return self.input(name, _state_dtype(param), static_dims(param), Role.STATE)
-
-    def output(self, value: ir.Value, name: str) -> ir.Value:
-        if self.op.fresh(name) != name:
-            raise GraphError(f"the model has a value named {name!r} already", way_out="rename it: the step needs it")
-        value.name = name
-        self.op.graph.outputs.append(value)
-        return value
-
-    def update(self, value: ir.Value, name: str) -> None:
-        """Make `value` the next value of the resident input `name`."""
-        set_updates(self.output(value, f"{name}.next"), name)
 
 
 def build_step(
@@ -114,14 +78,14 @@ def build_step(
     graph, op = made.graph, Builder(made.graph)
     wanted = _trainable(graph, trainable, optimizer)
     value = _loss(graph, loss)
-    hyper = {name: _add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER) for name in HYPER}
+    hyper = {name: add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER) for name in HYPER}
     with op.arithmetic():
         weight = loss_weight(op, graph, value)
         seed = hyper["loss_scale"] if narrow and kind is not StepKind.UPDATE else _seed(op, kind, hyper, weight)
     seed = op.Cast(seed, to=value.dtype)
     seed = op.Reshape(seed, list(static_dims(value))) if dims(value) else seed
     grads = differentiate(op, [(value, seed)], wanted)
-    step = _Step(op, hyper, optimizer, {p: g for p, g in zip(wanted, grads, strict=True) if g is not None})
+    step = Step(op, hyper, optimizer, {p: g for p, g in zip(wanted, grads, strict=True) if g is not None})
     if not step.grads:
         raise GradientError(
             f"the loss {loss!r} depends on none of the {len(wanted)} trainable parameters",
@@ -133,7 +97,7 @@ def build_step(
         total = _accumulate(step, weight, kind, narrow) if kind is not StepKind.UPDATE else None
         if kind is not StepKind.ACCUMULATE:
             scale = hyper["loss_scale"] if total is None else hyper["loss_scale"] * total
-            _clip_and_update(step, op.Reciprocal(scale), max_norm, skip_nonfinite)
+            clip_and_update(step, op.Reciprocal(scale), max_norm, skip_nonfinite)
     return made
 
 
@@ -147,7 +111,7 @@ def _seed(op: Builder, kind: StepKind, hyper: Mapping[str, ir.Value], weight: ir
     return seed
 
 
-def _keep_finite(step: _Step) -> None:
+def _keep_finite(step: Step) -> None:
     """Let running statistics stay as they are where a batch overflowed: its update will be skipped, too."""
     op, graph = step.op, step.op.graph
     resident = {v.name: v for v in by_role(graph, Role.BUFFER)}
@@ -162,7 +126,7 @@ def _keep_finite(step: _Step) -> None:
         graph.outputs[i] = set_updates(kept, name)
 
 
-def _accumulate(step: _Step, weight: ir.Value, kind: StepKind, narrow: bool) -> ir.Value | None:
+def _accumulate(step: Step, weight: ir.Value, kind: StepKind, narrow: bool) -> ir.Value | None:
     """Add to the accumulators; for an update return the number of labels to divide the sums by, else the new sums."""
     op = step.op
     before = {p: step.state(f"{p.name}.grad_acc", p) for p in step.grads}
@@ -183,36 +147,6 @@ def _accumulate(step: _Step, weight: ir.Value, kind: StepKind, narrow: bool) -> 
     return divisor
 
 
-def _clip_and_update(step: _Step, scale: ir.Value, max_norm: float | None, skip_nonfinite: bool) -> None:
-    """Append norm, clipping and, after everything else, the updates, so that they may run in place."""
-    op = step.op
-    norm = op.Mul(op.composite("GlobalNorm", *step.grads.values()), scale)
-    finite = op.Not(op.Or(op.IsNaN(norm), op.IsInf(norm)))
-    if max_norm is not None:
-        scale = op.Mul(scale, op.Min(op.Div(max_norm, op.Add(norm, _EPSILON)), 1.0))
-    step.output(norm, "grad_norm")
-    step.output(finite, "all_finite")
-    states = {p: [step.state(name, p) for name in step.optimizer.state_names(p.name or "")] for p in step.grads}
-    for param, grad in step.grads.items():
-        olds = [param, *states[param]]
-        news = _updated(step, param, grad, states[param], scale)
-        for old, new in zip(olds, news, strict=True):
-            step.update(op.Where(finite, new, old) if skip_nonfinite else new, old.name or "")
-
-
-def _updated(
-    step: _Step, param: ir.Value, grad: ir.Value, states: Sequence[ir.Value], scale: ir.Value
-) -> tuple[ir.Value, ...]:
-    """Append the update function of one parameter; the new parameter and states."""
-    spec, lr, count = step.optimizer, step.hyper["learning_rate"], step.hyper["step"]
-    operands = [param, grad, *states, lr, count, scale]
-    if spec.algorithm == "SGD":
-        operands = [param, grad, lr, scale, *states, count] if states else [param, grad, lr, scale]
-    attributes = spec.attributes_for(param.name or "")
-    made = step.op.composite(spec.algorithm, *operands, outputs=1 + len(states), **attributes)
-    return made if isinstance(made, tuple) else (made,)
-
-
 def _trainable(graph: ir.Graph, names: Iterable[str], optimizer: OptimizerSpec) -> list[ir.Value]:
     known = {v.name or "": v for v in by_role(graph, Role.PARAMETER)}
     optimizer.check_parameters(known)
@@ -230,15 +164,3 @@ def _loss(graph: ir.Graph, name: str) -> ir.Value:
     if any(d != 1 for d in shape):
         raise GraphError(f"the loss {name!r} has shape {list(shape)}", way_out="reduce it to one element")
     return outputs[name]
-
-
-def _add_input(op: Builder, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
-    if op.fresh(name) != name:
-        raise GraphError(f"the model has a value named {name!r} already", way_out="rename it: the step needs the name")
-    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
-    op.graph.inputs.append(set_role(value, role))
-    return value
-
-
-def _state_dtype(param: ir.Value) -> ir.DataType:
-    return ir.DataType.DOUBLE if param.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT

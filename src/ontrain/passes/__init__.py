@@ -17,6 +17,7 @@ from ontrain.passes.pipeline import (
     register_pass,
     unregister_pass,
 )
+from ontrain.passes.rows import HidePaddedCandidates
 from ontrain.passes.runner import run_passes
 from ontrain.passes.simplify import Simplify
 
@@ -28,6 +29,7 @@ __all__ = [
     "Finding",
     "FuseActivations",
     "FuseHead",
+    "HidePaddedCandidates",
     "Journal",
     "LinearToGemm",
     "LowerPrecision",

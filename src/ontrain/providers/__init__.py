@@ -3,6 +3,7 @@
 from ontrain.providers.base import (
     Executable,
     ExecutionProvider,
+    FlatState,
     ModuleExecutable,
     ModuleMemory,
     OperatorTime,
@@ -14,6 +15,7 @@ from ontrain.providers.registry import available_providers, get_provider
 __all__ = [
     "Executable",
     "ExecutionProvider",
+    "FlatState",
     "ModuleExecutable",
     "ModuleMemory",
     "OperatorTime",

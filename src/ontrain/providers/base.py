@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import onnx_ir as ir
 
 __all__ = [
-    "Executable", "ExecutionProvider", "ModuleExecutable", "ModuleMemory", "OperatorTime", "State", "StateSpec",
+    "Executable", "ExecutionProvider", "FlatState", "ModuleExecutable", "ModuleMemory", "OperatorTime", "State",
+    "StateSpec",
 ]  # fmt: skip
 
 
@@ -50,6 +51,31 @@ class State(Protocol):
     def __contains__(self, name: object) -> bool: ...
     def nbytes(self) -> int:
         """Bytes that all tensors take together."""
+        ...
+
+
+@runtime_checkable
+class FlatState(State, Protocol):
+    """A state whose tensors are views of flat torch tensors: what several processes can reduce and share out in place.
+
+    Attributes:
+        flat: the flat tensors, by kind, group and dtype. Tensors of one kind lie in the order of their specs, so that
+            a parameter and its gradient are found at the same place of theirs.
+        place: by name the key of the flat tensor, and the first element in it.
+    """
+
+    flat: dict[tuple[str, int, Any], Any]
+    place: dict[str, tuple[tuple[str, int, Any], int]]
+
+    def extend(self, specs: Sequence[StateSpec], parts: int = 1) -> None:
+        """Add resident tensors of new kinds, zero at first, in flat tensors that divide into so many equal parts."""
+        ...
+
+    def part(self, name: str, of: str, start: int, stop: int) -> None:
+        """Let `name` be elements [start, stop) of the flattened tensor `of`, in the same memory.
+
+        It is found by its name, and is not among the tensors that iteration gives.
+        """
         ...
 
 

@@ -2,6 +2,6 @@
 
 from ontrain.session.inference import InferenceSession
 from ontrain.session.plans import Plan, make_plan
-from ontrain.session.training import Counters, TrainingSession
+from ontrain.session.training import Counters, Exchange, TrainingSession
 
-__all__ = ["Counters", "InferenceSession", "Plan", "TrainingSession", "make_plan"]
+__all__ = ["Counters", "Exchange", "InferenceSession", "Plan", "TrainingSession", "make_plan"]

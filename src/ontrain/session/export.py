@@ -54,6 +54,9 @@ def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence
     for value in list(graph.inputs):
         if value not in used:
             graph.inputs.remove(value)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del graph.initializers[name]  # of a Dropout that is gone; onnxruntime would warn of it
     return _finished(made, opset)
 
 

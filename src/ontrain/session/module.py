@@ -95,7 +95,7 @@ class ModuleSession:
 
         Args:
             inputs: the tensors of the call, in the order of `inputs`.
-            wrt: parameters and inputs to differentiate by; none for a forward alone.
+            wrt: parameters, inputs and inner values to differentiate by; none for a forward alone.
             seeds: outputs whose adjoints backward will bring.
             outputs: those to compute, the seeds among them; None for all.
 

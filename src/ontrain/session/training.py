@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import onnx_ir as ir
 import torch
@@ -27,7 +27,7 @@ from ontrain.session.recent import Recent
 from ontrain.session.recompute import check_provider
 from ontrain.session.rows import RowCounts, Rows, plan_key
 
-__all__ = ["Counters", "TrainingSession"]
+__all__ = ["Counters", "Exchange", "TrainingSession"]
 
 
 @dataclass
@@ -43,6 +43,35 @@ class Counters:
     updates: int = 0
     micro_steps: int = 0
     pending: int = 0
+
+
+class Exchange(Protocol):
+    """What other processes of the run have to do with an update; see `ontrain.distributed`.
+
+    Attributes:
+        rank, size: number of this process, from 0, and of all.
+        keeps_moments: whether each process keeps the moments of all parameters, in the session's own layout.
+    """
+
+    rank: int
+    size: int
+    keeps_moments: bool
+
+    def create_state(self, session: TrainingSession, specs: Sequence[StateSpec]) -> State:
+        """Lay out the session's state so that gradients can be reduced."""
+        ...
+
+    def update(self, session: TrainingSession, hyper: Mapping[str, float], plan: ir.Model) -> dict[str, torch.Tensor]:
+        """Make the update of what all processes accumulated; `plan` is the graph of the last micro-batch.
+
+        Returns:
+            `grad_norm` and `all_finite`, as a step's graph has them. Nothing is updated where that is false.
+        """
+        ...
+
+    def forget_plans(self) -> None:
+        """Make plans of updates anew: hyper-parameters have changed."""
+        ...
 
 
 class TrainingSession:
@@ -66,6 +95,7 @@ class TrainingSession:
             and moments stay as they are, and evaluation runs in their precision.
         memory_limit: bytes that state and working memory may take together; 0 for no limit.
         recomputation: activations that backward computes again instead of finding them in memory.
+        exchange: with the other processes of the run; None where this is the only one.
 
     Raises:
         OptionError: recomputation is asked of a provider that would save nothing by it.
@@ -91,6 +121,7 @@ class TrainingSession:
         precision: ir.DataType | None = None,
         memory_limit: int = 0,
         recomputation: Recomputation | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         check_provider(provider, recomputation)
         self.model, self.provider, self.optimizer = model, provider, optimizer
@@ -101,13 +132,14 @@ class TrainingSession:
         self.eval_model: ir.Model | None = None
         self.last_outputs: dict[str, torch.Tensor] = {}
         self.precision, self._memory_limit = precision, memory_limit
-        self._recomputation = recomputation
+        self._recomputation, self.exchange = recomputation, exchange
         self._disabled, self._deterministic = disabled_passes, deterministic
         self._dump, self._save_graphs = dump, dict(save_graphs or {})
         self._plans: Recent[tuple[str, Signature], Plan[Executable]] = Recent(PLANS)
         self._rows = RowCounts(provider)
         self.model_tensors = list(initial)
-        self.state: State = provider.create_state(self._specs(initial))
+        specs = self._specs(initial)
+        self.state: State = exchange.create_state(self, specs) if exchange else provider.create_state(specs)
         for name, tensor in initial.items():
             self.state[name] = tensor.detach()
 
@@ -152,7 +184,12 @@ class TrainingSession:
         if kind is StepKind.ACCUMULATE:
             # A gradient that is not finite stays in the accumulators and is met at the update.
             self.counters.pending += 1
-            return outputs
+            if self.exchange is None or self.counters.pending < self.accumulation_steps:
+                return outputs
+            try:
+                outputs |= self.exchange.update(self, hyper, plan.model)
+            finally:
+                self._clear_accumulators()
         self.counters.pending = 0
         loss = float(outputs[self.loss])
         if not bool(outputs["all_finite"]):
@@ -163,7 +200,7 @@ class TrainingSession:
                 way_out="lower the learning rate, clip the gradient, or look for bad values in the batch",
             )
         self.counters.updates = number
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) and self.exchange is None:  # of several processes one may have no label
             warnings.warn(
                 f"the loss is {loss} at step {number} and its gradient finite: has the batch a label at all?",
                 stacklevel=3,
@@ -186,6 +223,8 @@ class TrainingSession:
                     way_out="make a new trainer, and load the model's state into it",
                 )
         self.optimizer = optimizer
+        if self.exchange is not None:
+            self.exchange.forget_plans()
         for key in [key for key in self._plans if key[0] != "eval"]:
             del self._plans[key]
 
@@ -195,11 +234,11 @@ class TrainingSession:
 
     def profile(self, feeds: Mapping[str, torch.Tensor]) -> list[OperatorTime]:
         """Time each operator of one training step; the state is put back afterwards."""
-        plan = self.plan(StepKind.UPDATE, feeds)
+        plan = self.plan(StepKind.ACCUMULATE if self.exchange else StepKind.UPDATE, feeds)
         saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
         hyper = {"learning_rate": 0.0, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}
         try:
-            return plan.executable.profile({**feeds, **hyper}, rng=(self.seed, self.counters.micro_steps))
+            return plan.executable.profile({**feeds, **hyper}, rng=self._rng())
         finally:
             for name, value in saved.items():
                 self.state[name] = value
@@ -276,7 +315,14 @@ class TrainingSession:
     def _compile(self, model: ir.Model) -> Executable:
         return self.provider.compile(model, self.state)
 
+    def _rng(self) -> tuple[int, int]:
+        """Seed and offset of the random stream: the micro-batches of all processes are numbered through."""
+        exchange, number = self.exchange, self.counters.micro_steps
+        return self.seed, number if exchange is None else number * exchange.size + exchange.rank
+
     def _next_kind(self) -> StepKind:
+        if self.exchange is not None:
+            return StepKind.ACCUMULATE
         if self.accumulation_steps == 1:
             return StepKind.UPDATE
         last = self.counters.pending == self.accumulation_steps - 1
@@ -286,7 +332,7 @@ class TrainingSession:
         try:
             with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
                 started = time.perf_counter()
-                outputs = plan.executable.run(feeds, rng=(self.seed, self.counters.micro_steps), guard=guard)
+                outputs = plan.executable.run(feeds, rng=self._rng(), guard=guard)
             if not plan.runs:
                 tell_phases("ran the first step", {"run": time.perf_counter() - started})
             plan.runs += 1
@@ -314,6 +360,9 @@ class TrainingSession:
         self._accumulators: list[str] = []
         trainable = set(self.trainable)
         groups: dict[tuple[Any, ...], int] = {}
+        accumulates = self.accumulation_steps > 1 or self.exchange is not None
+        # An update on its own finds its gradients in the accumulators; else there is a place for them beside.
+        sums = "grad_acc" if self.exchange is None else "gradient"
         for name, tensor in initial.items():
             shape, dtype = tuple(tensor.shape), from_torch_dtype(tensor.dtype)
             if name not in trainable:
@@ -323,12 +372,13 @@ class TrainingSession:
             group = groups.setdefault(attributes, len(groups))
             specs.append(StateSpec(name, shape, dtype, "parameter", group))
             moment_dtype = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-            for moment in self.optimizer.state_names(name):
-                specs.append(StateSpec(moment, shape, moment_dtype, moment.rpartition(".")[2], group))
-            if self.accumulation_steps > 1:
+            if self.exchange is None or self.exchange.keeps_moments:
+                for moment in self.optimizer.state_names(name):
+                    specs.append(StateSpec(moment, shape, moment_dtype, moment.rpartition(".")[2], group))
+            if accumulates:
                 self._accumulators.append(f"{name}.grad_acc")
-                specs.append(StateSpec(f"{name}.grad_acc", shape, moment_dtype, "grad_acc", group))
-        if self.accumulation_steps > 1:
+                specs.append(StateSpec(f"{name}.grad_acc", shape, moment_dtype, sums, group))
+        if accumulates:
             self._accumulators.append("loss_weight_acc")
             specs.append(StateSpec("loss_weight_acc", (), ir.DataType.FLOAT, "loss_weight_acc"))
         return specs

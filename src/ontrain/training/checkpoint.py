@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ontrain.checkpoint import read_checkpoint
 from ontrain.errors import CheckpointError, OptionError
 from ontrain.training.flat_state import flat_state, nested_state
 from ontrain.training.orttrainer import ORTTrainer
-from ontrain.training.upstream_checkpoint import read_upstream_checkpoint
+from ontrain.training.state import from_files
+from ontrain.training.upstream_checkpoint import files_of_run, read_upstream_checkpoint
 
 __all__ = [
+    "aggregate_checkpoints",
     "experimental_load_checkpoint",
     "experimental_load_state_dict",
     "experimental_save_checkpoint",
     "experimental_state_dict",
 ]
+
+_ALGORITHMS = {"AdamOptimizer": "AdamW", "LambOptimizer": "Lamb", "SGDOptimizer": "SGD"}
 
 
 def experimental_state_dict(ort_trainer: ORTTrainer, include_optimizer_state: bool = True) -> dict[str, torch.Tensor]:
@@ -53,9 +58,9 @@ def experimental_save_checkpoint(
         include_optimizer_state: write moments and counters, too.
 
     Raises:
-        OptionError: nothing was trained yet, or `checkpoint_state_dict` is no plain JSON.
+        OptionError: nothing was trained yet, or `checkpoint_state_dict` holds tensors.
+        CheckpointError: the folder cannot be written, or `checkpoint_state_dict` is no plain JSON.
     """
-    os.makedirs(checkpoint_dir, exist_ok=True)
     for name, value in (checkpoint_state_dict or {}).items():
         if isinstance(value, torch.Tensor):
             raise OptionError(
@@ -75,22 +80,41 @@ def experimental_load_checkpoint(
 ) -> dict[str, Any]:
     """Take over what `experimental_save_checkpoint` wrote; return its `checkpoint_state_dict`.
 
-    Where there is no such folder, a file `{checkpoint_prefix}.ort.pt` of onnxruntime.training is read.
+    Where there is no such folder, onnxruntime.training's file `{checkpoint_prefix}.ort.pt` is read, or its files
+    `{checkpoint_prefix}.ZeRO.{rank}.{last rank}.ort.pt` of all processes.
 
     Raises:
-        CheckpointError: the folder or file is missing, torn, altered, or of another model; nothing was changed.
+        CheckpointError: the folder or a file is missing, torn, altered, or of another model; nothing was changed.
     """
     folder = Path(checkpoint_dir) / checkpoint_prefix
-    file = folder.with_name(f"{checkpoint_prefix}.ort.pt")
-    if not folder.exists() and file.exists():
-        state, beside = read_upstream_checkpoint(file)
-        experimental_load_state_dict(ort_trainer, state, strict)
-        return beside
-    parts = sorted(folder.parent.glob(f"{checkpoint_prefix}.ZeRO.*.ort.pt"))
-    if not folder.exists() and parts:
-        raise CheckpointError(
-            f"the checkpoint {checkpoint_prefix!r} is spread over {len(parts)} files",
-            reason="each holds the state of one process",
-            way_out="join them with onnxruntime's aggregate_checkpoints first",
-        )
-    return ort_trainer.load_checkpoint(folder, strict)
+    files = [] if folder.exists() else files_of_run(folder.parent, checkpoint_prefix)
+    if not files:
+        return ort_trainer.load_checkpoint(folder, strict)
+    found = read_upstream_checkpoint(files)
+    experimental_load_state_dict(ort_trainer, found.flat, strict)
+    return found.beside
+
+
+def aggregate_checkpoints(paths: Sequence[str | os.PathLike[str]], pytorch_format: bool = True) -> dict[str, Any]:
+    """Join what the processes of a run have saved into one state.
+
+    Args:
+        paths: files of onnxruntime.training, one of each process, pickled or HDF5; or a folder of `save_checkpoint`,
+            which holds the parts of all processes.
+        pytorch_format: return parameters and buffers by name, for a module's `load_state_dict`; otherwise what
+            `ORTTrainer.load_state_dict` takes.
+
+    Raises:
+        CheckpointError: a file or folder is missing, torn, altered or of another kind, or a process's is not there.
+    """
+    places = [Path(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if not places:
+        raise CheckpointError("there is nothing to aggregate", way_out="give the file of each process, or a folder")
+    if len(places) == 1 and not places[0].is_file():
+        state = from_files(*read_checkpoint(places[0]))
+    else:
+        found = read_upstream_checkpoint(places)
+        state = nested_state(found.flat, _ALGORITHMS.get(str(found.optimizer), str(found.optimizer)))
+        state["user_dict"] = found.beside
+    weights: dict[str, Any] = state["model"]["fp32"]
+    return weights if pytorch_format else state

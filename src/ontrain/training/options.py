@@ -35,6 +35,10 @@ def _is_int(value: Any, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
 def _is_hashable_in(value: Any, known: Mapping[Any, Any]) -> bool:
     return isinstance(value, str | torch.dtype) and value in known
 
@@ -68,7 +72,8 @@ def _path(reason: str | None = None) -> _Key:
     return _Key("", lambda v: isinstance(v, str), "a path, or '' for none", reason)
 
 
-_SINGLE = "training runs in one process so far"
+_WHOLE = "each process trains a whole model on its part of the batch"
+_STAGES = "0 or 1; gradients (stage 2) and parameters (stage 3) stay whole on each process"
 _DTYPES = {"float16": "float16", "bfloat16": "bfloat16", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 SCHEMA: dict[str, Any] = {
@@ -78,20 +83,21 @@ SCHEMA: dict[str, Any] = {
         "mem_limit": _count(0, 0),
     },
     "distributed": {
-        "world_rank": _count(0, 0, _SINGLE),
-        "world_size": _count(1, 1, _SINGLE),
-        "local_rank": _count(0, 0, _SINGLE),
-        "data_parallel_size": _count(1, 1, _SINGLE),
-        "horizontal_parallel_size": _count(1, 1, _SINGLE),
-        "pipeline_parallel_size": _count(1, 1, _SINGLE),
-        "num_pipeline_micro_batches": _count(1, 1, _SINGLE),
-        "pipeline_cut_info_string": _Key("", lambda v: isinstance(v, str), "a string", _SINGLE),
-        "sliced_schema": _mapping(_SINGLE),
-        "sliced_axes": _mapping(_SINGLE),
-        "sliced_tensor_names": _names(_SINGLE),
+        "world_rank": _count(0, 0),
+        "world_size": _count(1, 1),
+        "local_rank": _count(0, 0),
+        "data_parallel_size": _count(1, 1),
+        "horizontal_parallel_size": _count(1, 1, _WHOLE),
+        "pipeline_parallel_size": _count(1, 1, _WHOLE),
+        "num_pipeline_micro_batches": _count(1, 1, _WHOLE),
+        "pipeline_cut_info_string": _Key("", lambda v: isinstance(v, str), "a string", _WHOLE),
+        "sliced_schema": _mapping(_WHOLE),
+        "sliced_axes": _mapping(_WHOLE),
+        "sliced_tensor_names": _names(_WHOLE),
         "allreduce_post_accumulation": _flag(False),
         "enable_adasum": _flag(False),
-        "deepspeed_zero_optimization": {"stage": _Key(0, lambda v: _is_int(v, 0) and v <= 1, "0 or 1")},
+        "deepspeed_zero_optimization": {"stage": _Key(0, lambda v: _is_int(v, 0) and v <= 1, _STAGES)},
+        "timeout": _Key(None, lambda v: v is None or _is_positive(v), "a positive number of seconds, or None"),
     },
     "lr_scheduler": _Key(None, lambda v: v is None or isinstance(v, _LRScheduler), "an lr_scheduler, or None"),
     "mixed_precision": {
@@ -110,9 +116,7 @@ SCHEMA: dict[str, Any] = {
     "utils": {
         "frozen_weights": _names(),
         "grad_norm_clip": _flag(True),
-        "max_grad_norm": _Key(
-            1.0, lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v > 0, "a positive number"
-        ),
+        "max_grad_norm": _Key(1.0, lambda v: _is_positive(v), "a positive number"),
         "seed": _Key(None, lambda v: v is None or _is_int(v, 0), "a whole number from 0, or None"),
         "nonfinite_loss": _Key("raise", lambda v: v in ("raise", "skip"), "'raise' or 'skip'"),
         "invertible_layer_norm_gradient": _flag(False, "the gradient reads the saved input"),
@@ -180,8 +184,12 @@ class ORTTrainerOptions(_Section):
     - `batch.gradient_accumulation_steps`;
     - `device.id` (default: CUDA if there is one, else the CPU), `device.mem_limit` (bytes for state and working memory
       together; a plan that needs more is refused);
-    - `distributed.allreduce_post_accumulation`, `distributed.enable_adasum` and
-      `distributed.deepspeed_zero_optimization.stage` (one process has nothing to reduce or to share out);
+    - `distributed.world_rank`, `distributed.world_size`, `distributed.local_rank` (which chooses the device where no
+      launcher says it; `ontrain.distributed.find_processes().options()` gives the three),
+      `distributed.data_parallel_size` (1 for no matter, or the world size), `distributed.enable_adasum`,
+      `distributed.deepspeed_zero_optimization.stage` (0; or 1: each process keeps the moments of its share),
+      `distributed.timeout` (seconds that the others are waited for), `distributed.allreduce_post_accumulation` (always
+      so: gradients are summed once an update);
     - `lr_scheduler`;
     - `mixed_precision.enabled`, `mixed_precision.dtype` ('float16' or 'bfloat16'), `mixed_precision.loss_scaler` (by
       default an `amp.DynamicLossScaler` for float16, none for bfloat16);
@@ -212,6 +220,20 @@ class ORTTrainerOptions(_Section):
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self._original = dict(options or {})
         super().__init__(_parsed(self._original, SCHEMA, ""))
+        several = self.distributed
+        if several.world_rank >= several.world_size:
+            raise OptionError(
+                f"option 'distributed.world_rank' is {several.world_rank}, 'distributed.world_size' "
+                f"{several.world_size}",
+                way_out="ranks count from 0 to one less than the size",
+            )
+        if several.data_parallel_size not in (1, several.world_size):
+            raise OptionError(
+                f"option 'distributed.data_parallel_size' is {several.data_parallel_size}, 'distributed.world_size' "
+                f"{several.world_size}",
+                reason=_WHOLE,
+                way_out="leave it out",
+            )
         precision = self.mixed_precision
         if precision.loss_scaler is not None and not precision.enabled:
             raise OptionError(

@@ -13,7 +13,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from ontrain.capture.phases import show_phases
-from ontrain.checkpoint import read_checkpoint, write_checkpoint
+from ontrain.checkpoint import read_checkpoint, write_checkpoint, write_together
 from ontrain.errors import InputError, NonFiniteLossError, OptionError, nearest
 from ontrain.graph import OPSET
 from ontrain.optim import OptimizerSpec
@@ -22,14 +22,15 @@ from ontrain.providers import get_provider
 from ontrain.session import TrainingSession
 from ontrain.session.export import EXTERNAL_DATA_THRESHOLD, inference_model, save_model, training_model
 from ontrain.session.partial import without_inputs
-from ontrain.training import process
+from ontrain.training import process, processes
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.onnx_source import OnnxSource
 from ontrain.training.optim.config import _OptimizerConfig
 from ontrain.training.options import ORTTrainerOptions
 from ontrain.training.postprocess import postprocessed
+from ontrain.training.shared_state import Place
 from ontrain.training.source import Form, ModelSource, ModuleSource, check_parameter_names
-from ontrain.training.state import apply_state_dict, make_state_dict
+from ontrain.training.state import apply_state_dict, check_model, from_files, make_state_dict, to_files
 from ontrain.training.step_info import TrainStepInfo
 from ontrain.training.wrapping import bind_batch
 
@@ -82,7 +83,7 @@ class ORTTrainer:
         if self.options.debug.verbose:
             show_phases()
         self.optim_config, self.loss_fn = optim_config, loss_fn
-        self.device = self.options.device.id or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = processes.device_of(self.options)
         self._source = _source(model, self.model_desc, loss_fn, self.options, requires_grad)
         chosen = self.options.provider
         name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
@@ -97,6 +98,7 @@ class ORTTrainer:
         self._samples: dict[str, torch.Tensor] = {}
         self._seconds: dict[str, float] = {}
         self._check_names()
+        self._reduction = processes.join(self.options, self.device)
 
     def train_step(
         self, *args: torch.Tensor, fetches: Sequence[str] | None = None, **kwargs: torch.Tensor
@@ -226,33 +228,58 @@ class ORTTrainer:
             CheckpointError: names or shapes do not fit the model (all are listed); the present state is untouched.
         """
         if self._session is None:
+            check_model(state_dict, self._source.tensors(), strict)
             self._pending_state = (state_dict, strict)
             return
         self._apply(self._session, state_dict, strict)
 
     def save_checkpoint(
         self, folder: str | os.PathLike[str], user_dict: Mapping[str, Any] | None = None,
-        include_optimizer_states: bool = True,
+        include_optimizer_states: bool = True, *, keep: int = 1,
     ) -> None:  # fmt: skip
-        """Write parameters, moments, counters and `user_dict` (plain JSON) to a folder, all or nothing."""
-        state = self.state_dict()
-        tensors = {"model": state["model"]["fp32"]}
-        if include_optimizer_states:
-            tensors["optimizer"] = {f"{p}.{k}": t for p, kinds in state["optimizer"].items() for k, t in kinds.items()}
-        meta = {k: state[k] for k in ("trainer_options", "train_step_info", *self._parts())}
-        write_checkpoint(folder, tensors, {**meta, "user_dict": dict(user_dict or {})})
+        """Write everything a run consists of, and `user_dict`, to a folder, all or nothing.
+
+        A process that dies in the midst of it leaves the checkpoint that was there before. Of several processes all
+        call it, with one folder on a file system that they share: each writes its part, and process 0 commits.
+
+        Args:
+            folder: made if it is missing; a checkpoint that it holds is replaced, anything else is not.
+            user_dict: plain JSON, such as the position in the data, that `load_checkpoint` returns.
+            include_optimizer_states: write moments, counters, loss scale and schedule; without them it is weights only,
+                and who loads them starts to count anew.
+            keep: checkpoints to leave: with 3 the one before is kept as `{folder}~1`, the one before that as
+                `{folder}~2`.
+
+        Raises:
+            CheckpointError: the folder cannot be written or holds something else, or `user_dict` is no plain JSON.
+            OptionError: nothing was trained yet, or `keep` is below 1.
+        """
+        tensors, plain = to_files(self.state_dict(), include_optimizer_states)
+        plain["user_dict"] = dict(user_dict or {})
+        if self._reduction is not None:
+            write_together(self._reduction.world, folder, tensors, plain, keep)
+        else:
+            write_checkpoint(folder, tensors, plain, keep)
 
     def load_checkpoint(self, folder: str | os.PathLike[str], strict: bool = True) -> dict[str, Any]:
-        """Read a folder written by `save_checkpoint` and return its `user_dict`."""
-        tensors, meta = read_checkpoint(folder)
-        optimizer: dict[str, dict[str, torch.Tensor]] = {}
-        for name, tensor in tensors.get("optimizer", {}).items():
-            param, _, kind = name.rpartition(".")
-            optimizer.setdefault(param, {})[kind] = tensor
-        state = {"model": {"fp32": tensors.get("model", {})}, "optimizer": optimizer, **meta}
-        self.load_state_dict(state, strict)
-        user: dict[str, Any] = meta.get("user_dict", {})
+        """Go on from a folder written by `save_checkpoint`, and return its `user_dict`.
+
+        Every file is compared with its hash first. A checkpoint that is torn or was altered is refused, and the one
+        before it taken, where one was kept; a warning names the file. It may have been written by any number of
+        processes, at any ZeRO stage; of several processes all load it.
+
+        Raises:
+            CheckpointError: there is no checkpoint, none is whole, or it is of another model: every name that is
+                missing, unexpected or of another shape is listed. The present state is untouched.
+        """
+        tensors, plain = read_checkpoint(folder)
+        self.load_state_dict(from_files(tensors, plain, self._place()), strict)
+        user: dict[str, Any] = plain.get("user_dict", {})
         return user
+
+    def _place(self) -> Place:
+        several = self.options.distributed
+        return Place(several.world_rank, several.world_size, several.deepspeed_zero_optimization.stage)
 
     def prepare(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[TrainingSession, dict[str, float]]:
         """Capture the model for a batch without training on it; return the session and the seconds of each phase."""
@@ -350,6 +377,7 @@ class ORTTrainer:
 
     def _ready(self, batch: Mapping[str, torch.Tensor]) -> TrainingSession:
         if self._session is not None:
+            self._take_pending(self._session)
             return self._session
         form = self._form(batch, training=True)
         self._seconds = dict(form.seconds)
@@ -375,14 +403,19 @@ class ORTTrainer:
             precision=HALF[precision.dtype] if precision.enabled else None,
             memory_limit=self.options.device.mem_limit,
             recomputation=self.options.recomputation(),
+            exchange=self._reduction,
         )
+        if self._reduction is not None:
+            processes.start_together(self._reduction, session, self.options)
         self._source.attach(session)
         self._session = session
-        if self._pending_state is not None:
-            state, strict = self._pending_state
-            self._pending_state = None
-            self._apply(session, state, strict)
+        self._take_pending(session)
         return session
+
+    def _take_pending(self, session: TrainingSession) -> None:
+        """Take over a state that was loaded before there was a session; one that does not fit stays an error."""
+        if self._pending_state is not None:
+            self._apply(session, *self._pending_state)
 
     def _form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
         form = self._source.form(batch, training=training)
@@ -391,7 +424,10 @@ class ORTTrainer:
 
     def _apply(self, session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
         apply_state_dict(session, state, strict, self._parts())
+        self._pending_state = None
         self._source.refresh()
+        scaler = self.options.mixed_precision.loss_scaler
+        self._scale = 1.0 if scaler is None else float(scaler.loss_scale)  # that of an update that is under way
         self._info.optimization_step, self._info.step = session.counters.updates, session.counters.micro_steps
 
     def _without(self, session: TrainingSession, missing: tuple[str, ...]) -> ir.Model:

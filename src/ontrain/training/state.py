@@ -1,16 +1,30 @@
-"""The trainer's state_dict: what it holds, and how one is checked before anything is changed."""
+"""The trainer's state_dict: what it holds, how one is checked before anything is changed, and its place in files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
+from ontrain import __version__
 from ontrain.errors import CheckpointError, nearest
 from ontrain.session import TrainingSession
+from ontrain.training.shared_state import (
+    Place,
+    check_partition,
+    joined_files,
+    moment_places,
+    own_sums,
+    partition_of,
+    place_of,
+    placed_moments,
+    shard_files,
+    wanted_moments,
+)
 
-__all__ = ["apply_state_dict", "make_state_dict"]
+__all__ = ["apply_state_dict", "check_model", "from_files", "make_state_dict", "to_files"]
 
 # onnxruntime's names for an optimizer's state, by ours.
 _UPSTREAM = {
@@ -20,31 +34,40 @@ _UPSTREAM = {
     "grad_acc": "Gradient",
 }
 _OURS = {theirs: ours for ours, theirs in _UPSTREAM.items()}
+_WEIGHT = "loss_weight_acc"
+_COUNTERS = ("optimization_step", "step", "pending", "seed")
+
+Tensors = dict[str, torch.Tensor]
 
 
 def make_state_dict(session: TrainingSession, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of parameters and buffers, moments, counters and the options that a load must match.
 
+    Accumulated gradients are among them between two updates only; after an update they are zero.
+
     `parts` are the loss scaler and the scheduler, where there are such, each with a `state_dict` of plain values.
     """
-    optimizer: dict[str, dict[str, torch.Tensor]] = {}
+    counters, processes = session.counters, place_of(session)
+    optimizer: dict[str, Tensors] = {}
+    places = moment_places(session)
     for name in session.trainable:
-        kinds = [*session.optimizer.state_names(name)]
-        kinds += [f"{name}.grad_acc"] if f"{name}.grad_acc" in session.state else []
-        optimizer[name] = {_UPSTREAM[kind.removeprefix(f"{name}.")]: _copy(session, kind) for kind in kinds}
-    if "loss_weight_acc" in session.state:
-        optimizer["loss_weight_acc"] = {"Gradient": _copy(session, "loss_weight_acc")}
-    counters = session.counters
+        kinds = dict(places.get(name, {}))
+        if counters.pending:
+            kinds["grad_acc"] = f"{name}.grad_acc"
+        optimizer[name] = {_UPSTREAM[kind]: _copy(session, place) for kind, place in kinds.items()}
+    if counters.pending:
+        optimizer[_WEIGHT] = {"Gradient": _copy(session, _WEIGHT)}
     return {
         "model": {"fp32": {name: _copy(session, name) for name in session.model_tensors}},
         "optimizer": optimizer,
         "trainer_options": {
             "mixed_precision": session.precision is not None,
-            "zero_stage": 0,
-            "world_rank": 0,
-            "world_size": 1,
+            "zero_stage": processes.stage,
+            "world_rank": processes.rank,
+            "world_size": processes.size,
             "optimizer_name": session.optimizer.algorithm,
         },
+        **({"partition_info": partition_of(session)} if processes.stage else {}),
         "train_step_info": {
             "optimization_step": counters.updates,
             "step": counters.micro_steps,
@@ -55,69 +78,178 @@ def make_state_dict(session: TrainingSession, parts: Mapping[str, Any]) -> dict[
     }
 
 
+def to_files(state: Mapping[str, Any], include_optimizer_states: bool) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    """Return a state_dict as tensors by file, and what is plain.
+
+    Without the optimizer's states it is weights only: who loads them starts to count anew. Of several processes each
+    has files of its own, and what all have is process 0's to write.
+    """
+    said = state["trainer_options"]
+    rank, size = said["world_rank"], said["world_size"]
+    files: dict[str, Tensors] = {"model": state["model"]["fp32"]} if rank == 0 else {}
+    plain = {name: value for name, value in state.items() if name not in ("model", "optimizer")}
+    if include_optimizer_states:
+        flat = {f"{p}.{k}": t for p, kinds in state["optimizer"].items() for k, t in kinds.items()}
+        files |= {"optimizer": flat} if size == 1 else shard_files(flat, rank, size, said["zero_stage"])
+    else:
+        plain = {"trainer_options": state["trainer_options"]}
+    return files, {**plain, "versions": {"ontrain": __version__, "torch": str(torch.__version__)}}
+
+
+def from_files(
+    files: Mapping[str, Tensors], plain: Mapping[str, Any], processes: Place | None = None
+) -> dict[str, Any]:
+    """Return the state_dict that `to_files` was given, for a process of a run of any size: moments are whole."""
+    optimizer: dict[str, Tensors] = {}
+    flat, plain = joined_files(files, plain, processes or Place())
+    for name, tensor in flat.items():
+        parameter, _, kind = name.rpartition(".")
+        optimizer.setdefault(parameter, {})[kind] = tensor
+    return {**plain, "model": {"fp32": files.get("model", {})}, "optimizer": optimizer}
+
+
+def check_model(state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], strict: bool) -> Tensors:
+    """Return the parameters and buffers of a state_dict, after comparing them with those that a model has.
+
+    Raises:
+        CheckpointError: lists every name that is missing, unexpected or of another shape.
+    """
+    model = state.get("model") if isinstance(state, Mapping) else None
+    given = (model.get("fp32") or model.get("full_precision")) if isinstance(model, Mapping) else None
+    if not isinstance(given, Mapping):
+        raise CheckpointError(
+            "this is no state_dict of ORTTrainer", reason="it has no ['model']['fp32']",
+            way_out="for a plain state_dict call load_state_dict of the module itself before the first step",
+        )  # fmt: skip
+    return _checked("parameter", wanted, given, strict)
+
+
 def apply_state_dict(
     session: TrainingSession, state: Mapping[str, Any], strict: bool, parts: Mapping[str, Any]
 ) -> None:
     """Check a state_dict against the session, then take it over.
 
+    A state without counters is weights only: counters, moments and `parts` stay.
+
     Raises:
         CheckpointError: lists every name that is missing, unexpected or of another shape; nothing was changed.
     """
-    model = state.get("model", {}).get("fp32") if isinstance(state.get("model"), Mapping) else None
-    if model is None:
-        raise CheckpointError(
-            "this is no state_dict of ORTTrainer", reason="it has no ['model']['fp32']",
-            way_out="for a plain state_dict call load_state_dict of the module itself before the first step",
-        )  # fmt: skip
-    wanted = {name: torch.as_tensor(session.state[name]) for name in session.model_tensors}
-    _compare("parameter", wanted, model, strict)
-    moments: dict[str, torch.Tensor] = {}
-    for name, kinds in state.get("optimizer", {}).items():
-        for kind, tensor in kinds.items():
-            moments[name if name == "loss_weight_acc" else f"{name}.{_OURS.get(kind, kind)}"] = tensor
-    resident = {name: torch.as_tensor(session.state[name]) for name in session.state if name not in wanted}
-    if moments:
-        algorithm = state.get("trainer_options", {}).get("optimizer_name")
+    resident = {name: torch.as_tensor(session.state[name]) for name in session.state}
+    wanted = {name: resident.pop(name) for name in session.model_tensors}
+    taken = check_model(state, wanted, strict)
+    counters = _counters(state, session)
+    accumulators = {n: t for n, t in resident.items() if n == _WEIGHT or n.endswith(".grad_acc")}
+    given, sums = _optimizer_state(state)
+    own = check_partition(session, state)
+    if given or sums:
+        algorithm = _section(state, "trainer_options").get("optimizer_name")
         if algorithm != session.optimizer.algorithm:
             raise CheckpointError(
                 f"the state is of optimizer {algorithm}, this trainer uses {session.optimizer.algorithm}"
             )
-        _compare("optimizer state", resident, moments, strict)
-    # A state from before mixed precision, or without a scheduler, leaves what the trainer has.
-    before = {name: part.state_dict() for name, part in parts.items()}
-    try:
-        for name, part in parts.items():
-            if name in state:
-                part.load_state_dict(dict(state[name]))
-    except CheckpointError:
-        for name, part in parts.items():
-            part.load_state_dict(before[name])
-        raise
-    for name, tensor in {**model, **moments}.items():
-        if name in session.state:
-            session.state[name] = tensor
-    seen = state.get("train_step_info", {})
-    session.counters.updates = int(seen.get("optimization_step", 0))
-    session.counters.micro_steps = int(seen.get("step", 0))
-    session.counters.pending = int(seen.get("pending", 0))
-    session.seed = int(seen.get("seed", session.seed))
+        found = _checked("optimizer state", wanted_moments(session, own), given, strict)
+        taken |= placed_moments(session, found, own)
+    if counters.get("pending"):
+        sums = own_sums(session, state, sums)
+        taken |= _checked("accumulated gradient", accumulators, sums, strict=True)
+    elif counters:
+        taken |= {name: torch.zeros_like(tensor) for name, tensor in accumulators.items()}
+    _load_parts(parts, state)
+    for name, tensor in taken.items():
+        session.state[name] = tensor
+    session.counters.updates = counters.get("optimization_step", session.counters.updates)
+    session.counters.micro_steps = counters.get("step", session.counters.micro_steps)
+    session.counters.pending = counters.get("pending", session.counters.pending)
+    session.seed = counters.get("seed", session.seed)
+
+
+def _section(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = state.get(name, {})
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"{name!r} of the state is a {type(found).__name__}", way_out="give a dictionary")
+    return found
 
 
 def _copy(session: TrainingSession, name: str) -> torch.Tensor:
     return torch.as_tensor(session.state[name]).detach().clone()
 
 
-def _compare(what: str, wanted: Mapping[str, Any], given: Mapping[str, Any], strict: bool) -> None:
-    problems: list[str] = []
-    for name, tensor in wanted.items():
-        if name not in given:
-            problems += [f"missing {what} {name!r}"] if strict else []
-        elif tuple(torch.as_tensor(given[name]).shape) != tuple(tensor.shape):
-            have = list(torch.as_tensor(given[name]).shape)
-            problems.append(f"{what} {name!r} has shape {have}, the model's is {list(tensor.shape)}")
-    for name in given:
-        if name not in wanted and strict:
-            problems.append(f"unexpected {what} {name!r} (nearest: {nearest(name, wanted, 1)})")
+def _optimizer_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Moments, and accumulated gradients, by the session's names."""
+    moments: dict[str, Any] = {}
+    sums: dict[str, Any] = {}
+    for name, kinds in _section(state, "optimizer").items():
+        for kind, tensor in kinds.items():
+            into = sums if kind == "Gradient" else moments
+            into[name if name == _WEIGHT else f"{name}.{_OURS.get(kind, kind)}"] = tensor
+    return moments, sums
+
+
+def _counters(state: Mapping[str, Any], session: TrainingSession) -> dict[str, int]:
+    said = _section(state, "train_step_info")
+    found = {name: said[name] for name in _COUNTERS if name in said}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise CheckpointError(f"train_step_info.{name} of the state is {value!r}, and no whole number from 0")
+    pending = found.get("pending", 0)
+    if pending and pending >= session.accumulation_steps:
+        raise CheckpointError(
+            f"the state holds the gradients of {pending} micro-batches that wait for their update",
+            reason=f"this trainer updates after {session.accumulation_steps}",
+            way_out=f"set batch.gradient_accumulation_steps to more than {pending}, or save after an update",
+        )
+    return found
+
+
+def _load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Let loss scaler and scheduler take over their state, all or none.
+
+    A state from before mixed precision, or without a scheduler, leaves what the trainer has.
+    """
+    before = {name: part.state_dict() for name, part in parts.items()}
+    try:
+        for name, part in parts.items():
+            if name in state:
+                for key, value in state[name].items():
+                    if not _alike(before[name].get(key), value):
+                        raise CheckpointError(f"{name}.{key} of the state is {value!r}, here {before[name][key]!r}")
+                part.load_state_dict(dict(state[name]))
+    except (CheckpointError, AttributeError, KeyError, TypeError, ValueError) as error:
+        for name, part in parts.items():
+            part.load_state_dict(before[name])
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError("the state of loss scaler or scheduler does not fit", reason=repr(error)) from error
+
+
+def _alike(present: Any, given: Any) -> bool:
+    """Whether a plain value may take the place of another."""
+    if present is None or given is None:
+        return True
+    for kind in (bool, int | float, str):
+        if isinstance(present, kind) or isinstance(given, kind):
+            return isinstance(given, kind) is isinstance(present, kind)
+    return True
+
+
+def _checked(what: str, wanted: Mapping[str, torch.Tensor], given: Mapping[str, Any], strict: bool) -> Tensors:
+    """What is given of the wanted tensors, once all names, shapes and kinds of numbers are found right."""
+    taken: Tensors = {}
+    problems = [f"missing {what} {name!r}" for name in wanted if name not in given] if strict else []
+    for name, value in given.items():
+        if name not in wanted:
+            problems += [f"unexpected {what} {name!r} (nearest: {nearest(name, wanted, 1)})"] if strict else []
+            continue
+        if not isinstance(value, torch.Tensor | np.ndarray):
+            problems.append(f"{what} {name!r} is a {type(value).__name__}, and no tensor")
+            continue
+        tensor, present = torch.as_tensor(value), wanted[name]
+        if tensor.shape != present.shape:
+            problems.append(f"{what} {name!r} has shape {list(tensor.shape)}, the model's is {list(present.shape)}")
+        elif tensor.is_meta or tensor.dtype.is_floating_point != present.dtype.is_floating_point:
+            problems.append(f"{what} {name!r} has dtype {tensor.dtype}, the model's is {present.dtype}")
+        else:
+            taken[name] = tensor.to(present.dtype)
     if wanted and given and not set(wanted) & set(given):
         problems.append(f"no {what} of the model is in it")
     if problems:
@@ -125,3 +257,4 @@ def _compare(what: str, wanted: Mapping[str, Any], given: Mapping[str, Any], str
             "the state does not fit the model:\n    " + "\n    ".join(problems),
             way_out="load it into the model it was saved from, or pass strict=False for missing and unexpected names",
         )
+    return taken

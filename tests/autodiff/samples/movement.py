@@ -49,6 +49,7 @@ def _reverse(x, lengths):
 
 SHAPE = [
     sample("Identity", normal(2, 3), twin=torch.clone),
+    sample("Inspect", normal(2, 3), twin=torch.clone, domain="ontrain", name="x"),
     sample("Cast", normal(2, 3), twin=lambda x: x.float(), to=1, second=False),
     sample("CastLike", normal(2, 3), np.array(1.0), fixed=[1], twin=lambda x, y: x.clone()),
     sample("Reshape", normal(2, 6), [3, -1], twin=lambda x, s: x.reshape(3, 4)),

@@ -1,30 +1,83 @@
-"""Layer normalisation of large values, which is done in pieces: to the last bit what PyTorch does at once."""
+"""Layer normalisation: ATen's kernel for small values, calls on planned places for large, right in both."""
 
 from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
+from ontrain.providers.torch.lowering import layer_norm
 from ontrain.training.ortmodule import ORTModule
 
 
-def test_large_layers_are_normalised_in_pieces_and_equal_eager_to_the_bit():
-    plain = nn.LayerNorm(512)
-    nn.init.normal_(plain.weight)
-    nn.init.normal_(plain.bias)
-    wrapped = ORTModule(copy.deepcopy(plain))
-    x, weights = torch.randn(3, 501, 512), torch.randn(3, 501, 512)
-    found = []
-    for model in (plain, wrapped):
-        given = x.clone().requires_grad_()
-        y = model(given)
-        (y * weights).sum().backward()
-        found.append([y.detach(), given.grad, model.weight.grad, model.bias.grad])
-    for ours, eager in zip(found[1], found[0], strict=True):
-        assert torch.equal(ours, eager)
+def _results(model, x, weights):
+    """Result, and gradients of input and parameters."""
+    given = x.clone().requires_grad_()
+    model.zero_grad(set_to_none=True)
+    y = model(given)
+    (y * weights).sum().backward()
+    return [y.detach(), given.grad, *(one.grad for one in model.parameters())]
+
+
+def _pair(*args, **more):
+    plain = nn.LayerNorm(*args, **more)
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    return plain, ORTModule(copy.deepcopy(plain))
+
+
+def _programs(wrapped):
     (entry,) = wrapped._engine.entries
-    programs = [plan.executable for plan in entry.session._plans.values()]
-    calls = [one.fn for p in programs for one in p.forward_code.program if one.fn is torch.native_layer_norm]
-    assert len(calls) == 3, "3 MB in pieces of one"
+    plans = [plan.executable for plan in entry.session._plans.values()]
+    return [one.fn for plan in plans for half in (plan.forward_code, plan.backward_code) for one in half.program]
+
+
+def test_small_values_equal_eager_to_the_bit():
+    plain, wrapped = _pair(64)
+    x, weights = torch.randn(3, 17, 64), torch.randn(3, 17, 64)
+    for ours, eager in zip(_results(wrapped, x, weights), _results(plain, x, weights), strict=True):
+        assert torch.equal(ours, eager)
+    assert torch.native_layer_norm in _programs(wrapped)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("shape", [(512,), (3, 512)], ids=["last axis", "two axes"])
+def test_large_values_are_as_near_to_the_exact_result_as_eager(shape, bias):
+    plain, wrapped = _pair(shape, bias=bias)
+    x, weights = torch.randn(501, 3, 512) * 5 + 20, torch.randn(501, 3, 512)
+    exact = _results(copy.deepcopy(plain).double(), x.double(), weights.double())
+    for ours, eager, want in zip(_results(wrapped, x, weights), _results(plain, x, weights), exact, strict=True):
+        assert (ours - want).abs().max() <= 2 * (eager - want).abs().max()
+    calls = _programs(wrapped)
+    assert layer_norm._normalise in calls and torch.native_layer_norm not in calls
+
+
+def test_large_values_in_double_precision_equal_eager(monkeypatch):
+    monkeypatch.setattr(layer_norm, "_PIECE", 10 << 10)
+    plain, wrapped = (one.double() for one in _pair(32))
+    x, weights = torch.randn(7, 101, 32, dtype=torch.float64), torch.randn(7, 101, 32, dtype=torch.float64)
+    for ours, eager in zip(_results(wrapped, x, weights), _results(plain, x, weights), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12 * float(eager.abs().max()))
+    assert layer_norm._normalise_backward in _programs(wrapped)
+
+
+def test_a_row_of_one_number_repeated_gives_the_bias():
+    plain, wrapped = _pair(256)
+    x = torch.linspace(-10, 10, 300)[:, None].expand(300, 256).contiguous()
+    y, dx, *_ = _results(wrapped, x, torch.ones(300, 256))
+    assert torch.isfinite(dx).all()
+    # A mean that is off by a unit in its last place, 2⁻²⁰, times 1/√ε and the largest of the weights.
+    off = 2.0**-20 * 1e-5**-0.5 * float(plain.weight.detach().abs().max())
+    torch.testing.assert_close(y, plain.bias.expand(300, 256), rtol=0, atol=2 * off)
+
+
+def test_a_large_normalisation_asks_the_allocator_for_nothing():
+    from tests.providers.torch.test_steady_state import _asked
+
+    plain, wrapped = _pair(256)
+    x = torch.randn(300, 256)
+    wrapped(x)
+    asked = _asked(lambda: wrapped(x))
+    assert [one for one in asked if one > 64] in ([x.nbytes], [x.nbytes, x.nbytes]), "the output that is handed out"

@@ -21,9 +21,17 @@ zero_gradient("Detach", domain=DOMAIN, reason="that is what it is for")
 
 
 @gradient("Identity", "Cast")
+@gradient("Inspect", domain=DOMAIN)
 def identity(op: Op, dy: ir.Value, x: ir.Value, **_: Any) -> Any:
     """dy; the driver casts an adjoint to the dtype of its value."""
     return dy
+
+
+@gradient("Through", domain=DOMAIN)
+def through(op: Op, dy: ir.Value, y: ir.Value, *others: ir.Value, **_: Any) -> Any:
+    """dy times the factor of each."""
+    half = len(others) // 2
+    return None, *[dy * factor for factor in others[half:]], *[None] * half
 
 
 @gradient("CastLike")

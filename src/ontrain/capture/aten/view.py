@@ -52,6 +52,16 @@ def detach(op: AtenBuilder, x: Any) -> Any:
     return op.composite("Detach", x) if x.dtype.is_floating_point() and x.const_value is None else x
 
 
+@aten("ontrain::inspect")
+def inspect(op: AtenBuilder, x: Any, name: str) -> Any:
+    return op.composite("Inspect", x, name=name)
+
+
+@aten("ontrain::through")
+def through(op: AtenBuilder, y: Any, xs: Any, factors: Any) -> Any:
+    return op.composite("Through", y, *xs, *factors)
+
+
 @aten("to", "_to_copy", "type_as", "prims::convert_element_type")
 def to(op: AtenBuilder, x: Any, *_: Any, **__: Any) -> Any:
     return op.cast(x, op.dtype)

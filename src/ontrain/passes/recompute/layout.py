@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ontrain.functions.attention import in_tiles, probabilities_are_read
 from ontrain.graph import DOMAIN, nbytes, role_of, static_dims, updates_of
 from ontrain.graph.roles import gradient_of
 
@@ -21,7 +22,7 @@ Strides = tuple[int, ...]
 def is_view(node: ir.Node) -> bool:
     """Whether the operator only looks at memory in another way, where strides allow."""
     return (not node.domain and node.op_type in _VIEWS) or (
-        node.domain == DOMAIN and (node.op_type == "Detach" or _is_scaled_in_place(node))
+        node.domain == DOMAIN and (node.op_type in ("Detach", "Inspect", "Through") or _is_scaled_in_place(node))
     )
 
 
@@ -143,16 +144,12 @@ def reshaped(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> S
 
 
 def _keeps_no_probabilities(node: ir.Node) -> bool:
-    """Whether attention runs as one kernel: the result and sums of rows stand in for probabilities going backward."""
+    """Whether attention makes its probabilities anew going backward, by one kernel or in tiles."""
     if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.outputs) < 2:
         return False
     if "dropout" in node.attributes and node.attributes["dropout"].as_float() > 0:
-        return False
-    if len(static_dims(node.outputs[0])) != 4:
-        return False
-    readers = [use.node for value in node.outputs[1:] for use in value.uses()]
-    handed = any(value.is_graph_output() for value in node.outputs[1:])
-    return not handed and all(one.op_type == "AttentionGrad" and len(one.outputs) == 3 for one in readers)
+        return in_tiles(node)
+    return len(static_dims(node.outputs[0])) == 4 and not probabilities_are_read(node)
 
 
 def _gradient_read(node: ir.Node) -> ir.Value | None:

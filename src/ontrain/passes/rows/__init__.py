@@ -1,5 +1,6 @@
 """Work that is not done: rows of a batch that do not reach the loss."""
 
+from ontrain.passes.rows.candidates import HidePaddedCandidates
 from ontrain.passes.rows.labels import EliminateUnlabelledRows
 from ontrain.passes.rows.padding import EliminatePadding
 from ontrain.passes.rows.selection import RowPass, Selection, bucket, given, measure
@@ -9,6 +10,7 @@ __all__ = [
     "EliminatePadding",
     "EliminateUnlabelledRows",
     "EliminateUnreadRows",
+    "HidePaddedCandidates",
     "RowPass",
     "Selection",
     "bucket",

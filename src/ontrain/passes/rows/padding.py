@@ -14,8 +14,8 @@ from ontrain.passes.infra import note
 from ontrain.passes.rows.labels import label_layout, labelled, losses, packed_loss
 from ontrain.passes.rows.layout import Layout
 from ontrain.passes.rows.masks import Mask, find_mask
-from ontrain.passes.rows.section import Demand, Section, Sections, find_section
-from ontrain.passes.rows.selection import RowPass, Selection, counted, keep_model, wanted
+from ontrain.passes.rows.section import WHOLE, Demand, Section, Sections, find_section
+from ontrain.passes.rows.selection import RowPass, Selection, batch_only, counted, keep_model, wanted
 from ontrain.passes.rows.unread import rows_read
 
 __all__ = ["EliminatePadding"]
@@ -32,9 +32,9 @@ class EliminatePadding(RowPass):
         with i [T] = SelectRows(keep)
 
     A row is kept if a query of its sequence sees it as a key, if it has a label, or if it is read by itself, as the
-    first token by a pooler. Equal because the weight of a key that is hidden is zero whatever key and value are, and
-    the result of a query that is not kept reaches nothing. Where a row that is kept sees no key at all (its weights are
-    then even over all keys) its sequence is kept whole.
+    first token by a pooler, or by a Where that puts a constant in place of the others. Equal because the weight of a
+    key that is hidden is zero whatever key and value are, and the result of a query that is not kept reaches nothing.
+    Where a row that is kept sees no key at all (its weights are then even over all keys) its sequence is kept whole.
     Left alone: values that are read whole, such as outputs of the model or scores over all places, and all that comes
     before them; attention whose mask the batch alone does not determine.
     """
@@ -118,7 +118,7 @@ def _space(model: ir.Model, number: int, group: _Group) -> _Space | None:
     if not section.products():
         note(f"{name}: all, what attention reads is read whole by others, too")
         return None
-    used = {node: reader for node, reader in readers.items() if node.outputs[0] in section.states}
+    used = {node: reader for node, reader in readers.items() if _reads_by_itself(node, reader, section)}
     keep = _keep(model, group, section, used)
     if keep is None:
         note(f"{name}: all, the batch alone does not determine which are read")
@@ -127,24 +127,37 @@ def _space(model: ir.Model, number: int, group: _Group) -> _Space | None:
     return _Space(number, Selection(name, group.shape[0] * group.shape[1], keep), section, sinks)
 
 
+def _reads_by_itself(node: ir.Node, reader: _Reader, section: Section) -> bool:
+    state = section.states.get(node.outputs[0])
+    if not reader.works_on_rows:
+        return state is not None
+    source = node.inputs[reader.operand]
+    return state is WHOLE and source is not None and isinstance(section.states.get(source), Layout)
+
+
 # Who reads single rows.
 
 
 @dataclass
 class _Reader:
-    """A node that reads some rows of its first input.
+    """A node that reads some rows of one of its inputs.
 
     Attributes:
         layout: where all rows of the space lie in that input.
         values: of the batch, which it takes to know the rows.
         needed: emits them.
         sink: makes the node on packed rows.
+        operand: which input it is.
+        works_on_rows: whether it may also work on packed rows, so that it is a reader only where all of its result is
+            read.
     """
 
     layout: Layout
     values: list[ir.Value]
     needed: Needed
     sink: Callable[..., list[ir.Value] | None] | None = None
+    operand: int = 0
+    works_on_rows: bool = False
 
 
 def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
@@ -161,6 +174,10 @@ def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
     for node in live_nodes(graph):
         x = node.inputs[0] if node.inputs else None
         if x is None:
+            continue
+        if node.op_type == "Where" and not node.domain:
+            if (reader := _of_hidden(graph, node, group)) is not None:
+                found[node] = reader
             continue
         if (node.domain, node.op_type) == (DOMAIN, "PackRows") and is_float(x) and static_dims(x)[0] == rows:
             reader = _of_chosen(node, rows)
@@ -179,6 +196,26 @@ def _labelled(root: ir.Node, labels: ir.Value, op: Builder, copies: Mapping[ir.V
 
 def _fixed(needed: np.ndarray, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
     return op.const(needed)
+
+
+def _of_hidden(graph: ir.Graph, node: ir.Node, group: _Group) -> _Reader | None:
+    """The rows that a condition of the batch lets through; in place of the others stands a constant."""
+    condition, x, y = node.inputs
+    assert condition is not None and x is not None and y is not None
+    operand = 1 if y.const_value is not None else 2
+    source, shape = (x, y)[operand - 1], static_dims(node.outputs[0])
+    if (x.const_value is None) == (y.const_value is None) or not is_float(source) or static_dims(source) != shape:
+        return None
+    by_row = (*group.shape, *[1] * (len(shape) - 2))
+    if shape[:2] != group.shape or static_dims(condition) != by_row or not batch_only(graph, [condition]):
+        return None
+    needed = functools.partial(_let_through, condition, operand == 1)
+    return _Reader(Layout.leading(group.shape), [condition], needed, operand=operand, works_on_rows=True)
+
+
+def _let_through(condition: ir.Value, where: bool, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    flat: ir.Value = op.Reshape(copies[condition], [-1])
+    return flat if where else op.Not(flat)
 
 
 def _of_chosen(node: ir.Node, rows: int) -> _Reader | None:
@@ -230,7 +267,10 @@ def _read(
 ) -> list[Demand] | None:
     """Attention reads keys and values that some query sees, and the queries that it is asked for."""
     if node in readers:
-        return [readers[node].layout, *[None] * (len(node.inputs) - 1)]
+        reader = readers[node]
+        if layout is not None and reader.works_on_rows:
+            return None
+        return [reader.layout if i == reader.operand else None for i in range(len(node.inputs))]
     if node not in group.masks:
         return None
     leading = Layout.leading(group.shape)

@@ -86,9 +86,10 @@ class Code:
 
     def bind(self, resolve: Resolve, **extra: Any) -> Callable[[Held], Held]:
         """Return the function that makes the calls on tensors; it empties the list that it is given."""
-        names = {**{name: resolve(tree) for name, tree in self._constants.items()}, **extra}
+        names = {**{name: _direct(resolve(tree)) for name, tree in self._constants.items()}, **extra}
         exec(self._compiled, names)
-        run: Callable[[Held], Held] = names["run"]
+        # Out of its own globals: in a circle with them it would hold the tensors until the collector comes.
+        run: Callable[[Held], Held] = names.pop("run")
 
         def call(held: Held) -> Held:
             try:
@@ -194,8 +195,7 @@ class Code:
         if key not in self._local:
             name = self._local[key] = f"h{len(self._local)}"
             self._of[id(root)].append(name)
-            shape, stride, offset, _ = layout
-            self._line(one, f"{name} = {whole}.as_strided({shape}, {stride}, {offset})")
+            self._line(one, f"{name} = {whole}.{_view_call(layout, root.layout)}")
         return self._local[key]
 
 
@@ -203,6 +203,29 @@ def _reads_held(tree: Any) -> bool:
     if isinstance(tree, list | tuple):
         return any(_reads_held(one) for one in tree)
     return isinstance(tree, Buf) and tree.storage.root().held
+
+
+def _view_call(layout: Layout, root: Layout) -> str:
+    """The call that makes a view of a tensor of the layout `root`: the cheaper one, where either will do."""
+    shape, stride, offset, dtype = layout
+    if dtype == root[3] and offset == root[2] == 0 and _dense(shape, stride) and _dense(*root[:2]):
+        return f"view({', '.join(map(str, shape))})"
+    return f"as_strided({shape}, {stride}, {offset})"
+
+
+def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements follow one another, and there is an axis to count them along."""
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if step != expected:
+            return False
+        expected *= size
+    return bool(shape) and expected > 0
+
+
+def _direct(value: Any) -> Any:
+    """What a call of an operator ends up in: its own `__call__` takes a microsecond in Python first."""
+    return value._op if isinstance(value, torch._ops.OpOverload) else value
 
 
 def _put(target: torch.Tensor, result: torch.Tensor) -> None:

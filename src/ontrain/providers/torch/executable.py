@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,11 +28,16 @@ class Arena:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.memory = torch.empty(0, dtype=torch.uint8, device=device)
+        self.bound: weakref.WeakSet[TorchExecutable] = weakref.WeakSet()
+        """Those whose tensors lie in `memory`."""
 
     def ensure(self, nbytes: int) -> torch.Tensor:
         """Return memory of at least `nbytes`; the same tensor as before if it was large enough."""
         if self.memory.numel() < nbytes:
             # The old block goes first, so that the two never coexist.
+            for one in self.bound:
+                one.unbind()
+            self.bound.clear()
             self.memory = torch.empty(0, dtype=torch.uint8, device=self.device)
             self.memory = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         return self.memory
@@ -116,7 +122,12 @@ class TorchExecutable:
         for index, generator in enumerate(self._generators):
             generator.manual_seed(mix(rng[0], rng[1], index))
 
+    def unbind(self) -> None:
+        """Let go of the working memory; the next run takes what the arena has then."""
+        self._memory, self._step, self._update, self._inputs, self._outputs = None, list, list, {}, {}
+
     def _bind(self, memory: torch.Tensor) -> None:
+        self._arena.bound.add(self)
         binder = Binder(memory)
         self._step, self._update = (code.bind(binder.resolve) for code in self._codes)
         self._inputs, self._outputs = binder.tensors(self._input_bufs), binder.tensors(self._output_bufs)

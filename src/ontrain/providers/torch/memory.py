@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -135,13 +135,13 @@ class GradientSet:
         """Whether no backward writes to this memory and no tensor outside refers to it any more."""
         return not self.taken and list(map(sys.getrefcount, self._arrays)) == self._idle
 
-    def hand_out(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    def hand_out(self) -> dict[str, torch.Tensor]:
         """Return the gradients as tensors that own their memory as far as the user can see."""
         if not self._on_host:
-            return {name: self._by_name[name].clone() for name in names}
+            return {name: tensor.clone() for name, tensor in self._by_name.items()}
         if self._known:
-            return {name: torch.from_numpy(self._places[name][0]) for name in names}
-        return {name: _over(*self._places[name]) for name in names}
+            return dict(zip(self._places, map(torch.from_numpy, self._arrays), strict=True))
+        return {name: _over(array, buf) for name, (array, buf) in self._places.items()}
 
 
 class Gradients:

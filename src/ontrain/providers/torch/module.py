@@ -87,7 +87,7 @@ class TorchModuleExecutable:
                 binder = Binder(tape.block.memory, place.inside)
                 run = bound.backward[place] = self.backward_code.bind(binder.resolve)
             run(tape.held)
-            found = place.hand_out(self._wrt)
+            found = place.hand_out()
         finally:
             place.taken = False
         for name, tensor in bound.others.items():

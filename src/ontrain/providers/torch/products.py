@@ -49,7 +49,7 @@ class Product:
 def products_of(program: Sequence[Instruction]) -> Counter[Product]:
     """Count a program's matrix products, those of the bodies of loops and branches once.
 
-    Products inside of other kernels (convolutions, attention without dropout on a CPU, einsum) are not seen.
+    Products inside of other calls (convolutions, attention in tiles or by ATen's kernel, einsum) are not seen.
     """
     found: Counter[Product] = Counter()
     for one in program:

@@ -28,18 +28,32 @@ class TorchState:
         self.flat: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
         self.place: dict[str, tuple[tuple[str, int, torch.dtype], int]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
+        self._parts: set[str] = set()
+        self.extend(specs)
+
+    def extend(self, specs: Sequence[StateSpec], parts: int = 1) -> None:
+        """Add tensors of kinds that are not there yet; see `ontrain.providers.base.FlatState`."""
         sizes: dict[tuple[str, int, torch.dtype], int] = {}
         for spec in specs:
             dtype = torch_dtype(spec.dtype)
             key = (spec.kind, spec.group, dtype)
+            assert key not in self.flat, f"{spec.name} is of a kind that is laid out already"
             self.place[spec.name] = (key, sizes.get(key, 0))
             sizes[key] = sizes.get(key, 0) + padded(spec.shape, dtype)
         for key, size in sizes.items():
-            self.flat[key] = torch.zeros(size, dtype=key[2], device=device)
+            whole = padded((-(-size // parts),), key[2]) * parts if parts > 1 else size
+            self.flat[key] = torch.zeros(whole, dtype=key[2], device=self.device)
         for spec in specs:
             key, start = self.place[spec.name]
             count = _numel(spec.shape)
             self._tensors[spec.name] = self.flat[key][start : start + count].view(spec.shape)
+
+    def part(self, name: str, of: str, start: int, stop: int) -> None:
+        """Let `name` be a stretch of the tensor `of`; see `ontrain.providers.base.FlatState`."""
+        key, first = self.place[of]
+        self._parts.add(name)
+        self.place[name] = (key, first + start)
+        self._tensors[name] = self.flat[key][first + start : first + stop]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._tensors[name]
@@ -49,7 +63,7 @@ class TorchState:
             self._tensors[name].copy_(torch.as_tensor(value))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return (name for name in self._tensors if name not in self._parts)
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors

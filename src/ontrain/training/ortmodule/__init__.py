@@ -1,6 +1,7 @@
 """`ORTModule`, under onnxruntime.training.ortmodule's names."""
 
 from ontrain.training.ortmodule.debug import DebugOptions, LogLevel
+from ontrain.training.ortmodule.fallback import FallbackPolicy
 from ontrain.training.ortmodule.module import ORTModule
 
-__all__ = ["DebugOptions", "LogLevel", "ORTModule"]
+__all__ = ["DebugOptions", "FallbackPolicy", "LogLevel", "ORTModule"]

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ontrain.capture.phases import show_phases
-from ontrain.errors import OptionError
+from ontrain.errors import OptionError, nearest
 from ontrain.passes import Journal
+from ontrain.training.environment import is_on
 
 __all__ = ["DebugOptions", "LogLevel"]
+
+_LOG_LEVEL = "ORTMODULE_LOG_LEVEL"
 
 
 class LogLevel(enum.IntEnum):
@@ -36,13 +39,13 @@ class DebugOptions:
 
     Args:
         log_level: from INFO down, phases are said for the whole process: to the logger "ontrain.phases", or on
-            standard error where logging has no handler.
+            standard error where logging has no handler. The environment's ORTMODULE_LOG_LEVEL goes before it.
         save_onnx: whether to write graphs.
         onnx_prefix: how the files' names begin; not empty if `save_onnx`.
         save_path: the folder; "" is the environment's ORTMODULE_SAVE_ONNX_PATH, or the current one.
 
     Raises:
-        OptionError: `save_onnx` without a prefix, or `log_level` is none.
+        OptionError: `save_onnx` without a prefix, or `log_level` or ORTMODULE_LOG_LEVEL is none.
     """
 
     log_level: LogLevel = LogLevel.WARNING
@@ -53,16 +56,22 @@ class DebugOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.log_level, LogLevel):
             raise OptionError(f"log_level is {self.log_level!r}", way_out=f"one of {', '.join(LogLevel.__members__)}")
+        named = os.environ.get(_LOG_LEVEL)
+        if named:
+            if named not in LogLevel.__members__:
+                known = nearest(named, LogLevel.__members__)
+                raise OptionError(f"{_LOG_LEVEL} is {named!r}", way_out=f"nearest: {known}")
+            object.__setattr__(self, "log_level", LogLevel[named])
         if self.save_onnx and not self.onnx_prefix:
             raise OptionError("save_onnx needs an onnx_prefix", way_out="give the files' names a beginning")
         if self.log_level <= LogLevel.INFO:
             show_phases()
 
     def journal(self, training: bool) -> Journal:
-        """Return what writes the stages of a plan."""
+        """Return what says which passes run in a plan, and writes its stages."""
         mode = "training" if training else "inference"
         if not self.save_onnx:
-            return Journal(f"module-{mode}")
+            return Journal(f"module-{mode}", disabled=_left_out())
         folder = Path(self.save_path or os.environ.get("ORTMODULE_SAVE_ONNX_PATH", ""))
         files = {
             "captured_path": "torch_exported",
@@ -70,4 +79,13 @@ class DebugOptions:
             "model_with_training_graph_after_optimization_path": "execution_model",
         }
         save = {key: str(folder / f"{self.onnx_prefix}_{name}_{mode}.onnx") for key, name in files.items()}
-        return Journal(f"module-{mode}", save=save)
+        return Journal(f"module-{mode}", disabled=_left_out(), save=save)
+
+
+def _left_out() -> list[str]:
+    """The passes that upstream's variables turn off; each of them turns off those of the next."""
+    rows = ["EliminateUnreadRows", "EliminateUnlabelledRows", "EliminatePadding"]
+    for place, switch in enumerate(("COMPUTE", "SPARSE", "EMBEDDING_SPARSE")):
+        if not is_on(f"ORTMODULE_ENABLE_{switch}_OPTIMIZER", default=True):
+            return rows[place:]
+    return []

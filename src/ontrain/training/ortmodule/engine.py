@@ -17,6 +17,7 @@ from ontrain.capture import capture
 from ontrain.capture.structure import bind, flatten
 from ontrain.errors import CaptureError
 from ontrain.passes.recompute import Recomputation
+from ontrain.training.inspection import any_subscribed
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.function import Call, Run, without_autocast
@@ -90,17 +91,19 @@ class Engine:
             plan = session.plan(inputs)
             with torch.no_grad(), without_autocast(session.device.type):
                 outputs, _ = session.forward(plan, inputs, _draw(plan.executable.stochastic))
+                entry.inspected.hand_out(outputs)
             return entry.captured.unflatten([outputs[name] for name in entry.outputs])
         seeds = mode.seeds
         planned = functools.partial(entry.planned, mode)
-        plan = session.plan(inputs, mode.wrt, seeds, planned(seeds))
+        plan = session.plan(inputs, mode.targets, seeds, planned(seeds))
         call = Call(
             session, mode, seeds, entry.outputs, inputs, plan, planned, entry.deferred, entry.buffers,
-            entry.read_buffers, _draw(plan.executable.stochastic),
+            entry.read_buffers, entry.inspected, _draw(plan.executable.stochastic),
         )  # fmt: skip
-        named = dict(zip((*entry.names, *session.inputs), (*entry.tensors, *inputs), strict=True))
+        tensors, place = [*entry.tensors, *inputs], entry.places
+        reads = tuple([tensors[place[name]] for name in plan.executable.reads])
         with without_autocast(session.device.type):
-            outputs = Run.apply(call, tuple(named[n] for n in plan.executable.reads), *[named[n] for n in mode.wrt])  # type: ignore[no-untyped-call]
+            outputs = Run.apply(call, reads, *[tensors[place[name]] for name in mode.wrt])  # type: ignore[no-untyped-call]
         return entry.captured.unflatten(outputs)
 
     def _site(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Site:
@@ -148,17 +151,18 @@ class Engine:
         check_hooks(self.module)
         self.captures += 1
         self._warn_of_numbers(args, kwargs)
+        observed = any_subscribed()
         with torch.inference_mode(False), torch.enable_grad():
             try:
                 # A size of one may be one to be broadcast: it is captured as such.
                 named = [
                     {a: f"dim{a}_of_{i}" for a, size in enumerate(t.shape) if size > 1} for i, t in enumerate(tensors)
                 ]
-                captured = capture(self.module, args, kwargs, dynamic=named)
+                captured = capture(self.module, args, kwargs, dynamic=named, observed=observed)
             except CaptureError as error:
                 if not any(named):
                     raise
-                captured = capture(self.module, args, kwargs)
+                captured = capture(self.module, args, kwargs, observed=observed)
                 warnings.warn(
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )

@@ -13,6 +13,7 @@ from ontrain.graph import updates_of
 from ontrain.passes.recompute import Recomputation
 from ontrain.providers import get_provider
 from ontrain.session.module import ModuleSession
+from ontrain.training.environment import is_on
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.function import Call, Mode
@@ -32,6 +33,9 @@ class Entry:
     Args:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
+
+    Attributes:
+        places: where each tensor is among the module's and then a call's, by graph name.
     """
 
     def __init__(
@@ -46,11 +50,13 @@ class Entry:
         self.pointers = [t.data_ptr() for t in self.tensors]
         named = dict(zip(self.names, self.tensors, strict=True))
         journal = functools.partial(debug.journal, captured.training)
+        runs = get_provider(provider, str(device), _options(provider))
         make = functools.partial(
-            ModuleSession, captured.model, get_provider(provider, str(device)), device=device, journal=journal,
-            recomputation=recomputation,
-        )  # fmt: skip
+            ModuleSession, captured.model, runs, device=device, journal=journal, recomputation=recomputation
+        )
+        self.inspected = captured.inspected
         self.session = make(named)
+        self.places = {name: i for i, name in enumerate((*self.names, *self.session.inputs))}
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
@@ -64,12 +70,12 @@ class Entry:
 
     def moved(self) -> bool:
         """Follow tensors whose memory was replaced; True if one changed its layout, so that nothing here fits."""
-        for i, tensor in enumerate(self.tensors):
-            pointer = tensor.data_ptr()
-            if pointer != self.pointers[i]:
-                if not self.session.memory.replace(self.names[i], tensor):
+        pointers = [t.data_ptr() for t in self.tensors]
+        if pointers != self.pointers:
+            before, self.pointers = self.pointers, pointers
+            for name, tensor, pointer, was in zip(self.names, self.tensors, pointers, before, strict=True):
+                if pointer != was and not self.session.memory.replace(name, tensor):
                     return True
-                self.pointers[i] = pointer
         return False
 
     def mode(self, inputs: Sequence[torch.Tensor]) -> Mode:
@@ -79,22 +85,33 @@ class Entry:
         if found is None:
             names = [name for name, _ in self.parameters] + self.session.inputs
             wrt = tuple(name for name, wanted in zip(names, flags, strict=True) if wanted)
-            active = tuple(self.session.differentiable(wrt)) if wrt else ()
+            reached = self.session.differentiable(wrt) if wrt else []
+            active = tuple([name for name in reached if name in self._paths])
+            watched = tuple([name for name in reached if name in self.inspected.marks])
             loss = next((name for name in active if name in self._scalars), None)
             # A module that returns a loss is differentiated by it; else by all that it returns.
-            found = self._modes[flags] = Mode(wrt, active, active if loss is None else (loss,), loss)
+            found = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
         return found
 
     def planned(self, mode: Mode, seeds: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the outputs that a plan for these seeds computes; None for all."""
         if not self._lazy or mode.loss is None:
             return None
-        wanted = tuple([name for name in self.outputs if name in self._read or name in seeds])
-        return None if len(wanted) == len(self.outputs) else wanted
+        marks = self.inspected.marks
+        wanted = [name for name in self.outputs if name in self._read or name in seeds or name in marks]
+        if len(wanted) == len(self.outputs):
+            return None
+        return (*wanted, *[name for name in marks if name not in self._paths])
 
     def deferred(self, call: Call) -> Deferred:
         """Return what computes the outputs that a call leaves out."""
         return Deferred(call, self._state, self._read.update, self._paths)
+
+
+def _options(provider: str) -> dict[str, bool]:
+    """What upstream's variables say of a provider."""
+    tune = provider == "TorchExecutionProvider" and is_on("ORTMODULE_ENABLE_TUNING")
+    return {"tune": True} if tune else {}
 
 
 class Site:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ontrain.capture.inspection import Inspected, Observer
 from ontrain.errors import GradientError, InputError
 from ontrain.session.module import ModulePlan, ModuleSession
 from ontrain.training.ortmodule.deferred import Deferred
@@ -22,15 +24,22 @@ class Mode:
 
     Attributes:
         wrt: parameters and inputs that want a gradient, by graph name.
+        watched: inspected values that get one.
         active: outputs that depend on them, in order.
         seeds: outputs for which the last backward brought an adjoint; the next call is planned for the same.
         loss: the first scalar among `active`; None if there is none.
     """
 
     wrt: tuple[str, ...]
+    watched: tuple[str, ...]
     active: tuple[str, ...]
     seeds: tuple[str, ...]
     loss: str | None
+
+    @functools.cached_property
+    def targets(self) -> tuple[str, ...]:
+        """All that a plan differentiates by."""
+        return (*self.wrt, *self.watched)
 
 
 @dataclass
@@ -45,6 +54,7 @@ class Call:
         deferred: what computes the others, once this call has run.
         buffers: the module's buffers that the graph updates.
         read_buffers: those of them whose old values the results depend on.
+        inspected: values that observers see.
         seed: of its random numbers, so that they can be drawn again.
     """
 
@@ -58,7 +68,9 @@ class Call:
     deferred: Callable[[Call], Deferred]
     buffers: Mapping[str, torch.Tensor]
     read_buffers: Sequence[str]
+    inspected: Inspected
     seed: int
+    steps: list[tuple[Observer, int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     before: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -66,7 +78,9 @@ class Call:
         """Run the forward half."""
         self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
         self.versions = [t._version for t in self.inputs if not t.is_inference()]
-        return self.session.forward(self.plan, self.inputs, self.seed)
+        outputs, tape = self.session.forward(self.plan, self.inputs, self.seed)
+        self.steps = self.inspected.hand_out(outputs)
+        return outputs, tape
 
     def inputs_changed(self) -> bool:
         """Whether an input was changed in place since forward."""
@@ -98,7 +112,7 @@ class Call:
                 reason="this backward runs the forward again: it is the second on one graph, or is for other outputs",
                 way_out="give the model a copy of the tensor",
             )
-        plan = self.session.plan(self.inputs, self.mode.wrt, seeds, self.planned(seeds))
+        plan = self.session.plan(self.inputs, self.mode.targets, seeds, self.planned(seeds))
         _, tape = self._forward_again(plan)
         return self.session.backward(plan, tape, adjoints)
 
@@ -150,7 +164,7 @@ class Run(torch.autograd.Function):
         given = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
         if not given:
             return (None,) * (2 + len(call.mode.wrt))
-        if any(torch._C._functorch.is_legacy_batchedtensor(a) for a in given.values()):
+        if True in map(torch._C._functorch.is_legacy_batchedtensor, given.values()):
             raise GradientError(
                 "many gradients were asked for at once (is_grads_batched or vectorize=True)",
                 reason="a plan's backward is for one set of adjoints",
@@ -158,4 +172,5 @@ class Run(torch.autograd.Function):
             )
         with without_autocast(call.session.device.type):
             found = call.backward(ctx.tape, given)
+            call.inspected.hand_back(call.steps, found)
         return (None, None, *[found.get(name) for name in call.mode.wrt])

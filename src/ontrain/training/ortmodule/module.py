@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.errors import OptionError, nearest
+from ontrain.errors import OntrainError, OptionError, nearest
 from ontrain.providers import available_providers
+from ontrain.training.environment import warn_of_ignored
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.engine import Engine
+from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory import recomputation_of
 
 __all__ = ["ORTModule"]
@@ -49,24 +51,32 @@ class ORTModule(nn.Module):
             of what they take without it: activations that do not fit are computed again in the backward pass. None is
             the environment's ONTRAIN_MEMORY_BUDGET, by default no bound. onnxruntime's ORTMODULE_MEMORY_OPT_LEVEL and
             ORTMODULE_MEMORY_OPT_CONFIG are followed as well.
+        fallback: which refusals PyTorch answers in place of an error, with one warning that says why: a
+            `FallbackPolicy`, or names joined by |. None is the environment's ORTMODULE_FALLBACK_POLICY, by default
+            FALLBACK_DISABLE: every refusal is an error.
 
     Raises:
-        OptionError: `module` is no module, is wrapped already, or is a DataParallel; a budget or a value of the
+        OptionError: `module` is no module, is wrapped already, or is a DataParallel; a budget, policy or value of the
             environment that is not allowed. At a call: a budget that its batch cannot fit.
+
+    Warns:
+        UserWarning: once for each variable of onnxruntime's ORTModule that is set and means nothing here.
     """
 
     def __init__(
         self, module: nn.Module, debug_options: DebugOptions | None = None, *,
         provider: str = "TorchExecutionProvider", lazy_outputs: bool | None = None,
-        memory_budget: int | float | str | None = None,
+        memory_budget: int | float | str | None = None, fallback: FallbackPolicy | str | None = None,
     ) -> None:  # fmt: skip
         _check(module)
+        warn_of_ignored()
         if provider not in available_providers():
             raise OptionError(
                 f"no execution provider {provider!r}", way_out=f"known: {nearest(provider, available_providers())}"
             )
         super().__init__()
         own = self.__dict__
+        own["_fallback"] = Fallback(fallback)
         own["_wrapped"], own["_provider"] = module, provider
         own["_lazy_outputs"] = _lazy_by_environment() if lazy_outputs is None else bool(lazy_outputs)
         own["_memory_budget"], own["_recomputation"] = memory_budget, recomputation_of(memory_budget)
@@ -75,6 +85,11 @@ class ORTModule(nn.Module):
         for name in _SHARED:
             own[name] = module.__dict__[name]
         own["training"] = module.training
+        try:
+            _check_inside(module)
+        except OptionError as error:
+            if not self._fallback.wraps_anyway(type(module).__name__, error):
+                raise
         # On the instance, so that inspect.signature shows the wrapped module's arguments: Hugging Face's Trainer asks.
         own["forward"] = functools.update_wrapper(functools.partial(ORTModule.forward, self), module.forward)
 
@@ -85,7 +100,26 @@ class ORTModule(nn.Module):
             CaptureError: the module cannot be captured; names the user's line.
             GradientError: an operator has no gradient.
             InputError: an argument does not fit forward's signature, or is on another device than the module.
+
+        Warns:
+            UserWarning: PyTorch answers, because `fallback` says so.
         """
+        fallback = self._fallback
+        if fallback.fallen:
+            return self._wrapped(*args, **kwargs)
+        try:
+            return self._run(args, kwargs)
+        except OntrainError as error:
+            policy = fallback.takes(error)
+            if policy is None:
+                raise
+            refused = error
+        # Outside of the handler: an error of the module's own is raised as it is.
+        result = self._wrapped(*args, **kwargs)
+        fallback.fall(type(self._wrapped).__name__, refused, policy)
+        return result
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._engine is None:
             with _one_engine:
                 if self._engine is None:
@@ -185,13 +219,15 @@ class ORTModule(nn.Module):
 
     def __reduce__(self) -> Any:
         # Graphs and plans are made again where the copy is used.
-        return _wrap, (self._wrapped, self._debug_options, self._provider, self._lazy_outputs, self._memory_budget)
+        options = dict(
+            provider=self._provider, lazy_outputs=self._lazy_outputs, memory_budget=self._memory_budget,
+            fallback=self._fallback.policy,
+        )  # fmt: skip
+        return _wrap, (self._wrapped, self._debug_options, options)
 
 
-def _wrap(
-    module: nn.Module, debug_options: Any, provider: str, lazy_outputs: bool, memory_budget: int | float | str | None
-) -> ORTModule:
-    return ORTModule(module, debug_options, provider=provider, lazy_outputs=lazy_outputs, memory_budget=memory_budget)
+def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORTModule:
+    return ORTModule(module, debug_options, **options)
 
 
 def _lazy_by_environment() -> bool:
@@ -214,6 +250,9 @@ def _check(module: Any) -> None:
         raise OptionError("the module is an ORTModule already", way_out="wrap it once: use it as it is")
     if not isinstance(module, nn.Module):
         raise OptionError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}", way_out="give a module")
+
+
+def _check_inside(module: nn.Module) -> None:
     for name, one in _tree(module):
         if isinstance(one, nn.DataParallel):
             raise OptionError(

@@ -11,7 +11,11 @@ from torch.autograd import forward_ad
 
 from ontrain.errors import InputError
 
-__all__ = ["common_device", "refuse_transforms"]
+__all__ = ["DeviceError", "common_device", "refuse_transforms"]
+
+
+class DeviceError(InputError):
+    """A module and its input are not in one place that can compute."""
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
@@ -39,7 +43,8 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
     """Return where a module and its inputs are.
 
     Raises:
-        InputError: on more than one device, or a tensor is sparse or without memory.
+        DeviceError: on more than one device, or on the meta device.
+        InputError: a tensor is sparse.
     """
     for i, tensor in enumerate(tensors):
         if tensor.layout is not torch.strided:
@@ -53,12 +58,12 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
     for i, tensor in enumerate(tensors):
         found.setdefault(tensor.device, f"tensor {i} of the call")
     if any(device.type == "meta" for device in found) and len(found) == 1:
-        raise InputError(
+        raise DeviceError(
             "the module and its input are on the meta device", reason="tensors there have no values",
             way_out="give both memory: model.to_empty(device='cpu') and a real batch",
         )  # fmt: skip
     if len(found) > 1:
-        raise InputError(
+        raise DeviceError(
             "the module and its input are on different devices",
             reason=", ".join(f"{what} is on {device}" for device, what in found.items()),
             way_out="move the input with .to(device), and the whole module with .to(device)",

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ontrain.errors import CaptureError
+from ontrain.training.inspection import inspects
 
 __all__ = ["Watch", "check_hooks"]
 
@@ -47,8 +48,9 @@ class Watch:
         self._empty = [table for table in tables if not table]
         self._hookless = [table for table in hooks if not table]
         self._hooks = _hooks_made()
-        self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any], Any]] = []
-        self._others: list[tuple[dict[str, Any], str, Any]] = []
+        self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any]]] = []
+        self._before: list[Any] = []
+        self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
         for attributes in _unique([one.__dict__ for one in self.modules] + [_config(one) for one in self.modules]):
             self._look_at(attributes)
@@ -58,13 +60,16 @@ class Watch:
         numbers = [name for name in names if type(attributes[name]) in _PLAIN]
         if numbers:
             get = operator.itemgetter(*numbers)
-            self._numbers.append((get, attributes, get(attributes)))
+            self._numbers.append((get, attributes))
+            self._before.append(get(attributes))
         if "forward" not in attributes:
             self._without_forward.append(attributes)
         for name in set(names) - set(numbers):
-            seen = self._seen(attributes[name], name)
+            value = attributes[name]
+            seen = self._seen(value, name)
             if seen is not _UNSEEN:
-                self._others.append((attributes, name, seen))
+                fixed = isinstance(value, tuple) and all(type(one) in _PLAIN for one in value)
+                self._others.append((attributes, name, value if fixed else _UNSEEN, seen))
 
     def changed(self) -> bool:
         """Whether the module differs from the snapshot."""
@@ -76,13 +81,18 @@ class Watch:
             if any(self._hookless):
                 return True
         try:
-            if any(get(attributes) != before for get, attributes, before in self._numbers):
+            if [get(attributes) for get, attributes in self._numbers] != self._before:
                 return True
         except (KeyError, ValueError, RuntimeError):
             return True  # one is gone, or is now an array, whose comparison is no bool
-        if any("forward" in attributes for attributes in self._without_forward):
+        if True in ["forward" in attributes for attributes in self._without_forward]:
             return True
-        return any(self._seen(attributes.get(name, _MISSING), name) != seen for attributes, name, seen in self._others)
+        for attributes, name, fixed, seen in self._others:
+            value = attributes.get(name, _MISSING)
+            # The same tuple of numbers holds the same numbers: nothing to look for.
+            if value is not fixed and self._seen(value, name) != seen:
+                return True
+        return False
 
     def modes(self) -> tuple[bool, ...]:
         """Which submodules are in training mode."""
@@ -139,7 +149,7 @@ def check_hooks(module: nn.Module) -> None:
                 reason="its backward is part of one graph and calls nothing in between",
                 way_out="register the hook on its parameters or on the ORTModule, which both call it",
             )
-        if one._forward_hooks or one._forward_pre_hooks:
+        if any(not inspects(hook) for hook in (*one._forward_hooks.values(), *one._forward_pre_hooks.values())):
             warnings.warn(
                 f"the forward hooks of submodule {name!r} run while the module is captured and never again: what they "
                 "do to tensors is part of the graph, what they record is of the capture",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
+from ontrain.functions.attention import in_tiles, probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad
 from ontrain.providers.torch.lowering.matmul import batched
 from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, find_mask, widen
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
@@ -32,10 +34,7 @@ def _flash(node: ir.Node, q: Buf, k: Buf, v: Buf, device: torch.device) -> bool:
     one_size = q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[:2] == k.shape[:2] and len(q.shape) == 4
     if device.type != "cpu" or attributes(node).get("dropout", 0.0) > 0 or not one_size:
         return False
-    readers = [use.node for value in node.outputs[1:] for use in value.uses()]
-    return not any(value.is_graph_output() for value in node.outputs[1:]) and all(
-        reader.op_type == "AttentionGrad" and len(reader.outputs) == 3 for reader in readers
-    )
+    return not probabilities_are_read(node)
 
 
 def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
@@ -76,6 +75,9 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if _flash(node, q, k, v, e.device):
         _flash_attention(e, node, q, k, v, bias)
         return
+    if e.device.type == "cpu" and in_tiles(node):
+        lower_tiles(e, node, q, k, v, bias)
+        return
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
     flat = e.view(probs, lambda t: t.view(-1, *probs.shape[-2:]))
@@ -103,7 +105,8 @@ def attention(e: Emitter, node: ir.Node) -> None:
 def attention_grad(e: Emitter, node: ir.Node) -> None:
     kept = e.kept(node.inputs[4])
     if kept is not None:
-        _flash_attention_grad(e, node, kept)
+        lower = lower_tiles_grad if attributes(node).get("dropout", 0.0) > 0 else _flash_attention_grad
+        lower(e, node, kept)
         return
     dy, q, k, v, probs = (e.value(i) for i in node.inputs[:5])
     a = attributes(node)

@@ -78,8 +78,7 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
     flat = len(scores.shape) == 2
     out = e.out(node.outputs[0]) if flat else e.new(log_prob.shape, log_prob.dtype)
     picked = e.new(log_prob.shape, log_prob.dtype) if with_softmax else out
-    e.run(torch.Tensor.zero_, picked, writes=[picked])
-    e.run(
+    e.run(  # fills what it does not pick with zeros itself
         aten.nll_loss_backward.grad_input, e.reshape(dloss, (-1,) if reduction == 0 else ()), log_prob, labels, weight,
         reduction, ignore, _total_weight(e, node, labels, weight, ignore, log_prob.dtype), grad_input=picked,
         writes=[picked],

@@ -23,11 +23,12 @@ def gemm(e: Emitter, node: ir.Node) -> None:
     x = e.view(x, torch.t) if a.get("transA") else x
     w = e.view(w, torch.t) if a.get("transB") else w
     alpha, beta = a.get("alpha", 1.0), a.get("beta", 1.0)
+    scales = {name: scale for name, scale in (("alpha", alpha), ("beta", beta)) if scale != 1.0}
     out = e.out(node.outputs[0])
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         bias = e.value(node.inputs[2])
-        if alpha != 1.0 or beta != 1.0 or not _otherwise(e, x, w, bias, out):
-            e.call(torch.addmm, bias, x, w, out=out, alpha=alpha, beta=beta)
+        if scales or not _otherwise(e, x, w, bias, out):
+            e.call(torch.addmm, bias, x, w, out=out, **scales)
     elif (before := e.added_to(node.outputs[0])) is not None:
         e.call(torch.addmm, before, x, w, out=out, alpha=alpha)
     elif alpha != 1.0 or not _otherwise(e, x, w, None, out):

@@ -140,7 +140,7 @@ def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: tor
     if a["mode"] == 0 and a["bias_correction"] and params[0].dtype == lr.dtype:
         _fused(torch._fused_adamw_, params, grads, ms, vs, lr, step, scale, a)
         return
-    alpha_power, beta_power = _corrections(step, a)
+    alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
         _moments_step(g.mul_(scale), m, v, a)
         if a["mode"] == 0:
@@ -157,7 +157,7 @@ def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torc
     if a["bias_correction"] and params[0].dtype == lr.dtype:
         _fused(torch._fused_adam_, params, grads, ms, vs, lr, step, scale, a)
         return
-    alpha_power, beta_power = _corrections(step, a)
+    alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
         g.mul_(scale).add_(p, alpha=a["weight_decay"])
         _moments_step(g, m, v, a)
@@ -198,7 +198,7 @@ def _moments_step(g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, a: dict[str
 
 def _lamb(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
           scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
-    alpha_power, beta_power = _corrections(step, a)
+    alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
         _moments_step(g.mul_(scale), m, v, a)
         torch.div(v, beta_power, out=g).sqrt_().add_(a["epsilon"])

@@ -30,7 +30,7 @@ def reshape(e: Emitter, node: ir.Node) -> None:
 
 
 @lowers("Identity")
-@lowers_composite("Detach")
+@lowers_composite("Detach", "Inspect", "Through")
 def identity(e: Emitter, node: ir.Node) -> None:
     e.bind(node.outputs[0], e.raw(node.inputs[0]))
 

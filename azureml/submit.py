@@ -1,0 +1,193 @@
+"""The jobs of azureml/jobs in Python: print one as it would be submitted, or submit it.
+
+    $ python azureml/submit.py bert-phase1             print the job: 4 machines of 8 A100, PyTorch's launcher
+    $ python azureml/submit.py bert-phase1 --nodes 2 --launcher mpi --size Standard_ND40rs_v2
+    $ python azureml/submit.py bert-phase1 --submit    submit it to the workspace that config.json names
+    $ python azureml/submit.py --write                 write azureml/jobs/*.yml anew
+
+It needs `pip install 'ontrain[azure]'`. Nothing but `--submit` needs a network or an account.
+
+Exit codes: 0 done; 2 an option or the workspace is at fault.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from azure.ai.ml import Input, MLClient, MpiDistribution, Output, PyTorchDistribution
+from azure.ai.ml.entities import CommandJob, CommandJobLimits, Compute, JobResourceConfiguration
+from catalogue import MACHINES, RECIPES
+
+__all__ = ["Launcher", "build", "describe", "submit", "workspace"]
+
+FOLDER = Path(__file__).resolve().parent
+ENVIRONMENT = "azureml:ontrain@latest"
+DEFAULT_SIZE = "Standard_ND96amsr_A100_v4"
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+VARIABLES = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "^docker0,lo"}
+DAYS = 24 * 60 * 60
+
+
+class Launcher(StrEnum):
+    """Who starts the processes on a machine; ontrain.distributed knows the environment of both."""
+
+    pytorch = "pytorch"
+    mpi = "mpi"
+
+
+def compute_name(size: str) -> str:
+    """Name of the cluster of such machines, as azureml/compute.yml and the notebooks make it."""
+    return size.removeprefix("Standard_").replace("_", "-").lower()
+
+
+def describe(
+    name: str, *, size: str = DEFAULT_SIZE, nodes: int | None = None, launcher: Launcher = Launcher.pytorch
+) -> dict[str, Any]:
+    """The job as `az ml job create --file` reads it.
+
+    Args:
+        name: one of RECIPES.
+        size: one of MACHINES.
+        nodes: machines; by default as published.
+        launcher: who starts the processes.
+
+    Raises:
+        ValueError: the step's sequences can't be divided among so many GPUs, or the script runs on one machine only.
+    """
+    recipe, machine = RECIPES[name], MACHINES[size]
+    nodes = recipe.nodes if nodes is None else nodes
+    task = recipe.task(nodes * machine.gpus, machine.memory)
+    if task.one_process and nodes != 1:
+        raise ValueError(f"{name} runs in one process, on one machine, not {nodes}")
+    processes = 1 if task.one_process else machine.gpus
+    return {
+        "$schema": SCHEMA,
+        "type": "command",
+        "display_name": f"{name}-{nodes}x{processes}-{launcher}",
+        "experiment_name": recipe.experiment,
+        "description": task.title,
+        "code": "../../recipes",
+        "command": task.command(),
+        "inputs": {
+            key: {"type": "uri_folder", "path": f"azureml:{asset}@latest"} for key, asset in task.inputs.items()
+        },
+        "outputs": {"results": {"type": "uri_folder", "mode": "rw_mount", "name": task.output}},
+        "environment": ENVIRONMENT,
+        "environment_variables": VARIABLES,
+        "compute": f"azureml:{compute_name(size)}",
+        "resources": {"instance_count": nodes, "shm_size": "32g"},
+        "distribution": {"type": str(launcher), "process_count_per_instance": processes},
+        "limits": {"timeout": 7 * DAYS},
+    }
+
+
+def build(
+    name: str, *, size: str = DEFAULT_SIZE, nodes: int | None = None, launcher: Launcher = Launcher.pytorch
+) -> CommandJob:
+    """The same job, made with the SDK; arguments and errors as for `describe`."""
+    said = describe(name, size=size, nodes=nodes, launcher=launcher)
+    distribution = {Launcher.mpi: MpiDistribution, Launcher.pytorch: PyTorchDistribution}[launcher]
+    return CommandJob(
+        display_name=said["display_name"],
+        experiment_name=said["experiment_name"],
+        description=said["description"],
+        code=str(FOLDER.parent / "recipes"),
+        command=said["command"],
+        inputs={key: Input(**one) for key, one in said["inputs"].items()},
+        outputs={key: Output(**one) for key, one in said["outputs"].items()},
+        environment=ENVIRONMENT,
+        environment_variables=dict(VARIABLES),
+        compute=compute_name(size),
+        resources=JobResourceConfiguration(**said["resources"]),
+        distribution=distribution(process_count_per_instance=said["distribution"]["process_count_per_instance"]),
+        limits=CommandJobLimits(**said["limits"]),
+    )
+
+
+def workspace(folder: Path = FOLDER) -> MLClient | None:
+    """The workspace that config.json names, in this folder or one above; None without such a file.
+
+    The file is what the studio's `Download config.json` gives. Nothing is sent yet.
+    """
+    from azure.identity import DefaultAzureCredential
+
+    found = [
+        path
+        for place in (folder, *folder.parents)
+        for path in (place / "config.json", place / ".azureml" / "config.json")
+        if path.is_file()
+    ]
+    if not found:
+        return None
+    return MLClient.from_config(DefaultAzureCredential(), path=str(found[0]))
+
+
+def submit(entity: Any, client: MLClient | None) -> Any:
+    """Submit a job, or make an asset or a cluster; without a workspace print it and do nothing.
+
+    Returns:
+        what the service made of it, or None.
+    """
+    if client is None:
+        text = io.StringIO()
+        entity.dump(text)
+        print(f"# dry run, nothing submitted\n{text.getvalue()}")
+        return None
+    if isinstance(entity, Compute):
+        made = client.begin_create_or_update(entity).result()
+    else:
+        made = client.create_or_update(entity)
+    print(getattr(made, "studio_url", None) or f"{type(made).__name__} {made.name}")
+    return made
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """The files of azureml/jobs and what is in them: each recipe with each launcher, as published."""
+    for name in RECIPES:
+        for launcher in Launcher:
+            said = describe(name, launcher=launcher)
+            text = yaml.safe_dump(said, sort_keys=False, width=2**16)
+            yield FOLDER / "jobs" / f"{name}.{launcher}.yml", f"# Written by azureml/submit.py --write.\n{text}"
+
+
+def main(
+    recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
+    size: Annotated[str, typer.Option(help="Machines of this size.")] = DEFAULT_SIZE,
+    nodes: Annotated[int | None, typer.Option(min=1, help="How many; by default as published.")] = None,
+    launcher: Annotated[Launcher, typer.Option(help="Who starts the processes.")] = Launcher.pytorch,
+    send: Annotated[bool, typer.Option("--submit", help="Submit it; else it is printed.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write azureml/jobs/*.yml anew, nothing else.")] = False,
+) -> None:
+    """Print or submit a job; see the top of submit.py."""
+    if write:
+        for path, text in files():
+            path.write_text(text)
+        return
+    try:
+        if recipe not in RECIPES:
+            raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
+        if size not in MACHINES:
+            raise ValueError(f"there is no size {size!r}; there are {', '.join(MACHINES)}")
+        client = workspace() if send else None
+        if send and client is None:
+            raise ValueError(
+                "no config.json in azureml/ or above: the studio's `Download config.json` gives one, or "
+                "write it: subscription_id, resource_group, workspace_name"
+            )
+        submit(build(recipe, size=size, nodes=nodes, launcher=launcher), client)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

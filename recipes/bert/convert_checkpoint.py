@@ -1,0 +1,107 @@
+"""Weights of BERT from one form into another: run_pretraining.py's checkpoint, Hugging Face's folder, a PyTorch file.
+
+    $ python convert_checkpoint.py RUN/ckpt_8601 bert-wiki --vocab_file vocab.txt   # for transformers and run_squad.py
+    $ python convert_checkpoint.py RUN/ckpt_8601 bert-wiki.pt                       # a state_dict, by torch.load
+    $ python convert_checkpoint.py bert-wiki RUN2/ckpt_0                            # back, for --init_checkpoint
+    $ python convert_checkpoint.py ckpt_8601.pt bert-wiki --config_file bert_config.json
+
+The last reads files of NVIDIA's and onnxruntime's recipes: tensors only, never code. What is made follows from the
+names: a file .pt or .bin holds a state_dict; from a checkpoint comes Hugging Face's folder; from anything else a
+checkpoint, unless --to says otherwise. Moments and counters are left out, and the vocabulary has its true size, where
+training pads it to a multiple of 8.
+
+Exit codes: 0 done; 2 a flag, the weights or the disk is at fault.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Form(StrEnum):
+    huggingface = "huggingface"
+    pytorch = "pytorch"
+    checkpoint = "checkpoint"
+
+
+def convert(source: Path, target: Path, to: Form | None, config_file: Path | None, vocab_file: Path | None) -> str:
+    """Read `source`, write `target`, and return what was made.
+
+    Raises:
+        DataError: there are no weights, no configuration, or something is at the target already.
+        CheckpointError: the weights cannot be read, or do not fit the configuration.
+    """
+    import torch
+    from corpus.workspace import DataError, written
+    from pretraining.model import read_config
+    from pretraining.weights import hugging_face_model, read_weights
+
+    from ontrain.checkpoint import write_checkpoint
+
+    if target.exists():
+        raise DataError(f"{target} exists: remove it, or name another")
+    state, config = read_weights(source)
+    if config_file is not None:
+        config = read_config(config_file, "", 1)
+    if config is None:
+        raise DataError(f"{source} does not say the model's sizes: give --config_file bert_config.json")
+    model = hugging_face_model(state, config)  # checks all names and shapes
+    form = to or _form(source, target)
+    if vocab_file is not None and form is not Form.huggingface:
+        raise DataError(f"--vocab_file goes into Hugging Face's folder, and {form} was asked for")
+    if form is Form.pytorch:
+        with written(target) as file:
+            torch.save(model.state_dict(), file)
+    elif form is Form.checkpoint:
+        identity = {"config": {k: v for k, v in config.to_diff_dict().items() if k != "transformers_version"}}
+        tensors = {name: p.detach() for name, p in model.named_parameters()}
+        write_checkpoint(target, {"model": tensors}, {"user_dict": {"identity": identity, "source": str(source)}})
+    else:
+        beside = target.with_name(target.name + ".part")
+        shutil.rmtree(beside, ignore_errors=True)
+        model.save_pretrained(beside)
+        if vocab_file is not None:
+            shutil.copy(vocab_file, beside / "vocab.txt")
+        beside.replace(target)
+    return f"{target}: {form}, {sum(p.numel() for p in model.parameters()):,} parameters"
+
+
+def _form(source: Path, target: Path) -> Form:
+    if target.suffix in (".pt", ".bin"):
+        return Form.pytorch
+    return Form.huggingface if (source / "manifest.json").is_file() or source.is_file() else Form.checkpoint
+
+
+def main(
+    source: Annotated[Path, typer.Argument(help="What to read.")],
+    target: Annotated[Path, typer.Argument(help="What to make.")],
+    to: Annotated[Form | None, typer.Option("--to", help="What it is to be, where the names do not say it.")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config_file", help="The model's sizes, for a source that lacks them.")
+    ] = None,
+    vocab_file: Annotated[
+        Path | None, typer.Option("--vocab_file", help="Put beside the weights in Hugging Face's folder.")
+    ] = None,
+) -> None:
+    """Convert weights of BERT; see the top of convert_checkpoint.py."""
+    from corpus.workspace import DataError
+
+    from ontrain.errors import OntrainError
+
+    try:
+        print(convert(source, target, to, config_file, vocab_file))
+    except (DataError, OntrainError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

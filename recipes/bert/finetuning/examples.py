@@ -1,0 +1,91 @@
+"""Tokenised examples as arrays, the order in which an epoch takes them, and batches as long as their longest row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from corpus.workspace import digest
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finetuning.settings import Settings
+
+__all__ = ["PAD_TO", "Examples", "epoch_updates"]
+
+PAD_TO = 16
+"""Lengths of batches are multiples of this: a plan serves many batches, and few tokens are padding."""
+_SORTED_TOGETHER = 50  # batches, under --group_by_length; Hugging Face's number
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N examples of at most L tokens."""
+
+    inputs: Mapping[str, NDArray[np.int32]]
+    """input_ids, attention_mask and token_type_ids, each [N, L]; real tokens stand before padding."""
+    targets: Mapping[str, NDArray[Any]]
+    """Under the names of forward's arguments, each [N]: class numbers, positions or float32."""
+
+    def __len__(self) -> int:
+        return len(self.inputs["input_ids"])
+
+    @property
+    def width(self) -> int:
+        """L."""
+        return self.inputs["input_ids"].shape[1]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[N]: tokens that are no padding."""
+        return self.inputs["attention_mask"].sum(axis=1, dtype=np.int64)
+
+    def batch(self, rows: Rows, *, targets: bool = True, whole: bool = False) -> dict[str, Tensor]:
+        """Return the rows as forward's arguments, int64 [len(rows), t]; regression targets are float32.
+
+        t is L if `whole`, else the longest row's length rounded up.
+        """
+        width = self.width if whole else min(self.width, -(-int(self.lengths[rows].max()) // PAD_TO) * PAD_TO)
+        made = {name: torch.from_numpy(array[rows, :width].astype(np.int64)) for name, array in self.inputs.items()}
+        if targets:
+            for name, array in self.targets.items():
+                kind = np.float32 if array.dtype.kind == "f" else np.int64
+                made[name] = torch.from_numpy(array[rows].astype(kind))
+        return made
+
+    def drawn(self, count: int, seed: int) -> Examples:
+        """Return `count` of the examples, in their order; the seed decides which."""
+        rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:count])
+        return Examples(
+            {name: array[rows] for name, array in self.inputs.items()},
+            {name: array[rows] for name, array in self.targets.items()},
+        )
+
+    def digest(self) -> str:
+        """Name the content by a hash."""
+        arrays = {**self.inputs, **self.targets}
+        return digest(*(part for name in sorted(arrays) for part in (name, arrays[name].tobytes())))
+
+
+def epoch_updates(examples: Examples, settings: Settings, epoch: int) -> Iterator[list[Rows]]:
+    """Yield the micro-batches of each update of an epoch, as row numbers; seed and epoch alone decide the order."""
+    rng = np.random.default_rng([settings.seed, epoch])
+    order = rng.permutation(len(examples))
+    size = settings.per_gpu_train_batch_size
+    if settings.group_by_length:
+        together = size * _SORTED_TOGETHER
+        parts = [order[start : start + together] for start in range(0, len(order), together)]
+        order = np.concatenate([part[np.argsort(examples.lengths[part], kind="stable")] for part in parts])
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        batches = [batches[number] for number in rng.permutation(len(batches))]
+    else:
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+    count = settings.gradient_accumulation_steps
+    for start in range(0, len(batches), count):
+        yield batches[start : start + count]

@@ -1,0 +1,197 @@
+"""A model's folder in transformers' format: config.json, model.safetensors, vocab.txt, and what has to fit in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from corpus.wordpiece import read_vocabulary
+from corpus.workspace import DataError
+from safetensors import SafetensorError
+from torch import nn
+from transformers import BertConfig, PreTrainedModel
+from transformers.utils import logging
+
+__all__ = ["ModelFolder", "parameters", "save_model"]
+
+_WEIGHTS = "model.safetensors"
+_NEW = ("qa_outputs.", "classifier.", "bert.pooler.")
+"""What a task adds to a model, and pre-training need not have left there."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """Configuration and vocabulary, which fit each other, and where the weights are."""
+
+    path: Path
+    config: BertConfig
+    vocab_file: Path
+    lower: bool
+    weights: Path | None
+    """A folder; None: begin from random ones."""
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        init_checkpoint: Path | None = None,
+        vocab_file: Path | None = None,
+        lower: bool | None = None,
+        random_init: bool = False,
+    ) -> ModelFolder:
+        """Read what a model is, without its weights yet.
+
+        Args:
+            name: a folder, or a model's name on Hugging Face's hub, from where it is fetched once.
+            init_checkpoint: folder whose weights are taken in place of the model's own.
+            vocab_file: in place of the folder's vocab.txt.
+            lower: whether text is put to lower case; by default what tokenizer_config.json says.
+            random_init: take no weights.
+
+        Raises:
+            DataError: a file is missing or malformed, the model is no BERT, or the vocabulary is another model's.
+        """
+        path = Path(name)
+        if not path.is_dir():
+            path = _from_hub(name)
+        fields = _json(path / "config.json")
+        if fields.get("model_type") != "bert":
+            raise DataError(f"{path / 'config.json'} describes a {fields.get('model_type')!r}: this recipe is BERT's")
+        config = BertConfig.from_dict(fields)
+        if lower is None:
+            about = path / "tokenizer_config.json"
+            lower = bool(_json(about).get("do_lower_case", True)) if about.is_file() else True
+        vocab = vocab_file or path / "vocab.txt"
+        if not vocab.is_file():
+            raise DataError(f"there is no vocabulary {vocab}: name one by --vocab_file")
+        size = len(read_vocabulary(vocab, lower))
+        # Pre-training may have rounded the embedding up for faster products; rows that no word has are harmless.
+        if config.vocab_size not in (size, -(-size // 8) * 8):
+            raise DataError(
+                f"{vocab} has {size:,} words and the model of {path} {config.vocab_size:,}: they do not belong together"
+            )
+        weights = None if random_init else (init_checkpoint or path)
+        if weights is not None and not (weights / _WEIGHTS).is_file():
+            raise DataError(
+                f"there are no weights {weights / _WEIGHTS}: convert_checkpoint.py makes them of a checkpoint, "
+                "--random_init does without"
+            )
+        return cls(path, config, vocab, lower, weights)
+
+    def check_length(self, max_seq_length: int) -> None:
+        """Refuse sequences for which the model has no positions.
+
+        Raises:
+            DataError: as said.
+        """
+        if max_seq_length > self.config.max_position_embeddings:
+            raise DataError(
+                f"--max_seq_length {max_seq_length} is more than the {self.config.max_position_embeddings} positions "
+                f"of the model in {self.path}"
+            )
+
+    def load(self, task: type[PreTrainedModel], seed: int, *, trained: bool = False, **changes: Any) -> Loaded:
+        """Make the model of a task, on the CPU, with what weights there are.
+
+        Args:
+            task: BertForQuestionAnswering or BertForSequenceClassification.
+            seed: of the weights that are random.
+            trained: whether the task's own weights must be there.
+            changes: of the configuration.
+
+        Raises:
+            DataError: the weights cannot be read, or are another model's.
+        """
+        config = BertConfig.from_dict({**self.config.to_dict(), "architectures": None, **changes})
+        torch.manual_seed(seed)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        if self.weights is None:
+            return Loaded(task(config), ["all weights"])
+        try:
+            model, about = task.from_pretrained(
+                self.weights,
+                config=config,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+                dtype=torch.float32,
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise DataError(f"{self.weights / _WEIGHTS} cannot be loaded: {_first_line(error)}") from None
+        missing = sorted(about["missing_keys"])
+        if foreign := [key for key in missing if trained or not key.startswith(_NEW)]:
+            way_out = "; --do_train trains it first" if trained and foreign[0].startswith(_NEW) else ""
+            raise DataError(f"{self.weights / _WEIGHTS} has no {foreign[0]!r}{way_out}")
+        return Loaded(model, missing)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, and which of its weights are random."""
+
+    model: nn.Module
+    random: list[str]
+
+
+def parameters(model: nn.Module) -> int:
+    """Count a model's parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def save_model(model: PreTrainedModel, vocab_file: Path, lower: bool, output: Path) -> None:
+    """Write config.json, model.safetensors, vocab.txt and tokenizer_config.json, each whole or not at all.
+
+    Raises:
+        DataError: the folder cannot be written.
+    """
+    beside = output / ".model"
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        model.save_pretrained(beside)
+        shutil.copyfile(vocab_file, beside / "vocab.txt")
+        about = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+        (beside / "tokenizer_config.json").write_text(json.dumps(about))
+        for file in beside.iterdir():
+            file.replace(output / file.name)
+        beside.rmdir()
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise DataError(
+            f"{output} cannot be written ({_first_line(error)}); the checkpoints stay: make room and give the same "
+            "command again"
+        ) from None
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["config.json", "tokenizer_config.json", "vocab.txt", _WEIGHTS]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise DataError(
+            f"there is no folder {name}, and Hugging Face's hub does not give it: {_first_line(error)}"
+        ) from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} holds no JSON object")
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

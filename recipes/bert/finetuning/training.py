@@ -1,0 +1,188 @@
+"""The loop: a plain PyTorch loop, in which `ORTModule(model)` is the only line that knows of ontrain."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from corpus.workspace import digest
+from rich.console import Console
+from torch import nn
+
+from finetuning import checkpoints
+from finetuning.examples import Examples, epoch_updates
+from finetuning.journal import Interrupted, interruptible, log, losses_until, progress
+from finetuning.settings import Engine, Precision, Settings
+from ontrain.errors import NonFiniteLossError
+from ontrain.training.ortmodule import ORTModule
+
+__all__ = ["Habits", "Trained", "train"]
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What changes no weight: how often is saved and said what."""
+
+    save_steps: int = 500
+    save_total_limit: int = 2
+    logging_steps: int = 50
+    overwrite_output_dir: bool = False
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run did, this time."""
+
+    updates: int
+    """All of them, those before a resumption too."""
+    resumed_after: int
+    examples: int
+    """This time."""
+    seconds: float
+    """This time."""
+    losses: list[float]
+    """One an update, from the first of the run."""
+
+    def figures(self, examples: int) -> dict[str, Any]:
+        """What eval_results.json says of it; `examples` is how many there were to train on."""
+        return {
+            "examples": examples,
+            "updates": self.updates,
+            "resumed_after": self.resumed_after,
+            "seconds": round(self.seconds, 1),
+            "examples_per_second": round(self.examples / self.seconds, 2) if self.examples else None,
+            "first_loss": self.losses[0] if self.losses else None,
+            "last_loss": self.losses[-1] if self.losses else None,
+        }
+
+
+def train(
+    model: nn.Module,
+    examples: Examples,
+    settings: Settings,
+    habits: Habits,
+    output: Path,
+    device: torch.device,
+    console: Console,
+) -> Trained:
+    """Train a model in place; go on from the newest checkpoint in `output`.
+
+    Args:
+        model: returns a loss where it is given targets.
+        examples: with targets.
+        settings: what decides the result.
+        habits: what does not.
+        output: folder for checkpoints and train_log.jsonl.
+        device: of the computation.
+        console: for what is said.
+
+    Raises:
+        DataError: the folder holds a run of other settings, data or weights, or cannot be written.
+        CheckpointError: a checkpoint cannot be written; those before stay.
+        NonFiniteLossError: the loss became NaN or infinite; the checkpoints before stay.
+        Interrupted: Ctrl-C.
+    """
+    identity = {**asdict(settings), "data": examples.digest(), "initial weights": _fingerprint(model)}
+    if habits.overwrite_output_dir:
+        checkpoints.clear(output)
+    model.to(device)
+    torch.manual_seed(settings.seed)
+    optimizer = torch.optim.AdamW(
+        _groups(model, settings.weight_decay), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+    )
+    scaler = torch.amp.GradScaler(device.type, enabled=settings.precision is Precision.fp16)
+    state, total, start = checkpoints.State(model, optimizer, scaler), settings.updates(len(examples)), 0
+    if found := checkpoints.find(output, identity):
+        for said in found.warnings:
+            console.print(f"warning: {said}")
+        state.restore(found)
+        start = found.update
+        console.print(f"resumed after update {start} of {total}")
+    losses = losses_until(output, start)
+    engine = ORTModule(model) if settings.engine is Engine.ontrain else model
+    engine.train()
+
+    began, done, update = time.perf_counter(), 0, start
+    with (
+        log(output) as add,
+        interruptible() as interrupted,
+        progress(console, total, start) as advance,
+    ):
+        for update, micro_batches in enumerate(islice(_updates(examples, settings, start), total - start), start + 1):
+            rows = sum(len(one) for one in micro_batches)
+            rate = settings.rate(update - 1, total)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = 0.0
+            for one in micro_batches:
+                batch = examples.batch(one, whole=settings.pad_to_max_length)
+                with _autocast(device, settings.precision):
+                    mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
+                share = mean * (len(one) / rows)  # of the mean over all rows of the update
+                scaler.scale(share).backward()
+                loss += share.item()
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(
+                    f"the loss is {loss} at update {update}",
+                    way_out=f"try a --learning_rate below {settings.learning_rate:g}; the checkpoints before stay",
+                )
+            scaler.unscale_(optimizer)
+            if settings.max_grad_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+            done += rows
+            losses.append(loss)
+            add({"step": update, "loss": loss, "learning_rate": rate, "examples": rows})
+            advance(update)
+            if update % habits.logging_steps == 0 or update == total:
+                recent = losses[-habits.logging_steps :]
+                speed = done / (time.perf_counter() - began)
+                console.print(
+                    f"step {update}/{total} | epoch {update / settings.updates_an_epoch(len(examples)):.2f} "
+                    f"| lr {rate:.2e} | loss {sum(recent) / len(recent):.4f} | {speed:.1f} examples/s"
+                )
+            last = update == total or interrupted()
+            if last or update % habits.save_steps == 0:
+                state.save(output, update, identity, habits.save_total_limit)
+            if last:
+                break
+    if update < total:
+        raise Interrupted(f"interrupted after update {update} of {total}")
+    return Trained(total, start, done, time.perf_counter() - began, losses)
+
+
+def _updates(examples: Examples, settings: Settings, start: int) -> Iterator[list[Any]]:
+    """Micro-batches of each update from `start` on, epoch after epoch without end."""
+    epoch, skipped = divmod(start, settings.updates_an_epoch(len(examples)))
+    while True:
+        yield from islice(epoch_updates(examples, settings, epoch), skipped, None)
+        epoch, skipped = epoch + 1, 0
+
+
+def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Biases and LayerNorms are not decayed."""
+    named = list(model.named_parameters())
+    plain = [parameter for name, parameter in named if name.endswith("bias") or "LayerNorm" in name]
+    rest = [parameter for name, parameter in named if not (name.endswith("bias") or "LayerNorm" in name)]
+    return [{"params": rest, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
+
+
+def _autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    dtype = torch.bfloat16 if precision is Precision.bf16 else torch.float16
+    return torch.autocast(device.type, dtype, enabled=precision is not Precision.fp32)
+
+
+def _fingerprint(model: nn.Module) -> str:
+    state = model.state_dict()
+    return digest(
+        *(part for name, tensor in state.items() for part in (name, tensor.cpu().contiguous().numpy().tobytes()))
+    )

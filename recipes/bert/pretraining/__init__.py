@@ -1,0 +1,1 @@
+"""Pre-training: BERT on masked words and next sentences, in two phases."""

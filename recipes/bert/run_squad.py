@@ -1,0 +1,265 @@
+"""Fine-tune BERT to answer questions about paragraphs (SQuAD 1.1 and 2.0), and score its answers in two engines.
+
+    $ python run_squad.py --model_name_or_path ~/bert-base-uncased --do_train --do_eval \\
+          --train_file train-v1.1.json --predict_file dev-v1.1.json --output_dir runs/squad
+
+The flags are those of Hugging Face's run_squad.py. Training is a plain PyTorch loop around `ORTModule(model)`
+(finetuning/training.py); `--engine pytorch` runs the same loop without it. The answers are chosen twice, from logits of
+PyTorch and of the exported model.onnx in onnxruntime, and both are scored.
+
+SQuAD 2.0, with questions that have no answer: `--version_2_with_negative`. One file without a second to evaluate on:
+`--holdout_articles 0.2` keeps the last fifth of its articles from training. Weights out of a pre-training of your own:
+`--init_checkpoint FOLDER`, which convert_checkpoint.py makes; `--random_init` takes none, to compare with.
+
+What a run leaves in --output_dir:
+
+    config.json, model.safetensors, vocab.txt   the model; give the folder as --model_name_or_path to evaluate alone
+    model.onnx                                  input_ids, attention_mask, token_type_ids to start_logits, end_logits
+    predictions.json, nbest_predictions.json    answers, the n best with probabilities; null_odds.json in version 2.0
+    predictions_onnx.json                       the answers out of onnxruntime
+    eval_results.json                           scores, agreement of the engines, command, versions
+    train_log.jsonl                             a row an update: step, loss, learning_rate, examples
+    checkpoint/, checkpoint~1/                  what the same command goes on from, whatever stopped it
+
+Exit codes: 0 done; 1 the loss became NaN or infinite, or the two engines' logits differ by more than 1e-3; 2 an option,
+the data, the model or the disk is at fault, said in one message; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from corpus.workspace import DataError
+from finetuning import options
+from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch
+from finetuning.examples import Examples
+from finetuning.models import ModelFolder, parameters, save_model
+from finetuning.settings import Engine, Settings
+from finetuning.training import Habits, train
+from reading.answers import Answers, best_answers
+from reading.windows import Question, Windows, cut_windows, read_questions
+from scoring.squad import score_v1, score_v2
+from transformers import BertForQuestionAnswering
+
+Squad = dict[str, Any]
+
+
+def main(
+    model_name_or_path: options.ModelOption,
+    output_dir: options.OutputOption,
+    train_file: Annotated[Path | None, typer.Option("--train_file", help="train-v1.1.json, or one like it.")] = None,
+    predict_file: Annotated[Path | None, typer.Option("--predict_file", help="dev-v1.1.json.")] = None,
+    holdout_articles: Annotated[
+        float, typer.Option("--holdout_articles", help="Without --predict_file: share of --train_file's articles.")
+    ] = 0.0,
+    do_train: options.TrainOption = False,
+    do_eval: options.EvalOption = False,
+    version_2_with_negative: Annotated[
+        bool, typer.Option("--version_2_with_negative", help="Questions may have no answer.")
+    ] = False,
+    null_score_diff_threshold: Annotated[
+        float, typer.Option("--null_score_diff_threshold", help="No answer where null scores so much more.")
+    ] = 0.0,
+    max_seq_length: Annotated[int, typer.Option("--max_seq_length", help="Tokens of a window.")] = 384,
+    doc_stride: Annotated[int, typer.Option("--doc_stride", help="Tokens from window to window.")] = 128,
+    max_query_length: Annotated[int, typer.Option("--max_query_length", help="Tokens of a question.")] = 64,
+    n_best_size: Annotated[int, typer.Option("--n_best_size", min=1, help="Answers kept a question.")] = 20,
+    max_answer_length: Annotated[int, typer.Option("--max_answer_length", min=1, help="In tokens.")] = 30,
+    init_checkpoint: options.InitOption = None,
+    vocab_file: options.VocabOption = None,
+    do_lower_case: options.LowerOption = None,
+    random_init: options.RandomOption = False,
+    engine: options.EngineOption = Engine.ontrain,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Products in float16, the loss scaled.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16.")] = False,
+    per_gpu_train_batch_size: options.BatchOption = 8,
+    per_gpu_eval_batch_size: options.EvalBatchOption = 8,
+    gradient_accumulation_steps: options.AccumulationOption = 1,
+    learning_rate: options.RateOption = 5e-5,
+    weight_decay: options.DecayOption = 0.0,
+    adam_epsilon: options.EpsilonOption = 1e-8,
+    max_grad_norm: options.NormOption = 1.0,
+    num_train_epochs: options.EpochsOption = 3.0,
+    max_steps: options.MaxStepsOption = -1,
+    warmup_proportion: options.WarmupOption = 0.1,
+    dropout: options.DropoutOption = None,
+    seed: options.SeedOption = 42,
+    group_by_length: options.GroupOption = False,
+    pad_to_max_length: options.PadOption = False,
+    no_cuda: options.NoCudaOption = False,
+    save_steps: options.SaveOption = 500,
+    save_total_limit: options.KeepOption = 2,
+    logging_steps: options.LoggingOption = 50,
+    overwrite_output_dir: options.OverwriteOption = False,
+    skip_bad: options.SkipBadOption = False,
+) -> None:
+    """Fine-tune BERT on SQuAD; the top of run_squad.py is the manual."""
+    with options.ended():
+        options.check_work(do_train, do_eval)
+        settings = Settings(
+            engine=engine,
+            precision=options.choose_precision(fp16, bf16),
+            per_gpu_train_batch_size=per_gpu_train_batch_size,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            adam_epsilon=adam_epsilon,
+            max_grad_norm=max_grad_norm,
+            num_train_epochs=num_train_epochs,
+            max_steps=max_steps,
+            warmup_proportion=warmup_proportion,
+            seed=seed,
+            group_by_length=group_by_length,
+            pad_to_max_length=pad_to_max_length,
+        )
+        habits = Habits(save_steps, save_total_limit, logging_steps, overwrite_output_dir)
+        options.writable(output_dir)
+        console, device = options.speaker(), options.choose_device(no_cuda)
+        folder = ModelFolder.open(
+            model_name_or_path,
+            init_checkpoint=init_checkpoint,
+            vocab_file=vocab_file,
+            lower=None if do_lower_case is None else do_lower_case > 0,
+            random_init=random_init,
+        )
+        folder.check_length(max_seq_length)
+
+        def windows_of(data: Squad, name: str) -> tuple[list[Question], Windows]:
+            questions, bad = read_questions(data, version_2=version_2_with_negative, skip_bad=skip_bad)
+            windows = cut_windows(
+                questions,
+                folder.vocab_file,
+                lower=folder.lower,
+                max_seq_length=max_seq_length,
+                doc_stride=doc_stride,
+                max_query_length=max_query_length,
+            )
+            left_out = f", {bad:,} bad ones left out" if bad else ""
+            console.print(f"{name}: {len(questions):,} questions, {len(windows.question):,} windows{left_out}")
+            return questions, windows
+
+        train_data, predict_data = _files(train_file, predict_file, holdout_articles, do_train, do_eval)
+        training = windows_of(train_data, "training")[1] if train_data else None
+        predicting = windows_of(predict_data, "evaluation") if predict_data else None
+        rates = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        loaded = folder.load(BertForQuestionAnswering, seed, trained=not do_train, **rates)
+        model = loaded.model
+        random = f"; random: {', '.join(loaded.random)}" if loaded.random else ""
+        console.print(f"model: {folder.path}, {parameters(model):,} parameters{random}; engine: {engine}")
+        results: dict[str, Any] = {}
+        if training:
+            done = train(model, _examples(training), settings, habits, output_dir, device, console)
+            save_model(model, folder.vocab_file, folder.lower, output_dir)
+            results["training"] = done.figures(len(training.question))
+        if not predicting:
+            return
+
+        questions, windows = predicting
+        examples, columns = _examples(windows), dict.fromkeys(("start_logits", "end_logits"), max_seq_length)
+        in_torch = logits_of_torch(model, examples, columns, per_gpu_eval_batch_size, device)
+        export(model, list(columns), output_dir / "model.onnx")
+        in_onnx = logits_of_onnx(output_dir / "model.onnx", examples, columns, per_gpu_eval_batch_size)
+        found = {}
+        for name, (start, end) in (("PyTorch", in_torch), ("onnxruntime", in_onnx)):
+            answers = best_answers(
+                questions,
+                windows,
+                start,
+                end,
+                n_best_size=n_best_size,
+                max_answer_length=max_answer_length,
+                version_2=version_2_with_negative,
+                null_score_diff_threshold=null_score_diff_threshold,
+            )
+            scores = _scores(predict_data, questions, answers, version_2_with_negative, null_score_diff_threshold)
+            found[name], results[name] = answers, scores
+            console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in scores.items())}")
+        equal = sum(found["onnxruntime"].predictions[key] == text for key, text in found["PyTorch"].predictions.items())
+        apart = distance(in_torch, in_onnx)
+        results["agreement"] = {"equal_answers": equal, "questions": len(questions), "logits_within": apart}
+        console.print(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
+        _write(output_dir, found["PyTorch"], found["onnxruntime"], version_2_with_negative)
+        options.epilogue(output_dir, results)
+        if apart > TOLERANCE:
+            raise typer.Exit(1)
+
+
+def _files(
+    train_file: Path | None, predict_file: Path | None, holdout: float, do_train: bool, do_eval: bool
+) -> tuple[Squad | None, Squad | None]:
+    """What to train on and what to evaluate on, each None where that is not done."""
+    if not 0 <= holdout < 1:
+        raise DataError(f"--holdout_articles {holdout} is no share from 0 to 1")
+    if holdout and predict_file:
+        raise DataError("--holdout_articles divides --train_file; it goes without --predict_file")
+    if do_train and not train_file:
+        raise DataError("--do_train needs --train_file")
+    if do_eval and not predict_file and not (train_file and holdout):
+        raise DataError("--do_eval needs --predict_file, or --train_file with --holdout_articles")
+    first = _json(train_file) if train_file and (do_train or holdout) else None
+    second = _json(predict_file) if predict_file and do_eval else None
+    if first and holdout:
+        articles = first.get("data")
+        kept = round(len(articles) * holdout) if isinstance(articles, list) else 0
+        if not articles or not 0 < kept < len(articles):
+            raise DataError(f"{train_file} has too few articles to hold out {holdout:.0%} of them")
+        first, second = {"data": articles[:-kept]}, {"data": articles[-kept:]}
+    return first if do_train else None, second if do_eval else None
+
+
+def _json(path: Path) -> Squad:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} is not of SQuAD's form: it holds no JSON object")
+    return found
+
+
+def _examples(windows: Windows) -> Examples:
+    inputs = {
+        "input_ids": windows.input_ids,
+        "attention_mask": windows.input_mask,
+        "token_type_ids": windows.segment_ids,
+    }
+    return Examples(inputs, {"start_positions": windows.start_positions, "end_positions": windows.end_positions})
+
+
+def _scores(
+    data: Squad, questions: list[Question], answers: Answers, version_2: bool, threshold: float
+) -> dict[str, float]:
+    """Official scores, of the questions that were read."""
+    read = {question.id for question in questions}
+    asked = {
+        "data": [
+            {"paragraphs": [{"qas": [one for one in paragraph["qas"] if one["id"] in read]}]}
+            for article in data["data"]
+            for paragraph in article["paragraphs"]
+        ]
+    }
+    if not version_2:
+        return score_v1(asked, answers.predictions)
+    # The answers that would be given were there none to refuse: `threshold` then decides, and the best one is found.
+    given = {key: next((one["text"] for one in nbest if one["text"]), "") for key, nbest in answers.nbest.items()}
+    return score_v2(asked, given, answers.null_odds, threshold)
+
+
+def _write(output: Path, answers: Answers, of_onnx: Answers, version_2: bool) -> None:
+    options.write_json(output / "predictions.json", answers.predictions)
+    options.write_json(output / "nbest_predictions.json", answers.nbest)
+    options.write_json(output / "predictions_onnx.json", of_onnx.predictions)
+    if version_2:
+        highest = sys.float_info.max  # JSON has no infinity
+        odds = {key: min(value, highest) for key, value in answers.null_odds.items()}
+        options.write_json(output / "null_odds.json", odds)
+
+
+if __name__ == "__main__":
+    typer.run(main)

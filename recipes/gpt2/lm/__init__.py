@@ -1,0 +1,1 @@
+"""What run_lm.py is made of: options, text, model, engines, decoding, scoring, checkpoints, journal."""

@@ -1,0 +1,209 @@
+"""The processes of one run, and what they do together: over torch.distributed, interruptible, the dead named."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ontrain.distributed.launchers import find_processes
+from ontrain.distributed.liveness import Liveness, open_store
+from ontrain.errors import OntrainError, OptionError, ProcessError
+
+__all__ = ["World"]
+
+_BLOCK = 64 << 20
+"""Bytes that are sent at once where a copy of them is needed."""
+
+# Names that torch gave up in 2.13.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class World:
+    """The processes of a run, seen from one of them. Each method is called by all of them, in the same order.
+
+    Args:
+        rank, size: number of this process, from 0, and of all.
+        device: where the tensors are that will be reduced.
+        timeout: seconds that the others are waited for; None for torch's default. Where the process group is there
+            already, it has its own.
+
+    Raises:
+        OptionError: rank and size are not those that the launcher or the process group says.
+        ProcessError: the others were not met.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device, timeout: float | None = None) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        wait = timedelta(seconds=timeout) if timeout else timedelta(minutes=30)
+        address = _join(rank, size, device, wait)
+        # Small messages travel where the backend's tensors are.
+        self._messages = device if "nccl" in dist.get_backend() else torch.device("cpu")
+        self._liveness: Liveness | None = None
+        self._liveness = self._watch(address, wait)
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Add up a tensor over all processes, in place."""
+        self._wait("all-reduce", lambda: dist.all_reduce(tensor, async_op=True))
+        return tensor
+
+    def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Give all processes the tensor of process 0, in place."""
+        self._wait("broadcast", lambda: dist.broadcast(tensor, 0, async_op=True))
+        return tensor
+
+    def own(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return this process's part of a flat tensor that divides into as many as there are processes."""
+        size = flat.numel() // self.size
+        return flat[self.rank * size : (self.rank + 1) * size]
+
+    def reduce_scatter_(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return the own part of the sum over all processes, in its place in `flat`; the rest of that is undefined."""
+        own = self.own(flat)
+        if "nccl" in dist.get_backend():
+            self._wait("reduce-scatter", lambda: _reduce_scatter(own, flat, async_op=True))
+            return own
+        # Gloo's own is an all-reduce of a copy, and cannot be interrupted: each sends the others their parts instead.
+        parts = flat.view(self.size, -1)
+        step = max(1, _BLOCK // (self.size * flat.element_size()))
+        for start in range(0, own.numel(), step):
+            sent = parts[:, start : start + step].contiguous()
+            received = torch.empty_like(sent)
+            self._exchange("reduce-scatter", received, sent)
+            own[start : start + step] = received.sum(0)
+        return own
+
+    def all_gather_(self, flat: torch.Tensor) -> torch.Tensor:
+        """Fill `flat` with the own parts of all processes."""
+        self._wait("all-gather", lambda: _all_gather(flat, self.own(flat), async_op=True))
+        return flat
+
+    def swap(self, tensor: torch.Tensor, partner: int, count: int) -> torch.Tensor:
+        """Send a flat tensor to one partner and return the `count` elements that it sends; all pair off."""
+        sent, received = [0] * self.size, [0] * self.size
+        sent[partner], received[partner] = tensor.numel(), count
+        theirs = tensor.new_empty(count)
+        self._wait(
+            f"exchange with rank {partner}",
+            lambda: dist.all_to_all_single(theirs, tensor, received, sent, async_op=True),
+        )
+        return theirs
+
+    def _exchange(self, doing: str, received: torch.Tensor, sent: torch.Tensor) -> None:
+        self._wait(doing, lambda: dist.all_to_all_single(received, sent, async_op=True))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what each process gave, in the order of ranks; anything that JSON can hold."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = torch.zeros(self.size, dtype=torch.int64, device=self._messages)
+        self.own(sizes).fill_(text.numel())
+        longest = int(self.all_gather_(sizes).max())
+        texts = torch.zeros(self.size * longest, dtype=torch.uint8, device=self._messages)
+        self.own(texts)[: text.numel()].copy_(text)
+        found = self.all_gather_(texts).cpu().view(self.size, longest)
+        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(found, sizes.tolist(), strict=True)]
+
+    def all_succeed(self, doing: str, action: Callable[[], Any], ranks: Sequence[int] | None = None) -> None:
+        """Let some processes, by default all, do something; where one fails, all raise.
+
+        Raises:
+            ProcessError: another process failed; names it and what it said.
+            OntrainError: what the action raised here.
+        """
+        failure: OntrainError | None = None
+        if ranks is None or self.rank in ranks:
+            try:
+                action()
+            except OntrainError as error:  # the others must hear of it before it goes its way
+                failure = error
+        said = self.gather(None if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
+        for rank, text in enumerate(said):
+            if text is not None:
+                raise ProcessError(f"rank {rank} could not {doing}", reason=text.replace("\n", "\n    "))
+
+    def _wait(self, doing: str, start: Callable[[], Any]) -> None:
+        """Wait for a collective in small naps, so that an interrupt ends the wait."""
+        try:
+            work, nap = start(), 2e-5
+            while not work.is_completed():
+                time.sleep(nap)
+                nap = min(2 * nap, 1e-3)
+            work.wait()
+        except RuntimeError as error:
+            if self._liveness is None:
+                raise ProcessError(f"{doing} failed", reason=str(error)) from error
+            raise self._liveness.explain(doing, error) from error
+
+    def _watch(self, address: str, wait: timedelta) -> Liveness:
+        """Let process 0 open a store for heartbeats, and all connect to it."""
+        host = socket.gethostname()
+        store, port = open_store("127.0.0.1", None, wait) if self.rank == 0 else (None, 0)
+        first_host, first_port = self.gather([host, port])[0]
+        if store is None:
+            store, _ = open_store("127.0.0.1" if first_host == host else address, first_port, wait)
+        return Liveness(store, self.rank, self.size, lambda: self.gather(None))
+
+
+def _join(rank: int, size: int, device: torch.device, wait: timedelta) -> str:
+    """Be in a process group of that size under that rank; return the address of process 0."""
+    if not 0 <= rank < size:
+        raise OptionError(
+            f"distributed.world_rank is {rank} and distributed.world_size {size}", way_out="ranks count from 0"
+        )
+    said = find_processes()
+    if dist.is_initialized():
+        have = (dist.get_rank(), dist.get_world_size())
+        _compare((rank, size), have, "the process group has")
+        return said.master_address
+    if said.launcher != "none":
+        _compare((rank, size), (said.rank, said.world_size), f"{said.launcher} started")
+    elif "MASTER_ADDR" not in os.environ:
+        raise OptionError(
+            f"option 'distributed.world_size' is {size}, and the other processes cannot be met",
+            reason="no launcher that is known of started this one, and there is no process group",
+            way_out="start with torchrun, mpirun or srun, set MASTER_ADDR and MASTER_PORT, or initialise "
+            "torch.distributed first",
+        )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=f"tcp://{said.master_address}:{said.master_port}",
+            rank=rank, world_size=size, timeout=wait,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise ProcessError(
+            f"rank {rank} of {size} did not meet the others at {said.master_address}:{said.master_port}",
+            reason=str(error).strip().partition("\n")[0],
+            way_out="start all of them within distributed.timeout, and set MASTER_ADDR and MASTER_PORT "
+            "where they do not run on one machine",
+        ) from error
+    atexit.register(_leave, os.getpid())
+    return said.master_address
+
+
+def _leave(process: int) -> None:
+    """End a group that was made here: some backends complain of one that is left open."""
+    if os.getpid() == process and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _compare(asked: tuple[int, int], found: tuple[int, int], who: str) -> None:
+    if asked != found:
+        raise OptionError(
+            f"the options say rank {asked[0]} of {asked[1]}, {who} rank {found[0]} of {found[1]}",
+            way_out="give distributed.world_rank and distributed.world_size as they are; "
+            "ontrain.distributed.find_processes reads them of the launcher",
+        )

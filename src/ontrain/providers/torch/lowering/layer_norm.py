@@ -1,0 +1,194 @@
+"""Layer normalisation and its gradient: ATen's kernel for small values, calls that write to planned places for large.
+
+ATen's kernel returns new memory at each call, and has no variant that does not. For a large value that is a visit to
+the allocator, and a copy or a page fault for each page; six calls that write where they are told take no longer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx_ir as ir
+import torch
+
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+_LARGE = 128 << 10
+"""Bytes of a value from which on planned places pay: below, one call beats six."""
+_TINY = 32 << 10
+"""Bytes of a gradient up to which a copy, which ATen's variant with out= makes, is quicker than views of a held one."""
+_PIECE = 1 << 20
+"""Bytes of a large value that are worked on at a time, so that they are still in the cache for the next call."""
+
+
+@lowers("LayerNormalization")
+def layer_normalization(e: Emitter, node: ir.Node) -> None:
+    inputs = [*node.inputs, None][:3]
+    x, scale = e.value(inputs[0]), e.value(inputs[1])
+    bias = e.value(inputs[2]) if inputs[2] is not None else None
+    a = attributes(node)
+    axis, eps = a.get("axis", -1) % len(x.shape), a.get("epsilon", 1e-5)
+    x = e.contiguous(x)
+    statistics = (*x.shape[:axis], *([1] * (len(x.shape) - axis)))
+    if _varies(scale, axis, x) or (bias is not None and _varies(bias, axis, x)):
+        e.compute(_rowwise_affine, x, scale, bias, axis, eps, outs=_outputs(e, node, statistics))
+        return
+    scale = e.view(scale, lambda t: t.reshape(t.shape[max(0, t.dim() - len(x.shape) + axis) :]))
+    if bias is not None:
+        bias = e.view(bias, lambda t: t.reshape(t.shape[max(0, t.dim() - len(x.shape) + axis) :]))
+    if scale.shape != x.shape[axis:]:
+        scale = e.contiguous(e.view(scale, lambda t: t.expand(x.shape[axis:])))
+        bias = e.contiguous(e.view(bias, lambda t: t.expand(x.shape[axis:]))) if bias is not None else None
+    # As rows, which is how most readers, products, take the result: they then need no view of it.
+    rows, sizes = math.prod(x.shape[:axis]), x.shape[axis:]
+    pin = e.pinned(node.outputs[0])
+    y = e.new((rows, *sizes), x.dtype) if pin is None else e.view(pin, lambda t: t.view(rows, *sizes))
+    # ONNX states the statistics in single precision; in a double graph they stay as ATen computes them.
+    mean, inv_std = (e.new((rows, *([1] * len(sizes))), x.dtype) for _ in range(2))
+    for value, buf in zip(node.outputs, (y, mean, inv_std), strict=False):
+        e.bind(value, e.reshape(buf, (*x.shape[:axis], *buf.shape[1:])))
+    x = e.reshape(x, (rows, *sizes))
+    if not _is_planned(e, x, y, 1):
+        outs: list[Buf | None] = [y, mean, inv_std]
+        e.compute(torch.native_layer_norm, x, sizes, scale, bias, eps, outs=outs, fresh=True)
+        return
+    axis = 1
+    pieces, width = _pieces(x, axis), math.prod(x.shape[axis:])
+    flat = [_rows(e, one, axis) for one in (y, mean, inv_std, x)]
+    affine = [e.view(one, lambda t: t.reshape(-1)) if one is not None else None for one in (scale, bias)]
+    squares = e.new((pieces, width), x.dtype)
+    e.run(_normalise, *flat, *affine, _number(e, eps, x), _number(e, width, x), squares, writes=[*flat[:3], squares])
+
+
+def _is_planned(e: Emitter, x: Buf, y: Buf, axis: int) -> bool:
+    """Whether a value is computed by calls that write into places: a large one of one precision on the CPU."""
+    plain = e.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and y.meta.is_contiguous()
+    return plain and x.meta.numel() * x.dtype.itemsize > _LARGE and math.prod(x.shape[axis:]) > 1
+
+
+def _pieces(x: Buf, axis: int) -> int:
+    """Rows that are worked on at a time."""
+    rows, nbytes = math.prod(x.shape[:axis]), x.meta.numel() * x.dtype.itemsize
+    return max(1, min(rows, rows * _PIECE // nbytes))
+
+
+def _rows(e: Emitter, buf: Buf, axis: int) -> Buf:
+    return e.view(buf, lambda t: t.view(math.prod(t.shape[:axis]), -1))
+
+
+def _number(e: Emitter, number: float, like: Buf) -> Buf:
+    """A number as a tensor: a Python number is made one, in new memory, at every call."""
+    return e.constant(torch.tensor(number, dtype=like.dtype))
+
+
+def _normalise(
+    y: torch.Tensor, mean: torch.Tensor, inv_std: torch.Tensor, x: torch.Tensor, scale: torch.Tensor,
+    bias: torch.Tensor | None, eps: torch.Tensor, width: torch.Tensor, squares: torch.Tensor,
+) -> None:  # fmt: skip
+    """Fill y [R, C], mean and inv_std [R, 1]; the variance is the mean of squares around the mean."""
+    for y_, mean_, inv_, x_ in _in_pieces(squares.shape[0], y, mean, inv_std, x):
+        squares_ = squares[: x_.shape[0]]
+        torch.sum(x_, -1, keepdim=True, out=mean_).div_(width)
+        torch.sub(x_, mean_, out=y_)
+        torch.mul(y_, y_, out=squares_)
+        torch.sum(squares_, -1, keepdim=True, out=inv_).div_(width).add_(eps).rsqrt_()
+        y_.mul_(inv_)
+        if bias is None:
+            y_.mul_(scale)
+        else:
+            torch.addcmul(bias, y_, scale, out=y_)
+
+
+def _in_pieces(size: int, *tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """So many rows of each tensor at a time."""
+    for start in range(0, tensors[0].shape[0], size):
+        yield [one[start : start + size] for one in tensors]
+
+
+def _varies(value: Buf, axis: int, x: Buf) -> bool:
+    """Whether a scale or bias differs from row to row."""
+    lead = value.shape[: max(0, len(value.shape) - len(x.shape) + axis)]
+    return any(d != 1 for d in lead)
+
+
+def _outputs(e: Emitter, node: ir.Node, statistics: tuple[int, ...]) -> list[Buf | None]:
+    made: list[Buf | None] = [e.out(node.outputs[0])]
+    for value in node.outputs[1:]:
+        made.append(e.new(statistics, made[0].dtype))  # type: ignore[union-attr]
+        e.bind(value, made[-1])  # type: ignore[arg-type]
+    return made + [None] * (3 - len(made))
+
+
+def _rowwise_affine(
+    x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, axis: int, eps: float
+) -> tuple[torch.Tensor, ...]:
+    """LayerNormalization whose scale or bias has an axis of rows, which ATen's kernel lacks."""
+    y, mean, inv_std = torch.native_layer_norm(x, list(x.shape[axis:]), None, None, eps)
+    y = y * scale
+    return y if bias is None else y + bias, mean, inv_std
+
+
+@lowers_composite("LayerNormalizationGrad")
+def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x, scale = (e.value(v) for v in node.inputs[:3])
+    mean, inv_std = (e.raw(v) for v in node.inputs[3:5])
+    axis = attributes(node).get("axis", -1) % len(x.shape)
+    dx, dscale, dbias = (e.out(v) for v in node.outputs)
+    dy, x = e.contiguous(dy), e.contiguous(x)
+    # The kernel takes a number a row, in any shape: as the forward pass holds them.
+    mean, inv_std = (e.reshape(one, (-1, *([1] * (len(x.shape) - axis)))) for one in (mean, inv_std))
+    width = math.prod(x.shape[axis:])
+    whole = scale.meta.numel() == width and all(
+        one.meta.is_contiguous() for one in (scale, dscale, dbias, mean, inv_std)
+    )
+    if not whole or mean.dtype != x.dtype or not _is_planned(e, x, dx, axis):
+        # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
+        given = (dy, x, x.shape[axis:], mean, inv_std, scale, scale, [True, True, True])
+        outs: list[Buf | None] = [dx, dscale, dbias]
+        if dx.meta.numel() * dx.dtype.itemsize <= _TINY and dscale.dtype == dbias.dtype == dx.dtype:
+            places = {"out0": dx, "out1": dscale, "out2": dbias}
+            e.run(aten.native_layer_norm_backward.out, *given, **places, writes=[dx, dscale, dbias])
+        else:
+            e.compute(aten.native_layer_norm_backward.default, *given, outs=outs, fresh=True)
+        return
+    pieces = _pieces(x, axis)
+    flat = [_rows(e, one, axis) for one in (dx, dy, x, mean, inv_std)]
+    vectors = [e.view(one, lambda t: t.view(-1)) for one in (dscale, dbias, scale)]
+    scratch = [e.new((pieces, width), x.dtype) for _ in range(2)] + [e.new((pieces, 1), x.dtype) for _ in range(2)]
+    ones = e.constant(torch.ones(pieces, dtype=x.dtype))
+    e.run(_normalise_backward, flat[0], *vectors, *flat[1:], ones, _number(e, -width, x), *scratch,
+          writes=[flat[0], *vectors[:2], *scratch])  # fmt: skip
+
+
+def _normalise_backward(
+    dx: torch.Tensor, dscale: torch.Tensor, dbias: torch.Tensor, scale: torch.Tensor, dy: torch.Tensor,
+    x: torch.Tensor, mean: torch.Tensor, inv_std: torch.Tensor, ones: torch.Tensor, less_width: torch.Tensor,
+    normal: torch.Tensor, product: torch.Tensor, first: torch.Tensor, second: torch.Tensor,
+) -> None:  # fmt: skip
+    """Fill dx [R, C], dscale and dbias [C] from dy and x [R, C].
+
+    With n = (x − mean) / σ and g = dy · scale: dx = (g − mean(g) − n · mean(g · n)) / σ.
+    """
+    dscale.zero_()
+    dbias.zero_()
+    for dx_, dy_, x_, mean_, inv_ in _in_pieces(normal.shape[0], dx, dy, x, mean, inv_std):
+        count = x_.shape[0]
+        n, dy_n, a, b, ones_ = (t[:count] for t in (normal, product, first, second, ones))
+        torch.sub(x_, mean_, out=n)
+        n.mul_(inv_)
+        torch.mul(dy_, n, out=dy_n)
+        dscale.addmv_(dy_n.t(), ones_)
+        dbias.addmv_(dy_.t(), ones_)
+        torch.mv(dy_, scale, out=a[:, 0])
+        torch.mv(dy_n, scale, out=b[:, 0])
+        a.mul_(inv_).div_(less_width)
+        b.mul_(inv_).div_(less_width)
+        torch.mul(dy_, scale, out=dy_n)
+        torch.addcmul(a, n, b, out=dx_)
+        dx_.addcmul_(dy_n, inv_)

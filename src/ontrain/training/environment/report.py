@@ -1,0 +1,151 @@
+"""Versions, machine, threads, caches and variables: what belongs into a report about a problem."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ontrain
+from ontrain.capture.cache import open_cache
+from ontrain.errors import OntrainError
+from ontrain.providers import available_providers
+from ontrain.providers.torch.tuning import tuning_file
+from ontrain.training.environment.variables import VARIABLES, unknown_variables
+
+__all__ = ["Environment", "collect_environment"]
+
+_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-training", "numpy", "safetensors", "transformers",
+             "accelerate", "triton")  # fmt: skip
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What `ontrain env` prints.
+
+    Attributes:
+        versions: of ontrain, Python and packages; None for one that is not installed.
+        system: operating system, processor, cores and memory in bytes.
+        devices: CUDA devices, with their memory in bytes.
+        cuda: versions of CUDA and cuDNN that torch was built for; empty without.
+        providers: execution providers that can train here.
+        threads: of torch, and the variables that set them.
+        cache: where captured graphs and measured products are kept; a reason where there are none.
+        variables: all that have or had a meaning, with their present value.
+    """
+
+    versions: dict[str, str | None]
+    system: dict[str, Any]
+    devices: list[dict[str, Any]]
+    cuda: dict[str, str]
+    providers: list[str]
+    threads: dict[str, Any]
+    cache: dict[str, str | None]
+    variables: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"schema": 1, **asdict(self)}
+
+
+def collect_environment() -> Environment:
+    """Return what this process runs in; nothing is computed on a device, and nothing raised for a wrong variable."""
+    return Environment(
+        versions={
+            "ontrain": ontrain.__version__,
+            "python": sys.version.replace("\n", " "),
+            **{name: _version(name) for name in _PACKAGES},
+        },
+        system=_system(),
+        devices=_devices(),
+        cuda=_cuda(),
+        providers=available_providers(),
+        threads={
+            "torch": torch.get_num_threads(),
+            "torch between operators": torch.get_num_interop_threads(),
+            **{name: os.environ.get(name) for name in _THREADS},
+        },
+        cache={"captured graphs": _captures(), "measured products": _measured()},
+        variables=_variables(),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _system() -> dict[str, Any]:
+    available = getattr(os, "sched_getaffinity", None)
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "cores for this process": len(available(0)) if available is not None else os.cpu_count(),
+        "memory": _memory(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _devices() -> list[dict[str, Any]]:
+    if not torch.cuda.is_available():
+        return []
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [{"name": one.name, "memory": one.total_memory, "capability": f"{one.major}.{one.minor}"} for one in found]
+
+
+def _cuda() -> dict[str, str]:
+    versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    return {name: str(one) for name, one in {**versions, "cuDNN": cudnn}.items() if one}
+
+
+def _captures() -> str | None:
+    try:
+        folder = open_cache()
+    except OntrainError as error:
+        return error.problem
+    return None if folder is None else str(folder.path)
+
+
+def _measured() -> str | None:
+    file = tuning_file()
+    return str(file) if file.exists() else None
+
+
+def _variables() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {
+            "name": one.name, "value": os.environ.get(one.name), "default": one.default or None,
+            "read": one.meaning is not None, "meaning": one.meaning or one.instead,
+        }
+        for one in VARIABLES.values()
+    ]  # fmt: skip
+    for name, meant in unknown_variables().items():
+        meaning = f"no such variable; nearest: {meant}"
+        rows.append({"name": name, "value": os.environ[name], "default": None, "read": False, "meaning": meaning})
+    return rows

@@ -1,0 +1,59 @@
+"""The commands `ontrain compare` and `ontrain env`: one real process each, further forms in this one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from ontrain.cli import main
+from ontrain.training.utils.hooks import StatisticsSubscriber
+from tests.cli.test_command import run
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """Runs the command in this process; gives exit code, output and errors."""
+
+    def run_here(*args):
+        monkeypatch.setattr("sys.argv", ["ontrain", *args])
+        with pytest.raises(SystemExit) as done:
+            main()
+        return done.value.code, *capsys.readouterr()
+
+    return run_here
+
+
+def test_compare_names_the_first_difference_and_says_so_by_its_exit_code(tmp_path, here, monkeypatch):
+    for name, last in (("a", 4.0), ("b", 4.1)):
+        subscriber = StatisticsSubscriber(str(tmp_path / name))
+        for step in (0, 1):
+            subscriber.activation("Linear_1_0th_output", 1, step, torch.tensor([1.0, 2.0]))
+            subscriber.gradient("Linear_1_0th_output", 1, step, torch.tensor([3.0, last if step else 3.5]))
+    code, out, err = run("compare", "a", "b", cwd=tmp_path)
+    assert code == 1, err
+    assert "first difference: step 1: Linear_1_0th_output_backward: max is 4 and 4.1" in out
+    assert "1 of 4 values in 2 steps differ" in out
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = here("compare", "a", "b", "--rtol", "0.1", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["schema"] == 1 and found["differences"] == [] and found["steps"] == [0, 1]
+    for wrong in (("nothing",), ("b", "--rtol=-1")):
+        code, _, err = here("compare", "a", *wrong)
+        assert code == 2 and ("there is no folder nothing" in err or "--rtol is -1.0" in err)
+
+
+def test_env_prints_versions_and_variables(tmp_path, here, monkeypatch):
+    monkeypatch.setenv("ORTMODULE_USE_FLASH_ATTENTION", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    code, out, err = run("env", cwd=tmp_path)
+    assert code == 0, err
+    assert f"  torch: {torch.__version__}" in out and "  OMP_NUM_THREADS: 1" in out
+    line = next(line for line in out.splitlines() if line.startswith("ORTMODULE_USE_FLASH_ATTENTION"))
+    assert " ".join(line.split()) == "ORTMODULE_USE_FLASH_ATTENTION 1 not read: ATen's kernels are used"
+    code, out, _ = here("env", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["schema"] == 1 and found["threads"]["OMP_NUM_THREADS"] == "1"
+    assert set(found) == {"schema", "versions", "system", "devices", "cuda", "providers", "threads", "cache",
+                          "variables"}  # fmt: skip

@@ -1,0 +1,312 @@
+"""Several processes train as one does on their batches together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain import NonFiniteLossError, ProcessError
+from ontrain.distributed import find_processes
+from ontrain.distributed.adasum import adasum_
+from ontrain.training import ORTTrainer, optim
+from tests.distributed import together as t
+
+UPDATES = 20
+Cases = list[tuple[str, int, int]]
+
+
+def one_process(config: str, folder: Path) -> None:
+    """Train on whole batches in this process, and keep the weights as the oracle; eager PyTorch where it can."""
+    model = t.net()
+    data = [t.joined(parts) for parts in t.batches(UPDATES)]
+    if config == "SGD":
+        optimizer = torch.optim.SGD(model.parameters(), lr=float(torch.tensor(0.2)))
+        for ids, label in data:
+            optimizer.zero_grad()
+            t.token_loss(model(ids), label).backward()
+            optimizer.step()
+        found = model.state_dict()
+    else:
+        one = t.trainer(config, model)
+        for batch in data:
+            one.train_step(*batch)
+        found = t.weights(one)
+    torch.save(found, folder / f"{config}.pt")
+
+
+def all_cases(cases: Cases, folder: Path) -> None:
+    """What each process does, one thing after the other, because starting processes is what takes time."""
+    me = find_processes()
+    equal_to_one(cases, folder)
+    adaptive_summation()
+    if me.world_size == 2:
+        unequal_batches_and_an_infinite_one()
+        halves_of_the_range()
+        masks_differ()
+        running_statistics()
+        adaptive_training()
+        refused()
+        checkpoints_here(folder)
+    else:
+        checkpoints_there(folder)
+
+
+def equal_to_one(cases: Cases, folder: Path) -> None:
+    me = find_processes()
+    for config, steps, stage in cases:
+        one = t.trainer(config, t.net(seed=3 + me.rank), stage, steps)  # weights are those of process 0
+        t.train(one, t.batches(UPDATES), steps)
+        oracle = torch.load(folder / f"{config}.pt")
+        assert t.furthest(t.weights(one), oracle) < 1e-12, (config, steps, stage, me.rank)
+        assert one.train_step_info.optimization_step == UPDATES
+        if config == "Adam":
+            sizes(one, stage)
+
+
+def sizes(one: ORTTrainer, stage: int) -> None:
+    """Moments take a part of the memory for each process that shares them."""
+    me = find_processes()
+    session, _ = one.prepare(*t.own_batches(t.batches(1)[0], 1, me.rank, me.world_size)[0])
+    flat = {key: tensor.nbytes for key, tensor in session.state.flat.items()}
+    moments = sum(size for (kind, _, _), size in flat.items() if kind.startswith("exp_avg"))
+    whole = 2 * sum(size for (kind, _, _), size in flat.items() if kind == "parameter")
+    gaps = 2 * 64 * len(session.trainable)
+    parts = me.world_size if stage else 1
+    assert whole / parts - gaps <= moments <= whole / parts + gaps
+
+
+class Line(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+LINE = {
+    "inputs": [("x", ["batch", 3]), ("label", ["batch", 2])],
+    "outputs": [("loss", [], True), ("y", ["batch", 2])],
+}
+
+
+def line_trainer(model: nn.Module, config: Any, **sections: Any) -> ORTTrainer:
+    asked = {"distributed": {**find_processes().options(), **sections.pop("distributed", {})}, "device": {"id": "cpu"}}
+    return ORTTrainer(model, LINE, config, nn.functional.mse_loss, {**asked, **sections})
+
+
+def unequal_batches_and_an_infinite_one() -> None:
+    me = find_processes()
+    torch.manual_seed(8)
+    model = Line().double()
+    eager = Line().double()
+    eager.load_state_dict(model.state_dict())
+    one = line_trainer(model, optim.SGDConfig(lr=0.125))
+    optimizer = torch.optim.SGD(eager.parameters(), lr=0.125)
+    for number in range(6):
+        x, y = torch.randn(5, 3).double(), torch.randn(5, 2).double()
+        if number == 3:
+            x[4] = torch.inf  # of process 1 alone
+        mine = slice(0, 2) if me.rank == 0 else slice(2, 5)
+        if number == 3:
+            before = t.weights(one)
+            with pytest.raises(NonFiniteLossError):
+                one.train_step(x[mine], y[mine])
+            assert t.furthest(t.weights(one), before) == 0 and not one.train_step_info.all_finite
+            continue
+        _, norm, finite = one.train_step(x[mine], y[mine], fetches=["loss", "grad_norm", "all_finite"])
+        optimizer.zero_grad()
+        nn.functional.mse_loss(eager(x), y).backward()
+        assert bool(finite)
+        torch.testing.assert_close(
+            float(norm), float(torch.nn.utils.get_total_norm(p.grad for p in eager.parameters()))
+        )
+        optimizer.step()
+    assert t.furthest(t.weights(one), eager.state_dict()) < 1e-12
+    assert one.train_step_info.optimization_step == 5
+
+
+def halves_of_the_range() -> None:
+    """In float16 all processes skip what one of them overflows at, and agree on the scale."""
+    me = find_processes()
+    one = t.trainer("Adam", t.net(torch.float32), mixed_precision={"enabled": True})
+    scales = []
+    for parts in t.batches(6):
+        t.train(one, [parts])
+        scales.append((one.options.mixed_precision.loss_scaler.loss_scale, one.train_step_info.all_finite))
+    everyone = one._reduction.world.gather(scales)
+    assert everyone[me.rank] == everyone[0] == everyone[1]
+    digests = one._reduction.world.gather([float(w.double().sum()) for w in t.weights(one).values()])
+    assert digests[0] == digests[1]
+
+
+def masks_differ() -> None:
+    """Processes drop out different elements of equal batches."""
+    one = t.trainer("SGD", t.net(dropout=0.5))
+    loss = float(one.train_step(*t.joined(t.batches(1)[0][:4]))[0])
+    losses = one._reduction.world.gather(loss)
+    assert losses[0] != losses[1]
+
+
+def running_statistics() -> None:
+    """They are those of process 0, which saw its own batch."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
+    eager = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
+    eager.load_state_dict(model.state_dict())
+    one = line_trainer(model, optim.SGDConfig(lr=0.125))
+    x, y = torch.randn(2, 4, 3).double(), torch.randn(2, 4, 2).double()
+    rank = find_processes().rank
+    one.train_step(x[rank], y[rank])
+    eager(x[0])
+    for name in ("1.running_mean", "1.running_var"):
+        torch.testing.assert_close(t.weights(one)[name], eager.state_dict()[name])
+
+
+def summed(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Two gradients by the paper's formula, equation 3."""
+    product = float(a @ b)
+    left = 1 - product / (2 * float(a @ a)) if float(a @ a) else 1.0
+    right = 1 - product / (2 * float(b @ b)) if float(b @ b) else 1.0
+    return left * a + right * b
+
+
+def tree(vectors: list[torch.Tensor]) -> torch.Tensor:
+    while len(vectors) > 1:
+        vectors = [summed(*vectors[start : start + 2]) for start in range(0, len(vectors), 2)]
+    return vectors[0]
+
+
+def adaptive_summation() -> None:
+    me = find_processes()
+    world = t.trainer("SGD")._reduction.world
+    torch.manual_seed(1)
+    spans = [(0, 7), (8, 11), (11, 12), (16, 29)]
+    everyone = torch.randn(me.world_size, 31).double()
+    everyone[1, 8:11] = 0  # a gradient that is zero
+    everyone[0, 16:29] = everyone[1, 16:29]  # and two that are equal
+    found = adasum_(world, everyone[me.rank].clone(), spans)
+    for start, stop in spans:
+        torch.testing.assert_close(found[start:stop], tree(list(everyone[:, start:stop])), rtol=1e-12, atol=1e-12)
+    if me.world_size == 2:
+        torch.testing.assert_close(found[16:29], everyone[0, 16:29])  # what is shared counts once
+    texts = world.gather(found.tolist())
+    assert all(text == texts[0] for text in texts)
+
+
+def adaptive_training() -> None:
+    me = find_processes()
+    for stage in (0, 1):
+        torch.manual_seed(8)
+        model = Line().double()
+        eager = Line().double()
+        eager.load_state_dict(model.state_dict())
+        several = {"enable_adasum": True, "deepspeed_zero_optimization": {"stage": stage}}
+        one = line_trainer(model, optim.SGDConfig(lr=0.125), distributed=several)
+        for _ in range(3):
+            x, y = torch.randn(2, 4, 3).double(), torch.randn(2, 4, 2).double()
+            one.train_step(x[me.rank], y[me.rank])
+            grads = []
+            for rank in range(2):
+                eager.zero_grad()
+                nn.functional.mse_loss(eager(x[rank]), y[rank]).backward()
+                grads.append([p.grad.flatten().clone() for p in eager.parameters()])
+            with torch.no_grad():
+                for p, a, b in zip(eager.parameters(), *grads, strict=True):
+                    p -= 0.125 * summed(a, b).view_as(p)
+        assert t.furthest(t.weights(one), eager.state_dict()) < 1e-12
+
+
+def refused() -> None:
+    """Who would train something else is named, with what differs, before the first step."""
+    me = find_processes()
+    odd = me.rank == 1
+    for make, says in (
+        (lambda: t.trainer("Adam", t.net(width=8 if odd else 6)), r"'embed.weight' of the model.*8\].* on rank 1"),
+        (lambda: t.trainer("Adam", steps=2 if odd else 1), "gradients accumulated: 1 on rank 0; 2 on rank 1"),
+        (lambda: t.trainer("Lamb" if odd else "Adam"), "the optimizer: AdamW? on rank 0; Lamb on rank 1"),
+    ):
+        one = make()
+        with pytest.raises(ProcessError, match=says):
+            one.train_step(*t.joined(t.batches(1)[0][:2]))
+
+
+def checkpoints_here(folder: Path) -> None:
+    """Two processes save, between updates and in the midst of one; what they go on to is kept as the oracle."""
+    for stage in (0, 1):
+        one = t.trainer("Lamb", stage=stage, steps=4)
+        data = t.batches(8)
+        t.train(one, data[:4], 4)
+        one.save_checkpoint(folder / f"between{stage}", {"epoch": 3})
+        me = find_processes()
+        micro = t.own_batches(data[4], 4, me.rank, 2)
+        for batch in micro[:2]:
+            one.train_step(*batch)
+        one.save_checkpoint(folder / f"amidst{stage}")
+        own = one.state_dict()
+        for batch in micro[2:]:
+            one.train_step(*batch)
+        t.train(one, data[5:], 4)
+        for source in ("file", "memory"):
+            other = t.trainer("Lamb", stage=stage, steps=4)
+            if source == "file":
+                other.load_checkpoint(folder / f"amidst{stage}")
+            else:
+                other.load_state_dict(own)
+            for batch in micro[2:]:
+                other.train_step(*batch)
+            t.train(other, data[5:], 4)
+            assert t.furthest(t.weights(other), t.weights(one)) == 0, "a resumed run equals one that never stopped"
+    if me.rank == 0:
+        torch.save(t.weights(one), folder / "after.pt")
+
+
+def checkpoints_there(folder: Path) -> None:
+    """Four processes go on from what two saved."""
+    me = find_processes()
+    for stage, saved in ((1, "between0"), (0, "between1"), (1, "between1")):
+        one = t.trainer("Lamb", stage=stage)
+        assert one.load_checkpoint(folder / saved) == {"epoch": 3}
+        t.train(one, t.batches(8)[4:])
+        assert t.furthest(t.weights(one), torch.load(folder / "after.pt")) < 1e-12
+    one = t.trainer("Lamb", stage=1, steps=3)
+    one.load_checkpoint(folder / "amidst1")
+    # Of each half of the parts, which one process had, the first half was seen; the rest is dealt out anew.
+    parts = t.batches(8)[4]
+    rest = [*parts[4:8], *parts[12:16]]
+    one.train_step(*t.joined(rest[2 * me.rank : 2 * me.rank + 2]))
+    assert one.train_step_info.optimization_step == 5
+    two = t.trainer("Lamb", stage=0)
+    two.load_checkpoint(folder / "between0")
+    t.train(two, [parts])
+    assert t.furthest(t.weights(one), t.weights(two)) < 1e-12
+    one.save_checkpoint(folder / "four")
+
+
+CASES = {
+    2: [("SGD", 1, 0), ("SGD", 4, 1), ("Adam", 1, 1), ("Adam", 4, 0), ("Lamb", 1, 0), ("Lamb", 4, 1)],
+    4: [("SGD", 1, 1), ("Adam", 4, 1), ("Lamb", 1, 1), ("Lamb", 4, 0)],
+}
+
+
+def test_two_and_four_processes_train_as_one_does(tmp_path: Path) -> None:
+    for config in t.CONFIGS:
+        one_process(config, tmp_path)
+    for size, cases in CASES.items():
+        t.run(size, all_cases, cases, tmp_path)
+    # One process goes on from what four saved.
+    one, two = (t.trainer("Lamb", steps=steps) for steps in (1, 1))
+    one.load_checkpoint(tmp_path / "four")
+    two.load_checkpoint(tmp_path / "between1")
+    data = [t.joined(parts) for parts in t.batches(8)]
+    two.train_step(*data[4])
+    for batch in data[5:]:
+        assert one.train_step(*batch)[0] == pytest.approx(float(two.train_step(*batch)[0]), rel=1e-12)
+    assert t.furthest(t.weights(one), torch.load(tmp_path / "after.pt")) < 1e-12
+    said = json.loads((tmp_path / "four" / "state.json").read_text())["trainer_options"]
+    assert (said["world_size"], said["zero_stage"]) == (4, 1)

@@ -1,0 +1,112 @@
+"""Scores of padding: hidden by the model itself, which costs nothing; hidden by a pass, which is another loss."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from ontrain.passes import HidePaddedCandidates, register_pass, unregister_pass
+from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Encoder, Pair, made
+from tests.passes.rows.test_savings import plan, trainer
+
+
+class Spans(nn.Module):
+    """Two scores a token, as in question answering: where an answer begins, and where it ends."""
+
+    def __init__(self, hide=None, inverse=False):
+        super().__init__()
+        self.encoder, self.head = Encoder(), nn.Linear(WIDTH, 2)
+        self.hide, self.inverse = hide, inverse
+
+    def forward(self, ids, mask, first, last):
+        begin, end = (one.squeeze(-1) for one in self.head(self.encoder(ids, mask)).split(1, -1))
+        if self.hide is not None:
+            begin, end = (
+                torch.where(mask > 0, one, self.hide) if self.inverse else one.masked_fill(mask == 0, self.hide)
+                for one in (begin, end)
+            )
+        return (F.cross_entropy(begin, first) + F.cross_entropy(end, last)) / 2
+
+
+class Classes(nn.Module):
+    """A class for each sequence, of which there are as many as tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = Encoder(), nn.Linear(WIDTH, LENGTH)
+
+    def forward(self, ids, mask, first):
+        return F.cross_entropy(self.head(self.encoder(ids, mask).mean(1)), first)
+
+
+def batch(lengths):
+    lengths = torch.tensor(lengths)
+    ids = torch.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) % VOCABULARY
+    mask = (torch.arange(LENGTH) < lengths[:, None]).long()
+    return {"ids": ids, "mask": mask, "first": (lengths - 1).clamp(min=0) // 2, "last": (lengths - 1).clamp(min=0)}
+
+
+@pytest.fixture
+def hidden_by_a_pass():
+    register_pass(HidePaddedCandidates(), stage="forward", after="ShareCommonSubexpressions")
+    yield
+    unregister_pass("HidePaddedCandidates", stage="forward")
+
+
+PAIRS = {}
+
+
+@pytest.mark.parametrize(("hide", "inverse"), [(-1e9, False), (-1e4, True), (0.5, False)])
+@settings(max_examples=4)
+@drawn(lengths=st.lists(st.integers(0, LENGTH), min_size=BATCH, max_size=BATCH))
+def test_what_the_model_hides_itself_is_left_out_and_nothing_changes(hide, inverse, lengths):
+    pair = PAIRS.setdefault((hide, inverse), Pair(Spans(hide, inverse)))
+    pair.check(*batch(lengths).values())
+
+
+def test_scores_that_the_model_hides_itself_let_padding_be_packed_everywhere():
+    _, rows = plan(Spans(-1e9), batch([6, 3, 2]))
+    assert set(rows.values()) == {11} and len(rows) == 13
+
+
+def test_scores_of_padding_are_candidates_unless_asked_otherwise():
+    _, rows = plan(Spans(), batch([6, 3, 2]))
+    assert rows["head"] == rows["layers.1.q"] == 18 and rows["layers.1.k"] == 11
+
+
+@pytest.mark.usefixtures("hidden_by_a_pass")
+def test_the_pass_trains_the_model_that_hides_padding_itself():
+    feeds, plain = batch([6, 3, 2]), made(Spans())
+    hiding = Spans(-1e9).double()
+    hiding.load_state_dict(plain.state_dict())
+    trained = copy.deepcopy(plain)
+    ours = trainer(trained, feeds)
+    loss = ours.train_step(**feeds)
+    want = hiding(*feeds.values())
+    want.backward()
+    torch.testing.assert_close(loss, want.detach(), rtol=1e-12, atol=0)
+    assert (plain(*feeds.values()) - want).abs() > 1e-3, "it is another loss"
+    (found,) = ours._session.plans.values()
+    assert [one.changed for one in found.passes if one.name == "HidePaddedCandidates"] == [2]
+    for (name, before), after, one in zip(
+        plain.named_parameters(), trained.parameters(), hiding.parameters(), strict=True
+    ):
+        torch.testing.assert_close(before - after, one.grad, rtol=1e-11, atol=1e-12, msg=name)
+    _, rows = plan(Spans(), feeds)
+    assert set(rows.values()) == {11}
+
+
+@pytest.mark.usefixtures("hidden_by_a_pass")
+def test_classes_of_a_sequence_are_no_candidates_of_padding():
+    feeds = batch([6, 3, 2])
+    del feeds["last"]
+    model = made(Classes())
+    loss = trainer(copy.deepcopy(model), feeds).train_step(**feeds)
+    torch.testing.assert_close(loss, model(*feeds.values()).detach(), rtol=1e-12, atol=0)

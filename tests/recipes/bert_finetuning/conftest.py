@@ -1,0 +1,44 @@
+"""The recipe's folder on the path, a tiny model, and files to train it on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.bert_finetuning.texts import make_model, sentences, squad
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "bert"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _captured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of one model share their captured graphs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("captures")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("squad") / "train-v1.1.json"
+    path.write_text(json.dumps(squad()))
+    return path
+
+
+@pytest.fixture(scope="session")
+def cola(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train.tsv and dev.tsv, the same sentences in both: whoever learns the one knows the other."""
+    folder = tmp_path_factory.mktemp("cola")
+    lines = [f"src\t{label}\t{'' if label else '*'}\t{sentence}\n" for sentence, label in sentences()]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("".join(lines))
+    return folder

@@ -1,0 +1,419 @@
+"""run_squad.py and run_glue.py as a user runs them, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import run_glue
+import run_squad
+import torch
+import typer
+from finetuning.models import ModelFolder
+from finetuning.settings import Engine
+from safetensors.numpy import load_file, save_file
+from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification
+
+from tests.recipes.bert_finetuning.texts import make_model, squad
+
+ONE_STEP = {"max_steps": 1, "engine": Engine.pytorch}
+LEARN = {"learning_rate": 5e-3, "dropout": 0.0}
+SHORT = {"max_seq_length": 64, "max_query_length": 16, "doc_stride": 24, "per_gpu_train_batch_size": 4}
+"""Paragraphs of up to 50 words make two windows."""
+
+
+def answer(model: Path, questions: Path, output: Path, **flags: Any) -> dict[str, Any]:
+    """Train and evaluate on the same questions; return eval_results.json."""
+    given = {"do_train": True, "do_eval": True, "train_file": questions, "predict_file": questions, **SHORT, **flags}
+    run_squad.main(str(model), output, **given)
+    return results(output)
+
+
+def judge(model: Path, data: Path, output: Path, **flags: Any) -> dict[str, Any]:
+    given = {"do_train": True, "do_eval": True, "task_name": "CoLA", "max_seq_length": 48, **flags}
+    run_glue.main(data_dir=data, model_name_or_path=str(model), output_dir=output, **given)
+    return results(output)
+
+
+def results(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "eval_results.json").read_text())
+    return found
+
+
+def losses(output: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (output / "train_log.jsonl").read_text().splitlines()]
+
+
+def refused(capsys: pytest.CaptureFixture[str]) -> str:
+    """The message of a run that ended with an error."""
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "Traceback" not in said
+    return said
+
+
+def test_answers_are_learnt_by_both_engines_and_given_by_both(model: Path, questions: Path, tmp_path: Path) -> None:
+    flags = {"num_train_epochs": 40, "gradient_accumulation_steps": 2, **LEARN}
+    outputs = [tmp_path / engine for engine in Engine]
+    one, other = (
+        answer(model, questions, output, engine=engine, **flags) for engine, output in zip(Engine, outputs, strict=True)
+    )
+    assert losses(outputs[0])[:10] == pytest.approx(losses(outputs[1])[:10], rel=1e-4)
+    for found in (one, other):
+        assert found["PyTorch"]["f1"] > 90
+        assert found["onnxruntime"] == found["PyTorch"]
+        assert found["agreement"]["equal_answers"] == found["agreement"]["questions"] == 8
+        assert found["agreement"]["logits_within"] < 1e-4
+        assert found["training"]["examples"] > 8  # windows: some paragraphs take two
+
+    said = json.loads((outputs[0] / "predictions.json").read_text())
+    assert said == json.loads((outputs[0] / "predictions_onnx.json").read_text())
+    truths = {
+        qa["id"]: qa["answers"][0]["text"]
+        for article in squad()["data"]
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    }
+    assert said.keys() == truths.keys()
+    exact = 100 * sum(said[key].strip(".") == truths[key] for key in truths) / len(truths)
+    assert one["PyTorch"]["exact_match"] == pytest.approx(exact)
+    nbest = json.loads((outputs[0] / "nbest_predictions.json").read_text())
+    assert all(nbest[key][0]["text"] == said[key] for key in said)
+
+    # The written folder answers alone, as well as before, and its ONNX file takes a batch of any size.
+    again = answer(outputs[0], questions, tmp_path / "again", do_train=False, per_gpu_eval_batch_size=3)
+    assert again["PyTorch"] == one["PyTorch"]
+    session = onnxruntime.InferenceSession(outputs[0] / "model.onnx", providers=["CPUExecutionProvider"])
+    ids = np.ones((1, 5), np.int64)
+    start, end = session.run(None, {"input_ids": ids, "attention_mask": ids, "token_type_ids": ids})
+    assert start.shape == end.shape == (1, 5)
+
+
+def test_unanswerable_questions_are_learnt(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train-v2.0.json"
+    path.write_text(json.dumps(squad(unanswerable=True)))
+    found = answer(
+        model,
+        path,
+        tmp_path / "run",
+        learning_rate=5e-3,
+        num_train_epochs=40,
+        dropout=0.0,
+        version_2_with_negative=True,
+    )
+    scores = found["PyTorch"]
+    assert (scores["HasAns_total"], scores["NoAns_total"]) == (8, 2)
+    assert scores["NoAns_f1"] == 100
+    assert scores["HasAns_f1"] > 80
+    said = json.loads((tmp_path / "run" / "predictions.json").read_text())
+    odds = json.loads((tmp_path / "run" / "null_odds.json").read_text())
+    assert {key for key, text in said.items() if not text} == {key for key, value in odds.items() if value > 0}
+
+
+def test_the_last_articles_are_held_out(model: Path, questions: Path, tmp_path: Path) -> None:
+    found = answer(model, questions, tmp_path, predict_file=None, holdout_articles=0.3, **ONE_STEP)
+    assert found["agreement"]["questions"] == 2  # of the last of three articles
+    assert set(json.loads((tmp_path / "predictions.json").read_text())) == {"Salt-0-0", "Salt-0-1"}
+
+
+def test_sentences_are_learnt_by_both_engines_and_judged_by_both(model: Path, cola: Path, tmp_path: Path) -> None:
+    outputs = [tmp_path / engine for engine in Engine]
+    for engine, output in zip(Engine, outputs, strict=True):
+        found = judge(model, cola, output, engine=engine, num_train_epochs=20, **LEARN)["cola"]
+        assert found["PyTorch"]["mcc"] > 0.9
+        assert found["onnxruntime"] == found["PyTorch"]
+        assert found["agreement"]["equal_predictions"] == found["agreement"]["examples"] == 22
+    assert losses(outputs[0])[:10] == pytest.approx(losses(outputs[1])[:10], rel=1e-4)
+    rows = [line.split("\t") for line in (outputs[0] / "predictions_cola.tsv").read_text().splitlines()]
+    assert rows[0] == ["index", "pytorch", "onnxruntime", "label"]
+    assert sum(row[1] == row[3] for row in rows[1:]) >= 21
+
+
+def test_numbers_and_both_sets_of_mnli_are_scored(model: Path, cola: Path, tmp_path: Path) -> None:
+    texts = [line.split("\t")[3] for line in (cola / "train.tsv").read_text().splitlines()]
+    pairs = list(zip(texts, texts[1:] + texts[:1], strict=True))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [f"{one}\t{two}\t{5 * (len(one) > len(two))}.0" for one, two in pairs]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+    found = judge(
+        model, folder, tmp_path / "sts", task_name="stsb", learning_rate=5e-3, num_train_epochs=20, dropout=0.0
+    )
+    assert found["sts-b"]["PyTorch"]["pearson"] > 0.9
+    assert found["sts-b"]["onnxruntime"] == pytest.approx(found["sts-b"]["PyTorch"], abs=1e-5)
+
+    named = ("entailment", "neutral", "contradiction")
+    rows = [f"{one}\t{two}\t{named[number % 3]}" for number, (one, two) in enumerate(pairs)]
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        (folder / name).write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
+    found = judge(
+        model, folder, tmp_path / "mnli", task_name="mnli", max_steps=2, max_train_samples=10, engine=Engine.pytorch
+    )
+    assert found["training"]["examples"] == 10
+    assert found["mnli"]["PyTorch"]["mnli/acc"] == found["mnli-mm"]["PyTorch"]["mnli-mm/acc"]
+    config = json.loads((tmp_path / "mnli" / "config.json").read_text())
+    assert config["id2label"] == {"0": "contradiction", "1": "entailment", "2": "neutral"}
+
+
+@pytest.mark.parametrize("flag", ["fp16", "bf16"])
+def test_half_precision_stays_near(flag: str, model: Path, cola: Path, tmp_path: Path) -> None:
+    flags = {"max_seq_length": 48, "dropout": 0.0, "learning_rate": 1e-3, "max_steps": 4}
+    for name, more in (("full", {}), ("half", {flag: True})):
+        run_glue.main("cola", cola, str(model), tmp_path / name, do_train=True, **flags, **more)
+    assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), rel=0.02)
+    assert losses(tmp_path / "half") != losses(tmp_path / "full")
+
+
+# --- whatever stops it -----------------------------------------------------------------------------------------------
+
+DROPS = {"num_train_epochs": 12, "learning_rate": 1e-3, "save_steps": 2, "gradient_accumulation_steps": 2}
+"""Two updates an epoch, with dropout: masks repeat only if torch's random state is kept."""
+
+
+def train(model: Path, output: Path, questions: Path, engine: Engine = Engine.pytorch, **flags: Any) -> None:
+    run_squad.main(str(model), output, questions, do_train=True, engine=engine, **{**SHORT, **DROPS, **flags})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(model: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("uninterrupted")
+    train(model, output, questions)
+    return output
+
+
+def equal(one: Path, other: Path) -> bool:
+    """Whether two runs' curves and weights are the same to the last bit."""
+    a, b = (load_file(path / "model.safetensors") for path in (one, other))
+    return losses(one) == losses(other) and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+    model: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(model, whole, questions, Engine.ontrain)
+    flags = {"model_name_or_path": model, "output_dir": killed, "train_file": questions, **SHORT, **DROPS}
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    process = subprocess.Popen([sys.executable, run_squad.__file__, "--do_train", *words], stdout=subprocess.DEVNULL)
+    while not (killed / "checkpoint~1").exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    train(model, killed, questions, Engine.ontrain)
+    assert "resumed after update" in capsys.readouterr().out
+    assert equal(killed, whole)
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    model: Path, questions: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    file = run / "checkpoint" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    train(model, run, questions)
+    said = capsys.readouterr().out
+    assert str(file) in said
+    assert "resumed after update" in said
+    assert equal(run, uninterrupted)
+
+    for folder in run.glob("checkpoint*"):
+        (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(typer.Exit) as ended:
+        train(model, run, questions)
+    assert ended.value.exit_code == 2
+    assert "--overwrite_output_dir" in refused(capsys)
+    train(model, run, questions, overwrite_output_dir=True)
+    assert equal(run, uninterrupted)
+
+
+def test_a_full_disk_keeps_what_is_finished(
+    model: Path, questions: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (uninterrupted / "checkpoint" / "model.safetensors").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, largest[1]))
+    try:
+        with pytest.raises(typer.Exit) as ended:
+            train(model, tmp_path, questions)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, largest)
+    assert ended.value.exit_code == 2
+    assert "make room and give the same command again" in refused(capsys)
+    assert not (tmp_path / "checkpoint").exists()
+    train(model, tmp_path, questions)
+    assert equal(tmp_path, uninterrupted)
+
+
+def test_a_finished_run_is_not_made_again_and_another_is_not_mixed_with_it(
+    model: Path, questions: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    train(model, run, questions)
+    assert "resumed after update 24 of 24" in capsys.readouterr().out
+    for change in ({"learning_rate": 2e-3}, {"engine": Engine.ontrain}, {"random_init": True}):
+        with pytest.raises(typer.Exit):
+            train(model, run, questions, **change)
+        said = refused(capsys)
+        assert f"{run} holds another run (" in said
+        assert ("initial weights" if "random_init" in change else next(iter(change))) in said
+    assert equal(run, uninterrupted)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"do_train": False}, "nothing to do: give --do_train, --do_eval or both"),
+        ({"train_file": None}, "--do_train needs --train_file"),
+        ({"do_eval": True}, "--do_eval needs --predict_file"),
+        ({"train_file": Path("nowhere.json")}, "nowhere.json cannot be read: No such file"),
+        ({"max_seq_length": 97}, "--max_seq_length 97 is more than the 96 positions of the model"),
+        ({"doc_stride": 60}, "--doc_stride 60 would leave out tokens"),
+        ({"max_query_length": 61}, "leave 0 tokens for the paragraph"),
+        ({"learning_rate": -1.0}, "--learning_rate -1.0 is not between 0 and 1"),
+        ({"holdout_articles": 0.01}, "has too few articles to hold out 1% of them"),
+        ({"holdout_articles": 1.5}, "--holdout_articles 1.5 is no share"),
+        ({"fp16": True, "bf16": True}, "--fp16 and --bf16 exclude each other"),
+        ({"do_lower_case": 0}, "is uncased"),
+        ({"vocab_file": Path("nowhere.txt")}, "there is no vocabulary nowhere.txt"),
+        ({"init_checkpoint": Path("nowhere")}, "there are no weights nowhere/model.safetensors: convert_checkpoint.py"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    flags: dict[str, Any], said: str, model: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"train_file": questions, "do_train": True, **SHORT, **flags}
+    with pytest.raises(typer.Exit) as ended:
+        run_squad.main(str(model), tmp_path, **given)
+    assert ended.value.exit_code == 2
+    assert said in refused(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_answer_that_is_not_in_its_paragraph_is_named_or_left_out(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = squad()
+    data["data"][1]["paragraphs"][0]["qas"][1]["answers"][0]["text"] = "181"
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(typer.Exit):
+        answer(model, path, tmp_path / "run")
+    assert "question Printing-0-1: '181' does not stand at character 95 of its paragraph" in refused(capsys)
+    found = answer(model, path, tmp_path / "run", skip_bad=True, **ONE_STEP)
+    assert found["agreement"]["questions"] == 7
+    assert "1 bad ones left out" in capsys.readouterr().out
+
+
+def test_models_that_do_not_fit_are_refused(
+    model: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(name: str | Path, **flags: Any) -> str:
+        with pytest.raises(typer.Exit):
+            run_squad.main(str(name), tmp_path / "run", questions, **{"do_train": True, **SHORT, **flags})
+        return refused(capsys)
+
+    size = len((model / "vocab.txt").read_text().splitlines())
+    larger = make_model(tmp_path / "larger", vocab_size=size + 20)
+    assert f"has {size} words and the model of {larger} {size + 20}: they do not belong together" in said(larger)
+    wider = make_model(tmp_path / "wider", hidden_size=48)
+    assert "model.safetensors cannot be loaded" in said(model, init_checkpoint=wider)
+    shallow = make_model(tmp_path / "shallow", num_hidden_layers=1)
+    assert "has no 'bert.encoder.layer.1." in said(model, init_checkpoint=shallow)
+    assert "has no 'qa_outputs.bias'; --do_train trains it first" in said(
+        model, do_train=False, do_eval=True, predict_file=questions
+    )
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    (other / "model.safetensors").write_bytes(b"torn")
+    assert f"{other}/model.safetensors cannot be loaded" in said(other)
+    (other / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    assert "describes a 'gpt2': this recipe is BERT's" in said(other)
+    (other / "config.json").write_text("{")
+    assert "config.json is no JSON" in said(other)
+
+
+def test_weights_of_a_pre_training_are_taken(model: Path, tmp_path: Path) -> None:
+    config = BertConfig.from_pretrained(model)
+    torch.manual_seed(7)
+    pretrained = BertForPreTraining(config)
+    pretrained.save_pretrained(tmp_path)
+    loaded = ModelFolder.open(str(model), init_checkpoint=tmp_path).load(BertForSequenceClassification, seed=0)
+    assert loaded.random == ["classifier.bias", "classifier.weight"]
+    expected = pretrained.bert.state_dict()
+    found = loaded.model.get_submodule("bert").state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_vocabulary_that_pre_training_rounded_up_fits(model: Path, questions: Path, tmp_path: Path) -> None:
+    size = len((model / "vocab.txt").read_text().splitlines())
+    assert size % 8  # else there is nothing to round
+    rounded = make_model(tmp_path / "rounded", vocab_size=-(-size // 8) * 8)
+    found = answer(rounded, questions, tmp_path / "run", **ONE_STEP)
+    assert found["agreement"]["logits_within"] < 1e-4
+
+
+def test_a_name_is_looked_up_on_the_hub(
+    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in ("someone/no-such-model", "no such name"):
+        with pytest.raises(typer.Exit):
+            run_squad.main(name, tmp_path / "run", questions, do_train=True, **SHORT)
+        assert f"there is no folder {name}, and Hugging Face's hub does not give it" in refused(capsys)
+    # What was fetched once lies there as the hub's own client lays it.
+    place = tmp_path / "hub" / "models--someone--tiny"
+    make_model(place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    run_squad.main("someone/tiny", tmp_path / "run", questions, do_train=True, **ONE_STEP, **SHORT)
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def test_glue_refuses_unknown_tasks_and_missing_files(
+    model: Path, cola: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit):
+        judge(model, cola, tmp_path, task_name="IMDB")
+    assert "--task_name IMDB is none of cola, sst-2" in refused(capsys)
+    with pytest.raises(typer.Exit):
+        judge(model, cola, tmp_path, task_name="MNLI")
+    assert "train.tsv is no file of mnli: its header has no column 'sentence1'" in refused(capsys)
+    with pytest.raises(typer.Exit):
+        judge(model, tmp_path / "nowhere", tmp_path / "run")
+    assert "train.tsv cannot be read: No such file" in refused(capsys)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(
+    model: Path, cola: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    tensors = load_file(broken / "model.safetensors")
+    tensors["embeddings.word_embeddings.weight"] = tensors["embeddings.word_embeddings.weight"] * np.float32("nan")
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    with pytest.raises(typer.Exit) as ended:
+        judge(broken, cola, tmp_path / "run", engine=Engine.pytorch)
+    assert ended.value.exit_code == 1
+    assert "the loss is nan at update 1" in refused(capsys)
