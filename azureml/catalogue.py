@@ -200,5 +200,5 @@ RECIPES = {
     "bert-phase1": Recipe(bert_phase1, 4, "ontrain-bert"),
     "bert-phase2": Recipe(bert_phase2, 4, "ontrain-bert"),
     "squad": Recipe(squad, 1, "ontrain-squad"),
-    "gpt2": Recipe(gpt2, 1, "ontrain-gpt2"),
+    "gpt2": Recipe(gpt2, 4, "ontrain-gpt2"),
 }

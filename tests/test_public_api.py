@@ -25,12 +25,17 @@ MODULES = (
     "ontrain.session",
     "ontrain.session.check",
     "ontrain.checkpoint",
+    "ontrain.distributed",
     "ontrain.training",
+    "ontrain.training.amp",
     "ontrain.training.api",
     "ontrain.training.artifacts",
+    "ontrain.training.data",
+    "ontrain.training.inspection",
     "ontrain.training.onnxblock",
     "ontrain.training.optim",
     "ontrain.training.ortmodule",
+    "ontrain.training.utils.hooks",
     "ontrain.cli",
 )
 """A later public module is added here."""

@@ -54,14 +54,14 @@ def curves(run: Path) -> tuple[list[dict[str, float]], dict[str, Any]]:
     Raises:
         DataError: the folder holds no log of a run.
     """
-    rows, flags, ends = [], {}, 0
+    rows: list[dict[str, float]] = []
+    flags: dict[str, Any] = {}
     for row in read_rows(run / "dllogger.json"):
         data, at = row["data"], row["step"]
         flags |= data.get("Config", {})
         if "average_loss" in data:
             before = flags["phase1_end_step"] if data["phase"] == 2 else 0
             rows.append({"step": before + at[1], "phase": data["phase"], **{key: data[key] for key in KEYS}})
-        ends += at == []
     if not rows:
         raise DataError(f"{run} holds no dllogger.json with rows of a run")
     return rows, flags

@@ -66,7 +66,9 @@ if [ "$accumulate_gradients" != true ]; then
   gradient_accumulation_steps=1 gradient_accumulation_steps_phase2=1
 fi
 common=(--do_train --output_dir "$checkpoints_dir" --seed "$seed" --num_steps_per_checkpoint "$save_checkpoint_steps"
-  --gpu_memory_limit_gb "$gpu_memory_limit_gb" --json-summary "$checkpoints_dir/dllogger.json" "${half[@]}")
+  --json-summary "$checkpoints_dir/dllogger.json" "${half[@]}")
+# Without position 26 the table is that of 32 GB, and a larger card may be used up.
+[ -z "$(value 26 "")" ] || common+=(--gpu_memory_limit_gb "$gpu_memory_limit_gb")
 [ ! -f "$config" ] || common+=(--config_file "$config")
 [ "$allreduce_post_accumulation" != true ] || common+=(--allreduce_post_accumulation)
 [ "$allreduce_post_accumulation_fp16" != true ] || common+=(--allreduce_post_accumulation_fp16)

@@ -43,16 +43,12 @@ from PyTorch's by more than a thousandth; 2 an option, a file or the output fold
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import platform
 import shlex
 import shutil
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +60,13 @@ from lm.engines import make_trainer
 from lm.evaluation import TOLERANCE, Evaluation
 from lm.journal import Journal
 from lm.model import make_model, read_vocabulary, sequence_length
+from lm.report import plan_text, write_results
 from lm.text import Ids, read_text
 from lm.training import Training
 from transformers.utils.logging import disable_progress_bar
 
 from ontrain.distributed import find_processes
 from ontrain.errors import InputError, NonFiniteLossError, OntrainError, OptionError
-from ontrain.optim import StepKind
 
 
 class Run:
@@ -93,6 +89,7 @@ class Run:
         torch.manual_seed(arguments.seed)
         self.model = make_model(arguments, self.vocabulary).to(self.device)
         self.size = sequence_length(arguments, self.model)
+        self.code = 0
         self.facts: dict[str, Any] = {
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "vocabulary": self.vocabulary.size,
@@ -107,7 +104,7 @@ class Run:
         """Return the exit code."""
         arguments = self.arguments
         if arguments.plan_only:
-            self._plan()
+            self.say(plan_text(arguments, self.model, self.size, self.device))
             return 0
         self._claim_output()
         train_ids = self._text(arguments.train_data_file, "train on") if arguments.do_train else None
@@ -116,7 +113,7 @@ class Run:
         evaluation = None
         if eval_ids is not None:
             evaluation = Evaluation(arguments, self.model, self.vocabulary, eval_ids, self.size, self.output)
-        code, step = 0, 0
+        step = 0
         if train_ids is not None:
             training, journal = self._train(train_ids, evaluation)
             step = training.step
@@ -127,11 +124,12 @@ class Run:
             journal = Journal(self.output, sys.maxsize, self.writes)
         if evaluation is not None and self.writes and (arguments.do_eval or arguments.do_eval_in_torch):
             unigram = None if train_ids is None else evaluation.unigram(train_ids)
-            code = self._evaluate(evaluation, journal, step, unigram)
+            self._evaluate(evaluation, journal, step, unigram)
         journal.close()
         if self.writes:
-            self._write_results()
-        return code
+            self.facts["seconds"] = round(time.perf_counter() - self.started, 1)
+            write_results(self.output, self.command, arguments, self.facts, self.device, self.processes)
+        return self.code
 
     def say(self, text: str) -> None:
         """Print a line, in one of the processes."""
@@ -147,16 +145,24 @@ class Run:
             probe.unlink()
         except OSError as error:
             raise OptionError(f"--output_dir {output} cannot be written", reason=error.strerror) from error
-        if not arguments.do_train or arguments.resume_from_checkpoint or not self.writes:
+        if not self._begins() or arguments.overwrite_output_dir:
             return
-        if any(output.iterdir()) and not arguments.overwrite_output_dir:
+        if any(not one.name.startswith(".probe-") for one in output.iterdir()):
             raise OptionError(
                 f"--output_dir {output} is not empty",
                 way_out="name another folder, or give --overwrite_output_dir or --resume_from_checkpoint",
             )
-        for folder in checkpoints.all_checkpoints(output):
+
+    def _begins(self) -> bool:
+        """Whether this process is to make a new run's folder."""
+        return self.arguments.do_train and not self.arguments.resume_from_checkpoint and self.writes
+
+    def _clear_output(self) -> None:
+        """Remove what an older run left, so that it is not taken for this one's."""
+        for folder in checkpoints.all_checkpoints(self.output):
             shutil.rmtree(folder)
-        for old in (*output.glob("events.out.*"), output / "metrics.jsonl"):
+        names = ("metrics.jsonl", "model.onnx", "model.onnx.data", "results.json", "eval_results_lm.txt")
+        for old in (*self.output.glob("events.out.*"), *(self.output / name for name in names)):
             old.unlink(missing_ok=True)
 
     def _text(self, file: str | None, purpose: str) -> Ids:
@@ -172,10 +178,12 @@ class Run:
         arguments = self.arguments
         data = training_batches(arguments, ids, self.size, self.processes)
         trainer, step = make_trainer(arguments, self.model, data.total, self.device, self.processes), 0
-        if arguments.engine == "ontrain":
-            _, seconds = trainer.prepare(*[next(data.of_update(0)).to(self.device)] * 2)
-            self.facts["seconds to capture"] = round(sum(seconds.values()), 2)
+        sample = next(data.of_update(0)).to(self.device)
+        _, phases = trainer.prepare(sample, sample)
+        self.facts["seconds to capture"] = round(sum(phases.values()), 2)
         setting = self._setting(data)
+        if self._begins():
+            self._clear_output()
         if arguments.resume_from_checkpoint:
             step, refused = checkpoints.resume(trainer, self.output, arguments.resume_from_checkpoint, setting)
             for one in refused:
@@ -185,10 +193,10 @@ class Run:
         journal = Journal(self.output, step, self.writes)
         training = Training(arguments, trainer, data, journal, self.output, setting, self.device, self.processes, step)
         try:
-            between = None
             if evaluation is not None and self.writes:
-                between = lambda step: self._evaluate(evaluation, journal, step)  # noqa: E731
-            training.run(between)
+                training.run(lambda step: self._evaluate(evaluation, journal, step))
+            else:
+                training.run(None)
         except NonFiniteLossError:
             journal.close()
             raise
@@ -197,26 +205,18 @@ class Run:
         else:
             training.interrupted = False
             self._save_model()
-        if training.seconds:
-            # The median, because the first update captures and plans.
-            median = statistics.median(training.seconds)
+        seconds = [row["seconds"] for row in journal.rows() if row["split"] == "train"]
+        if seconds:
+            # The median of the intervals' medians, because the first update captures and plans.
+            median = statistics.median(seconds)
             self.facts |= {"updates": training.step, "seconds an update": round(median, 4)}
             self.facts["tokens a second"] = round(data.tokens_an_update / median)
         return training, journal
 
     def _setting(self, data: Batches) -> dict[str, Any]:
         """What decides the updates."""
-        names = (
-            "engine",
-            "seed",
-            "learning_rate",
-            "weight_decay",
-            "adam_epsilon",
-            "max_grad_norm",
-            "warmup_steps",
-            "fp16",
-        )
-        return {name: getattr(self.arguments, name) for name in names} | {
+        optimizer = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_steps", "fp16")
+        return {name: getattr(self.arguments, name) for name in ("engine", "seed", *optimizer)} | {
             "blocks": len(data.rows),
             "tokens a block": self.size,
             "rows an update": data.rows_an_update,
@@ -239,8 +239,8 @@ class Run:
             if source.resolve() != (self.output / name).resolve():
                 shutil.copyfile(source, self.output / name)
 
-    def _evaluate(self, evaluation: Evaluation, journal: Journal, step: int, unigram: float | None = None) -> int:
-        """Evaluate, say what came out, and return the exit code that it stands for."""
+    def _evaluate(self, evaluation: Evaluation, journal: Journal, step: int, unigram: float | None = None) -> None:
+        """Evaluate, say what came out, and remember where onnxruntime and PyTorch differ."""
         found = evaluation(step)
         journal.add(step, "eval", **found)
         beside = "" if unigram is None else f" (unigram {unigram:.2f})"
@@ -254,59 +254,7 @@ class Run:
         self.facts["evaluation"] = found if unigram is None else {**found, "unigram perplexity": unigram}
         if in_torch is not None and not abs(in_torch - found["perplexity"]) <= TOLERANCE * in_torch:
             print(f"error: onnxruntime's perplexity is {found['perplexity']}, PyTorch's {in_torch}", file=sys.stderr)
-            return 1
-        return 0
-
-    def _plan(self) -> None:
-        """Say what memory a step takes; nothing is run."""
-        arguments = self.arguments
-        if arguments.engine != "ontrain":
-            raise OptionError(
-                "--plan_only plans memory", reason="eager PyTorch has no plan", way_out="plan for ontrain"
-            )
-        shape = (arguments.per_gpu_train_batch_size, self.size)
-        ids = torch.zeros(shape, dtype=torch.int64, device=self.device)
-        trainer = make_trainer(arguments, self.model, 1 + arguments.warmup_steps, self.device, self.processes)
-        session, seconds = trainer.prepare(ids, ids)
-        start = time.perf_counter()
-        kind = StepKind.UPDATE if arguments.gradient_accumulation_steps == 1 else StepKind.ACCUMULATE_UPDATE
-        session.plan(kind, {"input_ids": ids, "labels": ids})
-        planned, peak = time.perf_counter() - start, trainer.peak_memory()
-        self.say(
-            f"a step of {shape[0]} x {shape[1]:,} tokens: {peak['state'] / 1e9:.2f} GB of weights, gradients and "
-            f"moments, {peak['working memory'] / 1e9:.2f} GB of working memory; captured in "
-            f"{sum(seconds.values()):.1f} s, planned in {planned:.1f} s"
-        )
-
-    def _write_results(self) -> None:
-        evaluation = self.facts.get("evaluation")
-        if evaluation is not None:
-            (self.output / "eval_results_lm.txt").write_text(f"perplexity = {evaluation['perplexity']}\n")
-        results = {
-            "command": shlex.join(["python", *self.command]),
-            "options": dataclasses.asdict(self.arguments),
-            **self.facts,
-            "seconds": round(time.perf_counter() - self.started, 1),
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("ontrain", "torch", "onnxruntime", "transformers", "tokenizers")},
-            },
-            "machine": {
-                "processor": _processor(),
-                "threads": torch.get_num_threads(),
-                "device": self.device,
-                "processes": self.processes.world_size,
-            },
-        }
-        (self.output / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+            self.code = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +24,9 @@ UPDATES = 20
 Cases = list[tuple[str, int, int]]
 
 
-def one_process(config: str, folder: Path) -> None:
+def one_process(config: str, folder: Path, dtype: torch.dtype = torch.float64) -> None:
     """Train on whole batches in this process, and keep the weights as the oracle; eager PyTorch where it can."""
-    model = t.net()
+    model = t.net(dtype)
     data = [t.joined(parts) for parts in t.batches(UPDATES)]
     if config == "SGD":
         optimizer = torch.optim.SGD(model.parameters(), lr=float(torch.tensor(0.2)))
@@ -47,6 +51,7 @@ def all_cases(cases: Cases, folder: Path) -> None:
     if me.world_size == 2:
         unequal_batches_and_an_infinite_one()
         halves_of_the_range()
+        weights_of_process_0()
         masks_differ()
         running_statistics()
         adaptive_training()
@@ -56,13 +61,13 @@ def all_cases(cases: Cases, folder: Path) -> None:
         checkpoints_there(folder)
 
 
-def equal_to_one(cases: Cases, folder: Path) -> None:
+def equal_to_one(cases: Cases, folder: Path, dtype: torch.dtype = torch.float64, tolerance: float = 1e-12) -> None:
     me = find_processes()
     for config, steps, stage in cases:
-        one = t.trainer(config, t.net(seed=3 + me.rank), stage, steps)  # weights are those of process 0
+        one = t.trainer(config, t.net(dtype, seed=3 + me.rank), stage, steps)  # weights are those of process 0
         t.train(one, t.batches(UPDATES), steps)
         oracle = torch.load(folder / f"{config}.pt")
-        assert t.furthest(t.weights(one), oracle) < 1e-12, (config, steps, stage, me.rank)
+        assert t.furthest(t.weights(one), oracle) < tolerance, (config, steps, stage, me.rank)
         assert one.train_step_info.optimization_step == UPDATES
         if config == "Adam":
             sizes(one, stage)
@@ -139,10 +144,33 @@ def halves_of_the_range() -> None:
     for parts in t.batches(6):
         t.train(one, [parts])
         scales.append((one.options.mixed_precision.loss_scaler.loss_scale, one.train_step_info.all_finite))
+    done = one.train_step_info.optimization_step
+    for parts in t.batches(3):
+        ids, label = t.joined(parts)
+        one.train_step(ids, torch.full_like(label, -100) if me.rank else label)
+    assert one.train_step_info.optimization_step > done, "a process without any label holds up nobody"
     everyone = one._reduction.world.gather(scales)
     assert everyone[me.rank] == everyone[0] == everyone[1]
     digests = one._reduction.world.gather([float(w.double().sum()) for w in t.weights(one).values()])
     assert digests[0] == digests[1]
+
+
+def weights_of_process_0() -> None:
+    """It is enough that process 0 has loaded weights; what it alone has trained on is noticed."""
+    me = find_processes()
+    loaded = t.trainer("SGD", t.net(seed=20))
+    batch = t.own_batches(t.batches(1)[0], 1, me.rank, me.world_size)[0]
+    loaded.train_step(*batch)
+    state = loaded.state_dict()
+    one, two = t.trainer("SGD", t.net(seed=21)), t.trainer("SGD", t.net(seed=21))
+    if me.rank == 0:
+        one.load_state_dict({"model": state["model"], "trainer_options": state["trainer_options"]})
+        two.load_state_dict(state)
+    one.train_step(*batch)
+    loaded.train_step(*batch)
+    assert t.furthest(t.weights(one), t.weights(loaded)) == 0
+    with pytest.raises(ProcessError, match=f"rank {me.rank} of 2 has made {1 - me.rank} updates, on average .* 0.5"):
+        two.train_step(*batch)
 
 
 def masks_differ() -> None:
@@ -252,7 +280,7 @@ def checkpoints_here(folder: Path) -> None:
         for batch in micro[2:]:
             one.train_step(*batch)
         t.train(one, data[5:], 4)
-        for source in ("file", "memory"):
+        for source in ("file", "memory")[: 1 + stage]:
             other = t.trainer("Lamb", stage=stage, steps=4)
             if source == "file":
                 other.load_checkpoint(folder / f"amidst{stage}")
@@ -310,3 +338,40 @@ def test_two_and_four_processes_train_as_one_does(tmp_path: Path) -> None:
     assert t.furthest(t.weights(one), torch.load(tmp_path / "after.pt")) < 1e-12
     said = json.loads((tmp_path / "four" / "state.json").read_text())["trainer_options"]
     assert (said["world_size"], said["zero_stage"]) == (4, 1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
+def test_every_optimizer_accumulation_and_stage(
+    tmp_path: Path, size: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    for config in t.CONFIGS:
+        one_process(config, tmp_path, dtype)
+    cases = [(config, steps, stage) for config in t.CONFIGS for steps in (1, 4) for stage in (0, 1)]
+    t.run(size, equal_to_one, cases, tmp_path, dtype, tolerance)
+
+
+def as_mpirun_starts_it(folder: Path) -> None:
+    """The script that the test below gives to mpirun."""
+    me = find_processes()
+    one = t.trainer("Lamb", t.net(seed=3 + me.rank), stage=1)
+    t.train(one, t.batches(2))
+    torch.save(t.weights(one), folder / f"{me.launcher}{me.rank}of{me.world_size}.pt")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="OpenMPI is not installed")
+def test_processes_that_mpirun_started(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib; from tests.distributed import test_training as t; "
+        "t.as_mpirun_starts_it(pathlib.Path(sys.argv[1]))"
+    )
+    start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-c", script, str(tmp_path)]
+    env = {**os.environ, "MASTER_PORT": str(t.free_port()), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(start, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    one = t.trainer("Lamb")
+    for parts in t.batches(2):
+        one.train_step(*t.joined(parts))
+    for rank in range(2):
+        assert t.furthest(torch.load(tmp_path / f"OpenMPI{rank}of2.pt"), t.weights(one)) < 1e-12

@@ -77,7 +77,7 @@ def net(dtype: torch.dtype = torch.float64, seed: int = 3, **arguments: Any) -> 
 def trainer(config: str, model: nn.Module | None = None, stage: int = 0, steps: int = 1, **sections: Any) -> ORTTrainer:
     """A trainer in the world that the environment speaks of, which accumulates over `steps` micro-batches."""
     asked: dict[str, Any] = {
-        "distributed": {**find_processes().options(), "deepspeed_zero_optimization": {"stage": stage}, "timeout": 60},
+        "distributed": {**find_processes().options(), "deepspeed_zero_optimization": {"stage": stage}, "timeout": 300},
         "device": {"id": "cpu"},
         "batch": {"gradient_accumulation_steps": steps},
     }

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ontrain.optim import OptimizerSpec, Part, build_lamb_directions, build_lamb_moves, build_update
-from ontrain.providers import get_provider
+from ontrain.providers import StateSpec, get_provider
 
 HYPER = {"learning_rate": 0.03, "step": 3.0, "loss_scale": 4.0, "loss_denominator": 0.0, "norm": 8.0}
 SPECS = {
@@ -21,15 +21,13 @@ SPECS = {
 
 def filled(provider, spec: OptimizerSpec, parts: list[Part], rng: np.random.Generator):  # type: ignore[no-untyped-def]
     """A state of the parts with gradients and moments, which are positive."""
-    from ontrain.providers import StateSpec
-
     specs = []
     for part in parts:
-        names = [part.name, f"{part.name}.grad_acc", *(f"{part.name}.{k}" for k in spec.state_kinds(part.parameter))]
-        specs += [StateSpec(name, part.shape, part.dtype, name.rpartition(".")[2] or name) for name in names]
+        kinds = {"": "parameter", ".grad_acc": "gradient", **{f".{k}": k for k in spec.state_kinds(part.parameter)}}
+        specs += [StateSpec(part.name + end, part.shape, part.dtype, kind) for end, kind in kinds.items()]
     state = provider.create_state(specs)
     for name in state:
-        state[name] = rng.random(np.asarray(state[name]).shape) + 0.1
+        state[name] = rng.random(tuple(state[name].shape)) + 0.1
     return state
 
 
@@ -43,7 +41,7 @@ def test_providers_agree_on_the_update(algorithm, rng):
         provider = get_provider(name, "cpu")
         state = filled(provider, spec, parts, np.random.default_rng(4))
         provider.compile(model, state).run(HYPER)
-        seen.append({key: np.array(state[key]) for key in state if not key.endswith("grad_acc")})
+        seen.append({key: torch.as_tensor(state[key]).numpy().copy() for key in state if not key.endswith("grad_acc")})
     for key, value in seen[0].items():
         np.testing.assert_allclose(value, seen[1][key], rtol=1e-7, atol=1e-9)
 

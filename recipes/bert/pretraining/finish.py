@@ -38,11 +38,6 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
     """
     assert run.sample is not None
     options, meter, journal = run.options, run.meter, run.journal
-    state = run.engine.weights(run.sample)
-    if run.processes.rank:
-        return
-    path = onnx_path(options)
-    save_onnx(state, config, path)
     speed = meter.overall()
     summary = {
         "e2e_train_time": now - began,
@@ -54,6 +49,11 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
         "training_tokens": meter.tokens,
         "final_loss": _last_row(options).get("step_loss"),
     }
+    state = run.engine.weights(run.sample)
+    if run.processes.rank:
+        return
+    path = onnx_path(options)
+    save_onnx(state, config, path)
     journal.end(summary)
     journal.say(f"model {path}")
     if speed:
@@ -67,7 +67,7 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
 
 def _report(run: Run, config: BertConfig, model: Path, speed: tuple[float, float] | None) -> None:
     assert run.sample is not None
-    options, meter = run.options, run.meter
+    options, meter, final = run.options, run.meter, _last_row(run.options)
     alone = run.processes.world_size == 1
     graph = run.engine.graph() if meter.updates else None
     parameters = sum(p.numel() for p in run.engine.weights(run.sample).values())
@@ -80,8 +80,10 @@ def _report(run: Run, config: BertConfig, model: Path, speed: tuple[float, float
         peak_memory=run.engine.memory(),
         graph=graph if graph is not None else ir.load(model),
         facts={
-            "final loss": "{average_loss:.4f} = masked words {masked_lm_loss:.4f} + next sentence "
-            "{next_sentence_loss:.4f}".format(**_last_row(options)),
+            "final loss": f"{final['average_loss']:.4f} = masked words {final['masked_lm_loss']:.4f} + next sentence "
+            f"{final['next_sentence_loss']:.4f}"
+            if final
+            else "not in the log",
             "speed": f"{speed[0]:,.1f} sequences, {speed[1]:,.0f} real tokens a second" if speed else "not measured",
             "first step": f"{meter.first_seconds:.1f} s, capture and plan included",
             "model": f"{config.num_hidden_layers} layers, {config.hidden_size} wide, "
@@ -100,7 +102,7 @@ def _report(run: Run, config: BertConfig, model: Path, speed: tuple[float, float
 def _last_row(options: Options) -> dict[str, Any]:
     """What the log says of its last update, which another process may have made."""
     rows = [row["data"] for row in read_rows(options.log_file) if "step_loss" in row.get("data", {})]
-    return rows[-1]
+    return rows[-1] if rows else {}
 
 
 def _metrics(options: Options) -> list[dict[str, float | str]]:

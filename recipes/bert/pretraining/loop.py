@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from corpus.workspace import DataError
 from dataset import IGNORED, Batch, PretrainingData
 
-from ontrain.distributed import Processes
+from ontrain.distributed import Processes, World
 from ontrain.ort_supplement import SCHEDULES
 from pretraining.checkpoints import path_of, save
 from pretraining.engine import Engine, Micro, Outcome
@@ -19,9 +19,6 @@ from pretraining.meter import Meter
 from pretraining.options import Options
 from pretraining.processes import total
 from pretraining.terminal import progress, stopping
-
-if TYPE_CHECKING:
-    from ontrain.distributed import World
 
 __all__ = ["Run", "learning_rate", "train"]
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from corpus.workspace import DataError
 
-from ontrain.distributed import Processes, find_processes
+from ontrain.distributed import Processes, World, find_processes
 from pretraining.options import Options
 
-if TYPE_CHECKING:
-    from ontrain.distributed import World
-
-__all__ = ["joined", "total"]
+__all__ = ["join", "total"]
 
 
-@contextmanager
-def joined(options: Options) -> Iterator[tuple[Processes, str, World | None]]:
-    """Join the other processes for the time of a run.
+def join(options: Options) -> tuple[Processes, str, World | None]:
+    """Meet the other processes; they part when the program ends.
 
-    Yields:
+    Returns:
         This process's place, its device, and all processes together; None for a single one.
 
     Raises:
@@ -33,24 +27,15 @@ def joined(options: Options) -> Iterator[tuple[Processes, str, World | None]]:
     processes = find_processes()
     device = _device(options, processes)
     if processes.world_size == 1:
-        yield processes, device, None
-        return
+        return processes, device, None
     if options.allreduce_post_accumulation_fp16:
         raise DataError(
             "--allreduce_post_accumulation_fp16: gradients are added up over processes in float32 here, as over "
             "micro-batches; leave the flag out"
         )
-    from ontrain.distributed import World  # brings torch.distributed
-
     if options.use_ib:
         os.environ["NCCL_IB_DISABLE"] = "0"
-    mine = not torch.distributed.is_initialized()
-    world = World(processes.rank, processes.world_size, torch.device(device))
-    try:
-        yield processes, device, world
-    finally:
-        if mine:
-            torch.distributed.destroy_process_group()
+    return processes, device, World(processes.rank, processes.world_size, torch.device(device))
 
 
 def total(numbers: Sequence[float], world: World | None) -> list[float]:

@@ -7,12 +7,11 @@ import itertools
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from corpus.workspace import DataError
 from dataset import PretrainingData
 
-from ontrain.distributed import Processes
+from ontrain.distributed import Processes, World
 from ontrain.errors import CheckpointError
 from pretraining.checkpoints import existing
 from pretraining.eager import EagerEngine
@@ -23,11 +22,8 @@ from pretraining.loop import Run, train
 from pretraining.model import make_model, read_config
 from pretraining.options import Engine as EngineName
 from pretraining.options import Options
-from pretraining.processes import joined
+from pretraining.processes import join
 from pretraining.start import begin, check_folder, identity
-
-if TYPE_CHECKING:
-    from ontrain.distributed import World
 
 __all__ = ["pretrain"]
 
@@ -42,8 +38,7 @@ def pretrain(options: Options, began: float) -> bool:
     Raises:
         DataError, OntrainError, OSError: a flag, the data, a checkpoint or the disk is at fault.
     """
-    with joined(options) as (processes, device, world):
-        return _pretrain(options, processes, device, world, began)
+    return _pretrain(options, *join(options), began)
 
 
 def _pretrain(options: Options, processes: Processes, device: str, world: World | None, began: float) -> bool:

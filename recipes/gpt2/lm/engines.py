@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,14 @@ from ontrain.distributed import Processes
 from ontrain.errors import CheckpointError, NonFiniteLossError, OptionError
 from ontrain.training import ORTTrainer, amp, optim
 
-__all__ = ["EagerTrainer", "Schedule", "Trainer", "make_trainer", "undecayed"]
+__all__ = ["EagerTrainer", "Schedule", "Trainer", "make_trainer", "ort_trainer", "undecayed"]
 
 
 class Trainer(Protocol):
     """What run_lm.py asks of an engine; `ORTTrainer` has it."""
+
+    def prepare(self, input_ids: Tensor, labels: Tensor) -> tuple[Any, dict[str, float]]:
+        """Do what comes before the first batch; return the seconds of each phase behind what the engine has made."""
 
     def train_step(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a batch; each --gradient_accumulation_steps-th call updates the weights."""
@@ -67,7 +70,8 @@ def make_trainer(
             way_out="warm up in fewer",
         )
     if arguments.engine == "ontrain":
-        return _ort_trainer(arguments, model, total_steps, device, processes)
+        # A single output is described, so that train_step returns a tensor and never a list.
+        return cast(Trainer, ort_trainer(arguments, model, total_steps, device, processes))
     if arguments.fp16:
         raise OptionError("--fp16 is not for the eager twin", way_out="train with --engine ontrain, or without --fp16")
     join(processes, device)
@@ -75,7 +79,7 @@ def make_trainer(
     return EagerTrainer(arguments, model, schedule, processes)
 
 
-def _ort_trainer(arguments: Arguments, model: nn.Module, total_steps: int, device: str, processes: Processes) -> Any:
+def ort_trainer(arguments: Arguments, model: nn.Module, total_steps: int, device: str, processes: Processes) -> Any:
     """The whole use of ontrain: what goes in and comes out, which optimizer, and what else is done in a step."""
     description = {
         # Dimensions with a name may vary. Only the loss is asked for, so that the scores of all tokens at once, the
@@ -121,6 +125,10 @@ class EagerTrainer:
             weight_decay=arguments.weight_decay, fused=True,
         )  # fmt: skip
         self.updates = self.pending = 0
+
+    def prepare(self, input_ids: Tensor, labels: Tensor) -> tuple[Any, dict[str, float]]:
+        """Return nothing: eager PyTorch begins with the first batch."""
+        return None, {}
 
     def train_step(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a batch; each `accumulation`-th call updates the weights."""

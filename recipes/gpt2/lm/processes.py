@@ -30,4 +30,4 @@ def mean(value: float, processes: Processes, device: str) -> float:
     """Return the mean over all processes."""
     if processes.world_size == 1:
         return value
-    return float(sum_(torch.tensor(value, dtype=torch.float64, device=device))) / processes.world_size
+    return sum_(torch.tensor(value, dtype=torch.float64, device=device)).item() / processes.world_size

@@ -13,7 +13,7 @@ from lm.text import Ids
 
 __all__ = ["mean_loss", "onnx_loss", "perplexity", "torch_loss"]
 
-_ROWS = 256
+_ROWS = 16
 
 
 def perplexity(loss: float) -> float:
@@ -51,10 +51,10 @@ def mean_loss(scores: Callable[[Ids], Tensor], batches: Iterator[Ids]) -> float:
     """
     total, count = 0.0, 0
     for ids in batches:
-        scores_NV = scores(ids)[:, :-1].flatten(0, 1)
-        label_N = torch.from_numpy(ids[:, 1:]).reshape(-1).to(scores_NV.device)
-        # In parts: the softmax takes as much memory as the scores.
-        for some, label in zip(scores_NV.split(_ROWS), label_N.split(_ROWS), strict=True):
-            total += float(nn.functional.cross_entropy(some.float(), label, reduction="none").double().sum())
-        count += len(label_N)
+        for scores_TV, row in zip(scores(ids), torch.from_numpy(ids), strict=True):
+            label_T = row[1:].to(scores_TV.device)
+            # In parts small enough for memory that is there already, and without a copy of the scores.
+            for some, label in zip(scores_TV[:-1].split(_ROWS), label_T.split(_ROWS), strict=True):
+                total += float(nn.functional.cross_entropy(some.float(), label, reduction="none").double().sum())
+            count += len(label_T)
     return total / count

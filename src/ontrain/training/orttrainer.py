@@ -121,6 +121,7 @@ class ORTTrainer:
             InputError: the batch does not fit the description.
             CaptureError, GradientError: the model cannot be captured or differentiated; names the user's line.
             NonFiniteLossError: loss or gradient is not finite (unless `utils.nonfinite_loss` is 'skip').
+            ProcessError: another process of the run has died, or would train something else.
         """
         batch = bind_batch(self.model_desc, args, kwargs, self.device)
         session = self._ready(batch)
@@ -410,6 +411,8 @@ class ORTTrainer:
         self._source.attach(session)
         self._session = session
         self._take_pending(session)
+        if self._reduction is not None:
+            self._reduction.start(session)  # weights that were loaded in process 0 alone are everybody's
         return session
 
     def _take_pending(self, session: TrainingSession) -> None:

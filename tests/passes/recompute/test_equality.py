@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ontrain.functions import attention
 from ontrain.graph import is_random, verify
 from ontrain.passes.recompute import ClusterRequest, Recomputation
 from tests.passes.recompute.models import plan, session, trained
@@ -30,6 +31,13 @@ def test_everything_that_can_be_computed_again_may_be(name):
     made = plan(name, everything)
     assert made.recomputed is not None and made.recomputed.nodes > 10
     assert_same(trained(name), trained(name, everything))
+
+
+@pytest.mark.parametrize("asked", [LEAST, Recomputation(attention_dropout=True)], ids=["least", "probabilities"])
+def test_attention_in_tiles_is_computed_again_with_its_mask(asked, monkeypatch):
+    monkeypatch.setattr(attention, "TILED", 0)
+    anew = trained.__wrapped__  # what other tests keep was computed without tiles
+    assert_same(anew("gpt2"), anew("gpt2", asked))
 
 
 def test_accumulated_gradients_are_the_same_to_the_bit():

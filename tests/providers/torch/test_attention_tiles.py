@@ -30,13 +30,13 @@ def _value(name, shape, dtype=ir.DataType.DOUBLE):
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
 
 
-def _program(bias_shape, mask):
+def _program(bias_shape, mask, dtype=ir.DataType.DOUBLE):
     """An executable of attention and its gradient, and the names of its four results."""
     runner = get_provider("TorchExecutionProvider")
     shapes = {"q": (B, H, L, E), "k": (B, H, S, E), "v": (B, H, S, F), "dy": (B, H, L, F)}
-    inputs = {name: _value(name, shape) for name, shape in shapes.items()}
+    inputs = {name: _value(name, shape, dtype) for name, shape in shapes.items()}
     if bias_shape is not None:
-        inputs["bias"] = _value("bias", bias_shape)
+        inputs["bias"] = _value("bias", bias_shape, dtype)
     if mask:
         inputs["mask"] = _value("mask", (B, H, L, S), ir.DataType.BOOL)
     op = Builder(new_model(list(inputs.values()), "attention").graph)
@@ -156,3 +156,18 @@ def test_a_bias_that_is_no_number_reaches_the_result(seed):
     bias[1, 0, 0, 4] = np.nan
     found, _ = _ours(_feeds(seed, bias=bias))
     assert np.isnan(found[0][1]).all() and np.isfinite(found[0][[0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", ["BFLOAT16", "FLOAT16", "FLOAT"])
+def test_lower_precisions_round_and_do_nothing_else(dtype, seed):
+    exact = _feeds(seed, bias=np.where(BIASES["padding behind"] < 0, -3e4, 0.0))
+    executable, names = _program(exact["bias"].shape, True, getattr(ir.DataType, dtype))
+    assert _is_tiled(executable)
+    precision = {"BFLOAT16": torch.bfloat16, "FLOAT16": torch.float16, "FLOAT": torch.float32}[dtype]
+    rounded = {k: torch.tensor(v) if k == "mask" else torch.tensor(v).to(precision) for k, v in exact.items()}
+    found = executable.run(rounded, rng=(0, 0))
+    want = _expected({k: v.numpy() if k == "mask" else v.double().numpy() for k, v in rounded.items()})
+    for name, one in zip(names, want, strict=True):
+        # Each element comes of a few roundings of numbers that are not larger than the largest result by much.
+        bound = 16 * torch.finfo(precision).eps * float(one.abs().max())
+        torch.testing.assert_close(found[name].double(), one, rtol=0, atol=bound)

@@ -133,6 +133,15 @@ def test_batches_on_32_gb_are_the_published_ones(name):
         assert (options["train_batch_size"], options["gradient_accumulation_steps"]) == numbers
 
 
+def test_gpt2_on_32_gb_is_the_published_one():
+    """4 blocks at once and 4 times that an update, as the reference recipe's notebook has it."""
+    options = RECIPES["gpt2"].task(32, 32).options
+    assert (options["per_gpu_train_batch_size"], options["gradient_accumulation_steps"]) == (4, 4)
+    for machine in MACHINES.values():
+        options = RECIPES["gpt2"].task(32, machine.memory).options
+        assert options["per_gpu_train_batch_size"] * options["gradient_accumulation_steps"] == 16
+
+
 @pytest.mark.parametrize("size", MACHINES)
 @pytest.mark.parametrize(("name", "step"), [("bert-phase1", 65_536), ("bert-phase2", 32_768)])
 def test_a_step_takes_as_many_sequences_on_any_number_of_machines(name, step, size):

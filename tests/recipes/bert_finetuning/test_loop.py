@@ -150,7 +150,8 @@ class Pressing(Console):
 
 
 def test_ctrl_c_finishes_the_update_and_the_rerun_goes_on(rng: np.random.Generator, tmp_path: Path) -> None:
-    examples, settings = made_up(rng), Settings(per_gpu_train_batch_size=4, num_train_epochs=2, learning_rate=1e-3)
+    examples = made_up(rng)
+    settings = Settings(Engine.pytorch, per_gpu_train_batch_size=4, num_train_epochs=2, learning_rate=1e-3)
     habits, cpu = Habits(logging_steps=1), torch.device("cpu")
     whole, parts = tiny(dropout=0.2), tiny(dropout=0.2)
     expected = train(whole, examples, settings, habits, tmp_path / "whole", cpu, QUIET)

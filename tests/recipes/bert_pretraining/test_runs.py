@@ -60,9 +60,9 @@ def test_the_kept_curve_is_the_textbooks(corpus: Path, config_file: Callable[...
 def test_both_phases_draw_the_kept_curve_and_leave_what_they_promise(
     engine: str, run: Callable[..., Path], corpus: Path
 ) -> None:
-    run(1, engine=engine)
+    # Two micro-batches of four with unequal labels are the textbook's one batch of eight; phases may cut differently.
+    run(1, engine=engine, gradient_accumulation_steps=1)
     output = run(2, engine=engine)
-    # Two micro-batches of four with unequal labels are the textbook's one batch of eight.
     np.testing.assert_allclose(log(output), json.loads(GOLDEN.read_text()), rtol=1e-4)
     assert sorted(path.name for path in output.glob("ckpt_*")) == ["ckpt_10", "ckpt_6", "ckpt_9"]
     assert set(log(output, "checkpoint_step")) == {3, 6, 9, 10}
@@ -75,7 +75,8 @@ def test_both_phases_draw_the_kept_curve_and_leave_what_they_promise(
     (end,) = (row["data"] for row in rows if row["step"] == [] and row["data"]["phase"] == 2)
     assert end["final_loss"] == pytest.approx(log(output)[-1], rel=1e-5)
     assert end["training_sequences"] == 32
-    assert {"e2e_train_time", "raw_train_time", "training_sequences_per_second"} <= set(end)
+    assert 0 < end["first_step_time"] < end["raw_train_time"] < end["e2e_train_time"]
+    assert end["training_sequences_per_second"] > 0
     assert any(output.glob("events.out.*"))
     report = (output / "report.html").read_text()
     assert "BERT pre-training, phase 2" in report
@@ -110,8 +111,16 @@ def _check_onnx(output: Path, corpus: Path) -> None:
     assert np.abs(before - scores).max() > 1e-3
 
 
-@pytest.mark.parametrize("engine", ["ontrain", "pytorch"])
-@pytest.mark.parametrize("flags", [{"fp16": True, "loss_scale": 1024.0}, {"bf16": True}], ids=["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("ontrain", {"fp16": True, "loss_scale": 1024.0}),
+        pytest.param("pytorch", {"fp16": True, "loss_scale": 1024.0}, marks=pytest.mark.thorough),
+        pytest.param("ontrain", {"bf16": True}, marks=pytest.mark.thorough),
+        pytest.param("pytorch", {"bf16": True}, marks=pytest.mark.thorough),
+    ],
+    ids=["fp16-ontrain", "fp16-pytorch", "bf16-ontrain", "bf16-pytorch"],
+)
 def test_mixed_precision_stays_near_the_curve(engine: str, flags: dict[str, Any], run: Callable[..., Path]) -> None:
     output = run(1, engine=engine, max_steps=6, **flags)
     np.testing.assert_allclose(log(output), json.loads(GOLDEN.read_text())[:6], rtol=2e-2)
@@ -119,11 +128,10 @@ def test_mixed_precision_stays_near_the_curve(engine: str, flags: dict[str, Any]
     assert scales == ([1024.0] * 6 if "fp16" in flags else [])
 
 
-def test_activations_that_are_computed_again_change_no_number(run: Callable[..., Path], tmp_path: Path) -> None:
-    output = run(1, engine="pytorch", checkpoint_activations=True, max_steps=6)
+@pytest.mark.parametrize("engine", ["ontrain", pytest.param("pytorch", marks=pytest.mark.thorough)])
+def test_activations_that_are_computed_again_change_no_number(engine: str, run: Callable[..., Path]) -> None:
+    output = run(1, engine=engine, checkpoint_activations=True, max_steps=6)
     np.testing.assert_allclose(log(output), json.loads(GOLDEN.read_text())[:6], rtol=1e-4)
-    again = run(1, checkpoint_activations=True, max_steps=6, output_dir=tmp_path / "ontrain")
-    np.testing.assert_allclose(log(again), json.loads(GOLDEN.read_text())[:6], rtol=1e-4)
 
 
 @pytest.mark.usefixtures("rows_counted")
@@ -149,7 +157,7 @@ def test_the_head_works_on_labelled_rows_only(corpus: Path, config_file: Callabl
         for value in node.outputs
         if value.shape is not None and value.shape.is_static() and static_dims(value)[-1:] == (vocab,)
     }
-    rows = {int(np.prod(shape[:-1])) for shape in scores} - {32}  # 32: the weight, transposed
+    rows = {int(np.prod(shape[:-1])) for shape in scores} - {1, 32}  # the bias, and the weight transposed
     labels = int((batch.masked_lm_labels != -1).sum())
     assert rows
     assert max(rows) < 8 * 32 / 2

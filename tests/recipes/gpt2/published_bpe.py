@@ -5,9 +5,32 @@ Shares nothing with the library that the recipe calls: an oracle for it.
 
 from __future__ import annotations
 
-import regex
+import re
+import unicodedata
+from collections.abc import Iterator
 
-PRETOKENS = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+# The paper's pattern over a letter for each character's class, since `re` knows no \p{L}: l letter, n number, a blank
+# for itself, s other space, o the rest.
+CONTRACTION = re.compile(r"'(?:[sdmt]|ll|ve|re)")
+WORD = re.compile(r" ?l+| ?n+| ?o+|[ s]+(?![lno])|[ s]+")
+
+
+def words(text: str) -> Iterator[str]:
+    classes, place = "".join(map(character_class, text)), 0
+    while place < len(text):
+        found = CONTRACTION.match(text, place) or WORD.match(classes, place)
+        assert found is not None
+        yield text[place : found.end()]
+        place = found.end()
+
+
+def character_class(character: str) -> str:
+    if character == " ":
+        return " "
+    if character.isspace() and not "\x1c" <= character <= "\x1f":
+        return "s"
+    category = unicodedata.category(character)[0]
+    return {"L": "l", "N": "n"}.get(category, "o")
 
 
 def byte_characters() -> dict[int, str]:
@@ -19,7 +42,7 @@ def byte_characters() -> dict[int, str]:
 
 def encode(text: str, vocab: dict[str, int], merges: list[tuple[str, str]]) -> list[int]:
     ranks, characters, ids = {pair: i for i, pair in enumerate(merges)}, byte_characters(), []
-    for word in PRETOKENS.findall(text):
+    for word in words(text):
         parts = [characters[byte] for byte in word.encode()]
         while len(parts) > 1:
             best = min(zip(parts, parts[1:], strict=False), key=lambda pair: ranks.get(pair, len(ranks)))

@@ -191,6 +191,20 @@ _DDP = """
         else:
             ours(mine, mine)[0].backward()
         assert_same_gradients(ours.module, plain, rtol=1e-9, atol=1e-11)
+
+    # Batches of one row and of three, with labels of which some count for nothing: the mean of the processes' gradients
+    # is that of all labels once each loss is weighted by its own.
+    ids = torch.randint(0, 20, (4, 7), generator=torch.Generator().manual_seed(9))
+    labels = ids.clone()
+    labels[0, 2:], labels[2, :4] = -100, -100
+    plain.zero_grad()
+    plain(ids, labels)[0].backward()
+    mine = slice(0, 1) if rank == 0 else slice(1, 4)
+    counted = (labels != -100).sum(1)
+    share = dist.get_world_size() * int(counted[mine].sum()) / int(counted.sum())
+    ours.zero_grad()
+    (ours(ids[mine], labels[mine])[0] * share).backward()
+    assert_same_gradients(ours.module, plain, rtol=1e-9, atol=1e-11)
     print("equal", flush=True)
     dist.destroy_process_group()
 """

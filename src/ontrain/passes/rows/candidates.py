@@ -16,8 +16,8 @@ from ontrain.passes.rows.selection import keep_model
 
 __all__ = ["HidePaddedCandidates"]
 
-_HIDDEN = -1e9
-"""What stands in place of a score: next to any other nothing is left of its weight."""
+_HIDDEN, _HIDDEN_HALF = -1e9, -3e4
+"""What stands in place of a score, also where numbers go to 65,504: next to any other nothing is left of its weight."""
 
 
 class HidePaddedCandidates(Pass):
@@ -53,7 +53,8 @@ class HidePaddedCandidates(Pass):
                 return None
             given = {v.name: v for v in op.graph.inputs}
             (condition,) = emit(op, keep.graph, [given[v.name] for v in keep.graph.inputs])
-            hidden = op.Where(condition, inputs[0], op.const(_HIDDEN, inputs[0].dtype))
+            low = _HIDDEN_HALF if inputs[0].dtype == ir.DataType.FLOAT16 else _HIDDEN
+            hidden = op.Where(condition, inputs[0], op.const(low, inputs[0].dtype))
             copy = ir.Node(
                 node.domain, node.op_type, [hidden, *inputs[1:]], node.attributes.values(),
                 num_outputs=len(node.outputs),

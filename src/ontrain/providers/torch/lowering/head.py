@@ -71,8 +71,14 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     rows, classes = hidden.shape[0], weight.shape[1]
     labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
     safe, share = e.new((rows, 1), torch.int64), e.new((rows, 1), hidden.dtype)
-    e.run(_shares, labels, a.get("ignore_index", NO_IGNORE), a.get("reduction", "mean") == "mean", safe, share,
-          writes=[safe, share])  # fmt: skip
+    mean = a.get("reduction", "mean") == "mean"
+    exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    counts, found = e.new((rows, 1), torch.bool), e.new((), torch.int64)
+    total, divisor = (e.new((), exact) for _ in range(2))
+    ignored = e.constant(torch.tensor(a.get("ignore_index", NO_IGNORE), device=e.device))
+    one = e.constant(torch.ones((), dtype=exact, device=e.device))
+    e.run(_shares, e.reshape(labels, (rows, 1)), ignored, one, mean, counts, found, total, divisor, safe, share,
+          writes=[counts, found, total, divisor, safe, share])  # fmt: skip
     losses = e.new((rows, 1), hidden.dtype)
     # Rows that begin at a cache line make the products a third quicker where the number of classes is odd.
     step = ALIGN // hidden.dtype.itemsize
@@ -95,7 +101,8 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
         if any(one is not None for one in (dhidden, dweight, dbias)):
             _differentiate(e, chunk, weight, dweight, dbias, first=start == 0)
     if loss is not None:
-        e.run(_total, losses, share, a.get("reduction", "mean") == "mean", loss, writes=[loss])
+        nothing = e.constant(torch.zeros((), dtype=losses.dtype, device=e.device))
+        e.run(_total, losses, counts, total if mean else None, nothing, loss, writes=[losses, loss])
 
 
 def _height(rows: int, row_bytes: int, limit: int) -> int:
@@ -153,20 +160,25 @@ def _differentiate(e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, dbia
 
 
 def _shares(
-    labels: torch.Tensor, ignored: int, mean: bool, safe: torch.Tensor, share: torch.Tensor
+    labels: torch.Tensor, ignored: torch.Tensor, one: torch.Tensor, mean: bool, counts: torch.Tensor,
+    count: torch.Tensor, total: torch.Tensor, divisor: torch.Tensor, safe: torch.Tensor, share: torch.Tensor,
 ) -> None:  # fmt: skip
-    """What each row counts for in the loss, and labels that may be looked up."""
-    counts = labels != ignored
-    safe.view(-1).copy_(torch.where(counts, labels, 0))
-    share.view(-1).copy_(counts)
+    """Which rows count, how many, what each counts for in the loss, and labels that may be looked up."""
+    torch.ne(labels, ignored, out=counts)
+    safe.copy_(counts)
+    torch.sum(safe, (0, 1), out=count)
+    total.copy_(count)
+    safe.mul_(labels)
+    share.copy_(counts)
     if mean:
         # Without any label the loss is 0/0 and the gradient zero, as in torch.
-        share.div_(counts.sum().clamp_(min=1))
+        share.div_(torch.maximum(total, one, out=divisor))
 
 
-def _total(losses: torch.Tensor, share: torch.Tensor, mean: bool, loss: torch.Tensor) -> None:
+def _total(
+    losses: torch.Tensor, counts: torch.Tensor, total: torch.Tensor | None, nothing: torch.Tensor, loss: torch.Tensor
+) -> None:
     """Sum or mean over the rows that count, whatever the others hold."""
-    counts = share != 0
-    loss.copy_(torch.where(counts, losses, 0).sum())
-    if mean:
-        loss.div_(counts.sum())
+    torch.sum(torch.where(counts, losses, nothing, out=losses), (0, 1), out=loss)
+    if total is not None:
+        loss.div_(total)

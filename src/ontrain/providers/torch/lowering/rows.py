@@ -14,11 +14,12 @@ __all__: list[str] = []
 @lowers_composite("SelectRows")
 def select_rows(e: Emitter, node: ir.Node) -> None:
     keep, out = e.value(node.inputs[0]), e.out(node.outputs[0])
-    e.run(_select, out, keep, writes=[out])
+    marks, order = e.new(keep.shape, keep.dtype), e.new(keep.shape, torch.int64)
+    e.run(_select, out, keep, marks, order, writes=[out, marks, order])
 
 
-def _select(out: torch.Tensor, keep: torch.Tensor) -> None:
-    order = torch.sort(keep, descending=True, stable=True).indices
+def _select(out: torch.Tensor, keep: torch.Tensor, marks: torch.Tensor, order: torch.Tensor) -> None:
+    torch.sort(keep, dim=0, descending=True, stable=True, out=(marks, order))
     count = out.shape[0]
     # Where looking costs no wait: a kept row beyond the bucket would be lost without a word.
     if keep.device.type == "cpu" and count < keep.shape[0] and bool(keep[order[count]]):
