@@ -51,11 +51,17 @@ def newest(table: str, **wanted: Any) -> Row | None:
     return found[-1] if found else None
 
 
+def widest(model: str) -> Row | None:
+    """Return the newest of the runs that had the most engines."""
+    found = [row for row in rows("step") if row["model"] == model and "faults" in row["engines"]["ontrain"]]
+    return max(enumerate(found), key=lambda one: (len(one[1]["engines"]), one[0]))[1] if found else None
+
+
 def steps() -> Iterable[str]:
     """A table and a chart for each workload: who takes how many times as long as ontrain."""
     for model in MODELS:
-        row = newest("step", model=model)
-        if row is None or "faults" not in row["engines"]["ontrain"]:
+        row = widest(model)
+        if row is None:
             continue
         engines = row["engines"]
         yield from ("", f"### {_WORKLOADS[model]}", "")
@@ -69,6 +75,14 @@ def steps() -> Iterable[str]:
                 f"{f['peak_bytes'] / 2**20:.0f} | {f['faults']:.0f} |"
             )
         yield from ("", *_chart({name: f["step_s"] for name, f in engines.items()}))
+        last = newest("step", model=model)
+        if last is not None and last != row:
+            yield from ("", f"A later run with fewer engines ({last['rounds']} rounds, commit {last['commit']}):", "")
+            for name, f in last["engines"].items():
+                yield (
+                    f"- {_NAMES[name]}: {f['step_s']:.3f} s, {f['ratio']:.2f} ({f['ratio_min']:.2f}–"
+                    f"{f['ratio_max']:.2f}) times ontrain's, {f['peak_bytes'] / 2**20:.0f} MiB"
+                )
 
 
 def losses() -> Iterable[str]:
@@ -77,7 +91,7 @@ def losses() -> Iterable[str]:
     found = False
     for model in MODELS:
         row = newest("step", model=model)
-        if row is None:
+        if row is None or len(row["engines"]) == 1:
             continue
         ours = row["engines"]["ontrain"]
         for name, f in row["engines"].items():
@@ -99,6 +113,40 @@ def losses() -> Iterable[str]:
         yield "In none of the figures above."
 
 
+def memory() -> Iterable[str]:
+    """Memory beyond parameters, gradients and moments, and what a step asks of the allocator."""
+    found = {model: row for model in MODELS if (row := newest("memory", model=model)) is not None}
+    if not found:
+        return
+    yield from ("", "### Memory", "")
+    yield "Beyond parameters, gradients and both moments, in MiB; calls are those of torch's allocator in one step."
+    for model, row in found.items():
+        yield from ("", f"{_WORKLOADS[model]}; {_origin(row)}.", "")
+        yield from ("| engine | beyond | peak | predicted peak | calls | page faults |", "|---|---|---|---|---|---|")
+        for name, f in row["engines"].items():
+            said = f"{f['predicted'] / 2**20:.0f}" if "predicted" in f else "–"
+            yield (
+                f"| {_NAMES[name]} | {(f['peak'] - f['state']) / 2**20:.0f} | {f['peak'] / 2**20:.0f} | {said} | "
+                f"{f['calls']:.0f} | {f['faults']:.0f} |"
+            )
+
+
+def portable() -> Iterable[str]:
+    """The artifacts on stock onnxruntime beside the incumbent's on-device API."""
+    found = {name: row for name in ("bert", "conv") if (row := newest("portable", model=name)) is not None}
+    if not found:
+        return
+    yield from ("", "### Artifacts on stock onnxruntime", "")
+    yield "Training graphs of standard operators in stock onnxruntime, beside onnxruntime-training's on-device API:"
+    yield ""
+    for name, row in found.items():
+        ours, theirs = (row["engines"][one] for one in ("portable", "incumbent"))
+        yield (
+            f"- {name}: {ours['step_s']:.3f} s, theirs {theirs['step_s']:.3f} s, {theirs['ratio']:.2f} "
+            f"({theirs['ratio_min']:.2f}–{theirs['ratio_max']:.2f}) times as long ({_origin(row)})"
+        )
+
+
 def small() -> Iterable[str]:
     """What wrapping costs, what the incumbent computes."""
     row = newest("ortmodule")
@@ -118,7 +166,7 @@ def small() -> Iterable[str]:
         )
 
 
-SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, small)
+SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, memory, portable, small)
 
 
 def _chart(seconds: dict[str, float]) -> list[str]:

@@ -19,8 +19,9 @@ from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers
 __all__: list[str] = []
 
 aten = torch.ops.aten
-_LARGE = 128 << 10
-"""Bytes of a value from which on planned places pay: below, one call beats six."""
+_LARGE = 1 << 20
+"""Bytes of a value above which places are planned. Below, one call beats six, what it returns stays in the process,
+and the numbers are eager's to the last bit."""
 _TINY = 32 << 10
 """Bytes of a gradient up to which a copy, which ATen's variant with out= makes, is quicker than views of a held one."""
 _PIECE = 1 << 20
