@@ -21,7 +21,7 @@ from ontrain.training.environment.variables import VARIABLES, unknown_variables
 
 __all__ = ["Environment", "collect_environment"]
 
-_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-training", "numpy", "safetensors", "transformers",
+_PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-training", "numpy", "safetensors", "transformers",
              "accelerate", "triton")  # fmt: skip
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 
@@ -61,6 +61,7 @@ def collect_environment() -> Environment:
         versions={
             "ontrain": ontrain.__version__,
             "python": sys.version.replace("\n", " "),
+            "torch": str(torch.__version__),  # which says what it was built for, as its package's version does not
             **{name: _version(name) for name in _PACKAGES},
         },
         system=_system(),
