@@ -27,13 +27,12 @@ the data, the model or the disk is at fault, said in one message; 130 interrupte
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from corpus.workspace import DataError
+from corpus.workspace import DataError, read_json
 from finetuning import options
 from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch
 from finetuning.examples import Examples
@@ -212,12 +211,7 @@ def _files(
 
 
 def _json(path: Path) -> Squad:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}") from None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise DataError(f"{path} is not of SQuAD's form: it holds no JSON object")
     return found

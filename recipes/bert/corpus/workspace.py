@@ -20,13 +20,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["DataError", "Done", "Job", "Settings", "Workspace", "digest", "run", "written"]
+__all__ = ["DataError", "Done", "Job", "Settings", "Workspace", "digest", "read_json", "run", "written"]
 
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
 class DataError(ValueError):
     """The data, an option or the disk is at fault; the message is one line for the user."""
+
+
+def read_json(path: Path, called: str = "") -> Any:
+    """Return what a file of JSON holds.
+
+    Args:
+        path: the file.
+        called: what an error calls it; by default its path.
+
+    Raises:
+        DataError: it cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{called or path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{called or path} is no JSON: {error}") from None
 
 
 @dataclass(frozen=True)

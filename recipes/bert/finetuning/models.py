@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from corpus.wordpiece import read_vocabulary
-from corpus.workspace import DataError
+from corpus.workspace import DataError, read_json
 from safetensors import SafetensorError
 from torch import nn
 from transformers import BertConfig, PreTrainedModel
@@ -182,12 +182,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}") from None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise DataError(f"{path} holds no JSON object")
     return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from corpus.workspace import DataError
+from corpus.workspace import DataError, read_json
 from dataset import IGNORED
 from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
@@ -130,12 +129,7 @@ def make_model(config: BertConfig, seed: int) -> PretrainingBert:
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"--config_file {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"--config_file {path} is no JSON: {error}") from None
+    found = read_json(path, f"--config_file {path}")
     if not isinstance(found, dict) or "hidden_size" not in found:
         raise DataError(f"--config_file {path} is no configuration of BERT: it has no hidden_size")
     return found

@@ -20,6 +20,7 @@ from lm.engines import ort_trainer
 from ontrain.distributed import Processes
 from ontrain.errors import OptionError
 from ontrain.optim import StepKind
+from ontrain.training.environment import collect_environment
 
 __all__ = ["plan_text", "write_results"]
 
@@ -62,18 +63,10 @@ def write_results(
         **facts,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
         "machine": {
-            "processor": _processor(),
+            "processor": collect_environment().system["processor"],
             "threads": torch.get_num_threads(),
             "device": device,
             "processes": processes.world_size,
         },
     }
     (output / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
