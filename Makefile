@@ -23,7 +23,7 @@ export PIP_NO_INPUT := 1
 SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 PINNED_TORCH = $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help train test lint types docs-test docs-operators wheel-test bench format clean distclean FORCE
+.PHONY: help train test lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 20
@@ -55,6 +55,10 @@ bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-
 	@$(PY) -m benchmarks.peers || echo "the incumbent is left out"
 	@$(PY) -m benchmarks.step $(ARGS)
 	@$(PY) -m benchmarks.ortmodule
+	@$(PY) -m benchmarks.page
+
+bench-gpu: $(STAMPS)/dev ## time steps on an NVIDIA GPU against eager and torch.compile; write docs/performance.md
+	@$(PY) -m benchmarks.gpu $(ARGS)
 	@$(PY) -m benchmarks.page
 
 # The tiny run starts in an empty folder, so that only what the wheel declares and holds can be imported.

@@ -46,7 +46,6 @@ class Task:
         options: of the script, in its order; None stands for a switch without a value.
         inputs: data assets, by the name that the options use as ${{inputs.name}}.
         output: the asset that the folder ${{outputs.results}} becomes when the job is done.
-        one_process: the script knows nothing of other processes; else one is started for each GPU.
     """
 
     title: str
@@ -54,7 +53,6 @@ class Task:
     options: dict[str, str | int | float | None]
     inputs: dict[str, str]
     output: str
-    one_process: bool = False
 
     def command(self) -> str:
         """The line that each process runs; the launcher is the service's."""
@@ -138,9 +136,9 @@ def bert_phase2(gpus: int, memory: int) -> Task:
 
 
 def squad(gpus: int, memory: int) -> Task:
+    windows, _ = pieces(32, gpus, 4, memory)
     return Task(
-        # Published are 4 windows on each of 8 GPUs. The script uses one GPU, and takes all 32 on it.
-        title="BERT-large on SQuAD 1.1: 2 epochs, 32 windows of 384 tokens a step, on one GPU",
+        title="BERT-large on SQuAD 1.1: 2 epochs, 32 windows of 384 tokens a step",
         script="bert/run_squad.py",
         options={
             "model_name_or_path": "${{inputs.model}}",
@@ -151,14 +149,13 @@ def squad(gpus: int, memory: int) -> Task:
             "do_eval": None,
             "max_seq_length": 384,
             "doc_stride": 128,
-            "per_gpu_train_batch_size": 32,
+            "per_gpu_train_batch_size": windows,
             "learning_rate": 3e-5,
             "num_train_epochs": 2,
             "seed": 1,
         },
         inputs={"data": "squad", "model": "bert-large"},
         output="bert-squad",
-        one_process=True,
     )
 
 

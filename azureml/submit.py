@@ -59,18 +59,15 @@ def describe(
         launcher: who starts the processes.
 
     Raises:
-        ValueError: the step's sequences can't be divided among so many GPUs, or the script runs on one machine only.
+        ValueError: the step's sequences can't be divided among so many GPUs.
     """
     recipe, machine = RECIPES[name], MACHINES[size]
     nodes = recipe.nodes if nodes is None else nodes
     task = recipe.task(nodes * machine.gpus, machine.memory)
-    if task.one_process and nodes != 1:
-        raise ValueError(f"{name} runs in one process, on one machine, not {nodes}")
-    processes = 1 if task.one_process else machine.gpus
     return {
         "$schema": SCHEMA,
         "type": "command",
-        "display_name": f"{name}-{nodes}x{processes}-{launcher}",
+        "display_name": f"{name}-{nodes}x{machine.gpus}-{launcher}",
         "experiment_name": recipe.experiment,
         "description": task.title,
         "code": "../../recipes",
@@ -83,7 +80,7 @@ def describe(
         "environment_variables": VARIABLES,
         "compute": f"azureml:{compute_name(size)}",
         "resources": {"instance_count": nodes, "shm_size": "32g"},
-        "distribution": {"type": str(launcher), "process_count_per_instance": processes},
+        "distribution": {"type": str(launcher), "process_count_per_instance": machine.gpus},
         "limits": {"timeout": 7 * DAYS},
     }
 

@@ -27,6 +27,11 @@ _WORKLOADS = {
     "cola": "BERT on CoLA, 32 sentences padded to the longest",
     "xquad": "BERT on XQuAD, 8 windows padded to 384",
 }
+_GPU = {
+    "bert-large-128": "BERT-large, masked language model, 15 % labelled",
+    "bert-large-512": "BERT-large, masked language model, 15 % labelled",
+    "gpt2-medium-1024": "GPT-2 medium, causal language model",
+}
 _NAMES = {
     "ontrain": "ontrain, ORTTrainer",
     "ontrain-budget": "ontrain, ORTTrainer in 0.55 of its working memory",
@@ -35,6 +40,11 @@ _NAMES = {
     "eager": "eager PyTorch, fused AdamW",
     "eager-malloc": "eager, malloc tuned to keep its pages",
     "compile": "torch.compile",
+    "ontrain-plain": "ontrain, ORTTrainer without CUDA graphs",
+    "eager-chunked": "eager, linear_cross_entropy",
+    "compile-chunked": "torch.compile, linear_cross_entropy",
+    "compile-reduce-overhead": "torch.compile, reduce-overhead",
+    "compile-max-autotune": "torch.compile, max-autotune",
     "incumbent": "onnxruntime-training 1.19.2",
 }
 
@@ -83,6 +93,37 @@ def steps() -> Iterable[str]:
                     f"- {_NAMES[name]}: {f['step_s']:.3f} s, {f['ratio']:.2f} ({f['ratio_min']:.2f}–"
                     f"{f['ratio_max']:.2f}) times ontrain's, {f['peak_bytes'] / 2**20:.0f} MiB"
                 )
+
+
+def gpu() -> Iterable[str]:
+    """The same on an NVIDIA GPU, in mixed precision, where that was run."""
+    yield from ("", "### On a GPU", "")
+    found = [row for name in _GPU if (row := newest("gpu", workload=name, size="full")) is not None]
+    found = [row for row in found if row["device"]["name"] != "CPU"]
+    if not found:
+        yield "Not run: there was no GPU. `make bench-gpu` writes this table."
+        return
+    yield "Parameters and moments in float32, products in half precision. Peak is what torch's allocator gave out"
+    yield "beyond the model; “of peak rate” are the operations of the products really done, against the device's"
+    yield "dense rate."
+    for row in found:
+        device = row["device"]
+        yield from ("", f"#### {_GPU[row['workload']]}, {row['rows']} × {row['length']}, {row['dtype']}", "")
+        yield (
+            f"{device['name']}, CUDA {device['cuda']}, {row['rounds']} alternating turns of {row['steps']} steps, "
+            f"{_origin(row)}."
+        )
+        yield ""
+        yield "| engine | step, ms | spread, ms | time / ontrain | of peak rate | first step, s | peak, MiB |"
+        yield "|---|---|---|---|---|---|---|"
+        for name, f in row["engines"].items():
+            used = f"{f['utilisation']:.0%}" if "utilisation" in f else "–"
+            spread = f"{f['step_min_s'] * 1e3:.1f}–{f['step_max_s'] * 1e3:.1f}"
+            yield (
+                f"| {_NAMES[name]} | {f['step_s'] * 1e3:.1f} | {spread} | "
+                f"{f['ratio']:.2f} ({f['ratio_min']:.2f}–{f['ratio_max']:.2f}) | {used} | {f['first_step_s']:.1f} | "
+                f"{f['peak_bytes'] / 2**20:.0f} |"
+            )
 
 
 def losses() -> Iterable[str]:
@@ -166,7 +207,7 @@ def small() -> Iterable[str]:
         )
 
 
-SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, memory, portable, small)
+SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, memory, gpu, portable, small)
 
 
 def _chart(seconds: dict[str, float]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -37,9 +38,11 @@ def append_row(table: str, row: dict[str, Any]) -> None:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS, check=False
-    ).stdout.strip()
+    commit = ""
+    with contextlib.suppress(OSError):  # a machine for measuring need not have git
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS, check=False
+        ).stdout.strip()
     full = {
         "date": datetime.date.today().isoformat(),
         "commit": commit,

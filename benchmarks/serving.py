@@ -9,33 +9,40 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 __all__ = ["serve"]
 
 
-def serve(start: Callable[[], Callable[[], float]], batches: int) -> None:
+def serve(
+    start: Callable[[], Callable[[], float]], batches: int, *, memory: Callable[[], int] | None = None,
+    facts: Callable[[], Mapping[str, float]] | None = None,
+) -> None:  # fmt: skip
     """Answer until standard input ends: first once by itself, then each line with times, page faults and memory.
 
     Args:
         start: prepares, inside the time of the first step, and returns what makes a step and gives its loss.
         batches: how many different ones the steps go through.
+        memory: the most bytes taken so far; by default the process's largest resident size.
+        facts: what else is known after the first step, for the first answer.
     """
-    before = _resident()
+    memory = memory or _resident
+    before = memory()
     started = time.perf_counter()
     step = start()
     loss = step()
     first = time.perf_counter() - started
-    _answer({"first": first, "loss": loss, "before": before, "batches": batches})
+    found = dict(facts()) if facts is not None else {}
+    _answer({"first": first, "loss": loss, "before": before, "batches": batches, "facts": found})
     for line in sys.stdin:
         times, faults = [], []
         for _ in range(int(line)):
             held = _faults()
             started = time.perf_counter()
-            step()
+            loss = step()
             times.append(time.perf_counter() - started)
             faults.append(_faults() - held)
-        _answer({"times": times, "faults": faults, "peak": _resident()})
+        _answer({"times": times, "faults": faults, "peak": memory(), "loss": loss})
 
 
 def _resident() -> int:

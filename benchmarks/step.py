@@ -43,6 +43,7 @@ class Worker:
             stderr=subprocess.DEVNULL if engine == "incumbent" else None, env=environment,
         )  # fmt: skip
         self.first = self._read()
+        self.loss = self.first["loss"]
         self.times: list[float] = []
         self.faults: list[int] = []
         self.peak = 0
@@ -61,6 +62,7 @@ class Worker:
         self.process.stdin.flush()
         answer = self._read()
         self.peak = answer["peak"]
+        self.loss = answer.get("loss", self.loss)
         if keep:
             self.times += answer["times"]
             self.faults += answer["faults"]
@@ -107,6 +109,8 @@ def measure(
             "peak_bytes": one.peak - one.first["before"],
             "faults": statistics.median(one.faults),
             "first_loss": one.first["loss"],
+            "last_loss": one.loss,
+            **one.first.get("facts", {}),
         }
     return figures
 

@@ -4,7 +4,7 @@
 #   docker/launch.sh getting-started
 #   DATA=~/bert docker/launch.sh bert-data --action download --dataset wikicorpus_en
 #   GPUS=all DATA_PHASE1=~/hdf5/128 DATA_PHASE2=~/hdf5/512 docker/launch.sh bert-pretraining "" "" fp16 4
-#   GPUS=all DATA=~/squad docker/launch.sh squad --output_dir runs/squad ...
+#   GPUS=all DATA=~/squad num_gpus=8 docker/launch.sh squad --output_dir runs/squad ...
 #   GPUS=all DATA=~/wikitext-103 num_gpus=4 use_ort=true docker/launch.sh gpt2 --max_steps=1000
 #   DRY_RUN=1 docker/launch.sh getting-started
 #
@@ -14,8 +14,9 @@
 #   DATA          a folder of this machine, in the container /data; read-only, but for bert-data, which fills it
 #   DATA_PHASE1, DATA_PHASE2   bert-pretraining: the folders of HDF5 files, in the container /data/128 and /data/512
 #   RUNS          where results go; by default ./runs
-#   TRAIN_FILE, TEST_FILE, num_gpus, use_ort, MODEL, TOKENIZER   gpt2: as recipes/gpt2/run_lm.sh explains them; the
-#                 files are by default WikiText's, in /data
+#   num_gpus      gpt2, squad, glue: how many processes train; by default 1
+#   TRAIN_FILE, TEST_FILE, use_ort, MODEL, TOKENIZER   gpt2: as recipes/gpt2/run_lm.sh explains them; the files are by
+#                 default WikiText's, in /data
 #   IMAGE         another image
 #   DOCKER        another engine: podman
 #   DRY_RUN       anything: print the command and do nothing
@@ -41,8 +42,11 @@ case $recipe in
     run=(bash recipes/bert/run_pretraining.sh)
     results=/workspace/recipes/bert/results # where the script writes
     ;;
-  squad) run=(python recipes/bert/run_squad.py) ;;
-  glue) run=(python recipes/bert/run_glue.py) ;;
+  squad | glue)
+    run=(python)
+    if [ "${num_gpus:-1}" != 1 ]; then run=(torchrun --standalone --nproc_per_node "$num_gpus"); fi
+    run+=("recipes/bert/run_$recipe.py")
+    ;;
   gpt2)
     run=(bash recipes/gpt2/run_lm.sh)
     # A name without a value stands for the caller's, if there is one.

@@ -41,6 +41,7 @@ def convert(source: Path, target: Path, to: Form | None, config_file: Path | Non
     from corpus.workspace import DataError, written
     from pretraining.model import read_config
     from pretraining.weights import hugging_face_model, read_weights
+    from transformers.utils.logging import disable_progress_bar
 
     from ontrain.checkpoint import write_checkpoint
 
@@ -65,6 +66,7 @@ def convert(source: Path, target: Path, to: Form | None, config_file: Path | Non
     else:
         beside = target.with_name(target.name + ".part")
         shutil.rmtree(beside, ignore_errors=True)
+        disable_progress_bar()
         model.save_pretrained(beside)
         if vocab_file is not None:
             shutil.copy(vocab_file, beside / "vocab.txt")

@@ -10,6 +10,9 @@ pytorch` runs the same loop without it. Predictions come twice, from logits of P
 onnxruntime, and both are scored: Matthews' correlation for CoLA, Pearson's and Spearman's for STS-B, accuracy and F1
 for MRPC and QQP, accuracy for the others.
 
+On several GPUs: `torchrun --nproc_per_node 8 run_glue.py …`, or mpirun, or srun. Each takes
+--per_gpu_train_batch_size examples at a time; the first evaluates and writes.
+
 Weights out of a pre-training of your own: `--init_checkpoint FOLDER`, which convert_checkpoint.py makes;
 `--random_init` takes none, to compare with.
 
@@ -37,134 +40,83 @@ from corpus.workspace import DataError, written
 from finetuning import options
 from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch
 from finetuning.examples import Examples
-from finetuning.models import ModelFolder, parameters, save_model
-from finetuning.settings import Engine, Settings
-from finetuning.training import Habits, train
+from finetuning.models import save_model
+from finetuning.processes import Team
+from finetuning.training import train
 from numpy.typing import NDArray
 from reading.sentences import TASKS, Sentences, Task, encode, read_sentences
 from scoring.glue import score
 from transformers import BertForSequenceClassification
 
 
+@options.shared
 def main(
     task_name: Annotated[str, typer.Option("--task_name", help="CoLA, SST-2, MRPC, STS-B, QQP, MNLI, …")],
     data_dir: Annotated[Path, typer.Option("--data_dir", help="Folder of train.tsv and dev.tsv.")],
-    model_name_or_path: options.ModelOption,
-    output_dir: options.OutputOption,
-    do_train: options.TrainOption = False,
-    do_eval: options.EvalOption = False,
+    flags: options.Flags,
     max_seq_length: Annotated[int, typer.Option("--max_seq_length", min=5, help="Tokens; more are cut off.")] = 128,
     max_train_samples: Annotated[
         int | None, typer.Option("--max_train_samples", min=1, help="Train on so many only, drawn by the seed.")
     ] = None,
-    init_checkpoint: options.InitOption = None,
-    vocab_file: options.VocabOption = None,
-    do_lower_case: options.LowerOption = None,
-    random_init: options.RandomOption = False,
-    engine: options.EngineOption = Engine.ontrain,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Products in float16, the loss scaled.")] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16.")] = False,
-    per_gpu_train_batch_size: options.BatchOption = 8,
-    per_gpu_eval_batch_size: options.EvalBatchOption = 8,
-    gradient_accumulation_steps: options.AccumulationOption = 1,
-    learning_rate: options.RateOption = 5e-5,
-    weight_decay: options.DecayOption = 0.0,
-    adam_epsilon: options.EpsilonOption = 1e-8,
-    max_grad_norm: options.NormOption = 1.0,
-    num_train_epochs: options.EpochsOption = 3.0,
-    max_steps: options.MaxStepsOption = -1,
-    warmup_proportion: options.WarmupOption = 0.1,
-    dropout: options.DropoutOption = None,
-    seed: options.SeedOption = 42,
-    group_by_length: options.GroupOption = False,
-    pad_to_max_length: options.PadOption = False,
-    no_cuda: options.NoCudaOption = False,
-    save_steps: options.SaveOption = 500,
-    save_total_limit: options.KeepOption = 2,
-    logging_steps: options.LoggingOption = 50,
-    overwrite_output_dir: options.OverwriteOption = False,
-    skip_bad: options.SkipBadOption = False,
 ) -> None:
     """Fine-tune BERT on a task of GLUE; the top of run_glue.py is the manual."""
-    with options.ended():
-        options.check_work(do_train, do_eval)
-        task = _task(task_name)
-        settings = Settings(
-            engine=engine,
-            precision=options.choose_precision(fp16, bf16),
-            per_gpu_train_batch_size=per_gpu_train_batch_size,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            adam_epsilon=adam_epsilon,
-            max_grad_norm=max_grad_norm,
-            num_train_epochs=num_train_epochs,
-            max_steps=max_steps,
-            warmup_proportion=warmup_proportion,
-            seed=seed,
-            group_by_length=group_by_length,
-            pad_to_max_length=pad_to_max_length,
-        )
-        habits = Habits(save_steps, save_total_limit, logging_steps, overwrite_output_dir)
-        options.writable(output_dir)
-        console, device = options.speaker(), options.choose_device(no_cuda)
-        folder = ModelFolder.open(
-            model_name_or_path,
-            init_checkpoint=init_checkpoint,
-            vocab_file=vocab_file,
-            lower=None if do_lower_case is None else do_lower_case > 0,
-            random_init=random_init,
-        )
-        folder.check_length(max_seq_length)
+    task, team = _task(task_name), Team.join(flags.no_cuda)
+    settings, output = flags.settings(team.size), flags.output_dir
+    if team.first:
+        options.writable(output)
+    console = options.speaker(quiet=not team.first)
+    folder = flags.folder(max_seq_length)
 
-        def examples_of(file: str) -> Examples:
-            sentences, bad = read_sentences(data_dir / file, task, skip_bad=skip_bad)
-            left_out = f", {bad:,} bad ones left out" if bad else ""
-            console.print(f"{file}: {len(sentences.labels):,} examples{left_out}")
-            inputs = encode(sentences, folder.vocab_file, lower=folder.lower, max_seq_length=max_seq_length)
-            return Examples(inputs, {"labels": _labels(sentences, task)})
+    def examples_of(file: str) -> Examples:
+        sentences, bad = read_sentences(data_dir / file, task, skip_bad=flags.skip_bad)
+        left_out = f", {bad:,} bad ones left out" if bad else ""
+        console.print(f"{file}: {len(sentences.labels):,} examples{left_out}")
+        inputs = encode(sentences, folder.vocab_file, lower=folder.lower, max_seq_length=max_seq_length)
+        return Examples(inputs, {"labels": _labels(sentences, task)})
 
-        training = examples_of("train.tsv") if do_train else None
-        if training and max_train_samples and max_train_samples < len(training):
-            training = training.drawn(max_train_samples, seed)
-            console.print(f"of these, {max_train_samples:,} are drawn")
-        predicting = {name: examples_of(file) for name, file in task.files().items()} if do_eval else {}
-        loaded = folder.load(BertForSequenceClassification, seed, trained=not do_train, **_head(task, dropout))
-        model = loaded.model
-        random = f"; random: {', '.join(loaded.random)}" if loaded.random else ""
-        console.print(f"model: {folder.path}, {parameters(model):,} parameters{random}; engine: {engine}")
-        results: dict[str, Any] = {}
-        if training:
-            done = train(model, training, settings, habits, output_dir, device, console)
-            save_model(model, folder.vocab_file, folder.lower, output_dir)
-            results["training"] = done.figures(len(training))
-        if not predicting:
-            return
+    training = examples_of("train.tsv") if flags.do_train else None
+    if training and max_train_samples and max_train_samples < len(training):
+        training = training.drawn(max_train_samples, flags.seed)
+        console.print(f"of these, {max_train_samples:,} are drawn")
+    predicting = {name: examples_of(file) for name, file in task.files().items()} if flags.do_eval else {}
+    model = flags.load(folder, BertForSequenceClassification, console, **_head(task))
+    results: dict[str, Any] = {}
+    if training:
+        done = train(model, training, settings, flags.habits(), output, console, team)
+        results["training"] = done.figures(len(training), team.size)
+    if not team.first:
+        return
+    if training:
+        save_model(model, folder.vocab_file, folder.lower, output)
+    if not predicting:
+        return
 
-        export(model, ["logits"], output_dir / "model.onnx")
-        columns = {"logits": max(1, len(task.labels))}
-        agree = True
-        for name, examples in predicting.items():
-            in_torch = logits_of_torch(model, examples, columns, per_gpu_eval_batch_size, device)
-            in_onnx = logits_of_onnx(output_dir / "model.onnx", examples, columns, per_gpu_eval_batch_size)
-            said = {"PyTorch": _predictions(in_torch[0], task), "onnxruntime": _predictions(in_onnx[0], task)}
-            labels = examples.targets["labels"]
-            scores = {key: score(name, values, labels) for key, values in said.items()}
-            for key, values in scores.items():
-                console.print(f"{name}, {key}: {', '.join(f'{what} {value:.4f}' for what, value in values.items())}")
-            apart = distance(in_torch, in_onnx)
-            equal = int((said["PyTorch"] == said["onnxruntime"]).sum())
-            results[name] = {**scores, "agreement": {"examples": len(labels), "logits_within": apart}}
-            if task.labels:
-                results[name]["agreement"]["equal_predictions"] = equal
-                console.print(f"engines: {equal:,} of {len(labels):,} predictions equal, logits within {apart:.1e}")
-            else:
-                console.print(f"engines: numbers within {apart:.1e}")
-            _write(output_dir / f"predictions_{name}.tsv", task, said["PyTorch"], said["onnxruntime"], labels)
-            agree &= apart <= TOLERANCE
-        options.epilogue(output_dir, results)
-        if not agree:
-            raise typer.Exit(1)
+    size = flags.per_gpu_eval_batch_size
+    in_torch = {
+        name: logits_of_torch(model, one, _columns(task), size, team.device) for name, one in predicting.items()
+    }
+    export(model, ["logits"], output / "model.onnx")
+    agree = True
+    for name, examples in predicting.items():
+        in_onnx = logits_of_onnx(output / "model.onnx", examples, _columns(task), size)
+        said = {"PyTorch": _predictions(in_torch[name][0], task), "onnxruntime": _predictions(in_onnx[0], task)}
+        labels = examples.targets["labels"]
+        scores = {key: score(name, values, labels) for key, values in said.items()}
+        for key, values in scores.items():
+            console.print(f"{name}, {key}: {', '.join(f'{what} {value:.4f}' for what, value in values.items())}")
+        apart = distance(in_torch[name], in_onnx)
+        equal = int((said["PyTorch"] == said["onnxruntime"]).sum())
+        results[name] = {**scores, "agreement": {"examples": len(labels), "logits_within": apart}}
+        if task.labels:
+            results[name]["agreement"]["equal_predictions"] = equal
+            console.print(f"engines: {equal:,} of {len(labels):,} predictions equal, logits within {apart:.1e}")
+        else:
+            console.print(f"engines: numbers within {apart:.1e}")
+        _write(output / f"predictions_{name}.tsv", task, said["PyTorch"], said["onnxruntime"], labels)
+        agree &= apart <= TOLERANCE
+    options.epilogue(output, results)
+    if not agree:
+        raise typer.Exit(1)
 
 
 def _task(name: str) -> Task:
@@ -179,16 +131,17 @@ def _labels(sentences: Sentences, task: Task) -> NDArray[Any]:
     return np.asarray(sentences.labels, np.int64 if task.labels else np.float32)
 
 
-def _head(task: Task, dropout: float | None) -> dict[str, Any]:
+def _columns(task: Task) -> dict[str, int]:
+    return {"logits": max(1, len(task.labels))}
+
+
+def _head(task: Task) -> dict[str, Any]:
     """What the task changes in the model's configuration."""
-    named = {
+    return {
         "id2label": dict(enumerate(task.labels or ("score",))),
         "label2id": {name: number for number, name in enumerate(task.labels or ("score",))},
         "problem_type": "single_label_classification" if task.labels else "regression",
     }
-    if dropout is None:
-        return named
-    return {**named, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
 
 
 def _predictions(logits: NDArray[np.float32], task: Task) -> NDArray[Any]:

@@ -7,6 +7,9 @@ The flags are those of Hugging Face's run_squad.py. Training is a plain PyTorch 
 (finetuning/training.py); `--engine pytorch` runs the same loop without it. The answers are chosen twice, from logits of
 PyTorch and of the exported model.onnx in onnxruntime, and both are scored.
 
+On several GPUs: `torchrun --nproc_per_node 8 run_squad.py …`, or mpirun, or srun. Each takes
+--per_gpu_train_batch_size windows at a time; the first evaluates and writes.
+
 SQuAD 2.0, with questions that have no answer: `--version_2_with_negative`. One file without a second to evaluate on:
 `--holdout_articles 0.2` keeps the last fifth of its articles from training. Weights out of a pre-training of your own:
 `--init_checkpoint FOLDER`, which convert_checkpoint.py makes; `--random_init` takes none, to compare with.
@@ -36,9 +39,9 @@ from corpus.workspace import DataError, read_json
 from finetuning import options
 from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch
 from finetuning.examples import Examples
-from finetuning.models import ModelFolder, parameters, save_model
-from finetuning.settings import Engine, Settings
-from finetuning.training import Habits, train
+from finetuning.models import save_model
+from finetuning.processes import Team
+from finetuning.training import train
 from reading.answers import Answers, best_answers
 from reading.windows import Question, Windows, cut_windows, read_questions
 from scoring.squad import score_v1, score_v2
@@ -47,16 +50,14 @@ from transformers import BertForQuestionAnswering
 Squad = dict[str, Any]
 
 
+@options.shared
 def main(
-    model_name_or_path: options.ModelOption,
-    output_dir: options.OutputOption,
+    flags: options.Flags,
     train_file: Annotated[Path | None, typer.Option("--train_file", help="train-v1.1.json, or one like it.")] = None,
     predict_file: Annotated[Path | None, typer.Option("--predict_file", help="dev-v1.1.json.")] = None,
     holdout_articles: Annotated[
         float, typer.Option("--holdout_articles", help="Without --predict_file: share of --train_file's articles.")
     ] = 0.0,
-    do_train: options.TrainOption = False,
-    do_eval: options.EvalOption = False,
     version_2_with_negative: Annotated[
         bool, typer.Option("--version_2_with_negative", help="Questions may have no answer.")
     ] = False,
@@ -68,123 +69,72 @@ def main(
     max_query_length: Annotated[int, typer.Option("--max_query_length", help="Tokens of a question.")] = 64,
     n_best_size: Annotated[int, typer.Option("--n_best_size", min=1, help="Answers kept a question.")] = 20,
     max_answer_length: Annotated[int, typer.Option("--max_answer_length", min=1, help="In tokens.")] = 30,
-    init_checkpoint: options.InitOption = None,
-    vocab_file: options.VocabOption = None,
-    do_lower_case: options.LowerOption = None,
-    random_init: options.RandomOption = False,
-    engine: options.EngineOption = Engine.ontrain,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Products in float16, the loss scaled.")] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16.")] = False,
-    per_gpu_train_batch_size: options.BatchOption = 8,
-    per_gpu_eval_batch_size: options.EvalBatchOption = 8,
-    gradient_accumulation_steps: options.AccumulationOption = 1,
-    learning_rate: options.RateOption = 5e-5,
-    weight_decay: options.DecayOption = 0.0,
-    adam_epsilon: options.EpsilonOption = 1e-8,
-    max_grad_norm: options.NormOption = 1.0,
-    num_train_epochs: options.EpochsOption = 3.0,
-    max_steps: options.MaxStepsOption = -1,
-    warmup_proportion: options.WarmupOption = 0.1,
-    dropout: options.DropoutOption = None,
-    seed: options.SeedOption = 42,
-    group_by_length: options.GroupOption = False,
-    pad_to_max_length: options.PadOption = False,
-    no_cuda: options.NoCudaOption = False,
-    save_steps: options.SaveOption = 500,
-    save_total_limit: options.KeepOption = 2,
-    logging_steps: options.LoggingOption = 50,
-    overwrite_output_dir: options.OverwriteOption = False,
-    skip_bad: options.SkipBadOption = False,
 ) -> None:
     """Fine-tune BERT on SQuAD; the top of run_squad.py is the manual."""
-    with options.ended():
-        options.check_work(do_train, do_eval)
-        settings = Settings(
-            engine=engine,
-            precision=options.choose_precision(fp16, bf16),
-            per_gpu_train_batch_size=per_gpu_train_batch_size,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            adam_epsilon=adam_epsilon,
-            max_grad_norm=max_grad_norm,
-            num_train_epochs=num_train_epochs,
-            max_steps=max_steps,
-            warmup_proportion=warmup_proportion,
-            seed=seed,
-            group_by_length=group_by_length,
-            pad_to_max_length=pad_to_max_length,
+    team = Team.join(flags.no_cuda)
+    settings, output = flags.settings(team.size), flags.output_dir
+    if team.first:
+        options.writable(output)
+    console = options.speaker(quiet=not team.first)
+    folder = flags.folder(max_seq_length)
+
+    def windows_of(data: Squad, name: str) -> tuple[list[Question], Windows]:
+        questions, bad = read_questions(data, version_2=version_2_with_negative, skip_bad=flags.skip_bad)
+        windows = cut_windows(
+            questions,
+            folder.vocab_file,
+            lower=folder.lower,
+            max_seq_length=max_seq_length,
+            doc_stride=doc_stride,
+            max_query_length=max_query_length,
         )
-        habits = Habits(save_steps, save_total_limit, logging_steps, overwrite_output_dir)
-        options.writable(output_dir)
-        console, device = options.speaker(), options.choose_device(no_cuda)
-        folder = ModelFolder.open(
-            model_name_or_path,
-            init_checkpoint=init_checkpoint,
-            vocab_file=vocab_file,
-            lower=None if do_lower_case is None else do_lower_case > 0,
-            random_init=random_init,
+        left_out = f", {bad:,} bad ones left out" if bad else ""
+        console.print(f"{name}: {len(questions):,} questions, {len(windows.question):,} windows{left_out}")
+        return questions, windows
+
+    train_data, predict_data = _files(train_file, predict_file, holdout_articles, flags.do_train, flags.do_eval)
+    training = windows_of(train_data, "training")[1] if train_data else None
+    predicting = windows_of(predict_data, "evaluation") if predict_data else None
+    model = flags.load(folder, BertForQuestionAnswering, console)
+    results: dict[str, Any] = {}
+    if training:
+        done = train(model, _examples(training), settings, flags.habits(), output, console, team)
+        results["training"] = done.figures(len(training.question), team.size)
+    if not team.first:
+        return
+    if training:
+        save_model(model, folder.vocab_file, folder.lower, output)
+    if not predicting:
+        return
+
+    questions, windows = predicting
+    examples, columns = _examples(windows), dict.fromkeys(("start_logits", "end_logits"), max_seq_length)
+    in_torch = logits_of_torch(model, examples, columns, flags.per_gpu_eval_batch_size, team.device)
+    export(model, list(columns), output / "model.onnx")
+    in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, flags.per_gpu_eval_batch_size)
+    found = {}
+    for name, (start, end) in (("PyTorch", in_torch), ("onnxruntime", in_onnx)):
+        answers = best_answers(
+            questions,
+            windows,
+            start,
+            end,
+            n_best_size=n_best_size,
+            max_answer_length=max_answer_length,
+            version_2=version_2_with_negative,
+            null_score_diff_threshold=null_score_diff_threshold,
         )
-        folder.check_length(max_seq_length)
-
-        def windows_of(data: Squad, name: str) -> tuple[list[Question], Windows]:
-            questions, bad = read_questions(data, version_2=version_2_with_negative, skip_bad=skip_bad)
-            windows = cut_windows(
-                questions,
-                folder.vocab_file,
-                lower=folder.lower,
-                max_seq_length=max_seq_length,
-                doc_stride=doc_stride,
-                max_query_length=max_query_length,
-            )
-            left_out = f", {bad:,} bad ones left out" if bad else ""
-            console.print(f"{name}: {len(questions):,} questions, {len(windows.question):,} windows{left_out}")
-            return questions, windows
-
-        train_data, predict_data = _files(train_file, predict_file, holdout_articles, do_train, do_eval)
-        training = windows_of(train_data, "training")[1] if train_data else None
-        predicting = windows_of(predict_data, "evaluation") if predict_data else None
-        rates = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-        loaded = folder.load(BertForQuestionAnswering, seed, trained=not do_train, **rates)
-        model = loaded.model
-        random = f"; random: {', '.join(loaded.random)}" if loaded.random else ""
-        console.print(f"model: {folder.path}, {parameters(model):,} parameters{random}; engine: {engine}")
-        results: dict[str, Any] = {}
-        if training:
-            done = train(model, _examples(training), settings, habits, output_dir, device, console)
-            save_model(model, folder.vocab_file, folder.lower, output_dir)
-            results["training"] = done.figures(len(training.question))
-        if not predicting:
-            return
-
-        questions, windows = predicting
-        examples, columns = _examples(windows), dict.fromkeys(("start_logits", "end_logits"), max_seq_length)
-        in_torch = logits_of_torch(model, examples, columns, per_gpu_eval_batch_size, device)
-        export(model, list(columns), output_dir / "model.onnx")
-        in_onnx = logits_of_onnx(output_dir / "model.onnx", examples, columns, per_gpu_eval_batch_size)
-        found = {}
-        for name, (start, end) in (("PyTorch", in_torch), ("onnxruntime", in_onnx)):
-            answers = best_answers(
-                questions,
-                windows,
-                start,
-                end,
-                n_best_size=n_best_size,
-                max_answer_length=max_answer_length,
-                version_2=version_2_with_negative,
-                null_score_diff_threshold=null_score_diff_threshold,
-            )
-            scores = _scores(predict_data, questions, answers, version_2_with_negative, null_score_diff_threshold)
-            found[name], results[name] = answers, scores
-            console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in scores.items())}")
-        equal = sum(found["onnxruntime"].predictions[key] == text for key, text in found["PyTorch"].predictions.items())
-        apart = distance(in_torch, in_onnx)
-        results["agreement"] = {"equal_answers": equal, "questions": len(questions), "logits_within": apart}
-        console.print(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
-        _write(output_dir, found["PyTorch"], found["onnxruntime"], version_2_with_negative)
-        options.epilogue(output_dir, results)
-        if apart > TOLERANCE:
-            raise typer.Exit(1)
+        scores = _scores(predict_data, questions, answers, version_2_with_negative, null_score_diff_threshold)
+        found[name], results[name] = answers, scores
+        console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in scores.items())}")
+    equal = sum(found["onnxruntime"].predictions[key] == text for key, text in found["PyTorch"].predictions.items())
+    apart = distance(in_torch, in_onnx)
+    results["agreement"] = {"equal_answers": equal, "questions": len(questions), "logits_within": apart}
+    console.print(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
+    _write(output, found["PyTorch"], found["onnxruntime"], version_2_with_negative)
+    options.epilogue(output, results)
+    if apart > TOLERANCE:
+        raise typer.Exit(1)
 
 
 def _files(

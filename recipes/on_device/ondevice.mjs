@@ -3,12 +3,29 @@
 
 const NEXT = ".next";
 
+/** CRC-32 as zip files have it, of some bytes behind those that `before` is of. */
+function crc32(bytes, before = 0) {
+  let found = ~before;
+  for (const byte of bytes) {
+    found ^= byte;
+    for (let bit = 0; bit < 8; bit++) found = (found >>> 1) ^ (found & 1 ? 0xedb88320 : 0);
+  }
+  return ~found >>> 0;
+}
+
+/** What a checkpoint's metadata has as `checksum`: of the state's JSON and of all numbers. */
+function checksum(state, numbers) {
+  return crc32(numbers, crc32(new TextEncoder().encode(state))).toString(16).padStart(8, "0");
+}
+
 /** Tensors of a checkpoint by name, and its state: {trained, optimizer, properties, …}. */
 export function readCheckpoint(buffer) {
   const view = new DataView(buffer);
   const start = 8 + Number(view.getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
-  const state = JSON.parse(header.__metadata__.state);
+  const told = header.__metadata__;
+  if (told.checksum !== checksum(told.state, new Uint8Array(buffer, start))) throw new Error("the checkpoint is damaged");
+  const state = JSON.parse(told.state);
   const tensors = new Map();
   delete header.__metadata__;
   for (const [name, { dtype, shape, data_offsets: [begin, end] }] of Object.entries(header)) {
@@ -20,23 +37,23 @@ export function readCheckpoint(buffer) {
 
 /** The bytes of a checkpoint that `readCheckpoint` and ontrain's CheckpointState.load_checkpoint read. */
 export function writeCheckpoint({ tensors, state }) {
-  const header = { __metadata__: { format: "ontrain.checkpoint/1", state: JSON.stringify(state) } };
+  const numbers = new Uint8Array([...tensors.values()].reduce((sum, { data }) => sum + data.byteLength, 0));
+  const header = {};
   let size = 0;
   for (const [name, { dims, data }] of tensors) {
     header[name] = { dtype: "F32", shape: dims, data_offsets: [size, size + data.byteLength] };
+    numbers.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), size);
     size += data.byteLength;
   }
-  let text = JSON.stringify(header);
-  let head = new TextEncoder().encode(text);
-  if (head.length % 8) head = new TextEncoder().encode(text.padEnd(text.length + 8 - (head.length % 8)));
-  const content = new Uint8Array(8 + head.length + size);
-  new DataView(content.buffer).setBigUint64(0, BigInt(head.length), true);
-  content.set(head, 8);
-  let at = 8 + head.length;
-  for (const { data } of tensors.values()) {
-    content.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), at);
-    at += data.byteLength;
-  }
+  const text = JSON.stringify(state);
+  header.__metadata__ = { format: "ontrain.checkpoint/2", checksum: checksum(text, numbers), state: text };
+  const head = new TextEncoder().encode(JSON.stringify(header));
+  const padded = new Uint8Array(Math.ceil(head.length / 8) * 8).fill(32);
+  padded.set(head);
+  const content = new Uint8Array(8 + padded.length + size);
+  new DataView(content.buffer).setBigUint64(0, BigInt(padded.length), true);
+  content.set(padded, 8);
+  content.set(numbers, 8 + padded.length);
   return content;
 }
 

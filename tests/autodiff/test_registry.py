@@ -16,7 +16,8 @@ from tests.autodiff.samples import IDS, SAMPLES, Sample
 
 # Sampled through the second derivatives of the operators that emit them.
 _EMITTED_ONLY = {(DOMAIN, "EmbeddingGrad")}
-# Some rows of its result take no gradient, which finite differences do not know: tests/passes/rows/test_savings.py.
+# Finite differences do not know of rows without gradient (tests/passes/rows/test_savings.py), nor of a gradient that
+# is the user's own (tests/capture/test_autograd.py).
 _DETACHED = {(DOMAIN, "SpreadRows"), (DOMAIN, "Through")}
 # Their graphs are more than a sample holds: tests/control/.
 _WITH_GRAPHS = {(DOMAIN, "If"), (DOMAIN, "Loop")}

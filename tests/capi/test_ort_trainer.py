@@ -26,7 +26,7 @@ from ontrain.capi.ort_trainer import (
     load_checkpoint,
     save_checkpoint,
 )
-from ontrain.training import optim
+from ontrain.training import amp, optim
 from tests.training.conftest import Net, batches, make_trainer, token_loss
 
 RATE = IODescription("Learning_Rate", [1], torch.float32)
@@ -247,6 +247,54 @@ def test_a_flat_state_resumes_the_run(twins):
     assert all(torch.equal(tensor, before[name]) for name, tensor in second.state_dict().items())
 
 
+def test_a_flat_state_has_loss_scale_and_place_in_an_accumulation(twins):
+    def made(model):
+        scaler = LossScaler("scale", True, loss_scale=64.0, up_scale_window=2)
+        return first_trainer(
+            model, "AdamOptimizer", gradient_accumulation_steps=2, use_mixed_precision=True, loss_scaler=scaler,
+            get_lr_this_step=lambda step: 0.01 * (step + 1),
+        ), scaler  # fmt: skip
+
+    ours, theirs = twins
+    data = batches(14)
+    (first, scale), (second, loaded) = made(ours), made(theirs)
+    for ids, label in data[:7]:
+        first.train_step(ids, label)
+    assert scale.loss_scale_ == 128.0
+    second.load_state_dict(first.state_dict())
+    for ids, label in data[7:]:
+        assert float(first.train_step(ids, label)[0]) == float(second.train_step(ids, label)[0])
+        assert (scale.loss_scale_, first.global_step_) == (loaded.loss_scale_, second.global_step_)
+    assert (scale.loss_scale_, first.global_step_, first.current_step) == (512.0, 7, 14)
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+
+
+def test_all_finite_is_told_with_the_update_of_a_loaded_state(twins):
+    first, second = (first_trainer(one, gradient_accumulation_steps=2, use_mixed_precision=True) for one in twins)
+    (ids, label), *_ = batches(1)
+    assert len(first.train_step(ids, label, rate(0.1), torch.tensor([8.0]))) == 2
+    second.load_state_dict(first.state_dict())
+    assert len(second.train_step(ids, label, rate(0.1), torch.tensor([8.0]))) == 3
+
+
+def test_a_flat_state_of_another_optimizer_or_with_damage_is_refused(twins):
+    (ids, label), *_ = batches(1)
+    first, second = first_trainer(twins[0], "LambOptimizer"), first_trainer(twins[1], "AdamOptimizer")
+    for one in (first, second):
+        one.train_step(ids, label, rate(0.1))
+    before = second.state_dict()
+    with pytest.raises(CheckpointError, match="of optimizer Lamb, this trainer uses AdamW"):
+        second.load_state_dict(first.state_dict())
+    with pytest.raises(CheckpointError, match="'Step' of the state is"):
+        second.load_state_dict({**before, "Step": torch.ones(3)})
+    with pytest.raises(CheckpointError, match="the state is a int"):
+        second.load_state_dict(3)
+    with pytest.raises(CheckpointError, match="'Run_State' of the state is damaged"):
+        second.load_state_dict({**before, "Run_State": before["Run_State"][3:]})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in second.state_dict().items())
+
+
 def test_a_saved_checkpoint_resumes_the_run(twins, tmp_path):
     ours, theirs = twins
     data = batches(4)
@@ -287,6 +335,9 @@ def test_a_sample_has_the_described_shape_and_range():
         (lambda: first_trainer(Net(), frozen_weights=["mix"]), "'mix', which is no parameter"),
         (lambda: ORTTrainer(Net(), token_loss, {}, "SGDOptimizer", None, RATE, "cpu"), "model_desc is a dict"),
         (lambda: ORTTrainer(Net(), token_loss, description(), "SGDOptimizer", None, "lr", "cpu"), "is a str"),
+        (lambda: first_trainer(Net(), loss_scaler=amp.DynamicLossScaler()), "loss_scaler is a DynamicLossScaler"),
+        (lambda: first_trainer(Net(), get_lr_this_step=0.1), "get_lr_this_step is 0.1"),
+        (lambda: ORTTrainer(Net(), token_loss, description(), "SGDOptimizer", None, RATE, "gpu"), "device is 'gpu'"),
         (lambda: IODescription("x", 3), "shape of 'x' is 3"),
         (lambda: ModelDescription([], []), "without inputs or outputs"),
         (lambda: _pybind_state.set_seed(-1), "seed is -1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from ontrain.capture import capture, validate
 from ontrain.errors import CaptureError
 from ontrain.graph import specialise
 from ontrain.providers import get_provider
+from ontrain.session.plans import make_plan
 from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import operators, run_captured
 
@@ -29,20 +31,31 @@ class Doubled(torch.autograd.Function):
         return 2 * dy
 
 
-class Mixed(Doubled):
-    """Its backward mixes elements, so that it is no factor either."""
+class Branching(Doubled):
+    """Its backward chooses by a value, so that no graph holds it."""
 
     @staticmethod
     def backward(ctx, dy):
-        return dy.flip(0)
+        if dy.norm() > 1:
+            return dy.flip(0)
+        return dy
 
 
-class Normed(Doubled):
-    """Its backward is not linear."""
+class Writing(Doubled):
+    """Changes its input, and has a backward that is not that of its forward."""
 
     @staticmethod
-    def backward(ctx, dy):
-        return dy.sign()
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+
+class Short(Doubled):
+    """Forgets an argument in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, strength):
+        return x.sign() * strength
 
 
 class Says(nn.Module):
@@ -81,8 +94,9 @@ def packed(y):
 @pytest.mark.parametrize(
     ("rest", "problem"),
     [
-        (Mixed.apply, r"autograd function .*Mixed"),
-        (Normed.apply, r"autograd function .*Normed"),
+        (Branching.apply, "branches on the values"),
+        (lambda y: Writing.apply(y * 1), r"autograd function .*Writing writes to its input"),
+        (lambda y: Short.apply(y, 2.0), r"backward of .*Short returned 1 gradients, its forward took 2"),
         (hooked, "hook on a tensor's gradient"),
         (differentiated, "computes gradients itself"),
         (run_backward, "computes gradients itself"),
@@ -118,6 +132,15 @@ class Clipped(Swish):
     @staticmethod
     def backward(ctx, dy):
         return Swish.backward(ctx, dy.where(ctx.saved_tensors[0].abs() < 20, 0))
+
+
+def test_a_refusal_is_not_buried_under_what_torch_logs(capfd):
+    with pytest.raises(CaptureError, match="must have same reduction dim"):
+        capture(Says(torch.tanh), (torch.randn(2, 5),))
+    with pytest.raises(CaptureError, match="branches on the values"):
+        capture(Says(Branching.apply), (torch.randn(2, 4),))
+    assert "".join(capfd.readouterr()) == ""
+    assert not logging.getLogger("torch._subclasses.fake_tensor").disabled
 
 
 def test_a_function_that_only_spells_out_its_derivative_is_captured():
@@ -158,17 +181,91 @@ class Gated(torch.autograd.Function):
         return dy * passes, 2 * dy * passes
 
 
-FACTORS = {
+class Backward(torch.autograd.Function):
+    """Rounds its input; what flows back is `change` of the adjoint and the input."""
+
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.save_for_backward(x)
+        ctx.change = change
+        with torch.no_grad():
+            return x.round()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy):
+        return ctx.change(dy, *ctx.saved_tensors), None
+
+
+class Ordered(torch.autograd.Function):
+    """Sorted rows by a matrix, where they came from, and their squares; one of two float results may go unused."""
+
+    @staticmethod
+    def forward(ctx, x, w, strength):
+        found, places = x.sort(-1)
+        ctx.mark_non_differentiable(places)
+        ctx.save_for_backward(places, w)
+        ctx.strength = strength
+        return found @ w, places, found**2
+
+    @staticmethod
+    def backward(ctx, dy, _, dz):
+        places, w = ctx.saved_tensors
+        g = dy @ w.T + ctx.strength * dz
+        return torch.zeros_like(g).scatter_add(-1, places, g), g.sum(0)[:, None].expand_as(w), None
+
+
+class Spread(torch.autograd.Function):
+    """Its gradient of the second argument has the first one's shape: autograd sums it."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x + bias.round()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy.flip(0), dy
+
+
+def largest(dy, x):
+    kept = dy.abs().topk(2, -1)
+    return torch.zeros_like(dy).scatter(-1, kept.indices, kept.values) * x
+
+
+def ordered(y):
+    product, places, squares = Ordered.apply(y, torch.eye(3, dtype=y.dtype) + y[:1].T, 3.0)
+    return product + squares * places
+
+
+OWN = {
     "straight through": Doubled.apply,
-    "clipped": lambda y: Clipped.apply(y, 1.5),
+    "clipped by the input": lambda y: Clipped.apply(y, 1.5),
     "reversed": lambda y: Reversed.apply(y, 0.3),
     "two inputs": lambda y: Gated.apply(y.tanh(), y * 2),
     "called twice": lambda y: Reversed.apply(Doubled.apply(Reversed.apply(y, 0.3) * y), 4.0),
+    "flips": lambda y: Backward.apply(y, lambda dy, x: dy.flip(0)) * y,
+    "sorts": lambda y: Backward.apply(y, lambda dy, x: dy.sort(-1)[0]) * y,
+    "sums": lambda y: Backward.apply(y, lambda dy, x: dy - dy.mean(-1, keepdim=True)) * y,
+    "normalises": lambda y: Backward.apply(y, lambda dy, x: dy / dy.norm()) * y,
+    "clips what is large": lambda y: Backward.apply(y, lambda dy, x: 0 * dy.clamp(-900, 900) + dy.sign()) * y,
+    "keeps the largest": lambda y: Backward.apply(y, largest) * y,
+    "several results": ordered,
+    "one of several results": lambda y: Ordered.apply(y, torch.eye(3, dtype=y.dtype), 3.0)[0],
+    "summed by autograd": lambda y: Spread.apply(y, y[0] * 2),
+    "by its own result": lambda y: Backward.apply(Backward.apply(y, largest), lambda dy, x: dy.cumsum(-1)) * y,
+    "under no_grad, too": lambda y: Doubled.apply(y) + y * _without_gradient(Doubled.apply, y),
+    "without a gradient": lambda y: y * Backward.apply(torch.ones(3, dtype=y.dtype), None),
+    "in a branch": lambda y: torch.cond(y.sum() > -1e9, lambda y: Doubled.apply(y) * 2, lambda y: y * 3, (y,)),
 }
 
 
-@pytest.mark.parametrize("rest", FACTORS.values(), ids=FACTORS)
-def test_a_function_whose_gradient_is_a_factor_for_each_element_has_it(rest):
+def _without_gradient(function, y):
+    with torch.no_grad():
+        return function(y)
+
+
+@pytest.mark.parametrize("rest", OWN.values(), ids=OWN)
+def test_a_function_with_a_backward_of_its_own_has_it(rest):
     module = Says(rest).double()
     with torch.no_grad():
         module.linear.weight *= 8  # so that some are clipped
@@ -183,6 +280,39 @@ def test_a_function_whose_gradient_is_a_factor_for_each_element_has_it(rest):
         torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad, rtol=1e-12, atol=1e-12)
     assert ours.linear.weight.grad.any(), "nothing to compare"
+
+
+@pytest.mark.parametrize("change", [lambda dy: dy.clamp(-50, 50), lambda dy: dy.where(dy.abs() > 1e-3, 0), torch.relu])
+def test_a_derivative_that_only_some_adjoints_are_spared_is_no_derivative(change):
+    class Almost(Swish):
+        @staticmethod
+        def backward(ctx, dy):
+            return Swish.backward(ctx, change(dy))
+
+    module = Says(lambda y: Almost.apply(y, 1.5))
+    ours, eager = ORTModule(module), copy.deepcopy(module)
+    x = torch.randn(5, 4)
+    for size in (1e-4, -1.0, 1e3):
+        for one in (ours, eager):
+            (one(x) * size).sum().backward()
+    torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad)
+
+
+@pytest.mark.parametrize("provider", ["TorchExecutionProvider", "OnnxRuntimeExecutionProvider"])
+def test_a_plan_holds_of_such_a_function_only_what_it_needs(provider):
+    module = Says(lambda y: Backward.apply(y, largest) * y)
+    ours = ORTModule(module, provider=provider)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), module(x))
+    graph = capture(module, (x,)).model
+    forward = make_plan(graph, (("x", (3, 4)),), lambda made: made).model
+    assert not {"TopK", "Adjoint", "Through"} & {node.op_type for node in forward.graph}
+    ours(x).sum().backward()
+    mine = ours.linear.weight.grad.clone()
+    module.zero_grad()
+    module(x).sum().backward()
+    torch.testing.assert_close(mine, module.linear.weight.grad)
 
 
 def test_such_a_function_keeps_the_forward_of_infinite_numbers_and_its_own_afterwards():
@@ -200,7 +330,7 @@ def test_a_function_of_what_takes_no_gradient_is_its_forward():
 
 def test_torchs_own_functions_are_back_after_a_refusal():
     with pytest.raises(CaptureError):
-        capture(Says(lambda y: Mixed.apply(Doubled.apply(y))), (torch.randn(2, 4),))
+        capture(Says(lambda y: Branching.apply(Doubled.apply(y))), (torch.randn(2, 4),))
     x = torch.ones(2, requires_grad=True)
     Doubled.apply(x).sum().backward()
     assert torch.equal(x.grad, torch.full((2,), 2.0))

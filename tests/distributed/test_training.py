@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain import NonFiniteLossError, ProcessError
+from ontrain import CheckpointError, NonFiniteLossError, ProcessError
 from ontrain.distributed import find_processes
 from ontrain.distributed.adasum import adasum_
 from ontrain.training import ORTTrainer, optim
+from ontrain.training.checkpoint import experimental_load_state_dict, experimental_state_dict
 from tests.distributed import together as t
 
 UPDATES = 20
@@ -264,6 +266,15 @@ def refused() -> None:
             one.train_step(*t.joined(t.batches(1)[0][:2]))
 
 
+def flat_of_all(one: ORTTrainer, stage: int) -> list[dict[str, torch.Tensor]]:
+    """The flat state of both processes; in stage 1 each says that it has its own share only."""
+    states: list[Any] = [None, None]
+    with pytest.warns(UserWarning, match="rank . of 2") if stage else nullcontext():
+        flat = experimental_state_dict(one)
+    torch.distributed.all_gather_object(states, flat)
+    return states
+
+
 def checkpoints_here(folder: Path) -> None:
     """Two processes save, between updates and in the midst of one; what they go on to is kept as the oracle."""
     for stage in (0, 1):
@@ -276,20 +287,25 @@ def checkpoints_here(folder: Path) -> None:
         for batch in micro[:2]:
             one.train_step(*batch)
         one.save_checkpoint(folder / f"amidst{stage}")
-        own = one.state_dict()
+        own, flat = one.state_dict(), flat_of_all(one, stage)
         for batch in micro[2:]:
             one.train_step(*batch)
         t.train(one, data[5:], 4)
-        for source in ("file", "memory")[: 1 + stage]:
+        for source in ("file", "memory", "flat")[: 1 + 2 * stage]:
             other = t.trainer("Lamb", stage=stage, steps=4)
             if source == "file":
                 other.load_checkpoint(folder / f"amidst{stage}")
+            elif source == "flat":
+                experimental_load_state_dict(other, flat[me.rank], strict=True)
             else:
                 other.load_state_dict(own)
             for batch in micro[2:]:
                 other.train_step(*batch)
             t.train(other, data[5:], 4)
             assert t.furthest(t.weights(other), t.weights(one)) == 0, "a resumed run equals one that never stopped"
+            if source == "flat":
+                with pytest.raises(CheckpointError, match=f"the share of rank {1 - me.rank} of 2"):
+                    experimental_load_state_dict(other, flat[1 - me.rank])
     if me.rank == 0:
         torch.save(t.weights(one), folder / "after.pt")
 

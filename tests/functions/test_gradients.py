@@ -250,8 +250,9 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     check(run("Embedding", w, ids, padding_idx=1), torch.tensor(w)[torch.tensor(ids)])
     check(run("Detach", w), torch.tensor(w))
     check(run("Inspect", w, name="w"), torch.tensor(w))
-    # Its gradient takes the inputs after y and the factors; its value is y.
-    check(run("Through", w, w + 1, w + 2), torch.tensor(w))
+    # What the backward of a function of the user's own is written with: tests/capture/test_autograd.py.
+    check(run("Adjoint", w), torch.tensor(w))
+    check(run("Through", w, q, w + 1, q + 1, v, v + 1, outputs=2, results=2), torch.tensor(w), torch.tensor(q))
 
 
 @pytest.mark.parametrize("kept", [[], [0], [4], [1, 2, 4], [0, 1, 2, 3, 4]])

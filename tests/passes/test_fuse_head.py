@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
@@ -48,7 +49,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def trainer(
-    network, *, logits_bytes=CHUNKED, disabled=(), outputs=("loss",), steps=1, provider=None, device="cpu"
+    network, *, logits_bytes=CHUNKED, disabled=(), outputs=("loss",), steps=1, provider=None, device="cpu", mixed=None
 ) -> ORTTrainer:
     shapes = {"loss": ("loss", [], True), "logits": ("logits", ["batch", "length", CLASSES])}
     names = {"inputs": [(n, ["batch", "length"]) for n in ("ids", "labels")], "outputs": [shapes[n] for n in outputs]}
@@ -57,6 +58,7 @@ def trainer(
         "graph_transformer": {"disabled_passes": list(disabled)},
         "batch": {"gradient_accumulation_steps": steps},
         "device": {"id": device},
+        "mixed_precision": mixed or {},
     }
     return ORTTrainer(copy.deepcopy(network), names, optim.SGDConfig(lr=0.5), options=options)
 
@@ -77,14 +79,35 @@ def eager_losses(network: nn.Module, *batches: tuple[torch.Tensor, torch.Tensor]
     return found, again
 
 
+def head(one: ORTTrainer) -> list[ir.Node]:
+    return [node for node in one.step_model().graph if node.op_type == "LinearCrossEntropy"]
+
+
 def fused(one: ORTTrainer) -> bool:
-    return any(node.op_type == "LinearCrossEntropy" for node in one.step_model().graph)
+    return bool(head(one))
 
 
 def same_parameters(one: ORTTrainer, network: nn.Module) -> None:
     found = one.state_dict(pytorch_format=True)
     for name, tensor in network.state_dict().items():
         torch.testing.assert_close(torch.as_tensor(found[name]), tensor, rtol=1e-6, atol=1e-6, msg=name)
+
+
+def in_half(network: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Loss and parameters after a step of eager PyTorch under autocast."""
+    again = copy.deepcopy(network)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = again(*batch)
+    loss.backward()
+    torch.optim.SGD(again.parameters(), lr=0.5).step()
+    return loss.detach(), *(p.detach() for p in again.parameters())
+
+
+def no_worse(found, half, exact) -> None:
+    """As near to single precision as eager PyTorch under autocast; roundings differ, and few elements scatter more."""
+    for ours, theirs, true in zip(found, half, exact, strict=True):
+        times = 1.4 if true.numel() > 500 else 2.0
+        assert torch.dist(ours, true) <= times * torch.dist(theirs, true) + 1e-6 * true.norm()
 
 
 FORMS = {
@@ -104,6 +127,54 @@ def test_training_equals_eager(form, logits_bytes, batch):
     wanted, eager = eager_losses(network, batch, batch)
     assert found == pytest.approx(wanted, rel=1e-6)
     same_parameters(one, eager)
+
+
+@pytest.mark.parametrize("form, logits_bytes", [*((form, CHUNKED) for form in FORMS), ("bias", 1 << 30)])
+def test_training_in_bfloat16_is_as_exact_as_eagers(form, logits_bytes, batch):
+    if form == "another ignored label":
+        batch = (batch[0], batch[1].clamp(min=5))
+    network = Network(**FORMS[form])
+    one = trainer(network, logits_bytes=logits_bytes, mixed={"enabled": True, "dtype": "bfloat16"})
+    found = [one.train_step(*batch)]
+    assert found[0].dtype == torch.float32
+    assert [heads.inputs[0].dtype for heads in head(one)] == [ir.DataType.BFLOAT16]
+    state = one.state_dict(pytorch_format=True)
+    found += [torch.as_tensor(state[name]) for name, _ in network.named_parameters()]
+    wanted, eager = eager_losses(network, batch)
+    no_worse(found, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
+
+
+def test_training_in_bfloat16_equals_training_without_the_pass(batch):
+    network = Network()
+    found = []
+    for disabled in ((), ("FuseHead",)):
+        one = trainer(network, disabled=disabled, mixed={"enabled": True, "dtype": "bfloat16"})
+        found.append(losses(one, batch, batch))
+    assert found[0] == pytest.approx(found[1], rel=2e-3)
+
+
+def test_in_float16_the_head_stays_in_single_precision(batch):
+    """Its gradient is made before the loss is scaled, and would be lost."""
+    one = trainer(Network(), mixed={"enabled": True, "dtype": "float16"})
+    losses(one, batch)
+    assert [heads.inputs[0].dtype for heads in head(one)] == [ir.DataType.FLOAT]
+
+
+def test_a_module_under_autocast_has_its_head_fused(batch, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_LOGITS_BYTES", str(CHUNKED))
+    network = Network()
+    module = ORTModule(copy.deepcopy(network))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = module(*batch)
+    loss.backward()
+    torch.optim.SGD(module.parameters(), lr=0.5).step()
+    found = [loss.detach(), *(p.detach() for p in module.parameters())]
+    wanted, eager = eager_losses(network, batch)
+    no_worse(found, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
+    (entry,) = module._engine.entries
+    (plan,) = entry.session._plans.values()
+    made = [one.node for one in plan.executable.forward_code.program if one.node is not None]
+    assert {one.inputs[0].dtype for one in made if one.op_type == "LinearCrossEntropy"} == {ir.DataType.BFLOAT16}
 
 
 def test_training_equals_training_without_the_pass(batch):

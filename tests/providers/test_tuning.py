@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
 
 import pytest
 import torch
@@ -13,9 +15,15 @@ from ontrain import OptionError
 from ontrain.cli.app import app
 from ontrain.providers import get_provider
 from ontrain.providers.torch import tuning
+from ontrain.providers.torch.code import codes
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.executable import Binder
+from ontrain.providers.torch.lowering import product
+from ontrain.providers.torch.plan import plan_memory
+from ontrain.providers.torch.settings import Settings
 from ontrain.training import ORTTrainer, optim
 
-SIZES = (64, 256, 512)
+NAME = "64x256x512 NTN + bias"
 
 
 @pytest.fixture
@@ -27,70 +35,173 @@ def file(tmp_path, monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     """Times by formulation; measuring would only show how busy the machine is. Lists what was measured."""
-    times, asked = {"aten": 2.0, "onednn": 1.0}, []
+    times, asked = {"aten": 2.0, "linear": 1.0}, []
 
-    def measure(*product):
-        asked.append(product)
+    def measure(*asked_for):
+        asked.append(asked_for)
         return dict(times)
 
-    monkeypatch.setattr(tuning, "_measure", measure)
+    monkeypatch.setattr(product, "_measure", measure)
     return times, asked
 
 
-def test_the_fastest_is_taken_and_measured_once(file, clock):
-    times, asked = clock
+# The choice
+
+
+def test_the_fastest_is_taken_and_measured_once(file):
+    asked = []
+
+    def measure(linear):
+        asked.append(linear)
+        return {"aten": 2.0, "linear": linear}
+
     first = tuning.open_tuning()
-    assert [first.fastest(SIZES, True, True) for _ in range(2)] == ["onednn"] * 2
-    assert tuning.open_tuning().fastest(SIZES, True, True) == "onednn"  # another process, from the file
-    assert len(asked) == 1
-    times["onednn"] = 1.99
-    assert first.fastest(SIZES, False, True) == "aten"  # another product, and hardly a gain
-    assert len(asked) == 2
+    assert [first.fastest(NAME, lambda: measure(1.0)) for _ in range(2)] == ["linear"] * 2
+    assert tuning.open_tuning().fastest(NAME, lambda: measure(1.0)) == "linear"  # another process, from the file
+    assert first.fastest("another", lambda: measure(1.99)) == "aten"  # hardly a gain
+    assert asked == [1.0, 1.99]
 
 
-def test_another_machine_measures_anew(file, clock, monkeypatch):
-    tuning.open_tuning().fastest(SIZES, True, False)
+def test_another_machine_measures_anew(file, monkeypatch):
+    tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0})
     monkeypatch.setattr(tuning, "_machine", lambda: "another")
-    tuning.open_tuning().fastest(SIZES, True, False)
-    assert len(clock[1]) == 2 and len(json.loads(file.read_text())) == 2
+    assert tuning.open_tuning().fastest(NAME, lambda: {"aten": 1.0, "linear": 2.0}) == "aten"
+    assert len(json.loads(file.read_text())) == 2
+
+
+def test_what_writes_to_planned_memory_is_preferred_to_a_little_speed():
+    assert tuning.choice({"aten": 2.0, "convolution": 1.2, "linear": 1.0}) == "convolution"
+    assert tuning.choice({"aten": 2.0, "convolution": 1.3, "linear": 1.0}) == "linear"
+    assert tuning.choice({"aten": 1.04, "convolution": 1.01, "linear": 1.0}) == "aten"
+
+
+def test_of_two_that_measure_at_once_the_first_to_write_decides_for_both(file):
+    late = tuning.open_tuning()
+    early = tuning.open_tuning()
+    assert early.fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0}) == "linear"
+    assert late.fastest(NAME, lambda: {"aten": 1.0, "linear": 2.0}) == "linear"
+
+
+def _settle(folder, number, results):
+    mine = tuning.Tuning(folder / "products.json")
+    times = {"aten": 2.0, "linear": 1.0} if number % 2 else {"aten": 1.0, "linear": 2.0}
+    results.put([mine.fastest(f"product {k}", lambda: times) for k in range(20)])
+
+
+def test_processes_agree_and_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    processes = [context.Process(target=_settle, args=(tmp_path, number, results)) for number in range(4)]
+    for one in processes:
+        one.start()
+    chosen = [results.get(timeout=60) for _ in processes]
+    for one in processes:
+        one.join()
+    assert all(one == chosen[0] for one in chosen)
+    (known,) = tuning.read_timings(tmp_path / "products.json").values()
+    assert len(known) == 20
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "[" * 100_000, '{"a": 3}', '{"MACHINE": {"NAME": {"aten": "x", "onednn": 1}}}',
-     '{"MACHINE": {"NAME": {"aten": 1.0}}}', '{"MACHINE": {"NAME": {"aten": NaN, "onednn": -1.0}}}'],
+    ["", "{", "[]", "[" * 100_000, '{"a": 3}', '{"MACHINE": {"NAME": {"aten": "x", "linear": 1}}}',
+     '{"MACHINE": {"NAME": {"linear": 1.0}}}', '{"MACHINE": {"NAME": {"aten": NaN, "linear": -1.0}}}'],
 )  # fmt: skip
-def test_a_torn_or_foreign_file_is_as_if_it_were_not_there(file, clock, content):
-    name = f"{'x'.join(map(str, SIZES))} NT + bias"
-    file.write_text(content.replace("MACHINE", tuning._machine()).replace("NAME", name))
-    assert tuning.open_tuning().fastest(SIZES, True, True) == "onednn"
-    assert list(json.loads(file.read_text())[tuning._machine()]) == [name]
+def test_a_torn_or_foreign_file_is_as_if_it_were_not_there(file, content):
+    file.write_text(content.replace("MACHINE", tuning._machine()).replace("NAME", NAME))
+    assert tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0}) == "linear"
+    assert list(json.loads(file.read_text())[tuning._machine()]) == [NAME]
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path, clock, monkeypatch):
+def test_what_cannot_be_kept_is_not_chosen(tmp_path, monkeypatch):
+    """Another process could not know of it, and would round differently."""
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path / "a file"))
-    assert tuning.open_tuning().fastest(SIZES, True, True) == "onednn"
+    assert tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0}) == "aten"
 
 
-def test_small_products_are_not_measured(file, clock):
-    assert tuning.open_tuning().fastest((8, 8, 8), True, True) == "aten"
-    assert not clock[1] and not file.exists()
+# The formulations
 
 
-@pytest.mark.parametrize("by_column", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("name", tuning.FORMULATIONS)
-def test_every_formulation_is_the_same_product(name, by_column, bias):
-    x, b = torch.randn(7, 33), torch.randn(19) if bias else None
-    w = torch.randn(19, 33).t() if by_column else torch.randn(33, 19)
-    wanted = x.double() @ w.double() + (b.double() if b is not None else 0)
-    torch.testing.assert_close(tuning.FORMULATIONS[name](x, w, b), wanted.float(), rtol=1e-5, atol=1e-5)
+class _Always:
+    def __init__(self, name):
+        self.name, self.asked = name, []
+
+    def fastest(self, name, measure):
+        self.asked.append(name)
+        return self.name
 
 
-def test_measuring_gives_a_time_for_each(file):
-    times = tuning._measure(SIZES, True, True)
-    assert set(times) == {"aten", *tuning.FORMULATIONS} and all(0 < one < 60 for one in times.values())
+def _matrix(order, *size):
+    down, across = size if order in "Nn" else size[::-1]
+    made = torch.randn(down, across + 5 * order.islower())[:, :across]
+    return made if order in "Nn" else made.t()
+
+
+def _multiplied(name, x, w, out, bias=None, before=None):
+    """What `multiply` computes, and into `out`."""
+    always = _Always(name)
+    e = Emitter(torch.device("cpu"), settings=Settings(tuning=always))
+    held = [e.constant(one) if one is not None else None for one in (x, w, out, bias)]
+    there = held[2] if before is out else e.constant(before) if before is not None else None
+    product.multiply(e, product.Factors(*held, there))
+    memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8)
+    (code,) = codes([e.program])
+    code.bind(Binder(memory).resolve)([])
+    return always.asked
+
+
+_CASES = [
+    (name, "".join(orders), adds, None)
+    for name, orders, adds in itertools.product(
+        product.FORMULATIONS, itertools.product("NTn", repeat=3), ("", "bias", "result", "other")
+    )
+    if name != "convolution" or orders[2] != "n"  # an image has no gaps
+] + [("linear", orders, adds, 1 << 12) for orders in ("NTN", "NNn", "TNT") for adds in ("", "bias", "result", "other")]
+
+
+@pytest.mark.parametrize(("name", "orders", "adds", "block"), _CASES)
+def test_every_formulation_is_the_same_product(name, orders, adds, block, monkeypatch):
+    monkeypatch.setattr(product, "_WORTH", 0)
+    if block is not None:
+        monkeypatch.setattr(product, "_BLOCK", block)
+    rows, inner, columns = 37, 83, 101
+    x, w, out = _matrix(orders[0], rows, inner), _matrix(orders[1], inner, columns), _matrix(orders[2], rows, columns)
+    bias = torch.randn(columns) if adds == "bias" else None
+    before = out if adds == "result" else torch.randn(rows, columns) if adds == "other" else None
+    added = bias if bias is not None else before if before is not None else torch.zeros(())
+    wanted = x.double() @ w.double() + added.double()
+    _multiplied(name, x, w, out, bias, before)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_nearly_the_same_size_share_a_measurement(monkeypatch):
+    asked = {
+        _multiplied("aten", torch.ones(rows, 768), torch.ones(768, 768), torch.ones(rows, 768))[0]
+        for rows in (513, 600, 640)
+    }
+    assert asked == {"640x768x768 NNN"}
+
+
+@pytest.mark.parametrize("size", [(8, 8, 8), (1 << 12, 8, 1 << 12)])
+def test_small_and_thin_products_are_not_measured(size):
+    rows, inner, columns = size
+    assert not _multiplied("linear", torch.ones(rows, inner), torch.ones(inner, columns), torch.ones(rows, columns))
+
+
+def test_double_precision_is_not_measured():
+    x = torch.ones(512, 512, dtype=torch.float64)
+    assert not _multiplied("linear", x, x, torch.empty_like(x))
+
+
+@pytest.mark.parametrize(("orders", "adds"), [("NTN", " + bias"), ("TNN", " + result"), ("ntn", "")])
+def test_measuring_gives_a_time_for_each(orders, adds):
+    times = product._measure((64, 256, 512), orders, adds)
+    assert set(times) == set(product.FORMULATIONS) - ({"convolution"} if orders[2] == "n" else set())
+    assert all(0 < one < 60 for one in times.values())
+
+
+# Training
 
 
 class _Network(nn.Module):
@@ -103,7 +214,7 @@ class _Network(nn.Module):
 
 
 def test_training_tuned_gives_the_same_losses(file, clock):
-    x, curves = torch.randn(64, 256), []
+    x, curves = torch.randn(256, 256), []
     state = _Network().state_dict()
     for tune in (False, True):
         network = _Network()
@@ -117,19 +228,20 @@ def test_training_tuned_gives_the_same_losses(file, clock):
     assert curves[1] == pytest.approx(curves[0], rel=1e-5)
 
 
-def test_it_is_off_unless_asked_for(monkeypatch):
+def test_it_is_on_unless_declined(monkeypatch):
     monkeypatch.delenv("ONTRAIN_TUNE", raising=False)
-    assert get_provider("TorchExecutionProvider").settings.tuning is None
-    monkeypatch.setenv("ONTRAIN_TUNE", "1")
     assert get_provider("TorchExecutionProvider").settings.tuning is not None
+    assert get_provider("TorchExecutionProvider", options={"tune": False}).settings.tuning is None
+    monkeypatch.setenv("ONTRAIN_TUNE", "0")
+    assert get_provider("TorchExecutionProvider").settings.tuning is None
     monkeypatch.setenv("ONTRAIN_TUNE", "yes")
     with pytest.raises(OptionError, match="ONTRAIN_TUNE"):
         get_provider("TorchExecutionProvider")
 
 
-def test_the_command_shows_what_was_measured(file, clock):
-    tuning.open_tuning().fastest(SIZES, True, True)
+def test_the_command_shows_what_was_measured(file):
+    tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0})
     shown = CliRunner().invoke(app, ["products"])
-    assert shown.exit_code == 0 and "64x256x512 NT + bias" in shown.output and "100%" in shown.output
+    assert shown.exit_code == 0 and "64x256x512 NTN + bias" in shown.output and "100%" in shown.output
     found = json.loads(CliRunner().invoke(app, ["products", "--json"]).output)
     assert found["machines"] == json.loads(file.read_text())

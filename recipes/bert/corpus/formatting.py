@@ -69,9 +69,11 @@ def extract(
             made.kept += done.kept
             tick(f"{made.articles:,} articles")
     except CutOffError as error:
+        again = "Get the whole file (--action download goes on where it stopped) and give the same command again"
+        if not made.articles:
+            raise DataError(f"{error}; no article before it. {again}") from None
         raise DataError(
-            f"{error}; {len(outputs):,} pieces before it are extracted and stay. Get the whole file (--action download "
-            "goes on where it stopped) and give the same command again; or go on with what is here: "
+            f"{error}; {len(outputs):,} pieces before it are extracted and stay. {again}; or go on with what is here: "
             "--skip_wikiextractor 1"
         ) from None
     if not made.articles:

@@ -13,6 +13,7 @@ import torch
 from corpus.workspace import DataError
 from torch import nn
 
+from finetuning.processes import Team
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.errors import CheckpointError
 
@@ -29,17 +30,21 @@ class State:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
 
-    def save(self, output: Path, update: int, identity: Mapping[str, Any], keep: int) -> None:
+    def save(self, output: Path, update: int, identity: Mapping[str, Any], keep: int, team: Team) -> None:
         """Write the state after `update` updates; the newest `keep` checkpoints stay.
+
+        Model and moments are the same in all processes, and the first writes them; random states are each one's own.
 
         Args:
             output: the run's folder.
             update: how many updates are made.
             identity: plain JSON of what the run is: its settings, data and initial weights.
             keep: at least 1.
+            team: all call this method.
 
         Raises:
             CheckpointError: the folder cannot be written; the checkpoints before stay.
+            ProcessError: the same, said to the other processes.
         """
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         moments = {
@@ -47,19 +52,23 @@ class State:
             for parameter, state in self.optimizer.state.items()
             for key in state
         }
-        random = {"cpu": torch.get_rng_state()}
+        random = {"cpu": team.gather(torch.get_rng_state())}
         if self._cuda:
-            random["cuda"] = torch.cuda.get_rng_state()
+            random["cuda"] = team.gather(torch.cuda.get_rng_state())
         tensors = {"model": self.model.state_dict(), "optimizer": moments, "random": random}
         meta = {"update": update, "identity": dict(identity), "scaler": self.scaler.state_dict()}
-        try:
-            write_checkpoint(output / _FOLDER, tensors, meta, keep)
-        except CheckpointError as error:
-            way_out = "what is finished stays: make room and give the same command again"
-            raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
 
-    def restore(self, found: Found) -> None:
-        """Put everything back."""
+        def write() -> None:
+            try:
+                write_checkpoint(output / _FOLDER, tensors, meta, keep)
+            except CheckpointError as error:
+                way_out = "what is finished stays: make room and give the same command again"
+                raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
+
+        team.first_does("write the checkpoint", write)
+
+    def restore(self, found: Found, team: Team) -> None:
+        """Put everything back, in each process."""
         self.model.load_state_dict(found.tensors["model"])
         moments = found.tensors["optimizer"]
         for name, parameter in self.model.named_parameters():
@@ -69,9 +78,9 @@ class State:
                 }
         if found.scaler:
             self.scaler.load_state_dict(found.scaler)
-        torch.set_rng_state(found.tensors["random"]["cpu"])
+        torch.set_rng_state(found.tensors["random"]["cpu"][team.rank].clone())
         if self._cuda:
-            torch.cuda.set_rng_state(found.tensors["random"]["cuda"])
+            torch.cuda.set_rng_state(found.tensors["random"]["cuda"][team.rank].clone())
 
     @property
     def _cuda(self) -> bool:

@@ -74,7 +74,10 @@ class Examples:
 
 
 def epoch_updates(examples: Examples, settings: Settings, epoch: int) -> Iterator[list[Rows]]:
-    """Yield the micro-batches of each update of an epoch, as row numbers; seed and epoch alone decide the order."""
+    """Yield the micro-batches of each update of an epoch in all processes, as row numbers.
+
+    Seed and epoch alone decide the order.
+    """
     rng = np.random.default_rng([settings.seed, epoch])
     order = rng.permutation(len(examples))
     size = settings.per_gpu_train_batch_size
@@ -86,6 +89,6 @@ def epoch_updates(examples: Examples, settings: Settings, epoch: int) -> Iterato
         batches = [batches[number] for number in rng.permutation(len(batches))]
     else:
         batches = [order[start : start + size] for start in range(0, len(order), size)]
-    count = settings.gradient_accumulation_steps
+    count = settings.micro_batches
     for start in range(0, len(batches), count):
         yield batches[start : start + count]

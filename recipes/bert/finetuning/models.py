@@ -135,7 +135,7 @@ class ModelFolder:
 class Loaded:
     """A model, and which of its weights are random."""
 
-    model: nn.Module
+    model: PreTrainedModel
     random: list[str]
 
 

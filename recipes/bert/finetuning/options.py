@@ -2,108 +2,164 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
-import torch
 import typer
 from corpus.workspace import DataError, written
 from rich.console import Console
 from scoring.squad import ScoreError
+from transformers import PreTrainedModel
 
-from finetuning.settings import Engine, Precision
+from finetuning.models import ModelFolder, parameters
+from finetuning.settings import Engine, Precision, Settings
+from finetuning.training import Habits
 from ontrain.errors import NonFiniteLossError, OntrainError
 
-__all__ = [
-    "AccumulationOption", "BatchOption", "DecayOption", "DropoutOption", "EngineOption", "EpochsOption",
-    "EpsilonOption", "EvalBatchOption", "EvalOption", "GroupOption", "InitOption", "KeepOption", "LoggingOption",
-    "LowerOption", "MaxStepsOption", "ModelOption", "NoCudaOption", "NormOption", "OutputOption", "OverwriteOption",
-    "PadOption", "RandomOption", "RateOption", "SaveOption", "SeedOption", "SkipBadOption", "TrainOption",
-    "VocabOption", "WarmupOption", "check_work", "choose_device", "choose_precision", "ended", "epilogue", "speaker",
-    "writable", "write_json",
-]  # fmt: skip
-
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        "--model_name_or_path", help="Folder with config.json, model.safetensors and vocab.txt; or a hub name."
-    ),
-]
-OutputOption = Annotated[Path, typer.Option("--output_dir", help="Folder for everything the run writes.")]
-InitOption = Annotated[
-    Path | None, typer.Option("--init_checkpoint", help="Folder whose weights are taken in place of the model's own.")
-]
-VocabOption = Annotated[Path | None, typer.Option("--vocab_file", help="In place of the model's vocab.txt.")]
-LowerOption = Annotated[
-    int | None, typer.Option("--do_lower_case", help="0: cased; 1: uncased; else what tokenizer_config.json says.")
-]
-RandomOption = Annotated[bool, typer.Option("--random_init", help="Begin from random weights, to compare with.")]
-TrainOption = Annotated[bool, typer.Option("--do_train", help="Train.")]
-EvalOption = Annotated[bool, typer.Option("--do_eval", help="Evaluate, in PyTorch and of the ONNX file.")]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="Who trains: ontrain's ORTModule, or PyTorch.")]
-BatchOption = Annotated[int, typer.Option("--per_gpu_train_batch_size", help="Examples of a micro-batch.")]
-EvalBatchOption = Annotated[int, typer.Option("--per_gpu_eval_batch_size", min=1)]
-AccumulationOption = Annotated[int, typer.Option("--gradient_accumulation_steps", help="Micro-batches an update.")]
-RateOption = Annotated[float, typer.Option("--learning_rate", help="AdamW's highest.")]
-DecayOption = Annotated[float, typer.Option("--weight_decay", help="Of all but biases and LayerNorms.")]
-EpsilonOption = Annotated[float, typer.Option("--adam_epsilon")]
-NormOption = Annotated[float, typer.Option("--max_grad_norm", help="Gradients are clipped there; 0: never.")]
-EpochsOption = Annotated[float, typer.Option("--num_train_epochs")]
-MaxStepsOption = Annotated[int, typer.Option("--max_steps", help="Updates in place of epochs, if positive.")]
-WarmupOption = Annotated[float, typer.Option("--warmup_proportion", help="Share of the updates, linear; then down.")]
-DropoutOption = Annotated[
-    float | None, typer.Option("--dropout", min=0, max=0.99, help="In place of the model's own probabilities.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", help="Of the head's weights, the order and dropout.")]
-GroupOption = Annotated[bool, typer.Option("--group_by_length", help="Put examples of like length together.")]
-PadOption = Annotated[
-    bool, typer.Option("--pad_to_max_length", help="Train on --max_seq_length tokens always, not the batch's longest.")
-]
-NoCudaOption = Annotated[bool, typer.Option("--no_cuda", help="Compute on the CPU.")]
-SaveOption = Annotated[int, typer.Option("--save_steps", min=1, help="Updates from checkpoint to checkpoint.")]
-KeepOption = Annotated[int, typer.Option("--save_total_limit", min=1, help="Checkpoints that are kept.")]
-LoggingOption = Annotated[int, typer.Option("--logging_steps", min=1, help="Updates from line to line.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite_output_dir", help="Begin anew, without its checkpoints.")]
-SkipBadOption = Annotated[bool, typer.Option("--skip_bad", help="Leave bad examples out, and count them.")]
+__all__ = ["Flags", "ended", "epilogue", "shared", "speaker", "writable", "write_json"]
 
 
-def speaker() -> Console:
+def _flag(name: str, text: str | None = None, **limits: Any) -> Any:
+    return typer.Option(f"--{name}", help=text, **limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags that both scripts have, under their names.
+
+    Raises:
+        DataError: two exclude each other, or there is nothing to do.
+    """
+
+    model_name_or_path: Annotated[
+        str, _flag("model_name_or_path", "Folder with config.json, model.safetensors and vocab.txt; or a hub name.")
+    ]
+    output_dir: Annotated[Path, _flag("output_dir", "Folder for everything the run writes.")]
+    do_train: Annotated[bool, _flag("do_train", "Train.")] = False
+    do_eval: Annotated[bool, _flag("do_eval", "Evaluate, in PyTorch and of the ONNX file.")] = False
+    init_checkpoint: Annotated[
+        Path | None, _flag("init_checkpoint", "Folder whose weights are taken in place of the model's own.")
+    ] = None
+    vocab_file: Annotated[Path | None, _flag("vocab_file", "In place of the model's vocab.txt.")] = None
+    do_lower_case: Annotated[
+        int | None, _flag("do_lower_case", "0: cased; 1: uncased; else what tokenizer_config.json says.")
+    ] = None
+    random_init: Annotated[bool, _flag("random_init", "Begin from random weights, to compare with.")] = False
+    engine: Annotated[Engine, _flag("engine", "Who trains: ontrain's ORTModule, or PyTorch.")] = Engine.ontrain
+    fp16: Annotated[bool, _flag("fp16", "Products in float16, the loss scaled.")] = False
+    bf16: Annotated[bool, _flag("bf16", "Products in bfloat16.")] = False
+    per_gpu_train_batch_size: Annotated[
+        int, _flag("per_gpu_train_batch_size", "Examples of a micro-batch, in each process.")
+    ] = 8
+    per_gpu_eval_batch_size: Annotated[int, _flag("per_gpu_eval_batch_size", min=1)] = 8
+    gradient_accumulation_steps: Annotated[
+        int, _flag("gradient_accumulation_steps", "Micro-batches an update, in each process.")
+    ] = 1
+    learning_rate: Annotated[float, _flag("learning_rate", "AdamW's highest.")] = 5e-5
+    weight_decay: Annotated[float, _flag("weight_decay", "Of all but biases and LayerNorms.")] = 0.0
+    adam_epsilon: Annotated[float, _flag("adam_epsilon")] = 1e-8
+    max_grad_norm: Annotated[float, _flag("max_grad_norm", "Gradients are clipped there; 0: never.")] = 1.0
+    num_train_epochs: Annotated[float, _flag("num_train_epochs")] = 3.0
+    max_steps: Annotated[int, _flag("max_steps", "Updates in place of epochs, if positive.")] = -1
+    warmup_proportion: Annotated[float, _flag("warmup_proportion", "Share of the updates, linear; then down.")] = 0.1
+    dropout: Annotated[
+        float | None, _flag("dropout", "In place of the model's own probabilities.", min=0, max=0.99)
+    ] = None
+    seed: Annotated[int, _flag("seed", "Of the head's weights, the order and dropout.")] = 42
+    group_by_length: Annotated[bool, _flag("group_by_length", "Put examples of like length together.")] = False
+    pad_to_max_length: Annotated[
+        bool, _flag("pad_to_max_length", "Train on --max_seq_length tokens always, not the batch's longest.")
+    ] = False
+    no_cuda: Annotated[bool, _flag("no_cuda", "Compute on the CPU.")] = False
+    save_steps: Annotated[int, _flag("save_steps", "Updates from checkpoint to checkpoint.", min=1)] = 500
+    save_total_limit: Annotated[int, _flag("save_total_limit", "Checkpoints that are kept.", min=1)] = 2
+    logging_steps: Annotated[int, _flag("logging_steps", "Updates from line to line.", min=1)] = 50
+    overwrite_output_dir: Annotated[bool, _flag("overwrite_output_dir", "Begin anew, without its checkpoints.")] = False
+    skip_bad: Annotated[bool, _flag("skip_bad", "Leave bad examples out, and count them.")] = False
+
+    def __post_init__(self) -> None:
+        if not self.do_train and not self.do_eval:
+            raise DataError("nothing to do: give --do_train, --do_eval or both")
+        if self.fp16 and self.bf16:
+            raise DataError("--fp16 and --bf16 exclude each other")
+
+    def settings(self, processes: int) -> Settings:
+        """What decides the weights.
+
+        Raises:
+            DataError: a number is out of range.
+        """
+        precision = Precision.fp16 if self.fp16 else Precision.bf16 if self.bf16 else Precision.fp32
+        given = {field.name: getattr(self, field.name) for field in fields(Settings) if hasattr(self, field.name)}
+        return Settings(**given, precision=precision, processes=processes)
+
+    def habits(self) -> Habits:
+        """What does not."""
+        return Habits(**{field.name: getattr(self, field.name) for field in fields(Habits)})
+
+    def folder(self, max_seq_length: int) -> ModelFolder:
+        """The model to begin with.
+
+        Raises:
+            DataError: a file is missing or malformed, or the model has fewer positions.
+        """
+        folder = ModelFolder.open(
+            self.model_name_or_path,
+            init_checkpoint=self.init_checkpoint,
+            vocab_file=self.vocab_file,
+            lower=None if self.do_lower_case is None else self.do_lower_case > 0,
+            random_init=self.random_init,
+        )
+        folder.check_length(max_seq_length)
+        return folder
+
+    def load(
+        self, folder: ModelFolder, task: type[PreTrainedModel], console: Console, **changes: Any
+    ) -> PreTrainedModel:
+        """The task's model, with the weights that there are; what is random is said.
+
+        Raises:
+            DataError: the weights cannot be read, or are another model's.
+        """
+        if self.dropout is not None:
+            changes |= {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.dropout}
+        loaded = folder.load(task, self.seed, trained=not self.do_train, **changes)
+        random = f"; random: {', '.join(loaded.random)}" if loaded.random else ""
+        console.print(f"model: {folder.path}, {parameters(loaded.model):,} parameters{random}; engine: {self.engine}")
+        return loaded.model
+
+
+def shared(main: Callable[..., None]) -> Callable[..., None]:
+    """Give a script's function, beside its own parameters, those of `Flags`, which it gets as `flags`."""
+    own = [one for one in inspect.signature(main, eval_str=True).parameters.values() if one.name != "flags"]
+    hints = get_type_hints(Flags, include_extras=True)
+    theirs = [one.replace(annotation=hints[name]) for name, one in inspect.signature(Flags).parameters.items()]
+
+    @wraps(main)
+    def script(**given: Any) -> None:
+        with ended():
+            flags = Flags(**{name: given.pop(name) for name in hints if name in given})
+            main(flags=flags, **given)
+
+    both = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *theirs)]
+    script.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+    return script
+
+
+def speaker(*, quiet: bool = False) -> Console:
     """Where a run says what it does; lines stay lines."""
-    return Console(soft_wrap=True, markup=False, highlight=False)
-
-
-def check_work(do_train: bool, do_eval: bool) -> None:
-    """Refuse a run that has nothing to do.
-
-    Raises:
-        DataError: as said.
-    """
-    if not do_train and not do_eval:
-        raise DataError("nothing to do: give --do_train, --do_eval or both")
-
-
-def choose_device(no_cuda: bool) -> torch.device:
-    """CUDA where it is there and allowed."""
-    return torch.device("cuda" if torch.cuda.is_available() and not no_cuda else "cpu")
-
-
-def choose_precision(fp16: bool, bf16: bool) -> Precision:
-    """One of the flags, or neither.
-
-    Raises:
-        DataError: both are given.
-    """
-    if fp16 and bf16:
-        raise DataError("--fp16 and --bf16 exclude each other")
-    return Precision.fp16 if fp16 else Precision.bf16 if bf16 else Precision.fp32
+    return Console(soft_wrap=True, markup=False, highlight=False, quiet=quiet)
 
 
 def writable(folder: Path) -> None:

@@ -48,6 +48,7 @@ class Settings:
     seed: int = 42
     group_by_length: bool = False
     pad_to_max_length: bool = False
+    processes: int = 1
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -66,9 +67,14 @@ class Settings:
             if not low <= value <= high:
                 raise DataError(f"--{name} {value} is not between {low} and {high}")
 
+    @property
+    def micro_batches(self) -> int:
+        """Of an update, in all processes."""
+        return self.gradient_accumulation_steps * self.processes
+
     def updates_an_epoch(self, examples: int) -> int:
         """Updates of the weights in one pass over the examples; the last may have fewer of them."""
-        return math.ceil(examples / (self.per_gpu_train_batch_size * self.gradient_accumulation_steps))
+        return math.ceil(examples / (self.per_gpu_train_batch_size * self.micro_batches))
 
     def updates(self, examples: int) -> int:
         """All updates of the run: --max_steps if that is positive, else those of --num_train_epochs."""

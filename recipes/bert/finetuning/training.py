@@ -1,10 +1,15 @@
-"""The loop: a plain PyTorch loop, in which `ORTModule(model)` is the only line that knows of ontrain."""
+"""The loop: a plain PyTorch loop, in which `ORTModule(model)` is the only line that knows of ontrain's engine.
+
+Under a launcher each process takes its share of an update's micro-batches, and DistributedDataParallel around the
+module averages their gradients. The weights are those of one process that sees the micro-batches of all.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,10 +19,12 @@ import torch
 from corpus.workspace import digest
 from rich.console import Console
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from finetuning import checkpoints
 from finetuning.examples import Examples, epoch_updates
 from finetuning.journal import Interrupted, interruptible, log, losses_until, progress
+from finetuning.processes import Team
 from finetuning.settings import Engine, Precision, Settings
 from ontrain.errors import NonFiniteLossError
 from ontrain.training.ortmodule import ORTModule
@@ -49,10 +56,11 @@ class Trained:
     losses: list[float]
     """One an update, from the first of the run."""
 
-    def figures(self, examples: int) -> dict[str, Any]:
+    def figures(self, examples: int, processes: int) -> dict[str, Any]:
         """What eval_results.json says of it; `examples` is how many there were to train on."""
         return {
             "examples": examples,
+            "processes": processes,
             "updates": self.updates,
             "resumed_after": self.resumed_after,
             "seconds": round(self.seconds, 1),
@@ -68,31 +76,34 @@ def train(
     settings: Settings,
     habits: Habits,
     output: Path,
-    device: torch.device,
     console: Console,
+    team: Team | None = None,
 ) -> Trained:
-    """Train a model in place; go on from the newest checkpoint in `output`.
+    """Train a model in place, which ends on the team's device; go on from the newest checkpoint in `output`.
 
     Args:
         model: returns a loss where it is given targets.
         examples: with targets.
-        settings: what decides the result.
+        settings: what decides the result, the number of processes among it.
         habits: what does not.
         output: folder for checkpoints and train_log.jsonl.
-        device: of the computation.
         console: for what is said.
+        team: the processes; all call this function. By default a single one, on the CPU.
 
     Raises:
         DataError: the folder holds a run of other settings, data or weights, or cannot be written.
         CheckpointError: a checkpoint cannot be written; those before stay.
+        ProcessError: another process failed; says what.
         NonFiniteLossError: the loss became NaN or infinite; the checkpoints before stay.
         Interrupted: Ctrl-C.
     """
+    team = team or Team()
+    device = team.device
     identity = {**asdict(settings), "data": examples.digest(), "initial weights": _fingerprint(model)}
     if habits.overwrite_output_dir:
-        checkpoints.clear(output)
+        team.first_does("clear the folder", lambda: checkpoints.clear(output))
     model.to(device)
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(settings.seed + team.rank)  # each process has dropout masks of its own
     optimizer = torch.optim.AdamW(
         _groups(model, settings.weight_decay), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
     )
@@ -101,16 +112,16 @@ def train(
     if found := checkpoints.find(output, identity):
         for said in found.warnings:
             console.print(f"warning: {said}")
-        state.restore(found)
+        state.restore(found, team)
         start = found.update
         console.print(f"resumed after update {start} of {total}")
-    losses = losses_until(output, start)
-    engine = ORTModule(model) if settings.engine is Engine.ontrain else model
+    losses = losses_until(output, start) if team.first else []
+    engine = team.parallel(ORTModule(model) if settings.engine is Engine.ontrain else model)
     engine.train()
 
     began, done, update = time.perf_counter(), 0, start
     with (
-        log(output) as add,
+        log(output) if team.first else nullcontext(_unheard) as add,
         interruptible() as interrupted,
         progress(console, total, start) as advance,
     ):
@@ -119,14 +130,16 @@ def train(
             rate = settings.rate(update - 1, total)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss = 0.0
-            for one in micro_batches:
+            loss, shares = 0.0, team.shares(micro_batches)
+            for number, (one, weight) in enumerate(shares, 1):
                 batch = examples.batch(one, whole=settings.pad_to_max_length)
-                with _autocast(device, settings.precision):
-                    mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
-                share = mean * (len(one) / rows)  # of the mean over all rows of the update
-                scaler.scale(share).backward()
+                with _alone(engine, last=number == len(shares)):
+                    with _autocast(device, settings.precision):
+                        mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
+                    share = mean * weight  # of the mean over all rows of the update
+                    scaler.scale(share * team.size).backward()  # the mean over processes is made of sums
                 loss += share.item()
+            loss = team.sum(loss)
             if not math.isfinite(loss):
                 raise NonFiniteLossError(
                     f"the loss is {loss} at update {update}",
@@ -150,14 +163,25 @@ def train(
                     f"step {update}/{total} | epoch {update / settings.updates_an_epoch(len(examples)):.2f} "
                     f"| lr {rate:.2e} | loss {sum(recent) / len(recent):.4f} | {speed:.1f} examples/s"
                 )
-            last = update == total or interrupted()
+            last = update == total or team.sum(interrupted()) > 0
             if last or update % habits.save_steps == 0:
-                state.save(output, update, identity, habits.save_total_limit)
+                state.save(output, update, identity, habits.save_total_limit, team)
             if last:
                 break
     if update < total:
         raise Interrupted(f"interrupted after update {update} of {total}")
     return Trained(total, start, done, time.perf_counter() - began, losses)
+
+
+def _unheard(row: dict[str, Any]) -> None:
+    """The first process logs for all."""
+
+
+def _alone(engine: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """What keeps processes from waiting for each other's gradients before the last micro-batch."""
+    if last or not isinstance(engine, DistributedDataParallel):
+        return nullcontext()
+    return engine.no_sync()
 
 
 def _updates(examples: Examples, settings: Settings, start: int) -> Iterator[list[Any]]:

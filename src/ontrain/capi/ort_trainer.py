@@ -51,7 +51,7 @@ class ORTTrainer:
         world_rank, world_size, allreduce_post_accumulation, deepspeed_zero_stage: as the later trainer's
             `distributed` options.
         use_mixed_precision: train in float16 with float32 weights.
-        global_step: where `get_lr_this_step` starts to count.
+        global_step: where `get_lr_this_step` starts to count; 0 to go on from the updates of a state that is loaded.
         get_lr_this_step: function of the number of updates made; without it each step is given the learning rate.
         loss_scaler: None: each step is given the loss scale, and tells after an update whether all was finite.
         enable_grad_norm_clip: clip the gradient to norm 1, for Adam and LAMB.
@@ -101,9 +101,19 @@ class ORTTrainer:
                 f"learning_rate_description is a {type(learning_rate_description).__name__}",
                 way_out="give an IODescription, as IODescription('Learning_Rate', [1], torch.float32)",
             )
+        if loss_scaler is not None and not isinstance(loss_scaler, LossScaler):
+            raise OptionError(
+                f"loss_scaler is a {type(loss_scaler).__name__}",
+                way_out="give a LossScaler of ontrain.capi.ort_trainer, or None",
+            )
+        if get_lr_this_step is not None and not callable(get_lr_this_step):
+            raise OptionError(
+                f"get_lr_this_step is {get_lr_this_step!r}", way_out="give a function of the number of updates, or None"
+            )
         self.is_train = True
         self.current_step, self.global_step_ = 0, global_step
-        self.model_desc_, self.device_ = model_desc, torch.device(device)
+        self._follows, self._updates = global_step == 0, 0
+        self.model_desc_, self.device_ = model_desc, _device(device)
         self.gradient_accumulation_steps, self.use_mixed_precision = gradient_accumulation_steps, use_mixed_precision
         self.get_lr_this_step_, self.loss_scaler_ = get_lr_this_step, loss_scaler
         self.loss_scale_input_name = "loss_scale" if loss_scaler is None else loss_scaler.loss_scale_input_name_
@@ -160,6 +170,7 @@ class ORTTrainer:
             InputError: something is missing, or does not fit.
         """
         batch, extra, fetches = self._bound(args, kwargs, self._extra_names())
+        self._follow_loaded()
         rate = extra.get(self._learning_rate_name)
         if self.get_lr_this_step_ is not None:
             rate = self.get_lr_this_step_(self.global_step_)
@@ -168,11 +179,10 @@ class ORTTrainer:
             self._given_scale.loss_scale = _number(self.loss_scale_input_name, extra.get(self.loss_scale_input_name))
         trainer = self._fitting(batch)
         outputs = trainer.train_step(**batch, fetches=fetches)
-        self.current_step += 1
         info = trainer.train_step_info
-        updated = self.current_step % self.gradient_accumulation_steps == 0
-        if updated and info.all_finite:
-            self.global_step_ += 1
+        self.current_step, updated = info.step, trainer.pending_steps == 0
+        self.global_step_ += info.optimization_step - self._updates
+        self._updates = info.optimization_step
         if updated and fetches is None and self._given_scale is not None:
             told = outputs if isinstance(outputs, list) else [outputs]
             return [*told, torch.tensor([info.all_finite])]
@@ -203,7 +213,13 @@ class ORTTrainer:
         self._trainer.save_as_onnx(path)
 
     def state_dict(self, include_optimizer_state: bool = True) -> dict[str, torch.Tensor]:
-        """Return copies of parameters by name, and `Moment_1_{name}`, `Moment_2_{name}` and `Step` of the optimizer."""
+        """Return copies of parameters by name, and `Moment_1_{name}`, `Moment_2_{name}` and `Step` of the optimizer.
+
+        `Run_State` has the rest of what a run consists of: loss scale, schedule, options.
+
+        Warns:
+            UserWarning: the moments are one process's share (ZeRO stage 1).
+        """
         return flat_state(self._trainer.state_dict(), include_optimizer_state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
@@ -218,6 +234,15 @@ class ORTTrainer:
     def later_trainer(self) -> Trainer:
         """The trainer of the later API that does the work."""
         return self._trainer
+
+    def _follow_loaded(self) -> None:
+        """Count on from the updates of a state that was loaded since the last step."""
+        pending = self._trainer.pending_state
+        said = pending[0].get("train_step_info", {}) if pending is not None else vars(self._trainer.train_step_info)
+        updates = said.get("optimization_step", self._updates)
+        if updates != self._updates and self._follows:
+            self.global_step_ = updates
+        self._updates = updates
 
     def _extra_names(self) -> list[str]:
         """What a step is given beside the batch, in order."""
@@ -290,10 +315,20 @@ class _GivenScale(amp.LossScaler):
         return self.loss_scale
 
 
+def _device(given: Any) -> torch.device:
+    try:
+        return torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device is {given!r}", way_out="give a torch device, such as 'cpu' or 'cuda:0'") from error
+
+
 def _number(name: str, value: Any) -> float:
     if value is None:
         raise InputError(f"the step was given no {name!r}", way_out="give it behind the inputs, or by name")
-    tensor = torch.as_tensor(value)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name!r} is {value!r}", way_out="give one number") from error
     if tensor.numel() != 1:
         raise InputError(f"{name!r} has shape {list(tensor.shape)}", way_out="give one number")
     return float(tensor.item())

@@ -14,7 +14,7 @@ import torch
 from torch.utils import checkpoint
 
 from ontrain.capture.alignment import ctc_loss
-from ontrain.capture.custom_function import has_derivative_of_forward, has_factors, with_factors
+from ontrain.capture.custom_function import has_derivative_of_forward, with_own_backward
 from ontrain.errors import CaptureError
 
 __all__ = ["traced_autograd", "traced_here"]
@@ -22,10 +22,10 @@ __all__ = ["traced_autograd", "traced_here"]
 
 @contextmanager
 def traced_autograd() -> Iterator[None]:
-    """Refuse functions with a backward of their own, hooks on gradients and `backward` while a forward is traced.
+    """Trace the backward of functions that bring one; refuse hooks on gradients, and `backward` inside a forward.
 
-    The trace holds the operators of the forward only, so each of them would be lost without a word, and the gradients
-    would be others than eager's. A checkpoint is taken as its function, which has the same gradients.
+    A trace by itself holds the operators of the forward only, so each of them would be lost without a word, and the
+    gradients would be others than eager's. A checkpoint is taken as its function, which has the same gradients.
 
     Raises:
         CaptureError: from within the forward, at the call concerned.
@@ -33,7 +33,7 @@ def traced_autograd() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, made in _replacements():
             stack.enter_context(mock.patch.object(owner, name, made))
-        _own.tracing, _own.stack, _own.taken = True, stack, set()
+        _own.tracing, _own.stack, _own.taken, _own.forwards, _own.modes = True, stack, set(), {}, []
         try:
             _check_that_functions_are_seen()
             yield
@@ -145,25 +145,40 @@ def _called(unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
             # A library's own operator, branch or loop: it is one node, which is differentiated, or refused by name.
             # And torch 2.11 keeps a checkpoint's arguments in a function without results.
             return unwrap(args)
-        if function is None or not torch.is_grad_enabled() or not _any_requires_grad(args):
+        if function is None:
             return unwrap(args)
-        if function is not _Canary:
-            if function not in _own.taken and has_derivative_of_forward(function, args):
-                return unwrap(args)
-            if has_factors(function, args):
-                if function not in _own.taken:
-                    _own.taken.add(function)
-                    forward = staticmethod(with_factors(function, _elsewhere))
-                    _own.stack.enter_context(mock.patch.object(function, "forward", forward))
-                return unwrap(args)
-        raise CaptureError(
-            f"forward calls the autograd function {function.__module__}.{function.__qualname__}",
-            reason="its backward is neither the derivative of its forward nor a factor for each element, and a graph "
-            "is differentiated from the forward",
-            way_out="write it with tensor operators; a value y with the gradient of x is x + (y - x).detach()",
-        )
+        if function is _Canary:
+            raise CaptureError("forward calls an autograd function")
+        enabled = torch.is_grad_enabled()
+        own = _own.forwards.get(function.forward, function.forward)  # a base's may stand for it already
+        taken = function in _own.taken
+        if not taken and enabled and _any_requires_grad(args) and not has_derivative_of_forward(function, args):
+            _own.taken.add(function)
+            _stand_in(function, own, with_own_backward(function, own))
+        elif not taken and function.forward is own:
+            _stand_in(function, own, own)
+        _own.modes.append(enabled)
+        return unwrap(args)
 
     return traced
+
+
+def _stand_in(function: type[torch.autograd.Function], own: Callable[..., Any], traced: Callable[..., Any]) -> None:
+    """Let `traced` be a function's forward while the thread traces.
+
+    Behind it the trace learns the mode that `apply` goes back to unseen: else a no_grad inside would go on behind it.
+    """
+
+    def forward(*args: Any) -> Any:
+        if _elsewhere():
+            return own(*args)
+        enabled = _own.modes.pop()
+        made = (traced if enabled else own)(*args)
+        torch._C._set_grad_enabled(enabled)
+        return made
+
+    _own.forwards[forward] = own
+    _own.stack.enter_context(mock.patch.object(function, "forward", staticmethod(forward)))
 
 
 def _plain(apply: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A user's `torch.autograd.Function`: is its backward the derivative of its forward, or a factor for each element?"""
+"""A user's `torch.autograd.Function`: is its backward the derivative of its forward, and how to trace it if not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["has_derivative_of_forward", "has_factors", "with_factors"]
+from ontrain.errors import CaptureError
+
+__all__ = ["has_derivative_of_forward", "with_own_backward"]
 
 _SCALES = (1.0, 0.01, 30.0)
 """Of the random inputs: the usual range, around zero, and far out, where saturation and clipping show."""
+_ADJOINTS = (1.0, -1e-4, 1e4)
+"""Of the adjoints: a backward may clip what is large, drop what is small, and look at signs."""
 _TOLERANCE = 1e-4
 
 
@@ -27,64 +31,121 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
         function: its `forward` is called with a stand-in for the context.
         args: what `apply` was called with while tracing; float tensors are replaced by random ones in their shape.
     """
-    return _found_apart(_agree, function, args)
+    found: list[bool] = []
+    # A thread of its own has none of the modes that the trace is running under.
+    thread = threading.Thread(target=lambda: found.append(_agree(function, args)))
+    thread.start()
+    thread.join()
+    return found == [True]
 
 
-def has_factors(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
-    """Run a function on random tensors like `args`: is its backward the adjoint times one number for each element?
+def with_own_backward(function: type[torch.autograd.Function], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what to trace for a function's forward, so that the trace holds its backward, too.
 
-    So are straight-through estimators, masks on a gradient, its scaling and reversal. The number may depend on the
-    inputs, not on the adjoint.
-    """
-    return _found_apart(_multiplies, function, args)
-
-
-def with_factors(function: type[torch.autograd.Function], elsewhere: Callable[[], bool]) -> Callable[..., Any]:
-    """Return what to trace for the forward of a function that `has_factors`: it says what its backward says.
+    Behind the forward stands the backward, of adjoints that `ontrain::adjoint` stands in for; `ontrain::through` says
+    what belongs together. Whoever differentiates the graph puts the real adjoints there (`autodiff.rules.custom`).
 
     Args:
         function: left as it is.
-        elsewhere: whether the thread that calls is not the one that traces, and wants the function's own forward.
+        own: its forward.
     """
-    own, setup = function.forward, _setup(function)
+    setup = _setup(function)
+    name = f"{function.__module__}.{function.__qualname__}"
 
     def forward(*given: Any) -> Any:
-        if elsewhere():
-            return own(*given)
         args = given if setup is not None else given[1:]
-        context = _Context(args)
+        context = _Context(args, name)
         if setup is None:
-            y = own(context, *args)
+            made = own(context, *args)
         else:
-            y = own(*args)
-            setup(context, args, y)
-        found = function.backward(context, torch.ones_like(y))
-        pairs = zip(args, found if isinstance(found, tuple) else (found,), strict=False)
-        kept = [(x, g) for x, g in pairs if isinstance(x, torch.Tensor) and x.requires_grad and g is not None]
-        return torch.ops.ontrain.through(y, [x for x, _ in kept], [factor for _, factor in kept])
+            made = own(*args)
+            setup(context, args, made)
+        torch._C._set_grad_enabled(True)  # after a no_grad in the forward, which is none of the backward's matter
+        results = list(made) if isinstance(made, tuple) else [made]
+        places = [at for at, y in enumerate(results) if context.takes_adjoint(y)]
+        ys = [results[at] for at in places]
+        adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
+        standing = dict(zip(places, adjoints, strict=True))
+        dys = [standing[at] if at in standing else _nothing(y) for at, y in enumerate(results)]
+        pairs = _gradients_of(name, args, function.backward(context, *dys))
+        torch._C._set_grad_enabled(True)
+        through = torch.ops.ontrain.through(ys, adjoints, [x for x, _ in pairs], [g for _, g in pairs])
+        for at, y in zip(places, through, strict=True):
+            results[at] = y
+        return tuple(results) if isinstance(made, tuple) else results[0]
 
     return forward
 
 
+def _gradients_of(name: str, args: Sequence[Any], found: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The inputs that want a gradient and have one, with it in their shape and dtype, as autograd would make it."""
+    grads = list(found) if isinstance(found, tuple) else [found]
+    if len(grads) < len(args) or any(one is not None for one in grads[len(args) :]):
+        raise CaptureError(
+            f"the backward of {name} returned {len(grads)} gradients, its forward took {len(args)} arguments",
+            way_out="return one for each argument, None for those without",
+        )
+    pairs = []
+    for x, g in zip(args, grads, strict=False):
+        if isinstance(x, torch.Tensor) and x.requires_grad and g is not None:
+            pairs.append((x, (g if g.shape == x.shape else g.sum_to_size(x.shape)).to(x.dtype)))
+    return pairs
+
+
+def _nothing(y: Any) -> Any:
+    return torch.zeros_like(y) if isinstance(y, torch.Tensor) else None
+
+
+@torch.library.custom_op("ontrain::adjoint", mutates_args=())
+def _adjoint(y: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(y)
+
+
+@_adjoint.register_fake
+def _(y: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(y)
+
+
 @torch.library.custom_op("ontrain::through", mutates_args=())
-def _through(y: torch.Tensor, xs: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return y.clone()
+def _through(
+    ys: Sequence[torch.Tensor], adjoints: Sequence[torch.Tensor], xs: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:  # fmt: skip
+    return [y.clone() for y in ys]
 
 
 @_through.register_fake
-def _(y: torch.Tensor, xs: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.empty_like(y)
+def _(
+    ys: Sequence[torch.Tensor], adjoints: Sequence[torch.Tensor], xs: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:  # fmt: skip
+    return [torch.empty_like(y) for y in ys]
 
 
 class _Context:
     """What a function's own forward and backward keep for each other."""
 
-    def __init__(self, args: Sequence[Any]) -> None:
+    def __init__(self, args: Sequence[Any], function: str) -> None:
         self.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
         self.saved_tensors: tuple[Any, ...] = ()
+        self._function, self._constant = function, list[Any]()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self._constant.extend(tensors)
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        raise CaptureError(
+            f"the autograd function {self._function} writes to its input, and has a backward of its own",
+            reason="a graph has values, and no memory that changes",
+            way_out="compute a new tensor in its forward, without ctx.mark_dirty",
+        )
+
+    def takes_adjoint(self, y: Any) -> bool:
+        """Whether a result of the forward is one that gradients flow back from."""
+        return isinstance(y, torch.Tensor) and y.is_floating_point() and all(y is not one for one in self._constant)
 
     def __getattr__(self, name: str) -> Any:
         if name in _CONTEXT:
@@ -97,51 +158,16 @@ def _setup(function: type[torch.autograd.Function]) -> Callable[..., Any] | None
     return None if own is torch.autograd.Function.setup_context else own
 
 
-def _found_apart(check: Callable[..., bool], function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
-    found: list[bool] = []
-    # A thread of its own has none of the modes that the trace is running under.
-    thread = threading.Thread(target=lambda: found.append(check(function, args)))
-    thread.start()
-    thread.join()
-    return found == [True]
-
-
-def _multiplies(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    for scale in _SCALES:
-        sample = pytree.tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
-        try:
-            _, factors = _adjoints(function, sample, torch.ones_like)
-            for _ in range(2):
-                dy, found = _adjoints(function, sample, lambda y: _random(y.detach(), 1.0, generator))
-                products = [None if one is None else dy * one for one in factors]
-                alike = all(one is None or (one.shape == dy.shape and one.dtype == dy.dtype) for one in factors)
-                if not alike or not all(map(_close, products, found)):
-                    return False
-        except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
-            return False
-    return True
-
-
-def _adjoints(
-    function: type[torch.autograd.Function], sample: Sequence[Any], make: Callable[[torch.Tensor], torch.Tensor]
-) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-    """The adjoint made for a function's only result, and what its backward makes of it."""
-    y = function.apply(*sample)  # type: ignore[no-untyped-call]
-    dy = make(y)
-    wanted = [t for t in sample if isinstance(t, torch.Tensor) and t.requires_grad]
-    return dy, torch.autograd.grad(y, wanted, dy, allow_unused=True)
-
-
 def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
     generator = torch.Generator().manual_seed(0)
     for scale in _SCALES:
         sample = pytree.tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
         try:
-            own, plain = _gradients(function.apply, sample), _gradients(_bare(function), sample)
+            for size in _ADJOINTS:
+                own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
+                if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
+                    return False
         except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
-            return False
-        if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
             return False
     return True
 
@@ -176,15 +202,16 @@ def _random(value: Any, scale: float, generator: torch.Generator) -> Any:
     return made.to(value.dtype).requires_grad_(value.requires_grad)
 
 
-def _gradients(run: Any, sample: Sequence[Any]) -> list[torch.Tensor | None] | None:
-    """Outputs, and the gradients of a weighted sum of them; None if nothing depends on the inputs."""
+def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tensor | None] | None:
+    """Outputs, and gradients of their weighted sum over the weights' size; None if none depends on the inputs."""
     wanted = [t for t in pytree.tree_leaves(sample) if isinstance(t, torch.Tensor) and t.requires_grad]
     outputs = [t for t in pytree.tree_leaves(run(*sample)) if isinstance(t, torch.Tensor)]
     active = [t for t in outputs if t.requires_grad]
     if not active:
         return None
-    weights = [torch.linspace(0.5, 1.5, t.numel()).view(t.shape).to(t.dtype) for t in active]
-    return [*[t.detach() for t in outputs], *torch.autograd.grad(active, wanted, weights, allow_unused=True)]
+    weights = [(torch.linspace(0.5, 1.5, t.numel()) * size).view(t.shape).to(t.dtype) for t in active]
+    found = torch.autograd.grad(active, wanted, weights, allow_unused=True)
+    return [*[t.detach() for t in outputs], *[None if g is None else g / size for g in found]]
 
 
 def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:

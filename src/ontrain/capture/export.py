@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import inspect
+import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -279,10 +280,19 @@ def _scope(module: nn.Module) -> dict[str, Any] | None:
     return None if scope is None or str(scope.get("__name__")).split(".")[0] == "torch" else scope
 
 
+_TALKATIVE = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop what torch.export's own code warns of; errors are raised all the same."""
-    with warnings.catch_warnings():
+    """Drop what torch.export's own code warns of and logs; errors are raised all the same."""
+    talkative = [one for one in map(logging.getLogger, _TALKATIVE) if not one.disabled]
+    with warnings.catch_warnings(), ExitStack() as after:
+        for one in talkative:  # a hundred lines of traceback before the error that says where and why
+            one.disabled = True
+            after.callback(setattr, one, "disabled", False)
+        # It prints the part of the graph that it had, too.
+        after.enter_context(mock.patch("torch.export._trace.print", lambda *_, **__: None, create=True))
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*export.*", category=UserWarning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
 from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
+from ontrain.graph import source_of, subgraphs
 
 __all__ = ["Captured", "capture"]
 
@@ -174,9 +176,19 @@ def capture(
     return made
 
 
+_INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}
+
+
 def _inspected(model: ir.Model, marks: Sequence[Mark]) -> Inspected:
     """Which outputs hold the values of which marks, in the order in which forward came by them."""
     outputs = [value for value in model.graph.outputs if INSPECTED in value.metadata_props]
+    inner = next((one for one in model.graph if subgraphs(one)), None) if marks else None
+    if inner is not None:
+        warnings.warn(
+            f"values inside {_INNER.get(inner.op_type, inner.op_type)} ({source_of(inner)}) are not inspected: they "
+            "are computed or not, or many times; return them from it to see them",
+            stacklevel=2,
+        )
     numbers = {int(value.metadata_props[INSPECTED]): str(value.name) for value in outputs}
     return Inspected({numbers[number]: marks[number] for number in sorted(numbers)})
 

@@ -15,7 +15,7 @@ __all__ = ["products"]
 
 
 def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print the matrix products that ONTRAIN_TUNE=1 has measured, and which formulation of each is taken."""
+    """Print the matrix products that were measured, and which formulation of each is taken."""
     from ontrain.providers.torch.tuning import choice, read_timings, tuning_file
 
     file = tuning_file()
@@ -24,7 +24,14 @@ def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
         print_json({"file": str(file), "machines": machines})
         return
     console = console_of()
-    console.print(escape(str(file)) + ("" if machines else " holds nothing yet: train with ONTRAIN_TUNE=1"))
+    console.print(
+        escape(str(file))
+        + (
+            ""
+            if machines
+            else " holds nothing yet: products are measured when a model is first trained, unless ONTRAIN_TUNE=0"
+        )
+    )
     for machine, known in machines.items():
         table = Table("rows x inner x columns", title=escape(machine), title_justify="left")
         names = list(dict.fromkeys(name for times in known.values() for name in times))
@@ -32,6 +39,6 @@ def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
             table.add_column(name, justify="right" if name != "taken" else "left")
         for product, times in sorted(known.items()):
             work = 2 * math.prod(int(size) for size in product.split()[0].split("x"))
-            rates = [f"{work / times[name] / 1e9:.0f} GFLOP/s" for name in names]
+            rates = [f"{work / times[name] / 1e9:.0f} GFLOP/s" if name in times else "" for name in names]
             table.add_row(product, *rates, f"{times['aten'] / min(times.values()) - 1:.0%}", choice(times))
         console.print(table)

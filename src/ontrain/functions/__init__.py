@@ -26,6 +26,7 @@ from ontrain.functions import (
     windows,
 )
 from ontrain.functions.local import with_local_functions
+from ontrain.functions.marks import without_own_backwards
 from ontrain.functions.registry import (
     Composite,
     NoBodyError,
@@ -85,4 +86,5 @@ __all__ = [
     "specified_body",
     "windows",
     "with_local_functions",
+    "without_own_backwards",
 ]

@@ -60,7 +60,8 @@ def _head_types(
 ) -> list[tuple[ir.DataType, ir.Shape]]:  # fmt: skip
     hidden, _labels, weight = inputs[:3]
     classes = list(weight.shape)[1 - transB]
-    found = [(hidden.dtype, ir.Shape([])), (hidden.dtype, hidden.shape), (weight.dtype, weight.shape)]
+    loss = ir.DataType.FLOAT if hidden.dtype == ir.DataType.BFLOAT16 else hidden.dtype
+    found = [(loss, ir.Shape([])), (hidden.dtype, hidden.shape), (weight.dtype, weight.shape)]
     return [*found, (weight.dtype, ir.Shape([classes]))]
 
 
@@ -73,20 +74,26 @@ def linear_cross_entropy(
 
     weight is [V, K], with transB 0 [K, V]; bias is [V]. The gradients belong to hidden, weight and bias, for an adjoint
     of one: `ScaleGrad` multiplies them with the real one. So scores need to exist only once, and for some of the rows
-    at a time. Source: https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html; the gradient made going
-    forward as in Liger-Kernel's fused linear cross entropy and torch.nn.functional.linear_cross_entropy.
+    at a time. In bfloat16 the products are, and loss and softmax are float32, as under torch.autocast.
+    Source: https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html; the gradient made going forward as in
+    Liger-Kernel's fused linear cross entropy and torch.nn.functional.linear_cross_entropy.
     """
     scores = op.Gemm(hidden, weight, bias, transB=transB)
+    half = hidden.dtype == ir.DataType.BFLOAT16
+    scores = op.Cast(scores, to=ir.DataType.FLOAT) if half else scores
     loss, log_prob = op.SoftmaxCrossEntropyLoss(
         scores, labels, outputs=2, reduction=reduction, ignore_index=ignore_index
     )
     dscores = op.composite(
-        "SoftmaxCrossEntropyLossGrad", op.const(1.0, hidden.dtype), log_prob, labels,
+        "SoftmaxCrossEntropyLossGrad", op.const(1.0, scores.dtype), log_prob, labels,
         reduction=reduction, ignore_index=ignore_index,
     )  # fmt: skip
+    dbias = op.ReduceSum(dscores, [0], keepdims=0)
+    if half:
+        dbias, dscores = (op.Cast(one, to=hidden.dtype) for one in (dbias, dscores))
     dhidden = op.Gemm(dscores, weight, transB=1 - transB)
     dweight = op.Gemm(dscores, hidden, transA=1) if transB else op.Gemm(hidden, dscores, transA=1)
-    return loss, dhidden, dweight, op.ReduceSum(dscores, [0], keepdims=0)
+    return loss, dhidden, dweight, dbias
 
 
 @composite("ScaleGrad", like=[0])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ontrain.functions.registry import composite
+import onnx_ir as ir
 
-__all__: list[str] = []
+from ontrain.functions.registry import composite
+from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild
+
+__all__ = ["without_own_backwards"]
 
 
 @composite("Inspect", like=[0])
@@ -15,10 +19,35 @@ def inspect(op: Any, x: Any, *, name: str = "") -> Any:
     return op.Identity(x)
 
 
-@composite("Through", like=[0])
-def through(op: Any, y: Any, *_: Any) -> Any:
-    """y itself, from (y, x…, factor…), all of one shape: the adjoint of each x is that of y times its factor.
+@composite("Adjoint", like=[0])
+def adjoint(op: Any, y: Any) -> Any:
+    """Where the adjoint of y goes in the backward of a function of the user's own; `Through` names it.
 
-    A torch.autograd.Function whose backward says so; nothing flows back to y and the factors.
+    Its value is that of y, and nothing reads what is computed from it.
     """
     return op.Identity(y)
+
+
+def _results(inputs: Sequence[ir.Value], *, results: int) -> Any:
+    return [(y.dtype, y.shape) for y in inputs[:results]]
+
+
+@composite("Through", infer=_results)
+def through(op: Any, *values: Any, results: int = 1) -> Any:
+    """The first `results` of (y…, adjoint…, x…, gradient…), as many adjoints as y and gradients as x, as they are.
+
+    A torch.autograd.Function with a backward of its own: the gradients, computed from the `Adjoint`s, are what flows
+    back to each x when the real adjoints of the results stand in their places. Nothing flows back to the others.
+    """
+    return [op.Identity(y) for y in values[:results]]
+
+
+def without_own_backwards(model: ir.Model) -> ir.Model:
+    """Return the model without the users' backwards in it: for a graph that has been differentiated, or will not be."""
+
+    def rewrite(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        return inputs[: len(node.outputs)] if (node.domain, node.op_type) == (DOMAIN, "Through") else None
+
+    if not any(node.op_type == "Through" and node.domain == DOMAIN for node in all_nodes(model.graph)):
+        return model
+    return rebuild(model, rewrite)

@@ -26,8 +26,9 @@ class FuseHead(RewritePass):
     Equal because it is the same function; its gradient is made together with it, some rows at a time, for an adjoint
     of one, which is right up to the factor that comes later: the loss is one number. A vocabulary of 50,000 makes the
     scores the largest tensor of a step, and log-probabilities and their adjoint come on top.
-    Left alone: scores that others read, the model's outputs among them; losses a row, or with class weights; half
-    precision, which would round the scores before the softmax; scores of less than a mebibyte.
+    In bfloat16 a Cast to float32 may stand before the loss, as autocast puts it there.
+    Left alone: scores that others read, the model's outputs among them; losses a row, or with class weights; losses of
+    scores in half precision; float16, whose gradient needs the scale of the loss; scores of less than a mebibyte.
     """
 
     def begin(self, graph: ir.Graph) -> None:
@@ -69,18 +70,25 @@ class FuseHead(RewritePass):
             if maker is None or maker.domain:
                 return None
             if maker.op_type == "Gemm":
-                return maker if static_dims(made) == shape and _is_linear(maker) else None
-            made = maker.inputs[0] if maker.op_type == "Reshape" else None
+                half = made.dtype != scores.dtype and made.dtype != ir.DataType.BFLOAT16
+                return maker if static_dims(made) == shape and _is_linear(maker) and not half else None
+            made = maker.inputs[0] if maker.op_type == "Reshape" or _widens(maker) else None
         return None
 
 
 def _maker(value: ir.Value | None) -> ir.Node | None:
-    """The node that makes a value, but for its shape."""
+    """The node that makes a value, but for its shape and precision."""
     node = value.producer() if value is not None else None
-    while node is not None and node.op_type == "Reshape" and not node.domain:
+    while node is not None and (node.op_type == "Reshape" or _widens(node)) and not node.domain:
         assert node.inputs[0] is not None
         node = node.inputs[0].producer()
     return node
+
+
+def _widens(node: ir.Node) -> bool:
+    """Whether it makes float32 of bfloat16."""
+    value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+    return value is not None and value.dtype == ir.DataType.BFLOAT16 and node.outputs[0].dtype == ir.DataType.FLOAT
 
 
 def _is_linear(gemm: ir.Node) -> bool:

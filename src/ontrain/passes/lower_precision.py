@@ -18,7 +18,7 @@ HALF = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
 
-_ATTENTION = ("ontrain", "Attention")
+_ATTENTION, _HEAD = ("ontrain", "Attention"), ("ontrain", "LinearCrossEntropy")
 _PRODUCTS = frozenset({("", one) for one in ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")} | {_ATTENTION})
 """Where the time goes, and where hardware has units for half precision that add up in float32."""
 
@@ -55,7 +55,8 @@ class LowerPrecision(Pass):
     Three kinds of operators, as in torch.autocast:
 
     - matrix products, convolutions and attention run in half precision if a parameter has a part in them. Those that
-      no parameter reaches, as the angles of rotary positions, stay exact;
+      no parameter reaches, as the angles of rotary positions, stay exact; so do, in float16, those of a classifier
+      that is one with its loss, whose softmax and loss are float32 in any case;
     - elementwise operators and rearrangements follow their operands: in half precision if all of them are, else in
       float32. A scalar constant follows the others, unless half precision cannot hold it, and so do truth values;
     - all others run in float32: losses, softmax, reductions, norms and their statistics, powers, exponentials, random
@@ -118,6 +119,9 @@ class _Lowering:
         if not _bears(node.domain, node.op_type, self.dtype):
             return []
         floats = [i for i, v in enumerate(node.inputs) if v is not None and v.dtype == ir.DataType.FLOAT]
+        if kind == _HEAD:
+            # Its gradient is made for an adjoint of one: float16 would lose what the loss is scaled up to keep.
+            return floats if self.dtype == ir.DataType.BFLOAT16 and self._all_float32(node) else []
         if kind in _PRODUCTS:
             trained = any(node.inputs[i] in self._trained for i in floats)
             return floats if trained and self._all_float32(node) else []

@@ -19,10 +19,12 @@ Factory = Callable[..., Any]
 """Makes a provider for a torch device string, and options by name."""
 
 
-def _torch(device: str, logits_bytes: int | None = None, tune: bool | None = None) -> ExecutionProvider:
+def _torch(
+    device: str, logits_bytes: int | None = None, tune: bool | None = None, cuda_graphs: bool | None = None
+) -> ExecutionProvider:
     from ontrain.providers.torch import TorchExecutionProvider
 
-    return TorchExecutionProvider(device, logits_bytes, tune)
+    return TorchExecutionProvider(device, logits_bytes, tune, cuda_graphs)
 
 
 def _reference(device: str) -> ExecutionProvider:

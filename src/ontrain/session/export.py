@@ -120,6 +120,8 @@ def save_model(
     Raises:
         OptionError: the folder does not exist or cannot be written.
     """
+    if not isinstance(path, str | os.PathLike) or not Path(path).name:
+        raise OptionError(f"cannot write {path!r}", reason="it is no path of a file", way_out="give the file's name")
     target = Path(path)
     if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
         raise OptionError(
@@ -129,14 +131,23 @@ def save_model(
         )
     values = (v.const_value for v in model.graph.initializers.values())
     size = sum(v.nbytes for v in values if v is not None)
-    if size > external_data_threshold:
-        _save_in_two(model, target)
-        return
-    beside = target.with_name(f".{target.name}.partial")
+    try:
+        _save_in_two(model, target) if size > external_data_threshold else _save_in_one(model, target)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write {os.fspath(path)!r}", reason=str(error), way_out="free its place, or choose another path"
+        ) from error
+
+
+def _save_in_one(model: ir.Model, target: Path) -> None:
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
-    beside.write_bytes(proto.SerializeToString())
-    os.replace(beside, target)
+    beside = target.with_name(f".{target.name}.partial")
+    try:
+        beside.write_bytes(proto.SerializeToString())
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _save_in_two(model: ir.Model, target: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import onnx_ir as ir
 
 from ontrain.capture.phases import tell_phases
+from ontrain.functions import without_own_backwards
 from ontrain.graph import check_sizes, drop_outputs, specialise, verify, verify_requested
 from ontrain.passes import Journal, Pass, PassReport, pipeline, run_passes
 from ontrain.passes.recompute import Recomputation
@@ -126,6 +127,8 @@ def _make_plan(
     start = clock()
     graph = specialise(model, dict(signature))
     absent = {} if outputs is None else drop_outputs(graph.graph, outputs)
+    if build is None:
+        graph = without_own_backwards(graph)
     check_sizes(graph, memory_limit())
     seconds["specialise"] = clock() - start
     journal.stage("specialised", graph)
@@ -137,7 +140,7 @@ def _make_plan(
 
     if build is not None:
         start = clock()
-        graph = build(graph)
+        graph = without_own_backwards(build(graph))
         seconds["differentiate"] = clock() - start
         if verify_requested():
             verify(graph, after="building the step")

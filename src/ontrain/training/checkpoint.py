@@ -28,7 +28,13 @@ _ALGORITHMS = {"AdamOptimizer": "AdamW", "LambOptimizer": "Lamb", "SGDOptimizer"
 
 
 def experimental_state_dict(ort_trainer: ORTTrainer, include_optimizer_state: bool = True) -> dict[str, torch.Tensor]:
-    """Return copies of parameters by name, and `Moment_1_{name}`, `Moment_2_{name}` and `Step` of the optimizer."""
+    """Return copies of parameters by name, and `Moment_1_{name}`, `Moment_2_{name}` and `Step` of the optimizer.
+
+    `Run_State` has the rest of what a run consists of: loss scale, schedule, options.
+
+    Warns:
+        UserWarning: the moments are one process's share (ZeRO stage 1).
+    """
     return flat_state(ort_trainer.state_dict(), include_optimizer_state)
 
 

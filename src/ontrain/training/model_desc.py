@@ -21,6 +21,12 @@ class TensorDescription:
     shape: Dims
     is_loss: bool = False
 
+    def disagrees(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape has other dimensions than described, the varying ones left aside."""
+        return len(shape) != len(self.shape) or any(
+            isinstance(dim, int) and dim != size for dim, size in zip(self.shape, shape, strict=True)
+        )
+
     def dynamic(self) -> dict[int, str]:
         """Return the dimensions that may vary: index to name."""
         return {i: d for i, d in enumerate(self.shape) if isinstance(d, str)}

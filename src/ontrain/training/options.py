@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
 import torch
 
 from ontrain.errors import OptionError, nearest
 from ontrain.passes.recompute import BUDGET_ALLOWED, Recomputation, parse_budget
+from ontrain.session.opsets import check_opset
 from ontrain.training.amp.loss_scaler import DynamicLossScaler, LossScaler
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 
@@ -25,6 +27,29 @@ class _Key:
     allowed: str
     reason: str | None = None
     """Why nothing but the default works here yet; None for an option that works."""
+
+
+def _is_device(value: Any) -> bool:
+    try:
+        return torch.device(value).type != "meta"
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _is_opset(value: Any) -> bool:
+    try:
+        check_opset(value)
+    except OptionError:
+        return False
+    return True
+
+
+def _is_scaler(value: Any) -> bool:
+    return isinstance(value, LossScaler) and type(value).update is not LossScaler.update
+
+
+def _is_scheduler(value: Any) -> bool:
+    return isinstance(value, _LRScheduler) and type(value).get_lr is not _LRScheduler.get_lr
 
 
 def _is_pair(value: Any) -> bool:
@@ -74,12 +99,15 @@ def _path(reason: str | None = None) -> _Key:
 
 _WHOLE = "each process trains a whole model on its part of the batch"
 _STAGES = "0 or 1; gradients (stage 2) and parameters (stage 3) stay whole on each process"
+_SCHEDULER = "one of ontrain.training.optim.lr_scheduler, or a subclass of its _LRScheduler with get_lr, or None"
+_SCALER = "an amp.DynamicLossScaler, or a subclass of amp.LossScaler with update, or None"
+_OPSETS = f"an opset from 12 to {onnx.defs.onnx_opset_version()}, or None"
 _DTYPES = {"float16": "float16", "bfloat16": "bfloat16", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 SCHEMA: dict[str, Any] = {
     "batch": {"gradient_accumulation_steps": _count(1, 1)},
     "device": {
-        "id": _Key(None, lambda v: v is None or isinstance(v, str), "a torch device string such as 'cpu' or 'cuda:0'"),
+        "id": _Key(None, lambda v: v is None or _is_device(v), "a torch device string such as 'cpu' or 'cuda:0'"),
         "mem_limit": _count(0, 0),
     },
     "distributed": {
@@ -99,11 +127,11 @@ SCHEMA: dict[str, Any] = {
         "deepspeed_zero_optimization": {"stage": _Key(0, lambda v: _is_int(v, 0) and v <= 1, _STAGES)},
         "timeout": _Key(None, lambda v: v is None or _is_positive(v), "a positive number of seconds, or None"),
     },
-    "lr_scheduler": _Key(None, lambda v: v is None or isinstance(v, _LRScheduler), "an lr_scheduler, or None"),
+    "lr_scheduler": _Key(None, lambda v: v is None or _is_scheduler(v), _SCHEDULER),
     "mixed_precision": {
         "enabled": _flag(False),
         "dtype": _Key("float16", lambda v: _is_hashable_in(v, _DTYPES), "'float16' or 'bfloat16'"),
-        "loss_scaler": _Key(None, lambda v: v is None or isinstance(v, LossScaler), "an amp.LossScaler, or None"),
+        "loss_scaler": _Key(None, lambda v: v is None or _is_scaler(v), _SCALER),
     },
     "graph_transformer": {
         "memory_budget": _Key(None, _is_budget, f"None, or {BUDGET_ALLOWED}"),
@@ -154,7 +182,7 @@ SCHEMA: dict[str, Any] = {
         "extra_postprocess": _Key(
             None, lambda v: v is None or callable(v), "a function of an onnx.ModelProto, or None"
         ),
-        "onnx_opset_version": _Key(None, lambda v: v is None or _is_int(v, 12), "an opset from 12, or None"),
+        "onnx_opset_version": _Key(None, lambda v: v is None or _is_opset(v), _OPSETS),
         "enable_onnx_contrib_ops": _flag(True),
     },
 }
@@ -218,6 +246,8 @@ class ORTTrainerOptions(_Section):
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        if options is not None and not isinstance(options, Mapping):
+            raise OptionError(f"the options are a {type(options).__name__}", way_out="give a nested dictionary")
         self._original = dict(options or {})
         super().__init__(_parsed(self._original, SCHEMA, ""))
         several = self.distributed
@@ -233,6 +263,13 @@ class ORTTrainerOptions(_Section):
                 f"{several.world_size}",
                 reason=_WHOLE,
                 way_out="leave it out",
+            )
+        layers = self.graph_transformer
+        if layers.number_recompute_layers and not layers.transformer_layer_recompute:
+            raise OptionError(
+                f"option 'graph_transformer.number_recompute_layers' is {layers.number_recompute_layers}",
+                reason="no layers are computed again",
+                way_out="set graph_transformer.transformer_layer_recompute, or leave the number out",
             )
         precision = self.mixed_precision
         if precision.loss_scaler is not None and not precision.enabled:

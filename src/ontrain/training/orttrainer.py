@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,11 +33,14 @@ from ontrain.training.options import ORTTrainerOptions
 from ontrain.training.postprocess import postprocessed
 from ontrain.training.shared_state import Place
 from ontrain.training.source import Form, ModelSource, ModuleSource, check_parameter_names
-from ontrain.training.state import apply_state_dict, check_model, from_files, make_state_dict, to_files
+from ontrain.training.state import apply_state_dict, check_state, from_files, make_state_dict, to_files
 from ontrain.training.step_info import TrainStepInfo
 from ontrain.training.wrapping import bind_batch
 
 __all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"]
+
+_TOLD = ("grad_norm", "all_finite")
+"""Outputs that a step with an update has beside those of the model."""
 
 
 class ORTTrainer:
@@ -124,10 +130,21 @@ class ORTTrainer:
             ProcessError: another process of the run has died, or would train something else.
         """
         batch = bind_batch(self.model_desc, args, kwargs, self.device)
+        wanted = self._wanted(fetches)
+        for name, tensor in batch.items():
+            if tensor.ndim and not tensor.shape[0]:
+                raise InputError(
+                    f"input {name!r} is empty: {list(tensor.shape)}", reason="there is nothing to learn from it",
+                    way_out="leave the batch out",
+                )  # fmt: skip
+        first = self._session is None
         session = self._ready(batch)
+        self._check_fetches(session, wanted)
         self._source.adopt()
         self._follow_config(session)
         outputs = self._step(session, batch, self._learning_rate())
+        if first:
+            self._compare_description({**batch, **outputs})
         return self._described(outputs, fetches)
 
     def eval_step(
@@ -229,7 +246,8 @@ class ORTTrainer:
             CheckpointError: names or shapes do not fit the model (all are listed); the present state is untouched.
         """
         if self._session is None:
-            check_model(state_dict, self._source.tensors(), strict)
+            algorithm, steps = self.optim_config.spec().algorithm, self.options.batch.gradient_accumulation_steps
+            check_state(state_dict, self._source.tensors(), strict, algorithm, steps)
             self._pending_state = (state_dict, strict)
             return
         self._apply(self._session, state_dict, strict)
@@ -317,6 +335,11 @@ class ORTTrainer:
         return self._pending_state
 
     @property
+    def pending_steps(self) -> int:
+        """Micro-batches whose gradients wait for their update; 0 right after one."""
+        return 0 if self._session is None else self._session.counters.pending
+
+    @property
     def train_step_info(self) -> TrainStepInfo:
         """Where the run stands."""
         return self._info
@@ -325,7 +348,43 @@ class ORTTrainer:
         scheduler = self.options.lr_scheduler
         if scheduler is None:
             return float(self.optim_config.lr)
-        return float(scheduler._step(self._info)[0])
+        given = scheduler._step(self._info)
+        rate = given[0] if isinstance(given, list | tuple) and len(given) == 1 else math.nan
+        if not isinstance(rate, numbers.Real | torch.Tensor) or not 0 <= float(rate) < math.inf:
+            raise OptionError(
+                f"{type(scheduler).__name__}.get_lr returned {given!r}", way_out="return a list of one number from 0"
+            )
+        return float(rate)
+
+    def _compare_description(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Warn where the first batch and its outputs have other dimensions than model_desc says."""
+        for one in (*self.model_desc.inputs, *self.model_desc.outputs):
+            tensor = tensors.get(one.name)
+            if tensor is not None and one.disagrees(tensor.shape):
+                warnings.warn(
+                    f"model_desc describes {one.name!r} as {list(one.shape)}, in the first batch it is "
+                    f"{list(tensor.shape)}: training goes on with the batch's; correct the description",
+                    stacklevel=3,
+                )
+
+    def _wanted(self, fetches: Sequence[str] | None) -> list[str]:
+        """The names of the outputs to return."""
+        chosen = self._info.fetches if fetches is None else fetches
+        if isinstance(chosen, str) or not all(isinstance(one, str) for one in chosen):
+            raise OptionError(f"fetches is {chosen!r}", way_out="give a list of names of outputs")
+        return list(chosen) or [d.name for d in self.model_desc.outputs]
+
+    def _check_fetches(self, session: TrainingSession, wanted: Sequence[str]) -> None:
+        """Raise OptionError, before a step, for a name that its outputs will not have."""
+        names = [d.name for d in self.model_desc.outputs]
+        updating = session.counters.pending + 1 == session.accumulation_steps
+        for name in wanted:
+            if name not in (*names, *(_TOLD if updating else ())):
+                raise OptionError(
+                    f"there is no output {name!r} to fetch",
+                    reason="it is known after an update only" if name in _TOLD else None,
+                    way_out=f"nearest: {nearest(name, [*names, *_TOLD])}",
+                )
 
     def _step(
         self, session: TrainingSession, batch: Mapping[str, torch.Tensor], rate: float
@@ -334,6 +393,11 @@ class ORTTrainer:
         scaler, info = self.options.mixed_precision.loss_scaler, self._info
         if session.counters.pending == 0:  # one scale for all micro-batches of an update
             self._scale = 1.0 if scaler is None else float(scaler.loss_scale)
+        if not 0 < self._scale < math.inf:
+            raise OptionError(
+                f"the loss scale of {type(scaler).__name__} is {self._scale}",
+                way_out="set loss_scale to a positive number",
+            )
         try:
             outputs: Mapping[str, torch.Tensor] = session.step(batch, rate, self._scale)
             info.all_finite = True
@@ -351,15 +415,10 @@ class ORTTrainer:
     def _described(
         self, outputs: Mapping[str, torch.Tensor], fetches: Sequence[str] | None
     ) -> torch.Tensor | list[torch.Tensor]:
-        names = [d.name for d in self.model_desc.outputs]
-        wanted = list(self._info.fetches if fetches is None else fetches) or names
+        wanted, names = self._wanted(fetches), [d.name for d in self.model_desc.outputs]
         for name in wanted:
             if name not in outputs:
-                raise OptionError(
-                    f"there is no output {name!r} to fetch",
-                    reason="it is known after an update only" if name in ("grad_norm", "all_finite") else None,
-                    way_out=f"nearest: {nearest(name, [*names, 'grad_norm', 'all_finite'])}",
-                )
+                raise OptionError(f"there is no output {name!r} to fetch", way_out=f"nearest: {nearest(name, names)}")
         values = [outputs[name] for name in wanted]
         return values[0] if len(values) == 1 else values
 

@@ -21,9 +21,8 @@ _OWN = ("distributed.world_rank", "distributed.local_rank", "device.", "utils.se
 
 def device_of(options: ORTTrainerOptions) -> str:
     """Return the device to train on: of several processes on a machine each has its own."""
-    chosen: str | None = options.device.id
-    if chosen is None:
-        chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    given = options.device.id
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if given is None else str(torch.device(given))
     if chosen == "cuda" and options.distributed.world_size > 1:
         said = find_processes()
         local = said.local_rank if said.launcher != "none" else options.distributed.local_rank

@@ -24,7 +24,7 @@ from ontrain.training.shared_state import (
     wanted_moments,
 )
 
-__all__ = ["apply_state_dict", "check_model", "from_files", "make_state_dict", "to_files"]
+__all__ = ["apply_state_dict", "check_state", "from_files", "make_state_dict", "to_files"]
 
 # onnxruntime's names for an optimizer's state, by ours.
 _UPSTREAM = {
@@ -108,7 +108,21 @@ def from_files(
     return {**plain, "model": {"fp32": files.get("model", {})}, "optimizer": optimizer}
 
 
-def check_model(state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], strict: bool) -> Tensors:
+def check_state(
+    state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], strict: bool, algorithm: str, accumulation_steps: int
+) -> None:
+    """Check what of a state_dict can be checked before there is a session; `wanted` are parameters and buffers.
+
+    Raises:
+        CheckpointError: it is malformed, of another optimizer, or of another model.
+    """
+    _check_model(state, wanted, strict)
+    _counters(state, accumulation_steps)
+    if any(_optimizer_state(state)):
+        _check_algorithm(state, algorithm)
+
+
+def _check_model(state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], strict: bool) -> Tensors:
     """Return the parameters and buffers of a state_dict, after comparing them with those that a model has.
 
     Raises:
@@ -136,17 +150,13 @@ def apply_state_dict(
     """
     resident = {name: torch.as_tensor(session.state[name]) for name in session.state}
     wanted = {name: resident.pop(name) for name in session.model_tensors}
-    taken = check_model(state, wanted, strict)
-    counters = _counters(state, session)
+    taken = _check_model(state, wanted, strict)
+    counters = _counters(state, session.accumulation_steps)
     accumulators = {n: t for n, t in resident.items() if n == _WEIGHT or n.endswith(".grad_acc")}
     given, sums = _optimizer_state(state)
     own = check_partition(session, state)
     if given or sums:
-        algorithm = _section(state, "trainer_options").get("optimizer_name")
-        if algorithm != session.optimizer.algorithm:
-            raise CheckpointError(
-                f"the state is of optimizer {algorithm}, this trainer uses {session.optimizer.algorithm}"
-            )
+        _check_algorithm(state, session.optimizer.algorithm)
         found = _checked("optimizer state", wanted_moments(session, own), given, strict)
         taken |= placed_moments(session, found, own)
     if counters.get("pending"):
@@ -170,6 +180,15 @@ def _section(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
+def _check_algorithm(state: Mapping[str, Any], present: str) -> None:
+    algorithm = _section(state, "trainer_options").get("optimizer_name")
+    if algorithm != present:
+        raise CheckpointError(
+            f"the state is of optimizer {algorithm}, this trainer uses {present}",
+            way_out="configure that optimizer, or load the parameters alone: leave out state['optimizer']",
+        )
+
+
 def _copy(session: TrainingSession, name: str) -> torch.Tensor:
     return torch.as_tensor(session.state[name]).detach().clone()
 
@@ -179,23 +198,27 @@ def _optimizer_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     moments: dict[str, Any] = {}
     sums: dict[str, Any] = {}
     for name, kinds in _section(state, "optimizer").items():
+        if not isinstance(kinds, Mapping):
+            raise CheckpointError(
+                f"the optimizer's state of {name!r} is a {type(kinds).__name__}", way_out="give a dictionary of tensors"
+            )
         for kind, tensor in kinds.items():
             into = sums if kind == "Gradient" else moments
             into[name if name == _WEIGHT else f"{name}.{_OURS.get(kind, kind)}"] = tensor
     return moments, sums
 
 
-def _counters(state: Mapping[str, Any], session: TrainingSession) -> dict[str, int]:
+def _counters(state: Mapping[str, Any], accumulation_steps: int) -> dict[str, int]:
     said = _section(state, "train_step_info")
     found = {name: said[name] for name in _COUNTERS if name in said}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise CheckpointError(f"train_step_info.{name} of the state is {value!r}, and no whole number from 0")
     pending = found.get("pending", 0)
-    if pending and pending >= session.accumulation_steps:
+    if pending and pending >= accumulation_steps:
         raise CheckpointError(
             f"the state holds the gradients of {pending} micro-batches that wait for their update",
-            reason=f"this trainer updates after {session.accumulation_steps}",
+            reason=f"this trainer updates after {accumulation_steps}",
             way_out=f"set batch.gradient_accumulation_steps to more than {pending}, or save after an update",
         )
     return found

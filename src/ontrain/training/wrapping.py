@@ -48,6 +48,22 @@ class DescribedModule(torch.nn.Module):
         if self.loss_fn is not None and len(self.desc.inputs) < 2:
             raise OptionError("with a loss_fn model_desc needs an input and a label", way_out="add the label last")
 
+    def check_arguments(self) -> None:
+        """Raise OptionError unless forward takes the described inputs."""
+        described = self.desc.inputs if self.loss_fn is None else self.desc.inputs[:-1]
+        names = [d.name for d in described]
+        signature = inspect.signature(self.model.forward)
+        try:
+            signature.bind(**dict.fromkeys(names)) if self._by_keyword(names) else signature.bind(*names)
+        except TypeError as error:
+            label = "" if self.loss_fn is None else ", besides the label"
+            raise OptionError(
+                f"forward of {type(self.model).__name__} cannot be called with the inputs of model_desc{label}: "
+                f"{', '.join(names)}",
+                reason=f"{error}; it takes {signature}",
+                way_out="describe its inputs; without a loss_fn the label is one of them",
+            ) from error
+
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the described outputs for the described inputs."""
         fed = inputs if self.loss_fn is None else inputs[:-1]
@@ -88,6 +104,7 @@ def capture_described(
 
     With `check` the graph is validated: every operator's mode, and its outputs against eager with dropout off.
     """
+    module.check_arguments()
     modes = {one: one.training for one in module.modules()}
     if not training:
         module.eval()
@@ -116,6 +133,13 @@ def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
     return {name.removeprefix(_PREFIX): tensor for name, tensor in found}
 
 
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A tensor of the host on the device; on its way to a GPU nobody waits for it."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def bind_batch(
     desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu", *,
     partial: bool = False,
@@ -141,8 +165,11 @@ def bind_batch(
         if name not in batch:
             raise InputError(f"input {name!r} is missing", way_out=f"the inputs are {', '.join(names)}, in this order")
         if isinstance(batch[name], np.ndarray | np.generic) and batch[name].dtype.kind in "biuf":
-            batch[name] = torch.from_numpy(np.asarray(batch[name])).to(device)
+            batch[name] = _moved(torch.from_numpy(np.asarray(batch[name])), device)
         if not isinstance(batch[name], torch.Tensor):
             kind = type(batch[name]).__name__
             raise InputError(f"input {name!r} is of type {kind}", way_out="convert it with torch.as_tensor")
+        if batch[name].layout is not torch.strided:
+            layout = batch[name].layout
+            raise InputError(f"input {name!r} has the layout {layout}", way_out="convert it with .to_dense()")
     return {name: batch[name] for name in names if name in batch}

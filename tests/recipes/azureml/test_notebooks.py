@@ -18,7 +18,7 @@ HEAD = "# dry run, nothing submitted\n"
     ("name", "jobs"),
     [
         ("run-pretraining", ["bert-phase1-4x8-mpi", "bert-phase2-4x8-mpi"]),
-        ("run-finetuning", ["squad-1x1-pytorch", "gpt2-4x8-pytorch"]),
+        ("run-finetuning", ["squad-1x8-pytorch", "gpt2-4x8-pytorch"]),
     ],
 )
 def test_notebook_prints_the_jobs_that_it_would_submit(name, jobs, tmp_path):

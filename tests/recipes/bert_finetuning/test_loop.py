@@ -106,7 +106,7 @@ def test_the_loop_ends_with_the_weights_of_an_independent_one(
         weight_decay=0.1, num_train_epochs=2, max_grad_norm=0.5, warmup_proportion=0.25,
     )  # fmt: skip
     ours, theirs = tiny(), tiny()
-    done = train(ours, examples, settings, Habits(), tmp_path, torch.device("cpu"), QUIET)
+    done = train(ours, examples, settings, Habits(), tmp_path, QUIET)
 
     decayed = [p for n, p in theirs.named_parameters() if n.endswith("weight") and "LayerNorm" not in n]
     rest = [p for n, p in theirs.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
@@ -152,15 +152,15 @@ class Pressing(Console):
 def test_ctrl_c_finishes_the_update_and_the_rerun_goes_on(rng: np.random.Generator, tmp_path: Path) -> None:
     examples = made_up(rng)
     settings = Settings(Engine.pytorch, per_gpu_train_batch_size=4, num_train_epochs=2, learning_rate=1e-3)
-    habits, cpu = Habits(logging_steps=1), torch.device("cpu")
+    habits = Habits(logging_steps=1)
     whole, parts = tiny(dropout=0.2), tiny(dropout=0.2)
-    expected = train(whole, examples, settings, habits, tmp_path / "whole", cpu, QUIET)
+    expected = train(whole, examples, settings, habits, tmp_path / "whole", QUIET)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="interrupted after update 2 of 8"):
-        train(parts, examples, settings, habits, tmp_path / "parts", cpu, Pressing(quiet=True))
+        train(parts, examples, settings, habits, tmp_path / "parts", Pressing(quiet=True))
     assert signal.getsignal(signal.SIGINT) is handler
     again = tiny(dropout=0.2)
-    done = train(again, examples, settings, habits, tmp_path / "parts", cpu, QUIET)
+    done = train(again, examples, settings, habits, tmp_path / "parts", QUIET)
     assert done.resumed_after == 2
     assert done.losses == expected.losses
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))

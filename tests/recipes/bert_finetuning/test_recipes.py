@@ -35,7 +35,7 @@ SHORT = {"max_seq_length": 64, "max_query_length": 16, "doc_stride": 24, "per_gp
 def answer(model: Path, questions: Path, output: Path, **flags: Any) -> dict[str, Any]:
     """Train and evaluate on the same questions; return eval_results.json."""
     given = {"do_train": True, "do_eval": True, "train_file": questions, "predict_file": questions, **SHORT, **flags}
-    run_squad.main(str(model), output, **given)
+    run_squad.main(model_name_or_path=str(model), output_dir=output, **given)
     return results(output)
 
 
@@ -169,7 +169,8 @@ def test_numbers_and_both_sets_of_mnli_are_scored(model: Path, cola: Path, tmp_p
 def test_half_precision_stays_near(model: Path, cola: Path, tmp_path: Path) -> None:
     flags = {"max_seq_length": 48, "dropout": 0.0, "learning_rate": 1e-3, "max_steps": 4}
     for name, more in (("full", {"engine": Engine.pytorch}), ("fp16", {"fp16": True}), ("bf16", {"bf16": True})):
-        run_glue.main("cola", cola, str(model), tmp_path / name, do_train=True, **flags, **more)
+        given = {"model_name_or_path": str(model), "output_dir": tmp_path / name, "do_train": True, **flags, **more}
+        run_glue.main(task_name="cola", data_dir=cola, **given)
     for name in ("fp16", "bf16"):
         assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "full"), rel=0.02)
         assert losses(tmp_path / name) != pytest.approx(losses(tmp_path / "full"), rel=1e-6)
@@ -182,7 +183,8 @@ DROPS = {"num_train_epochs": 12, "learning_rate": 1e-3, "save_steps": 2, "gradie
 
 
 def train(model: Path, output: Path, questions: Path, engine: Engine = Engine.pytorch, **flags: Any) -> None:
-    run_squad.main(str(model), output, questions, do_train=True, engine=engine, **{**SHORT, **DROPS, **flags})
+    given = {"train_file": questions, "do_train": True, "engine": engine, **SHORT, **DROPS, **flags}
+    run_squad.main(model_name_or_path=str(model), output_dir=output, **given)
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +303,7 @@ def test_options_that_cannot_be_are_refused(
 ) -> None:
     given = {"train_file": questions, "do_train": True, **SHORT, **flags}
     with pytest.raises(typer.Exit) as ended:
-        run_squad.main(str(model), tmp_path, **given)
+        run_squad.main(model_name_or_path=str(model), output_dir=tmp_path, **given)
     assert ended.value.exit_code == 2
     assert said in refused(capsys)
     assert not list(tmp_path.iterdir())
@@ -327,7 +329,8 @@ def test_models_that_do_not_fit_are_refused(
 ) -> None:
     def said(name: str | Path, **flags: Any) -> str:
         with pytest.raises(typer.Exit):
-            run_squad.main(str(name), tmp_path / "run", questions, **{"do_train": True, **SHORT, **flags})
+            given = {"train_file": questions, "do_train": True, **SHORT, **flags}
+            run_squad.main(model_name_or_path=str(name), output_dir=tmp_path / "run", **given)
         return refused(capsys)
 
     size = len((model / "vocab.txt").read_text().splitlines())
@@ -380,14 +383,17 @@ def test_a_name_is_looked_up_on_the_hub(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     for name in ("someone/no-such-model", "no such name"):
         with pytest.raises(typer.Exit):
-            run_squad.main(name, tmp_path / "run", questions, do_train=True, **SHORT)
+            run_squad.main(
+                model_name_or_path=name, output_dir=tmp_path / "run", train_file=questions, do_train=True, **SHORT
+            )
         assert f"there is no folder {name}, and Hugging Face's hub does not give it" in refused(capsys)
     # What was fetched once lies there as the hub's own client lays it.
     place = tmp_path / "hub" / "models--someone--tiny"
     make_model(place / "snapshots" / ("0" * 40))
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("0" * 40)
-    run_squad.main("someone/tiny", tmp_path / "run", questions, do_train=True, **ONE_STEP, **SHORT)
+    given = {"train_file": questions, "do_train": True, **ONE_STEP, **SHORT}
+    run_squad.main(model_name_or_path="someone/tiny", output_dir=tmp_path / "run", **given)
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,14 @@ sys.path.insert(0, str(RECIPE))
 EXCERPT = Path(__file__).parents[1] / "bert_data" / "wikipedia_excerpt.xml.bz2"
 LENGTHS = {1: (32, 5), 2: (48, 7)}
 """Tokens and predictions of each phase's sequences."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _captured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of one model share their captured graphs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("captures")))
+        yield
 
 
 @pytest.fixture(scope="session")

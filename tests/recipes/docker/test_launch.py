@@ -112,6 +112,13 @@ def test_dry_run_prints_a_command_for_the_shell_and_does_nothing(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_several_processes_train_where_they_are_asked_for(tmp_path):
+    for recipe in ("squad", "glue"):
+        done = call("launch.sh", recipe, "--do_train", cwd=tmp_path, DRY_RUN="1", num_gpus="8")
+        script = f"recipes/bert/run_{recipe}.py"
+        assert done.stdout.rstrip().endswith(f"torchrun --standalone --nproc_per_node 8 {script} --do_train")
+
+
 def test_podman_keeps_the_callers_number(engine, tmp_path):
     (engine / "docker").rename(engine / "podman")
     said = arguments(call("launch.sh", "shell", cwd=tmp_path, path=engine, DOCKER="podman"))

@@ -97,6 +97,8 @@ def test_both_engines_agree_and_the_files_hold_what_was_trained(run: Any, small:
     results = json.loads((ours / "results.json").read_text())
     assert results["evaluation"]["perplexity"] == mine[1]["perplexity"]
     assert results["command"].startswith("python recipes/gpt2/run_lm.py --do_train ") and results["versions"]["torch"]
+    assert 0 < results["seconds an update"] <= results["seconds"] / 6
+    assert 0 < results["seconds to capture"] < results["seconds"]
     said = (ours / "eval_results_lm.txt").read_text()
     assert said == f"perplexity = {mine[1]['perplexity']}\n"
 

@@ -100,6 +100,26 @@ def test_node_trains_the_weights_that_pytorch_trains(with_modules, tmp_path):
         np.testing.assert_allclose(trained.parameters[name].data, parameter.detach(), atol=1e-5, err_msg=name)
 
 
+def test_node_refuses_a_checkpoint_that_was_altered_and_writes_one_that_python_reads(served, tmp_path):
+    if shutil.which("node") is None:
+        pytest.skip("needs Node.js")
+    script = tmp_path / "again.mjs"
+    script.write_text(f"""
+import {{ readFileSync, writeFileSync }} from "node:fs";
+import {{ readCheckpoint, writeCheckpoint }} from "{served / "ondevice.mjs"}";
+const bytes = readFileSync(process.argv[2]);
+const buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
+writeFileSync(process.argv[3], writeCheckpoint(readCheckpoint(buffer)));
+new Uint8Array(buffer)[buffer.byteLength - 5] ^= 1;
+try {{ readCheckpoint(buffer); }} catch (error) {{ console.log(error.message); }}
+""")
+    before, after = served / "artifacts" / "scratch" / "checkpoint", tmp_path / "after"
+    assert run("node", script, before, after).strip() == "the checkpoint is damaged"
+    first, second = (CheckpointState.load_checkpoint(one) for one in (before, after))
+    for name, parameter in first.parameters:
+        np.testing.assert_array_equal(second.parameters[name].data, parameter.data)
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass

@@ -242,6 +242,16 @@ REFUSED = {
         lambda f, s, m: Optimizer(f / "eval_model.onnx", m), "does not update parameter 'fc1.weight'",
     ),
     "a buffer too short": (lambda f, s, m: m.copy_buffer_to_parameters(np.zeros(3, np.float32)), "parameters have 277"),
+    "NaN for a learning rate": (
+        lambda f, s, m: Optimizer(f / "optimizer_model.onnx", m).set_learning_rate(np.nan), "learning rate is nan",
+    ),
+    "a learning rate below zero": (
+        lambda f, s, m: Optimizer(f / "optimizer_model.onnx", m).set_learning_rate(-1), "learning rate is -1",
+    ),
+    "a text for a learning rate": (
+        lambda f, s, m: Optimizer(f / "optimizer_model.onnx", m).set_learning_rate("a"), "learning rate is 'a'",
+    ),
+    "a property without a name": (lambda f, s, m: s.properties.__setitem__(3, 1), "name of a property is 3"),
     "a warm-up too long": (
         lambda f, s, m: LinearLRScheduler(Optimizer(f / "optimizer_model.onnx", m), 7, 6, 0.1), "a warm-up of 7 of 6",
     ),
@@ -263,7 +273,32 @@ def test_a_damaged_checkpoint_is_refused(damage, folder, tmp_path):
     elif damage == "flipped header":
         content = content.replace(b'\\"trained\\"', b'\\"treined\\"')
     else:
-        content = content.replace(b"ontrain.checkpoint/1", b"ontrain.checkpoint/9")
+        content = content.replace(b"ontrain.checkpoint/2", b"ontrain.checkpoint/9")
     (tmp_path / "checkpoint").write_bytes(content)
     with pytest.raises(CheckpointError):
         CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+
+
+def test_a_flipped_byte_anywhere_is_refused_by_the_name_of_the_file(folder, tmp_path):
+    content, target = (folder / "checkpoint").read_bytes(), tmp_path / "personal"
+    for at in range(0, len(content), 3):
+        target.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        with pytest.raises(CheckpointError, match="personal"):
+            CheckpointState.load_checkpoint(target)
+    target.write_bytes(content)
+    assert values(CheckpointState.load_checkpoint(target)).keys() == {*TRAINED, "fc1.bias"}
+
+
+def test_a_write_that_fails_leaves_the_checkpoint_that_was_there(folder, state, tmp_path):
+    resource = pytest.importorskip("resource", reason="limits of a process are Unix's")
+    target = tmp_path / "checkpoint"
+    CheckpointState.save_checkpoint(state, target)
+    before, limits = target.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(OptionError, match="cannot write"):
+            CheckpointState.save_checkpoint(state, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+    assert target.read_bytes() == before

@@ -17,7 +17,7 @@ from ontrain.training import checkpoint, optim
 from tests.training.conftest import Net, batches, make_trainer
 
 WORLD = 3
-COUNTERS = ("Step", "Micro_Step", "Pending", "Seed")
+COUNTERS = ("Step", "Micro_Step", "Pending", "Seed", "Run_State")
 
 
 def trained(steps: int, seed: int = 0, config: Any = None) -> Any:

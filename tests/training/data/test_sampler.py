@@ -118,3 +118,11 @@ def test_wrong_values() -> None:
         LoadBalancingDistributedBatchSampler(data, list)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="no batch for rank 0"):
         LoadBalancingDistributedBatchSampler(LoadBalancingDistributedSampler(data, len, 2, 0), lambda _: [])
+
+
+def test_what_is_no_function_is_refused_at_once() -> None:
+    nothing: Any = None
+    with pytest.raises(OptionError, match="complexity_fn is None"):
+        LoadBalancingDistributedSampler([[0]], nothing, 1, 0)
+    with pytest.raises(OptionError, match="batch_fn is None"):
+        LoadBalancingDistributedBatchSampler(samplers(1)[0], nothing)

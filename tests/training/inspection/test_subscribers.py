@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -288,3 +289,32 @@ def test_wrong_subscriptions():
     ):
         with pytest.raises(OptionError, match=match):
             manager.subscribe(module, subscribers)
+
+
+class Choosing(nn.Module):
+    """A layer in a branch, and a value in the other one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.first(x)
+        y = torch.cond(x.sum() > 0, lambda y: self.inner(y).tanh(), lambda y: inspect_activation("other", y * 2), (y,))
+        return self.head(y)
+
+
+def test_what_lies_in_a_branch_is_left_out_and_said():
+    x, told = torch.rand(3, 4), []
+    eager = Choosing()
+    for net in (eager, ORTModule(copy.deepcopy(eager))):
+        recorder = Recorder()
+        GlobalSubscriberManager.subscribe(net, [recorder])
+        says = nullcontext() if net is eager else pytest.warns(UserWarning, match=r"torch.cond \(test_subscribers")
+        with says:
+            net(x).square().sum().backward()
+        told.append(recorder.told)
+    assert list(told[0]) == list(told[1])
+    assert {name for _, _, name in told[0]} == {"Linear_1_0th_output", "Linear_3_0th_output", "Choosing_0_0th_output"}
+    for key, value in told[0].items():
+        torch.testing.assert_close(told[1][key], value)

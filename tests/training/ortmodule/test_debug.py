@@ -67,3 +67,8 @@ def test_phases_go_to_standard_error_where_nothing_logs():
 def test_wrong_options(options):
     with pytest.raises(OptionError):
         DebugOptions(**options)
+
+
+def test_debug_options_of_another_kind_are_refused():
+    with pytest.raises(OptionError, match="debug_options is a int"):
+        ORTModule(Perceptron(), 3)

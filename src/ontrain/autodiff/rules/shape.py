@@ -27,13 +27,6 @@ def identity(op: Op, dy: ir.Value, x: ir.Value, **_: Any) -> Any:
     return dy
 
 
-@gradient("Through", domain=DOMAIN)
-def through(op: Op, dy: ir.Value, y: ir.Value, *others: ir.Value, **_: Any) -> Any:
-    """dy times the factor of each."""
-    half = len(others) // 2
-    return None, *[dy * factor for factor in others[half:]], *[None] * half
-
-
 @gradient("CastLike")
 def cast_like(op: Op, dy: ir.Value, x: ir.Value, like: ir.Value, **_: Any) -> Any:
     """dy; nothing to the value that only lends its dtype."""

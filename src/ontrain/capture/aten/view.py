@@ -57,9 +57,15 @@ def inspect(op: AtenBuilder, x: Any, name: str) -> Any:
     return op.composite("Inspect", x, name=name)
 
 
+@aten("ontrain::adjoint")
+def adjoint(op: AtenBuilder, y: Any) -> Any:
+    return op.composite("Adjoint", y)
+
+
 @aten("ontrain::through")
-def through(op: AtenBuilder, y: Any, xs: Any, factors: Any) -> Any:
-    return op.composite("Through", y, *xs, *factors)
+def through(op: AtenBuilder, ys: Any, adjoints: Any, xs: Any, gradients: Any) -> Any:
+    made = op.composite("Through", *ys, *adjoints, *xs, *gradients, outputs=len(ys), results=len(ys))
+    return list(made) if isinstance(made, tuple) else [made]
 
 
 @aten("to", "_to_copy", "type_as", "prims::convert_element_type")

@@ -41,6 +41,8 @@ class Instruction:
     """What the function returns, for one that does not write into its arguments; None for what nobody wants."""
     fresh: bool = False
     """Whether what it returns is memory of its own, so that it may be held and need not be copied."""
+    factors: tuple[Buf, Buf, Buf] | None = None
+    """Both factors and the result, where it is a matrix product that the function does not tell."""
 
 
 def outside(*_: Any) -> None:
@@ -67,6 +69,8 @@ class Emitter:
         self.node: ir.Node | None = None
         self.update_groups: dict[tuple[Any, ...], list[ir.Node]] = {}
         self.gradient_places: dict[ir.Value, Buf] = {}
+        self.chosen: dict[ir.Value, Any] = {}
+        """Kernels that lowerings chose going forward, by the value that something was kept in place of."""
         self._bufs: dict[ir.Value, Buf] = {}
         self._kept: dict[ir.Value, tuple[Buf | None, ...]] = {}
         self._pins: dict[ir.Value, Buf] = {}
@@ -74,6 +78,7 @@ class Emitter:
         self._skipped: dict[ir.Node, ir.Value | None] = {}
         self._numbers: dict[tuple[float, torch.dtype], Buf] = {}
         self._owned: dict[tuple[int, torch.device], Storage] = {}
+        self._moved: dict[Storage, Storage] = {}
 
     # Values
 
@@ -99,12 +104,22 @@ class Emitter:
 
     def constant(self, tensor: torch.Tensor) -> Buf:
         """Return a buffer over a tensor that exists already; tensors of one memory share their `Storage`."""
-        key = tensor.untyped_storage().data_ptr(), tensor.device
-        storage = self._owned.get(key) if key[0] else None
-        if storage is None:
-            storage = Storage(tensor.untyped_storage().nbytes(), tensor)
-            self._owned[key] = storage
-        return Buf(storage, _meta_like(tensor))
+        key = _address(tensor)
+        if key not in self._owned:
+            self._owned[key] = Storage(tensor.untyped_storage().nbytes(), tensor)
+        return Buf(self._owned[key], _meta_like(tensor))
+
+    def there(self, buf: Buf) -> Buf:
+        """Return the buffer where the instructions run: a constant from the CPU as a copy that is made once."""
+        have = buf.storage.tensor
+        mine = have is not None and self._owned.get(_address(have)) is buf.storage
+        if have is None or not mine or have.device.type == self.device.type:
+            return buf
+        if buf.storage not in self._moved:
+            flat = torch.empty(0, dtype=torch.uint8, device=have.device).set_(have.untyped_storage())
+            moved = torch.empty(flat.shape, dtype=flat.dtype, device=self.device).copy_(flat)
+            self._moved[buf.storage] = Storage(buf.storage.nbytes, moved)
+        return Buf(self._moved[buf.storage], buf.meta)
 
     def bind(self, value: ir.Value, buf: Buf) -> None:
         """Let `value` be what `buf` holds; where the value has a place of its own, copy it there."""
@@ -179,6 +194,8 @@ class Emitter:
         """Emit a call that writes into `writes` itself (in-place and `out=` functions)."""
         if fn in _TAKE_TENSORS:
             args = (args[0], self._operand(args[1], args[0].dtype), *args[2:])
+        if self.device.type != "cpu":
+            args, kwargs = self._all_there((args, kwargs), numbers=fn in _TAKE_TENSORS)
         bufs = list(_bufs_in((args, kwargs)))
         reads = [b for b in bufs if not any(b is w for w in writes)]
         self.program.append(Instruction(fn, args, kwargs, reads, list(writes), self.node))
@@ -193,6 +210,16 @@ class Emitter:
         if (operand, dtype) not in self._numbers:
             self._numbers[operand, dtype] = self.constant(torch.tensor(operand, dtype=dtype))
         return self._numbers[operand, dtype]
+
+    def _all_there(self, tree: Any, *, numbers: bool) -> Any:
+        """A tree of arguments with no constant on the CPU but, where a kernel takes them as scalars, single numbers."""
+        if isinstance(tree, Buf):
+            return tree if numbers and not tree.shape else self.there(tree)
+        if isinstance(tree, dict):
+            return {key: self._all_there(one, numbers=numbers) for key, one in tree.items()}
+        if isinstance(tree, list | tuple):
+            return type(tree)(self._all_there(one, numbers=numbers) for one in tree)
+        return tree
 
     def call(self, fn: Callable[..., Any], *args: Any, out: Buf, elementwise: bool = False, **kwargs: Any) -> Buf:
         """Emit `fn(*args, out=out)`; an elementwise one may overwrite an input that dies here."""
@@ -254,6 +281,12 @@ class Emitter:
         if not self.generators:
             self.generators.append(torch.Generator(self.device))
         return self.generators[0]
+
+
+def _address(tensor: torch.Tensor) -> tuple[int, torch.device]:
+    """What tells memory apart; what is empty has no address of its own."""
+    memory = tensor.untyped_storage()
+    return memory.data_ptr() or memory._cdata, tensor.device
 
 
 def _meta_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,18 +6,19 @@ import functools
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ontrain.providers.base import OperatorTime
 from ontrain.providers.torch.buffers import Body, Buf, Storage
-from ontrain.providers.torch.code import Held, codes
+from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Instruction
 from ontrain.providers.torch.lowering.optimizer import UPDATES
 from ontrain.providers.torch.plan import result_bytes
 from ontrain.providers.torch.products import Product, products_of
+from ontrain.providers.torch.replay import Recording, Replay, told
 
 __all__ = ["Arena", "Binder", "TorchExecutable", "mix"]
 
@@ -47,18 +48,18 @@ class TorchExecutable:
     """Runs a program: copies the feeds in, makes the calls, hands out copies of the outputs."""
 
     def __init__(self, program: Sequence[Instruction], inputs: Mapping[str, Buf], outputs: Mapping[str, Buf],
-                 nbytes: int, arena: Arena, generators: Sequence[torch.Generator]) -> None:  # fmt: skip
+                 nbytes: int, arena: Arena, generators: Sequence[torch.Generator],
+                 recording: Recording) -> None:  # fmt: skip
         self._program, self._nbytes, self._arena = program, nbytes, arena
         self._input_bufs, self._output_bufs = inputs, outputs
-        self._generators = generators
+        self._generators, self._recording = generators, recording
         # Everything after the last call that is no optimizer update: the part that a guard can hold back.
         updates_at = len(program)
         while updates_at and _is_update(program[updates_at - 1]):
             updates_at -= 1
         self._codes = codes([program[:updates_at], program[updates_at:]])
         self._memory: torch.Tensor | None = None
-        self._step: Callable[[Held], Held] = list
-        self._update: Callable[[Held], Held] = list
+        self._parts: list[Replay] = []
         self._inputs: dict[str, torch.Tensor] = {}
         self._outputs: dict[str, torch.Tensor] = {}
 
@@ -66,6 +67,11 @@ class TorchExecutable:
     def planned_bytes(self) -> int:
         """Bytes of the arena that the plan needs, and of results that kernels return at one time at most."""
         return self._nbytes + result_bytes(self._program)
+
+    @property
+    def launched(self) -> str:
+        """How runs are made, in words: as CUDA graphs, or plainly and why."""
+        return told(self._parts) if self._parts else "not yet"
 
     @property
     def products(self) -> Counter[Product]:
@@ -78,9 +84,10 @@ class TorchExecutable:
         """Run once; see `ontrain.providers.Executable.run`. On CUDA a guard waits for the device."""
         with torch.no_grad():
             self._enter(feeds, rng)
-            held = self._step([])
+            step, update = self._parts
+            held = step([])
             if guard is None or bool(self._outputs[guard]):
-                self._update(held)
+                update(held)
             return {name: tensor.clone() for name, tensor in self._outputs.items()}
 
     def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
@@ -124,12 +131,16 @@ class TorchExecutable:
 
     def unbind(self) -> None:
         """Let go of the working memory; the next run takes what the arena has then."""
-        self._memory, self._step, self._update, self._inputs, self._outputs = None, list, list, {}, {}
+        self._memory, self._parts, self._inputs, self._outputs = None, [], {}, {}
 
     def _bind(self, memory: torch.Tensor) -> None:
         self._arena.bound.add(self)
         binder = Binder(memory)
-        self._step, self._update = (code.bind(binder.resolve) for code in self._codes)
+        self._parts = []
+        for code in self._codes:
+            before = self._parts[-1] if code.taken else None
+            run = code.bind(binder.resolve)
+            self._parts.append(self._recording.part(run, code.program, before=before, generators=self._generators))
         self._inputs, self._outputs = binder.tensors(self._input_bufs), binder.tensors(self._output_bufs)
         self._memory = memory
 

@@ -12,7 +12,7 @@ from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter, outside
 from ontrain.providers.torch.memory import Memory
 from ontrain.providers.torch.module import TorchModuleExecutable
-from ontrain.providers.torch.plan import plan_memory, result_bytes
+from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, plan_memory, result_bytes
 from ontrain.providers.torch.sums import add_in_place
 
 __all__ = ["compile_halves", "pass_pins_back"]
@@ -42,7 +42,8 @@ def compile_halves(
     lower(e, forward)
     for value, target in targets:
         e.run(torch.Tensor.copy_, target, e.value(value), writes=[target])
-    outputs = {v.name or "": e.value(v) for v in graph.outputs if updates_of(v) is None and gradient_of(v) is None}
+    handed = [v for v in graph.outputs if updates_of(v) is None and gradient_of(v) is None]
+    outputs = {v.name or "": e.there(e.value(v)) for v in handed}
     e.run(outside, *outputs.values())
     boundary = len(e.program)
     adjoints = _arena_inputs(e, [v for v in graph.inputs if role_of(v) is Role.ADJOINT])
@@ -50,7 +51,8 @@ def compile_halves(
         e.run(outside, writes=list(adjoints.values()))
     lower(e, backward)
     others = _finish_gradients(e, graph, gradients)
-    nbytes = plan_memory(e.program, [buf.storage.root() for buf in others.values() if buf.storage.planned])
+    nbytes = plan_memory(e.program, [buf.storage.root() for buf in others.values() if buf.storage.planned],
+                         held=HELD_LONG if e.device.type == "cpu" else ALWAYS)  # fmt: skip
     read = {id(buf.storage) for one in e.program[boundary:] for buf in one.reads}
     resident = {v.name or "": memory.residents[v.name or ""] for v in graph.inputs if role_of(v).resident}
     return TorchModuleExecutable(

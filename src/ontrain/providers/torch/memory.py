@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import ALIGN
 
@@ -173,8 +174,8 @@ class Gradients:
 class Memory:
     """What all plans of one module share: the user's tensors, working blocks and gradient memory."""
 
-    def __init__(self, residents: Residents, device: torch.device, settings: Settings) -> None:
-        self.residents, self.device, self.settings = residents, device, settings
+    def __init__(self, residents: Residents, device: torch.device, settings: Settings, recording: Recording) -> None:
+        self.residents, self.device, self.settings, self.recording = residents, device, settings, recording
         self.blocks, self.gradients = Blocks(device), Gradients(device)
 
     def replace(self, name: str, tensor: torch.Tensor) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ontrain.providers.torch.buffers import Buf
-from ontrain.providers.torch.code import Held, codes
+from ontrain.providers.torch.code import Code, Held, codes
 from ontrain.providers.torch.emitter import Instruction
 from ontrain.providers.torch.executable import Binder, mix
 from ontrain.providers.torch.memory import Block, Blocks, GradientSet, Memory
+from ontrain.providers.torch.replay import Replay, told
 
 __all__ = ["Tape", "TorchModuleExecutable"]
 
@@ -21,10 +23,10 @@ class _Bound:
 
     def __init__(self, version: int, binder: Binder, plan: TorchModuleExecutable) -> None:
         self.version = version
-        self.forward = plan.forward_code.bind(binder.resolve)
+        self.forward = plan.part(plan.forward_code, binder)
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
         self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
-        self.backward: dict[GradientSet, Callable[[Held], Held]] = {}
+        self.backward: dict[GradientSet, Replay] = {}
 
 
 class Tape:
@@ -62,6 +64,7 @@ class TorchModuleExecutable:
         self._wrt = tuple(gradients)
         self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes + result_nbytes
         self._nbytes, self._memory, self._generators = nbytes, memory, generators
+        self._latest: weakref.ref[_Bound] | None = None
 
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
         """Run the forward half."""
@@ -85,7 +88,8 @@ class TorchModuleExecutable:
             run = bound.backward.get(place)
             if run is None:
                 binder = Binder(tape.block.memory, place.inside)
-                run = bound.backward[place] = self.backward_code.bind(binder.resolve)
+                before = bound.forward if self.backward_code.taken else None
+                run = bound.backward[place] = self.part(self.backward_code, binder, before)
             run(tape.held)
             found = place.hand_out()
         finally:
@@ -95,10 +99,22 @@ class TorchModuleExecutable:
         tape.close()
         return found
 
+    @property
+    def launched(self) -> str:
+        """How the halves run, in words: as CUDA graphs, or plainly and why."""
+        bound = self._latest() if self._latest is not None else None
+        return told([bound.forward, *bound.backward.values()]) if bound is not None else "not yet"
+
+    def part(self, code: Code, binder: Binder, before: Replay | None = None) -> Replay:
+        """Return one half as calls on a block's tensors."""
+        run, recording = code.bind(binder.resolve), self._memory.recording
+        return recording.part(run, code.program, before=before, generators=self._generators)
+
     def _bound(self, block: Block) -> _Bound:
         bound: Any = block.bound.get(self)
         if bound is None or bound.version != self._memory.residents.version:
             with torch.inference_mode(False):
                 bound = _Bound(self._memory.residents.version, Binder(block.memory), self)
             block.bound[self] = bound
+            self._latest = weakref.ref(bound)
         return bound  # type: ignore[no-any-return]

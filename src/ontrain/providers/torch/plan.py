@@ -8,7 +8,7 @@ from ontrain.providers.torch.buffers import Body, Storage
 from ontrain.providers.torch.emitter import Instruction, outside
 from ontrain.providers.torch.placement import place
 
-__all__ = ["HELD_LONG", "plan_memory", "result_bytes"]
+__all__ = ["ALWAYS", "HELD_LONG", "plan_memory", "result_bytes"]
 
 HELD_LONG = 64 << 10
 """Bytes up to which a kernel's own result is held however long it is needed, and not copied into the arena.
@@ -16,23 +16,28 @@ HELD_LONG = 64 << 10
 The C library hands such memory out again without returning it to the system. A larger result is held only if it is
 read soon: then the next one like it takes its place. Copying costs bandwidth, and page faults would cost more.
 """
+ALWAYS = 1 << 62
+"""What a GPU's results are held up to: its allocator keeps memory, so that to hold costs nothing and to copy does."""
 _SOON = 8
 
 
-def plan_memory(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None = None) -> int:
+def plan_memory(
+    program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None = None, *, held: int = HELD_LONG
+) -> int:
     """Place every planned storage of the program in one arena and return the arena's bytes.
 
     Args:
         program: instructions in order; `Storage.born`, `dies`, `merged` and `offset` are set.
         kept: storages that must survive to the end of the program (outputs).
         frame: place the storages inside this one only; the others are placed by the plan around it.
+        held: bytes up to which a kernel's own result is held however long it is needed.
     """
     kept = list(kept)
     storages = _lifetimes(program, kept, frame)
     placed = _placed(program, kept)
     if frame is None:
-        _hold(program, placed)
-    _reuse_dying_inputs(program, frame, placed)
+        _hold(program, placed, held)
+    _reuse_dying_inputs(program, frame, placed, held)
     return place([s for s in storages if s.merged is None and not s.held])
 
 
@@ -59,14 +64,14 @@ def _placed(program: Sequence[Instruction], kept: Sequence[Storage]) -> set[int]
     return placed
 
 
-def _hold(program: Sequence[Instruction], placed: set[int]) -> None:
+def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
     """Let results that kernels return be held in variables where that is cheaper than a copy."""
     for index, one in enumerate(program):
         for buf in (one.results or ()) if one.fresh else ():
             if buf is None or not buf.storage.planned or id(buf.storage) in placed or buf.storage.born != index:
                 continue
             dense = buf.meta.numel() * buf.dtype.itemsize == buf.storage.nbytes
-            if dense and (buf.storage.nbytes <= HELD_LONG or buf.storage.dies - index <= _SOON):
+            if dense and (buf.storage.nbytes <= held or buf.storage.dies - index <= _SOON):
                 buf.storage.layout = buf.layout()
 
 
@@ -86,7 +91,7 @@ def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: S
     return list(found.values())
 
 
-def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None, placed: set[int]) -> None:
+def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None, placed: set[int], held: int) -> None:
     """Let an elementwise result take over the memory of an input that nobody reads afterwards."""
     for index, instruction in enumerate(program):
         if not instruction.reuses:
@@ -100,7 +105,7 @@ def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None, p
                 continue
             if root.dies != index or root.nbytes != out.storage.nbytes:
                 continue
-            if root.held and (root.nbytes > HELD_LONG or id(out.storage) in placed):
+            if root.held and (root.nbytes > held or id(out.storage) in placed):
                 continue
             readers = [b for b in instruction.reads if b.storage.root() is root]
             if all(b.same_layout(out) for b in readers):

@@ -53,7 +53,9 @@ def products_of(program: Sequence[Instruction]) -> Counter[Product]:
     """
     found: Counter[Product] = Counter()
     for one in program:
-        if one.fn in _FACTORS:
+        if one.factors is not None:
+            found[_product(*one.factors)] += 1
+        elif one.fn in _FACTORS:
             left, right = (one.args[place] for place in _FACTORS[one.fn])
             found[_product(left, right, one.writes[0])] += 1
         for body in _bodies((one.args, one.kwargs)):

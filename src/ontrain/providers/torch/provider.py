@@ -20,7 +20,8 @@ from ontrain.providers.torch.lowering.nodes import lower_nodes, why_not, with_bo
 from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
 from ontrain.providers.torch.memory import Memory, Residents
 from ontrain.providers.torch.module import TorchModuleExecutable
-from ontrain.providers.torch.plan import plan_memory
+from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, plan_memory
+from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import TorchState
 from ontrain.providers.torch.sums import add_in_place
@@ -38,8 +39,10 @@ class TorchExecutionProvider:
         device: a torch device string, "cpu" or "cuda[:n]".
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows; by
             default `ONTRAIN_LOGITS_BYTES`, or 64 MiB.
-        tune: measure each product in single precision once on this machine's CPU and take the fastest formulation. It
-            may round otherwise than eager PyTorch. By default `ONTRAIN_TUNE`, or not.
+        tune: measure each large product in single precision once on this machine's CPU and take the fastest formulation,
+            which may round otherwise than eager PyTorch. By default `ONTRAIN_TUNE`, or so.
+        cuda_graphs: on a GPU record each plan's kernels once, and launch them as a whole from then on. By default
+            `ONTRAIN_CUDA_GRAPHS`, or so.
 
     Raises:
         OptionError: there is no such device, or `logits_bytes` is no positive whole number.
@@ -49,13 +52,17 @@ class TorchExecutionProvider:
     plans_memory = True
     """Nodes run in the graph's order, each of them, on memory that is laid out beforehand: recomputation saves some."""
 
-    def __init__(self, device: str = "cpu", logits_bytes: int | None = None, tune: bool | None = None) -> None:
+    def __init__(
+        self, device: str = "cpu", logits_bytes: int | None = None, tune: bool | None = None,
+        cuda_graphs: bool | None = None,
+    ) -> None:  # fmt: skip
         self.device = torch.device(device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(
                 f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
             )
-        self.settings = Settings.chosen(logits_bytes, tune)
+        self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs)
+        self.recording = Recording.on(self.device, wanted=self.settings.cuda_graphs)
         self._arena = Arena(self.device)
 
     def supports(self, node: ir.Node) -> str | None:
@@ -79,13 +86,14 @@ class TorchExecutionProvider:
         lower_nodes(e, graph)
         for value, target in late:
             e.run(torch.Tensor.copy_, target, e.value(value), writes=[target])
-        outputs = {v.name or "": e.value(v) for v in graph.outputs if updates_of(v) is None}
-        nbytes = plan_memory(e.program, [buf.storage.root() for buf in outputs.values() if buf.storage.planned])
-        return TorchExecutable(e.program, feeds, outputs, nbytes, self._arena, e.generators)
+        outputs = {v.name or "": e.there(e.value(v)) for v in graph.outputs if updates_of(v) is None}
+        nbytes = plan_memory(e.program, [buf.storage.root() for buf in outputs.values() if buf.storage.planned],
+                         held=HELD_LONG if e.device.type == "cpu" else ALWAYS)  # fmt: skip
+        return TorchExecutable(e.program, feeds, outputs, nbytes, self._arena, e.generators, self.recording)
 
     def create_memory(self, tensors: Mapping[str, torch.Tensor]) -> Memory:
         """Return what the plans of one module share; `tensors` are its parameters and buffers, used where they are."""
-        return Memory(Residents(tensors), self.device, self.settings)
+        return Memory(Residents(tensors), self.device, self.settings, self.recording)
 
     def compile_module(self, model: ir.Model, memory: Memory) -> TorchModuleExecutable:
         """Compile a graph made by `autodiff.build_backward`, or a forward graph alone; see `ModuleExecutable`."""

@@ -21,14 +21,16 @@ class Settings:
     Attributes:
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows.
         tuning: which formulation of a product is the fastest here; None takes eager PyTorch's.
+        cuda_graphs: whether plans on a GPU are recorded and played.
     """
 
     logits_bytes: int = LOGITS_BYTES
     tuning: Tuning | None = None
+    cuda_graphs: bool = True
 
     @classmethod
-    def chosen(cls, logits_bytes: int | None, tune: bool | None) -> Settings:
-        """Return the options given, for those left out `ONTRAIN_LOGITS_BYTES` and `ONTRAIN_TUNE`, then the defaults.
+    def chosen(cls, logits_bytes: int | None, tune: bool | None, cuda_graphs: bool | None = None) -> Settings:
+        """Return the options given, for those left out what the environment says, then the defaults.
 
         Raises:
             OptionError: a value is malformed.
@@ -36,10 +38,15 @@ class Settings:
         size = _from_environment("ONTRAIN_LOGITS_BYTES", "logits_bytes", logits_bytes, LOGITS_BYTES)
         if size < 1:
             raise OptionError(f"logits_bytes is {size}", way_out="give a whole number of bytes from 1")
-        flag = _from_environment("ONTRAIN_TUNE", "tune", tune, 0)
+        flag = _from_environment("ONTRAIN_TUNE", "tune", tune, 1)
         if flag not in (0, 1):
             raise OptionError(f"tune is {flag}", way_out="1 measures products and keeps the fastest, 0 does not")
-        return cls(size, open_tuning() if flag else None)
+        graphs = _from_environment("ONTRAIN_CUDA_GRAPHS", "cuda_graphs", cuda_graphs, 1)
+        if graphs not in (0, 1):
+            raise OptionError(
+                f"cuda_graphs is {graphs}", way_out="1 records a plan's kernels and launches them as one, 0 does not"
+            )
+        return cls(size, open_tuning() if flag else None, bool(graphs))
 
 
 def _from_environment(variable: str, option: str, given: int | None, default: int) -> int:

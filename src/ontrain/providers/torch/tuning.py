@@ -3,95 +3,84 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
-import math
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
-__all__ = ["FORMULATIONS", "Tuning", "open_tuning", "tuning_file"]
+__all__ = ["ATEN", "Tuning", "choice", "open_tuning", "read_timings", "tuning_file"]
 
 _logger = logging.getLogger("ontrain.providers.torch.tuning")
-_ROUNDS = 3
-_GAIN = 0.97
-"""Another formulation is taken if it needs at most this share of ATen's time: a smaller gain is noise."""
-_WORTH = 1 << 22
-"""Floating-point operations from which on a product is measured: below it is a matter of the call."""
+ATEN = "aten"
+"""The formulation of eager PyTorch."""
+_PREFERRED = {ATEN: 1.05, "convolution": 1.25}
+"""How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does, and
+a convolution writes to planned memory."""
+_PATIENCE = 10.0
+"""Seconds to wait for another process that writes the file."""
 
-Sizes = tuple[int, int, int]
-"""Rows, inner, columns of x [rows, inner] · w [inner, columns]."""
-
-
-def onednn(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return x [R, K] · w [K, C] + bias [C] by oneDNN's kernel for linear layers, in memory of its own."""
-    made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, w.t(), bias, "none", [], "")
-    return made
-
-
-FORMULATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]] = (
-    {"onednn": onednn} if hasattr(torch.ops.mkldnn, "_linear_pointwise") else {}
-)
-"""Formulations beside ATen's own, which is called "aten" in the file; a build of torch may lack the library."""
+Timings = dict[str, dict[str, dict[str, float]]]
+"""Seconds, by machine, product and formulation."""
 
 
 class Tuning:
     """Seconds that products took, by machine, and the choice that follows from them.
 
+    A choice is made once and holds: of processes that measure the same product at the same time the first to write
+    decides for all, and a time that cannot be written decides nothing. So a run that is resumed rounds as before.
+
     Args:
         file: JSON, {machine: {product: {formulation: seconds}}}. One that is torn, of another form or unreadable is as
-            if it were not there; one that cannot be written is not: a cache is no reason for a run to end.
+            if it were not there.
     """
 
     def __init__(self, file: Path) -> None:
         self.file, self.machine = file, _machine()
         self._known: dict[str, dict[str, float]] = read_timings(file).get(self.machine, {})
 
-    def fastest(self, sizes: Sizes, by_column: bool, bias: bool) -> str:
-        """Return the name of the formulation to take for a product in single precision.
+    def fastest(self, product: str, measure: Callable[[], Mapping[str, float]]) -> str:
+        """Return the name of the formulation to take for a product.
 
         Args:
-            sizes: of the product.
-            by_column: whether w's columns lie one after the other, as for a linear layer's weight.
-            bias: whether there is one.
+            product: what tells it from others.
+            measure: returns the seconds of each formulation, the preferred first; called if there are none yet.
         """
-        if 2 * math.prod(sizes) < _WORTH:
-            return "aten"
-        name = f"{'x'.join(map(str, sizes))} {'NT' if by_column else 'NN'}{' + bias' if bias else ''}"
-        if name not in self._known:
-            self._known[name] = _measure(sizes, by_column, bias)
-            self._write()
-        return choice(self._known[name])
+        if product not in self._known:
+            self._known[product] = self._settle(product, dict(measure()))
+        return choice(self._known[product])
 
-    def _write(self) -> None:
-        """Add what is known to the file as it is now: other processes write, too."""
-        found = read_timings(self.file)
-        found[self.machine] = {**found.get(self.machine, {}), **self._known}
+    def _settle(self, product: str, times: dict[str, float]) -> dict[str, float]:
+        """Add times to the file as it is now, and return what it holds then."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            handle, half = tempfile.mkstemp(dir=self.file.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    json.dump(found, out, indent=1, sort_keys=True)
-                os.replace(half, self.file)
-            except BaseException:
-                Path(half).unlink(missing_ok=True)
-                raise
-        except OSError as error:
+            with FileLock(f"{self.file}.lock", timeout=_PATIENCE):
+                found = read_timings(self.file)
+                settled = found.setdefault(self.machine, {}).setdefault(product, times)
+                handle, half = tempfile.mkstemp(dir=self.file.parent)
+                try:
+                    with os.fdopen(handle, "w", encoding="utf-8") as out:
+                        json.dump(found, out, indent=1)
+                    os.replace(half, self.file)
+                except BaseException:
+                    Path(half).unlink(missing_ok=True)
+                    raise
+        except (OSError, Timeout) as error:
             _logger.debug("nothing can be written to %s: %s", self.file, error)
+            return {ATEN: times[ATEN]}
+        return settled
 
 
 def choice(seconds: Mapping[str, float]) -> str:
-    """Return the name of the formulation that these times speak for."""
-    best = min(seconds, key=lambda name: seconds[name])
-    return best if seconds[best] <= _GAIN * seconds["aten"] else "aten"
+    """Return the name of the formulation that these times speak for: the first preferred that is about the fastest."""
+    best = min(seconds.values())
+    return next(name for name, taken in seconds.items() if taken <= _PREFERRED.get(name, 1.0) * best)
 
 
 def tuning_file() -> Path:
@@ -107,7 +96,7 @@ def open_tuning() -> Tuning:
     return Tuning(tuning_file())
 
 
-def read_timings(file: Path) -> dict[str, dict[str, dict[str, float]]]:
+def read_timings(file: Path) -> Timings:
     """Return what is sound in a file of times, {machine: {product: {formulation: seconds}}}."""
     found: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -120,37 +109,9 @@ def read_timings(file: Path) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _is_sound(times: Any) -> bool:
-    known = {"aten", *FORMULATIONS}
-    return isinstance(times, dict) and set(times) == known and all(
+    return isinstance(times, dict) and ATEN in times and all(
         isinstance(one, float) and 0 < one < float("inf") for one in times.values()
     )  # fmt: skip
-
-
-def _measure(sizes: Sizes, by_column: bool, bias: bool) -> dict[str, float]:
-    """The least seconds of each formulation; they take turns."""
-    rows, inner, columns = sizes
-    x, out = torch.ones(rows, inner), torch.empty(rows, columns)
-    w = torch.ones(columns, inner).t() if by_column else torch.ones(inner, columns)
-    b = torch.ones(columns) if bias else None
-
-    def aten() -> None:
-        torch.mm(x, w, out=out) if b is None else torch.addmm(b, x, w, out=out)
-
-    def other(fn: Callable[..., torch.Tensor]) -> None:
-        out.copy_(fn(x, w, b))
-
-    ways: dict[str, Callable[[], None]] = {
-        "aten": aten,
-        **{name: functools.partial(other, fn) for name, fn in FORMULATIONS.items()},
-    }
-    best = dict.fromkeys(ways, float("inf"))
-    with torch.no_grad():
-        for _ in range(_ROUNDS):  # the first one makes kernels and touches memory
-            for name, run in ways.items():
-                start = time.perf_counter()
-                run()
-                best[name] = min(best[name], time.perf_counter() - start)
-    return best
 
 
 def _machine() -> str:

@@ -98,7 +98,9 @@ class DynamicLossScaler(LossScaler):
             )
         if isinstance(up_scale_window, bool) or not isinstance(up_scale_window, int) or up_scale_window < 1:
             raise OptionError(f"up_scale_window is {up_scale_window!r}", way_out="use a whole number from 1")
-        self.automatic_update = bool(automatic_update)
+        if not isinstance(automatic_update, bool):
+            raise OptionError(f"automatic_update is {automatic_update!r}", way_out="use True or False")
+        self.automatic_update = automatic_update
         self.up_scale_window = up_scale_window
         self.min_loss_scale, self.max_loss_scale = float(min_loss_scale), float(max_loss_scale)
         self._stable_steps_count = 0

@@ -2,13 +2,15 @@
 
 Tensors are parameters (running statistics among them) and optimizer moments under their names in the graphs. The
 header's metadata says the rest as JSON: which parameters are trained, the update count and learning rate, and the
-user's properties. A nominal checkpoint has the same header and no tensors.
+user's properties. A nominal checkpoint has the same header and no tensors. A CRC-32 of both tells a damaged file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,9 @@ __all__ = ["Content", "Property", "read", "write"]
 Array = np.ndarray[Any, Any]
 Property = int | float | str
 
-_FORMAT = "ontrain.checkpoint/1"
+_FORMAT = "ontrain.checkpoint/2"
+_WITHOUT_CHECKSUM = "ontrain.checkpoint/1"
+_BLOCK = 1 << 20
 
 
 @dataclass
@@ -52,7 +56,7 @@ class Content:
 
 
 def write(path: str | os.PathLike[str], content: Content) -> None:
-    """Write a checkpoint beside its place and rename it there.
+    """Write a checkpoint beside its place, on to the disk, and rename it there: all or nothing.
 
     Raises:
         OptionError: the folder does not exist or cannot be written.
@@ -68,16 +72,56 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
     tensors = (
         {} if content.nominal else {key: np.asarray(a, order="C") for g in groups.values() for key, a in g.items()}
     )
-    encoded = save(tensors, {"format": _FORMAT, "state": json.dumps(header)})
+    state = json.dumps(header)
+    encoded = memoryview(save(tensors, {"format": _FORMAT, "checksum": "?" * 8, "state": state}))
+    start = _data_start(encoded)
+    found = _hexadecimal(zlib.crc32(encoded[start:], zlib.crc32(state.encode())))
+    head = bytes(encoded[:start]).replace(b'"checksum":"????????"', f'"checksum":"{found}"'.encode())
     target = Path(path)
     beside = target.with_name(f".{target.name}.partial")
     try:
-        beside.write_bytes(encoded)
+        with open(beside, "wb") as file:
+            file.write(head)
+            file.write(encoded[start:])
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(beside, target)
+        _sync_folder(target.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise OptionError(
             f"cannot write {os.fspath(path)!r}", reason=str(error), way_out="create the folder, or choose another path"
         ) from error
+
+
+def _hexadecimal(checksum: int) -> str:
+    return f"{checksum:08x}"
+
+
+def _data_start(head: bytes | memoryview) -> int:
+    """Where the numbers begin, behind a header whose length the first 8 bytes hold."""
+    return 8 + int.from_bytes(head[:8], "little")
+
+
+def _checksum(path: str | os.PathLike[str], state: str) -> str:
+    """The CRC-32 of the state's JSON and of all numbers in the file, as 8 hexadecimal digits."""
+    found = zlib.crc32(state.encode())
+    with open(path, "rb") as file:
+        file.seek(_data_start(file.read(8)))
+        while block := file.read(_BLOCK):
+            found = zlib.crc32(block, found)
+    return _hexadecimal(found)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return  # Windows opens no folders
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read(path: str | os.PathLike[str]) -> Content:
@@ -97,11 +141,18 @@ def read(path: str | os.PathLike[str]) -> Content:
         raise CheckpointError(
             f"{name!r} is no checkpoint, or is damaged", reason=str(error), way_out="copy the whole file"
         ) from error
-    if metadata.get("format") != _FORMAT:
+    if metadata.get("format") not in (_FORMAT, _WITHOUT_CHECKSUM):
         raise CheckpointError(
             f"{name!r} is no checkpoint of on-device training",
             reason=f"its format is {metadata.get('format')!r}, not {_FORMAT!r}",
             way_out="give the file that generate_artifacts or CheckpointState.save_checkpoint wrote",
+        )
+    told = metadata.get("checksum")
+    if (told or metadata["format"] == _FORMAT) and told != _checksum(path, metadata.get("state", "")):
+        raise CheckpointError(
+            f"{name!r} is damaged",
+            reason="its checksum is not that of what it holds",
+            way_out="copy the whole file anew",
         )
     try:
         header = json.loads(metadata["state"])

@@ -103,6 +103,8 @@ class Properties:
         return self._values[name]
 
     def __setitem__(self, name: str, value: Property) -> None:
+        if not isinstance(name, str):
+            raise OptionError(f"the name of a property is {name!r}", way_out="give a text")
         if not isinstance(value, int | float | str):
             raise OptionError(
                 f"property {name!r} is a {type(value).__name__}", way_out="properties are whole numbers, floats or text"

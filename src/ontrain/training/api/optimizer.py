@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -73,7 +74,17 @@ class Optimizer:
         return self._state.updates
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Set the learning rate of the next updates."""
+        """Set the learning rate of the next updates.
+
+        Raises:
+            OptionError: it is no number from 0.
+        """
+        try:
+            allowed = 0 <= float(learning_rate) < math.inf
+        except (TypeError, ValueError):
+            allowed = False
+        if not allowed:
+            raise OptionError(f"the learning rate is {learning_rate!r}", way_out="give a number from 0")
         self._hyper["learning_rate"][...] = learning_rate
         self._state.learning_rate = float(learning_rate)
 

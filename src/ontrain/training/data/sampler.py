@@ -63,6 +63,7 @@ class LoadBalancingDistributedSampler(Sampler[int]):
                 f"the dataset has {len(dataset)} samples",
                 way_out=f"there must be one for each of {self.world_size} processes",
             )
+        _check_function("complexity_fn", complexity_fn)
         self.dataset, self.complexity_fn = dataset, complexity_fn
         self.shuffle, self.group_size, self.seed = shuffle, group_size, seed
         self.drop_last, self.random_level, self.epoch = drop_last, random_level, 0
@@ -130,6 +131,7 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
             )
         if sampler.drop_last:
             raise OptionError("the sampler drops samples", way_out="set drop_last on the batch sampler only")
+        _check_function("batch_fn", batch_fn)
         self.sampler, self.batch_fn, self.drop_last = sampler, batch_fn, drop_last
         self._make()
 
@@ -155,3 +157,8 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
         """Choose the order of an epoch and make its batches."""
         self.sampler.set_epoch(epoch)
         self._make()
+
+
+def _check_function(name: str, given: Any) -> None:
+    if not callable(given):
+        raise OptionError(f"{name} is {given!r}", way_out="give a function")

@@ -114,8 +114,8 @@ class SubscriberManager:
 
     def inspect(self, tensor: torch.Tensor, name: str, depth: int = -1) -> torch.Tensor:
         """Tell of a value, and later of its gradient; return it as the tensor to go on with."""
-        if not self._subscribers:
-            return tensor
+        if not self._subscribers or torch.compiler.is_dynamo_compiling():
+            return tensor  # in a branch or loop, which torch traces, the value may be computed or not
         if traced_here():
             return mark(tensor, name, depth, self)
         # Within a backward this is a checkpoint's second run of the same forward: only its gradients are new.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -110,8 +111,9 @@ class Entry:
 
 def _options(provider: str) -> dict[str, bool]:
     """What upstream's variables say of a provider."""
-    tune = provider == "TorchExecutionProvider" and is_on("ORTMODULE_ENABLE_TUNING")
-    return {"tune": True} if tune else {}
+    if provider != "TorchExecutionProvider" or not os.environ.get("ORTMODULE_ENABLE_TUNING"):
+        return {}
+    return {"tune": is_on("ORTMODULE_ENABLE_TUNING")}
 
 
 class Site:

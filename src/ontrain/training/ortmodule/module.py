@@ -80,6 +80,10 @@ class ORTModule(nn.Module):
         own["_wrapped"], own["_provider"] = module, provider
         own["_lazy_outputs"] = _lazy_by_environment() if lazy_outputs is None else bool(lazy_outputs)
         own["_memory_budget"], own["_recomputation"] = memory_budget, recomputation_of(memory_budget)
+        if not isinstance(debug_options, DebugOptions | None):
+            raise OptionError(
+                f"debug_options is a {type(debug_options).__name__}", way_out="give a DebugOptions, or None"
+            )
         own["_debug_options"] = DebugOptions() if debug_options is None else debug_options
         own["_engine"] = None
         for name in _SHARED:

@@ -8,6 +8,7 @@ import torch
 from ontrain.functions.attention import in_tiles, probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.attention_cuda import kernel_for, lower_fused, lower_fused_grad
 from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad
 from ontrain.providers.torch.lowering.matmul import batched
 from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, find_mask, widen
@@ -78,6 +79,10 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if e.device.type == "cpu" and in_tiles(node):
         lower_tiles(e, node, q, k, v, bias)
         return
+    kernel = kernel_for(node, q, k, v, bias) if e.device.type == "cuda" else None
+    if kernel is not None:
+        lower_fused(e, node, kernel, q, k, v, bias)
+        return
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
     flat = e.view(probs, lambda t: t.view(-1, *probs.shape[-2:]))
@@ -104,6 +109,9 @@ def attention(e: Emitter, node: ir.Node) -> None:
 @lowers_composite("AttentionGrad")
 def attention_grad(e: Emitter, node: ir.Node) -> None:
     kept = e.kept(node.inputs[4])
+    if kept is not None and e.device.type == "cuda":
+        lower_fused_grad(e, node, kept)
+        return
     if kept is not None:
         lower = lower_tiles_grad if attributes(node).get("dropout", 0.0) > 0 else _flash_attention_grad
         lower(e, node, kept)

@@ -10,6 +10,7 @@ import torch
 from ontrain.functions.loss import NO_IGNORE
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.state import ALIGN
 
@@ -48,7 +49,10 @@ def _scale(unit: torch.Tensor, dy: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some rows: of the hidden states, of what is known about labels, and of the scores with columns to spare."""
+    """Some rows: of the hidden states, of what is known about labels, and of the scores with columns to spare.
+
+    `raw` are the scores that products make and take; in half precision others than those that the softmax is made of.
+    """
 
     hidden: Buf
     labels: Buf
@@ -56,6 +60,7 @@ class _Chunk:
     losses: Buf
     full: Buf
     scores: Buf
+    raw: Buf
     dhidden: Buf | None
 
 
@@ -70,21 +75,26 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     dweight = e.view(dweight, torch.t) if dweight is not None and a.get("transB", 1) else dweight
     rows, classes = hidden.shape[0], weight.shape[1]
     labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
-    safe, share = e.new((rows, 1), torch.int64), e.new((rows, 1), hidden.dtype)
     mean = a.get("reduction", "mean") == "mean"
     exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    safe, share = e.new((rows, 1), torch.int64), e.new((rows, 1), exact)
     counts, found = e.new((rows, 1), torch.bool), e.new((), torch.int64)
     total, divisor = (e.new((), exact) for _ in range(2))
     ignored = e.constant(torch.tensor(a.get("ignore_index", NO_IGNORE), device=e.device))
     one = e.constant(torch.ones((), dtype=exact, device=e.device))
     e.run(_shares, e.reshape(labels, (rows, 1)), ignored, one, mean, counts, found, total, divisor, safe, share,
           writes=[counts, found, total, divisor, safe, share])  # fmt: skip
-    losses = e.new((rows, 1), hidden.dtype)
-    # Rows that begin at a cache line make the products a third quicker where the number of classes is odd.
+    losses = e.new((rows, 1), exact)
+    # Rows that begin at a cache line make ATen's products a third quicker where the number of classes is odd.
     step = ALIGN // hidden.dtype.itemsize
     width = -(-classes // step) * step
-    height = _height(rows, width * hidden.dtype.itemsize, e.settings.logits_bytes)
-    scores = e.new((height, width), hidden.dtype)
+    height = _height(rows, width * exact.itemsize, e.settings.logits_bytes)
+    scores = e.new((height, width), exact)
+    # As torch.autocast has it: products in half precision, the softmax and the loss of their results in single.
+    raw = scores if hidden.dtype == exact else e.new((height, width), hidden.dtype)
+    bias_sums = e.new((classes,), exact) if dbias is not None and dbias.dtype != exact else dbias
+    # Half precision would round the sum at each chunk.
+    sums = _same_order(e, dweight, exact) if dweight is not None and raw is not scores and height < rows else None
     for start in range(0, rows, height):
         count = min(height, rows - start)
         full = e.narrow(scores, 0, 0, count)
@@ -95,14 +105,28 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
             losses=e.narrow(losses, 0, start, count),
             full=full,
             scores=e.narrow(full, 1, 0, classes),
+            raw=e.narrow(e.narrow(raw, 0, 0, count), 1, 0, classes),
             dhidden=e.narrow(dhidden, 0, start, count) if dhidden is not None else None,
         )
         _score(e, chunk, weight, bias)
         if any(one is not None for one in (dhidden, dweight, dbias)):
-            _differentiate(e, chunk, weight, dweight, dbias, first=start == 0)
+            _differentiate(e, chunk, weight, dweight, bias_sums, first=start == 0, apart=sums is not None)
+            if sums is not None and dweight is not None:
+                e.run(torch.Tensor.add_ if start else torch.Tensor.copy_, sums, dweight, writes=[sums])
+    if sums is not None and dweight is not None:
+        e.run(torch.Tensor.copy_, dweight, sums, writes=[dweight])
+    if dbias is not None and bias_sums is not None and bias_sums is not dbias:
+        e.run(torch.Tensor.copy_, dbias, bias_sums, writes=[dbias])
     if loss is not None:
         nothing = e.constant(torch.zeros((), dtype=losses.dtype, device=e.device))
         e.run(_total, losses, counts, total if mean else None, nothing, loss, writes=[losses, loss])
+
+
+def _same_order(e: Emitter, buf: Buf, dtype: torch.dtype) -> Buf:
+    """A temporary of another type whose elements lie in the order of a matrix's."""
+    if buf.meta.stride(0) == 1:
+        return e.view(e.new(buf.shape[::-1], dtype), torch.t)
+    return e.new(buf.shape, dtype)
 
 
 def _height(rows: int, row_bytes: int, limit: int) -> int:
@@ -113,10 +137,9 @@ def _height(rows: int, row_bytes: int, limit: int) -> int:
 
 def _score(e: Emitter, c: _Chunk, weight: Buf, bias: Buf | None) -> None:
     """Turn the chunk's scores into probabilities, and note each row's loss."""
-    if bias is None:
-        e.run(torch.mm, c.hidden, weight, out=c.scores, writes=[c.scores])
-    else:
-        e.run(torch.addmm, bias, c.hidden, weight, out=c.scores, writes=[c.scores])
+    multiply(e, Factors(c.hidden, weight, c.raw, bias))
+    if c.raw.dtype != c.scores.dtype:
+        e.run(torch.Tensor.copy_, c.scores, c.raw, writes=[c.scores])
     spare = c.full.shape[1] - c.scores.shape[1]
     if spare:
         rest = e.narrow(c.full, 1, c.scores.shape[1], spare)
@@ -133,26 +156,30 @@ def _score(e: Emitter, c: _Chunk, weight: Buf, bias: Buf | None) -> None:
     e.call(torch.sub, largest, chosen, out=c.losses)
 
 
-def _differentiate(e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, dbias: Buf | None, *, first: bool) -> None:
-    """From the probabilities: a row's adjoint is (p − label) · its share, and the share goes to small factors."""
+def _differentiate(
+    e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, dbias: Buf | None, *, first: bool, apart: bool
+) -> None:
+    """From the probabilities: a row's adjoint is (p − label) · its share, and the share goes to small factors.
+
+    What is there is added to but for the `first` chunk; to the weight's only if chunks are not kept `apart`.
+    """
     ones = e.constant(torch.full((1, 1), -1.0, dtype=c.scores.dtype, device=e.device))
     minus = e.view(ones, lambda t: t.expand(c.labels.shape))
     e.run(torch.Tensor.scatter_add_, c.scores, 1, c.labels, minus, writes=[c.scores])
-    across = e.view(c.scores, torch.t)
+    if c.raw.dtype != c.scores.dtype:
+        e.run(torch.Tensor.copy_, c.raw, c.scores, writes=[c.raw])
+    across = e.view(c.raw, torch.t)
     if c.dhidden is not None:
-        e.run(torch.mm, c.scores, e.view(weight, torch.t), out=c.dhidden, writes=[c.dhidden])
+        multiply(e, Factors(c.raw, e.view(weight, torch.t), c.dhidden))
         e.run(torch.Tensor.mul_, c.dhidden, c.share, writes=[c.dhidden])
     if dweight is not None:
         shared = e.call(torch.mul, c.hidden, c.share, out=e.new(c.hidden.shape, c.hidden.dtype))
-        place, left, right = dweight, e.view(shared, torch.t), c.scores
+        place, left, right = dweight, e.view(shared, torch.t), c.raw
         if place.meta.stride(0) == 1:
             place, left, right = e.view(dweight, torch.t), across, shared
-        if first:
-            e.run(torch.mm, left, right, out=place, writes=[place])
-        else:
-            e.run(torch.Tensor.addmm_, place, left, right, writes=[place])
+        multiply(e, Factors(left, right, place, before=None if first or apart else place))
     if dbias is not None:
-        share = e.view(c.share, lambda t: t.view(-1))
+        share, across = e.view(c.share, lambda t: t.view(-1)), e.view(c.scores, torch.t)
         if first:
             e.run(torch.mv, across, share, out=dbias, writes=[dbias])
         else:

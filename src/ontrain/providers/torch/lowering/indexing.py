@@ -61,8 +61,15 @@ def embedding_grad(e: Emitter, node: ir.Node) -> None:
     width = math.prod(out.shape[1:])
     rows = e.view(out, lambda t: t.view(out.shape[0], width))
     source, index = e.reshape(dy, (ids.meta.numel(), width)), e.reshape(ids, (-1,))
-    pad = e.view(rows, lambda t: t[a["padding_idx"]]) if a.get("padding_idx", -1) >= 0 else None
     before = e.added_to(node.outputs[0])
+    if e.device.type != "cpu":
+        given = source, index, out.shape[0], a.get("padding_idx", -1)
+        if before is None:
+            e.compute(_sorted_sums, *given, outs=[rows], fresh=True)
+        else:
+            e.run(_add_sorted_sums, rows, e.view(before, lambda t: t.view(rows.shape)), *given, writes=[rows])
+        return
+    pad = e.view(rows, lambda t: t[a["padding_idx"]]) if a.get("padding_idx", -1) >= 0 else None
     if before is None:
         e.run(torch.Tensor.zero_, out, writes=[out])
     elif before is not out:
@@ -75,6 +82,18 @@ def embedding_grad(e: Emitter, node: ir.Node) -> None:
         e.run(torch.Tensor.copy_, pad, there, writes=[pad])
     elif pad is not None:
         e.run(torch.Tensor.zero_, pad, writes=[pad])
+
+
+def _sorted_sums(source: torch.Tensor, index: torch.Tensor, count: int, padding: int) -> torch.Tensor:
+    """Rows summed by index [count, width]: sorted first, so that sums repeat to the bit and no row is waited for."""
+    made: torch.Tensor = torch.ops.aten.embedding_dense_backward(source, index, count, padding, False)
+    return made
+
+
+def _add_sorted_sums(
+    rows: torch.Tensor, before: torch.Tensor, source: torch.Tensor, index: torch.Tensor, count: int, padding: int
+) -> None:
+    torch.add(before, _sorted_sums(source, index, count, padding), out=rows)
 
 
 @lowers("GatherElements")

@@ -142,8 +142,9 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     axis = attributes(node).get("axis", -1) % len(x.shape)
     dx, dscale, dbias = (e.out(v) for v in node.outputs)
     dy, x = e.contiguous(dy), e.contiguous(x)
-    # The kernel takes a number a row, in any shape: as the forward pass holds them.
-    mean, inv_std = (e.reshape(one, (-1, *([1] * (len(x.shape) - axis)))) for one in (mean, inv_std))
+    # The kernel for CPUs takes a number a row, in any shape: as the forward pass holds them.
+    lead = (-1,) if e.device.type == "cpu" else x.shape[:axis]
+    mean, inv_std = (e.reshape(one, (*lead, *([1] * (len(x.shape) - axis)))) for one in (mean, inv_std))
     width = math.prod(x.shape[axis:])
     whole = scale.meta.numel() == width and all(
         one.meta.is_contiguous() for one in (scale, dscale, dbias, mean, inv_std)

@@ -10,8 +10,8 @@ import torch
 from ontrain.graph import static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers
-from ontrain.providers.torch.tuning import FORMULATIONS
 
 __all__: list[str] = []
 
@@ -25,14 +25,14 @@ def gemm(e: Emitter, node: ir.Node) -> None:
     alpha, beta = a.get("alpha", 1.0), a.get("beta", 1.0)
     scales = {name: scale for name, scale in (("alpha", alpha), ("beta", beta)) if scale != 1.0}
     out = e.out(node.outputs[0])
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = e.value(node.inputs[2])
-        if scales or not _otherwise(e, x, w, bias, out):
-            e.call(torch.addmm, bias, x, w, out=out, **scales)
-    elif (before := e.added_to(node.outputs[0])) is not None:
+    bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    before = e.added_to(node.outputs[0])
+    if bias is not None and (scales or len(bias.shape) != 1):
+        e.call(torch.addmm, bias, x, w, out=out, **scales)
+    elif before is not None and alpha != 1.0:
         e.call(torch.addmm, before, x, w, out=out, alpha=alpha)
-    elif alpha != 1.0 or not _otherwise(e, x, w, None, out):
-        e.call(torch.mm, x, w, out=out)
+    else:
+        multiply(e, Factors(x, w, out, bias, before))
         if alpha != 1.0:
             e.run(torch.Tensor.mul_, out, alpha, writes=[out])
 
@@ -48,33 +48,14 @@ def matmul(e: Emitter, node: ir.Node) -> None:
     rows, columns = x.shape[-2], y.shape[-1]
     if len(y.shape) == 2:
         flat = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-        before = e.added_to(node.outputs[0])
-        if before is not None:
-            e.call(torch.addmm, before, flat, y, out=out)
-            return
-        out = e.view(out, lambda t: t.view(flat.shape[0], columns))
-        if not _otherwise(e, flat, y, None, out):
-            e.call(torch.mm, flat, y, out=out)
+        multiply(
+            e,
+            Factors(flat, y, e.view(out, lambda t: t.view(flat.shape[0], columns)), before=e.added_to(node.outputs[0])),
+        )
         return
     lead = static_dims(node.outputs[0])[: max(len(x.shape), len(y.shape)) - 2]
     batch = int(torch.Size(lead).numel())
     e.call(torch.bmm, batched(e, x, lead), batched(e, y, lead), out=e.view(out, lambda t: t.view(batch, rows, columns)))
-
-
-def _otherwise(e: Emitter, x: Buf, w: Buf, bias: Buf | None, out: Buf) -> bool:
-    """Emit x · w + bias in another formulation than ATen's where one was measured to be faster; say whether."""
-    tuning = e.settings.tuning
-    plain = e.device.type == "cpu" and x.dtype == torch.float32 and x.meta.is_contiguous() and out.meta.is_contiguous()
-    if tuning is None or not plain or (bias is not None and len(bias.shape) != 1):
-        return False
-    by_column = w.meta.t().is_contiguous()
-    if not by_column and not w.meta.is_contiguous():
-        return False
-    name = tuning.fastest((*x.shape, w.shape[1]), by_column, bias is not None)  # type: ignore[arg-type]
-    if name == "aten":
-        return False
-    e.compute(FORMULATIONS[name], x, w, bias, outs=[out], fresh=True)
-    return True
 
 
 def batched(e: Emitter, x: Buf, lead: tuple[int, ...]) -> Buf:

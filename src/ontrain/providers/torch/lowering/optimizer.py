@@ -224,6 +224,11 @@ def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr:
         p.sub_(g * lr)
 
 
+def _norms(norms: torch.Tensor, tensors: Tensors) -> None:
+    """A kernel for many tensors, not one for each."""
+    torch.stack(torch._foreach_norm(tensors, 2, norms.dtype), out=norms)
+
+
 @lowers_composite("GlobalNorm")
 def global_norm(e: Emitter, node: ir.Node) -> None:
     """The norm of the norms, as torch.nn.utils.get_total_norm takes it: the two agree to the last bit."""
@@ -231,7 +236,10 @@ def global_norm(e: Emitter, node: ir.Node) -> None:
     # Squares of half precision would be out of its range.
     dtypes = [torch.float32 if t.dtype.itemsize < 4 else t.dtype for t in tensors]
     norms = e.new((len(tensors),), max(dtypes, key=lambda dtype: dtype.itemsize))
-    for number, (tensor, dtype) in enumerate(zip(tensors, dtypes, strict=True)):
+    if e.device.type != "cpu" and set(dtypes) == {norms.dtype}:
+        e.run(_norms, norms, tensors, writes=[norms])
+        tensors = []
+    for number, (tensor, dtype) in enumerate(zip(tensors, dtypes, strict=bool(tensors))):
         place = e.view(norms, operator.itemgetter(number))
         norm = place if dtype == norms.dtype else e.new((), dtype)
         e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=norm, writes=[norm])

@@ -31,11 +31,15 @@ class Mask:
 
 
 def draw_mask(e: Emitter, shape: tuple[int, ...], ratio: float, value: ir.Value | None) -> Mask:
-    """Emit a mask that drops with probability `ratio`, rounded to a multiple of 2⁻¹⁶, and bind it to `value`.
+    """Emit a mask that drops with probability `ratio`, on a CPU rounded to a multiple of 2⁻¹⁶, and bind it to `value`.
 
     The factor follows the rounded probability, so that the expectation stays exactly one.
     """
     mask = e.new(shape, torch.bool)
+    if e.device.type != "cpu":
+        # One kernel that counts through its draws; no table, no rounding.
+        e.run(torch.Tensor.bernoulli_, mask, 1 - ratio, generator=e.generator(), writes=[mask])
+        return _drawn(e, mask, ratio, value)
     flat = e.view(mask, lambda t: t.view(torch.uint8).view(-1))
     start = 0
     for numbers in _numbers(e, math.prod(shape)):
@@ -44,15 +48,19 @@ def draw_mask(e: Emitter, shape: tuple[int, ...], ratio: float, value: ir.Value 
         part = e.narrow(flat, 0, start, numbers.shape[0])
         e.run(torch.Tensor.copy_, part, numbers, writes=[part])
         start += numbers.shape[0]
+    return _drawn(e, mask, ratio, value)
+
+
+def _drawn(e: Emitter, mask: Buf, ratio: float, value: ir.Value | None) -> Mask:
     if value is not None:
         e.bind(value, mask)
         e.keep(value, mask)
-    return Mask(mask, _scale(ratio))
+    return Mask(mask, _factor(e, ratio))
 
 
 def find_mask(e: Emitter, value: ir.Value | None, ratio: float) -> Mask:
     """Return a mask as it was drawn; one from elsewhere, fed to the graph, was drawn with `ratio` itself."""
-    return Mask(e.value(value), _scale(ratio) if e.kept(value) is not None else 1 / (1 - ratio))
+    return Mask(e.value(value), _factor(e, ratio) if e.kept(value) is not None else 1 / (1 - ratio))
 
 
 def apply_mask(e: Emitter, x: Buf, mask: Mask, out: Buf) -> Buf:
@@ -68,12 +76,16 @@ def widen(e: Emitter, mask: Mask, out: Buf) -> Buf:
 
 
 def _scaled(e: Emitter, x: Buf, mask: Mask, out: Buf) -> None:
+    if e.device.type != "cpu":
+        e.compute(torch.ops.aten.native_dropout_backward.default, x, mask.buf, mask.scale, outs=[out], fresh=True)
+        return
     apply_mask(e, x, mask, out)
     e.run(torch.Tensor.mul_, out, mask.scale, writes=[out])
 
 
-def _scale(ratio: float) -> float:
-    return _LEVELS / (_LEVELS - _dropped(ratio))
+def _factor(e: Emitter, ratio: float) -> float:
+    """What the elements kept are multiplied with by a mask that was drawn here."""
+    return _LEVELS / (_LEVELS - _dropped(ratio)) if e.device.type == "cpu" else 1 / (1 - ratio)
 
 
 def _dropped(ratio: float) -> int:
@@ -89,7 +101,7 @@ def _numbers(e: Emitter, count: int) -> Iterator[Buf]:
     would have in common is broken by x(2x + 1), a permutation of 32 bits, before and after the upper half is added to
     the lower one.
     """
-    if e.device.type != "cpu" or count <= _SERIAL:
+    if count <= _SERIAL:
         bits = e.new((-(-count // 4),), torch.int64)
         e.run(torch.Tensor.random_, bits, -(2**63), None, generator=e.generator(), writes=[bits])
         yield e.view(bits, lambda t: t.view(torch.int16)[:count])

@@ -1,0 +1,181 @@
+"""Attention on a GPU by ATen's fused kernels, which hold neither scores nor probabilities, dropout included.
+
+Without anything added to the scores, or with a causal mask, it is flash attention, in half precision; with something
+added, or in single precision, the memory-efficient kernel. Masks are drawn inside the kernels: of forward they keep
+where their draws began, and going backward they draw again.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from ontrain.functions.attention import probabilities_are_read
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import attributes
+from ontrain.providers.torch.replay import drawing_from
+
+__all__ = ["kernel_for", "lower_fused", "lower_fused_grad"]
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+_HIDES = {torch.float16: -3e4}
+"""A causal mask adds so much, or less, to what a row may not see; -1e9 for other types."""
+_WIDEST = 256
+"""Elements of a head that flash attention takes at most."""
+
+Kept = tuple[Buf | None, ...]
+
+
+def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> str | None:
+    """Return the kernel that an Attention on a GPU runs on: "flash", "causal flash", "efficient"; None if none fits."""
+    if len(q.shape) != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2] or probabilities_are_read(node):
+        return None
+    # A mask that is drawn here cannot be handed to a second computation, nor be taken from a first one.
+    given = len(node.inputs) > 4 and node.inputs[4] is not None
+    dropout = attributes(node).get("dropout", 0.0) > 0
+    if dropout and (given or any(use.node.op_type == "Attention" for use in node.outputs[2].uses())):
+        return None
+    width = q.shape[-1]
+    if width % 8 or v.shape[-1] != width or k.shape[-1] != width:
+        return None
+    if q.dtype in _HALF and width <= _WIDEST:
+        if bias is None:
+            return "flash"
+        if q.shape[2] == k.shape[2] and _is_causal(node.inputs[3], q.dtype):
+            return "causal flash"
+    if q.dtype not in (*_HALF, torch.float32):
+        return None
+    # The kernel reads a row of what is added in vectors.
+    aligned = bias is None or (k.shape[2] % 16 == 0 and bias.meta.stride(-1) == 1 and bias.dtype == q.dtype)
+    return "efficient" if aligned and _is_aligned(bias) else None
+
+
+def _is_aligned(bias: Buf | None) -> bool:
+    if bias is None:
+        return True
+    strides = [step for size, step in zip(bias.shape[:-1], bias.meta.stride()[:-1], strict=True) if size > 1]
+    return all(step % 16 == 0 for step in strides) and int(bias.meta.storage_offset()) % 16 == 0
+
+
+def _is_causal(value: ir.Value | None, dtype: torch.dtype) -> bool:
+    """Whether a constant hides from row i the keys after i, and adds nothing to others."""
+    if value is None or value.const_value is None:
+        return False
+    array = value.const_value.numpy().astype(np.float32)
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
+        return False
+    hidden = np.triu(np.ones(array.shape[-2:], dtype=bool), 1)
+    return bool(np.all(array[..., ~hidden] == 0) and np.all(array[..., hidden] <= _HIDES.get(dtype, -1e9)))
+
+
+def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
+    """Emit attention on q [B, H, L, E], k [B, H, S, E], v [B, H, S, E] by a kernel that `kernel_for` chose."""
+    a = attributes(node)
+    dropout, scale = a.get("dropout", 0.0), a.get("scale", 1.0)
+    q, k, v = (_with_rows(e, one) for one in (q, k, v))
+    generator = e.generator() if dropout else None
+    chosen: _Flash | _Efficient
+    if kernel == "efficient":
+        chosen = _Efficient(dropout, scale)
+        bias = None if bias is None else e.view(bias, lambda t: t.expand(*q.shape[:3], k.shape[2]))
+    else:
+        chosen, bias = _Flash(dropout, scale, kernel == "causal flash"), None
+    made = chosen.run(q.meta, k.meta, v.meta, None if bias is None else bias.meta)
+    # ATen's own layout of the result, [B, L, H, E]: the reshape that follows in every model is then a view.
+    batch, heads, length, width = q.shape
+    y = e.permute(e.new((batch, length, heads, width), q.dtype), (0, 2, 1, 3))
+    outs = [y, *(e.new(tuple(one.shape), one.dtype) for one in made[1:])]
+    e.compute(chosen.forward, q, k, v, bias, generator, outs=outs, fresh=True)
+    e.bind(node.outputs[0], y)
+    if len(node.outputs) > 1:
+        e.keep(node.outputs[1], *outs, bias)
+        e.chosen[node.outputs[1]] = chosen
+
+
+def lower_fused_grad(e: Emitter, node: ir.Node, kept: Kept) -> None:
+    """Emit the adjoints of query, key and value."""
+    dy, q, k, v = (_with_rows(e, e.value(one)) for one in node.inputs[:4])
+    outs: list[Buf | None] = []
+    for value, like in zip(node.outputs, (q, k, v), strict=True):
+        batch, heads, length, width = like.shape
+        out = e.permute(e.new((batch, length, heads, width), like.dtype), (0, 2, 1, 3))
+        outs.append(out)
+        e.bind(value, out)
+    chosen = e.chosen[node.inputs[4]]  # type: ignore[index]
+    e.compute(chosen.backward, dy, q, k, v, *kept, outs=outs, fresh=True)
+
+
+@dataclass
+class _Flash:
+    """Flash attention: result, logarithms of sums, and where its draws began, twice."""
+
+    dropout: float
+    scale: float
+    causal: bool
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:
+        made = aten._scaled_dot_product_flash_attention(q, k, v, self.dropout, self.causal, False, scale=self.scale)
+        return made[0], made[1], made[6], made[7]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, generator: Any) -> tuple[Tensor, ...]:
+        with nullcontext() if generator is None else drawing_from(generator):
+            return self.run(q, k, v, bias)
+
+    def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
+                 offset: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
+        made: tuple[Tensor, ...] = aten._scaled_dot_product_flash_attention_backward(
+            dy, q, k, v, y, sums, None, None, q.shape[2], k.shape[2], self.dropout, self.causal, seed, offset,
+            scale=self.scale,
+        )  # fmt: skip
+        return made
+
+
+@dataclass
+class _Efficient:
+    """Memory-efficient attention: the same four; `seeds_on` is where the last two lie unless a graph is recorded."""
+
+    dropout: float
+    scale: float
+    seeds_on: torch.device | None = None
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+        made: tuple[Tensor, ...] = aten._scaled_dot_product_efficient_attention(
+            q, k, v, bias, True, self.dropout, False, scale=self.scale
+        )
+        return made
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, generator: Any) -> tuple[Tensor, ...]:
+        with nullcontext() if generator is None else drawing_from(generator):
+            made = self.run(q, k, v, bias)
+        if not torch.cuda.is_current_stream_capturing():
+            self.seeds_on = made[2].device
+        return made
+
+    def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
+                 offset: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
+        if self.seeds_on is not None and not torch.cuda.is_current_stream_capturing():
+            # Of a forward that was played they lie on the device, where the kernel does not look for them now.
+            seed, offset = seed.to(self.seeds_on), offset.to(self.seeds_on)
+        made: tuple[Tensor, ...] = aten._scaled_dot_product_efficient_attention_backward(
+            dy, q, k, v, bias, y, sums, seed, offset, self.dropout, [True, True, True, False], False, scale=self.scale
+        )
+        return made[:3]
+
+
+def _with_rows(e: Emitter, x: Buf) -> Buf:
+    """The kernels take any layout whose last axis has its elements side by side, and begin at whole vectors."""
+    strides = [step for size, step in zip(x.shape[:-1], x.meta.stride()[:-1], strict=True) if size > 1]
+    plain = x.meta.stride(-1) == 1 and all(step % 8 == 0 for step in strides) and int(x.meta.storage_offset()) % 8 == 0
+    if plain:
+        return x
+    copy = e.new(x.shape, x.dtype)
+    e.run(torch.Tensor.copy_, copy, x, writes=[copy])
+    return copy

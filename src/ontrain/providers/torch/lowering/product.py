@@ -1,0 +1,246 @@
+"""One matrix product, in the formulation that is the fastest on this machine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.code import codes
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.plan import plan_memory
+from ontrain.providers.torch.tuning import ATEN
+
+__all__ = ["FORMULATIONS", "Factors", "formulation", "multiply", "runner"]
+
+_WORTH = 1 << 24
+"""Floating-point operations from which on a product is measured: below it is a matter of the call."""
+_BLOCK = 12 << 20
+"""Bytes that a matrix may take where it is copied."""
+_BY_ROW = ("N", "n")
+_LEAST = 16
+"""Rows, columns and inner size from which on there is more than one formulation."""
+_LARGE = 1 << 32
+"""Floating-point operations from which on two rounds of measuring do instead of three."""
+_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_", None), "binary", None)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """out [R, C] = x [R, K] · w [K, C], and what is added to it.
+
+    Attributes:
+        x, w, out: the matrices, row after row or column after column.
+        bias: [C], added to each row.
+        before: [R, C], added to the product; may be `out` itself. There is no bias then.
+    """
+
+    x: Buf
+    w: Buf
+    out: Buf
+    bias: Buf | None = None
+    before: Buf | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """R, K, C."""
+        return *self.x.shape, self.w.shape[1]  # type: ignore[return-value]
+
+    def across(self, e: Emitter) -> Factors:
+        """Return the same product transposed."""
+        x, w, out = (e.view(one, torch.t) for one in (self.w, self.x, self.out))
+        return Factors(x, w, out, before=None if self.before is None else e.view(self.before, torch.t))
+
+
+def multiply(e: Emitter, factors: Factors) -> None:
+    """Emit the product, in the formulation that was measured to be the fastest; see `Tuning`."""
+    name = formulation(e, factors)
+    if name == ATEN:
+        _aten(e, factors)
+        e.program[-1].factors = factors.x, factors.w, factors.out
+        return
+    for block in _blocks(e, factors if _order(factors.out) in _BY_ROW else factors.across(e)):
+        FORMULATIONS[name](e, block)
+        e.program[-1].factors = block.x, block.w, block.out
+
+
+def formulation(e: Emitter, factors: Factors) -> str:
+    """Return the name of the formulation in which `multiply` emits a product."""
+    tuning = e.settings.tuning
+    if tuning is None or len(FORMULATIONS) == 1 or e.device.type != "cpu" or 2 * math.prod(factors.sizes) < _WORTH:
+        return ATEN
+    if _order(factors.out) not in _BY_ROW and factors.bias is None:
+        factors = factors.across(e)
+    orders = "".join(_order(one) for one in (factors.x, factors.w, factors.out))
+    floats = all(one.dtype == torch.float32 for one in (factors.x, factors.w, factors.out))
+    if not floats or min(factors.sizes) < _LEAST or "?" in orders or orders[2] not in _BY_ROW:
+        return ATEN
+    first = _blocks(e, factors)[0]
+    orders = "".join(_order(one) for one in (first.x, first.w, first.out))
+    adds = " + result" if first.before is not None else " + bias" if first.bias is not None else ""
+    rows, inner, columns = map(_class_of, first.sizes)
+    sizes = rows, inner, columns
+    name = f"{'x'.join(map(str, sizes))} {orders}{adds}"
+    return tuning.fastest(name, lambda: _measure(sizes, orders, adds))
+
+
+def _blocks(e: Emitter, f: Factors) -> list[Factors]:
+    """Cut a product whose matrices are large: oneDNN copies them, and large memory comes from the system each time."""
+    rows, inner, columns = f.sizes
+    cut = [_BLOCK // 4 // other for other in (max(inner, columns), columns, inner)]
+    if columns > max(cut[2], inner):
+        return [
+            one for j, n in _cuts(columns, cut[2])
+            for one in _blocks(e, Factors(
+                f.x, e.narrow(f.w, 1, j, n), e.narrow(f.out, 1, j, n),
+                None if f.bias is None else e.narrow(f.bias, 0, j, n),
+                None if f.before is None else e.narrow(f.before, 1, j, n),
+            ))
+        ]  # fmt: skip
+    if inner > max(cut[1], columns):
+        return [
+            one for j, n in _cuts(inner, cut[1])
+            for one in _blocks(e, Factors(
+                e.narrow(f.x, 1, j, n), e.narrow(f.w, 0, j, n), f.out,
+                f.bias if j == 0 else None, f.before if j == 0 else f.out,
+            ))
+        ]  # fmt: skip
+    if rows > cut[0]:
+        return [
+            Factors(
+                e.narrow(f.x, 0, j, n), f.w, e.narrow(f.out, 0, j, n), f.bias,
+                None if f.before is None else e.narrow(f.before, 0, j, n),
+            )
+            for j, n in _cuts(rows, cut[0])
+        ]  # fmt: skip
+    return [f]
+
+
+def _cuts(size: int, limit: int) -> list[tuple[int, int]]:
+    """Where equal pieces of at most about `limit` begin, and their sizes."""
+    step = -(-size // (-(-size // max(_LEAST, limit)) * _LEAST)) * _LEAST
+    return [(start, min(step, size - start)) for start in range(0, size, step)]
+
+
+def _order(matrix: Buf) -> str:
+    """N for row after row, T for column after column, n and t where there are gaps between them."""
+    (rows, columns), (down, across) = matrix.shape, matrix.meta.stride()
+    if across == 1 and down >= columns:
+        return "N" if down == columns else "n"
+    if down == 1 and across >= rows:
+        return "T" if across == rows else "t"
+    return "?"
+
+
+def _class_of(size: int) -> int:
+    """A size that stands for those a little smaller: batches of many lengths shall not all be measured."""
+    step = max(_LEAST, 1 << (size.bit_length() - 3))
+    return -(-size // step) * step
+
+
+# Formulations
+
+
+def _aten(e: Emitter, f: Factors) -> None:
+    added = f.before if f.bias is None else f.bias
+    if added is None:
+        e.call(torch.mm, f.x, f.w, out=f.out)
+    else:
+        e.call(torch.addmm, added, f.x, f.w, out=f.out)
+
+
+def _convolution(e: Emitter, f: Factors) -> None:
+    """oneDNN's convolution of size 1, which adds to what is there, so that nothing is allocated.
+
+    x is an image of R points, one after the other, with K channels each; w holds C filters.
+    """
+    rows, inner, columns = f.sizes
+    x, filters = e.contiguous(f.x), e.contiguous(e.view(f.w, torch.t))
+    if f.before is None:
+        e.run(torch.Tensor.zero_, f.out, writes=[f.out])
+    elif not (f.before.storage is f.out.storage and f.before.same_layout(f.out)):
+        e.run(torch.Tensor.copy_, f.out, f.before, writes=[f.out])
+    image, out = (e.view(one, lambda t: t.view(1, rows, 1, -1).permute(0, 3, 1, 2)) for one in (x, f.out))
+    filters = e.view(filters, lambda t: t.view(columns, inner, 1, 1))
+    sizes = [0, 0], [1, 1], [1, 1], 1
+    e.run(_CONVOLUTION, out, image, filters, f.bias, *sizes, "add", None, None, [], None, writes=[out])
+
+
+def _linear(e: Emitter, f: Factors) -> None:
+    """oneDNN's kernel for linear layers, which reads w in any order, and returns its result in memory of its own."""
+    result = f.out if f.before is None else e.new(f.out.shape)
+    x, w = e.contiguous(f.x), e.view(f.w, torch.t)
+    e.compute(_LINEAR, x, w, f.bias, "none", [], "", outs=[result], fresh=True)
+    if f.before is not None:
+        e.call(torch.add, f.before, result, out=f.out)
+
+
+FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {
+    ATEN: _aten,
+    **({"convolution": _convolution} if _CONVOLUTION is not None else {}),
+    **({"linear": _linear} if _LINEAR is not None else {}),
+}
+"""By name, the preferred first; a build of torch may lack oneDNN."""
+
+
+# Measuring
+
+
+def runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "") -> Callable[[], object]:
+    """Return a function that computes a product of ones, of matrices that it holds.
+
+    Args:
+        name: of the formulation.
+        sizes: rows, inner size and columns.
+        orders: of x, w and the result, "NTN" for rows, columns and rows; in lower case there are gaps between them.
+        adds: " + bias", " + result" (to what the last call left) or nothing.
+    """
+    rows, inner, columns = sizes
+    e = Emitter(torch.device("cpu"))
+
+    def matrix(order: str, *size: int) -> Buf:
+        down, across = size if order in _BY_ROW else size[::-1]
+        made = torch.ones(down, across + _LEAST * order.islower())[:, :across]
+        return e.constant(made if order in _BY_ROW else made.t())
+
+    out = matrix(orders[2], rows, columns)
+    bias = e.constant(torch.ones(columns)) if adds == " + bias" else None
+    factors = Factors(
+        matrix(orders[0], rows, inner), matrix(orders[1], inner, columns), out, bias,
+        before=out if adds == " + result" else None,
+    )  # fmt: skip
+    FORMULATIONS[name](e, factors)
+    memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8).untyped_storage()
+
+    def resolve(tree: Any) -> Any:
+        if not isinstance(tree, Buf):
+            return tree
+        own = tree.storage.tensor
+        there, offset = (memory, tree.storage.place()) if own is None else (own.untyped_storage(), 0)
+        return tree.materialise(there, offset, e.device)
+
+    (code,) = codes([e.program])
+    run = code.bind(resolve)
+    return lambda: run([])
+
+
+def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, float]:
+    """The least seconds of each formulation; they take turns."""
+    with torch.no_grad():
+        # A convolution fills an image without gaps.
+        names = [name for name in FORMULATIONS if name != "convolution" or orders[2] == "N"]
+        ways = {name: runner(name, sizes, orders, adds) for name in names}
+        best = dict.fromkeys(ways, float("inf"))
+        rounds = 3 if 2 * math.prod(sizes) < _LARGE else 2
+        for _ in range(rounds):  # the first one makes kernels and touches memory
+            for name, run in ways.items():
+                start = time.perf_counter()
+                run()
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best

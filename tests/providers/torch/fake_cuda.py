@@ -1,0 +1,146 @@
+"""Plans for a CUDA device on a machine without one: torch's fake tensors run every call, and know where each lies.
+
+A call on tensors of two devices fails there as it does on a GPU. What fake tensors let pass is looked at here: a number
+in a tensor on the CPU is taken by kernels of elementwise operators only, and nothing may wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ontrain.providers.torch import TorchExecutionProvider
+from ontrain.providers.torch.lowering import attention_cuda
+
+__all__ = ["FakeDevice", "Strict", "fake_device"]
+
+# These kernels take a number from the CPU as a scalar; others refuse it, or copy it over and wait, as `where` does.
+_TAKE_NUMBERS = frozenset({
+    "add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and",
+    "bitwise_left_shift", "bitwise_right_shift",
+})  # fmt: skip
+_WAIT = frozenset({"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique"})
+
+
+class Strict(TorchDispatchMode):
+    """Refuses what a kernel for CUDA would refuse or wait for; keeps the names of the operators called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.called.append(name)
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        elsewhere = [one for one in tensors if one.device.type == "cpu"]
+        if any(one.device.type == "cuda" for one in tensors):
+            assert name not in _WAIT, f"{name} waits for the device"
+            assert not elsewhere or (name in _TAKE_NUMBERS and not any(one.dim() for one in elsewhere)), (
+                f"{name} is given {[(list(one.shape), one.device) for one in tensors]}"
+            )
+            if func._schema.is_mutable and name != "set_":
+                # Fakes hold no numbers: of a call that writes, its arguments are all there is to look at.
+                return _written(func._schema, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _written(schema: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What a call returns that writes into its arguments."""
+    given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+    found = [given[one.name] for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    if not schema.returns:
+        return None
+    return found[0] if len(schema.returns) == 1 else tuple(found[-len(schema.returns) :])
+
+
+class _Bindings(TorchFunctionMode):
+    """Indexing and copies as calls of operators: Python's bindings ask a build of torch without CUDA for the device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.copy_:
+            return torch.ops.aten.copy_(*args, **(kwargs or {}))
+        if func is torch.tensor and torch.device((kwargs or {}).get("device", "cpu")).type == "cuda":
+            made = func(*args, **{**kwargs, "device": "cpu"})
+            return torch.empty(made.shape, dtype=made.dtype, device="cuda")
+        if func is torch.Tensor.view:
+            try:
+                return func(*args, **(kwargs or {}))
+            except ValueError as error:  # what is a RuntimeError elsewhere
+                raise RuntimeError(*error.args) from error
+        if func is not torch.Tensor.__getitem__ or args[0].device.type != "cuda":
+            return func(*args, **(kwargs or {}))
+        x, index = args
+        axis, tensors = 0, list[Any]()
+        for one in index if isinstance(index, tuple) else (index,):
+            if isinstance(one, int):
+                x = x.select(axis, one)
+                continue
+            if one is None:
+                x = x.unsqueeze(axis)
+            elif isinstance(one, slice):
+                start, stop, step = one.indices(x.shape[axis])
+                x = torch.ops.aten.slice(x, axis, start, stop, step)
+            else:
+                assert axis == len(tensors), "indices after a slice"
+                tensors.append(one)
+            axis += 1
+        return torch.ops.aten.index(x, tensors) if tensors else x
+
+
+@contextmanager
+def _below_autograd() -> Iterator[None]:
+    """Skip what autograd's own kernels of views and copies do: they too ask for a device that is not there."""
+    views = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(views):
+        yield
+
+
+class FakeDevice:
+    """A provider for a device that is not there, and what runs under its tensors."""
+
+    def __init__(self, provider: TorchExecutionProvider, mode: FakeTensorMode) -> None:
+        self.provider, self._mode = provider, mode
+
+    def move(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a stand-in for a tensor on the device."""
+        with self._mode:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Tensors made inside are fakes."""
+        with self._mode, _below_autograd(), _Bindings():
+            yield
+
+    @contextmanager
+    def running(self) -> Iterator[Strict]:
+        """Calls made inside are watched."""
+        with self._mode, Strict() as strict, _below_autograd(), _Bindings():
+            yield strict
+
+
+@contextmanager
+def fake_device(**options: Any) -> Iterator[FakeDevice]:
+    """A `TorchExecutionProvider` for CUDA over fake tensors.
+
+    Args:
+        options: of the provider.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        # A build of torch without CUDA has no generator for it either, and no streams.
+        patch.setattr(torch, "Generator", lambda device: torch._C.Generator("cpu"))
+        patch.setattr(attention_cuda, "drawing_from", nullcontext)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        with FakeTensorMode() as mode, pytest.MonkeyPatch.context() as here:
+            here.setattr(torch.cuda, "is_available", lambda: True)
+            provider = TorchExecutionProvider("cuda", **options)
+        yield FakeDevice(provider, mode)
