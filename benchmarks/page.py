@@ -34,6 +34,7 @@ _GPU = {
 }
 _NAMES = {
     "ontrain": "ontrain, ORTTrainer",
+    "ontrain-aten": "ontrain, ORTTrainer with eager's products",
     "ontrain-budget": "ontrain, ORTTrainer in 0.55 of its working memory",
     "ontrain-hidden": "ontrain, ORTTrainer, padding no answer (another loss)",
     "ortmodule": "ontrain, ORTModule in eager's loop",

@@ -20,7 +20,8 @@ from benchmarks import serving
 from benchmarks.models import Batch, make
 
 ENGINES = (
-    "ontrain", "ontrain-budget", "ontrain-hidden", "ortmodule", "eager", "eager-malloc", "compile", "incumbent"
+    "ontrain", "ontrain-aten", "ontrain-budget", "ontrain-hidden", "ortmodule", "eager", "eager-malloc", "compile",
+    "incumbent",
 )  # fmt: skip
 LR, DECAY = 1e-4, 0.01
 BUDGET = 0.55
@@ -61,7 +62,9 @@ def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> 
         from ontrain.passes import HidePaddedCandidates, register_pass
 
         register_pass(HidePaddedCandidates(), stage="forward", after="ShareCommonSubexpressions")
-    if engine in ("ontrain", "ontrain-budget", "ontrain-hidden"):
+    if engine == "ontrain-aten":
+        os.environ["ONTRAIN_TUNE"] = "0"
+    if engine.startswith("ontrain"):
         trainer = make_trainer(model, batches, BUDGET if engine == "ontrain-budget" else None)
         return lambda batch: float(trainer.train_step(**batch))
     if engine == "ortmodule":

@@ -21,8 +21,8 @@ The same recipe in eager PyTorch, with the same initial weights, batches, clippi
 
     $ python recipes/getting_started/train.py --engine pytorch --output runs/getting-started-pytorch
 
-Without dropout, whose random generators differ, the two draw the same curve: with `--dropout 0` two runs on one
-machine are equal to the last bit.
+Without dropout, whose random generators differ, the two draw the same curve: with `--dropout 0`, and ONTRAIN_TUNE=0 in
+the environment for the matrix products that PyTorch takes, two runs on one machine are equal to the last bit.
 
 What a run leaves in --output (runs/getting-started):
 

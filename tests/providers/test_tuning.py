@@ -175,6 +175,20 @@ def test_every_formulation_is_the_same_product(name, orders, adds, block, monkey
     torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "sizes", [(768, 3072, 3072), (3072, 3072, 3072), (160, 768, 30522), (30522, 160, 768), (160, 30522, 768)]
+)
+def test_no_large_matrix_is_given_to_onednn(sizes):
+    rows, inner, columns = sizes
+    e = Emitter(torch.device("cpu"))
+    whole = product.Factors(e.new((rows, inner)), e.new((inner, columns)), e.new((rows, columns)))
+    blocks = product._blocks(e, whole)
+    matrices = [one for block in blocks for one in (block.x, block.w, block.out)]
+    assert max(4 * one.meta.numel() for one in matrices) <= 1.01 * product._BLOCK
+    work = sum(2 * block.sizes[0] * block.sizes[1] * block.sizes[2] for block in blocks)
+    assert work == 2 * rows * inner * columns  # each part once
+
+
 def test_products_of_nearly_the_same_size_share_a_measurement(monkeypatch):
     asked = {
         _multiplied("aten", torch.ones(rows, 768), torch.ones(768, 768), torch.ones(rows, 768))[0]

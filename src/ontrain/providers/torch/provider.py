@@ -39,7 +39,7 @@ class TorchExecutionProvider:
         device: a torch device string, "cpu" or "cuda[:n]".
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows; by
             default `ONTRAIN_LOGITS_BYTES`, or 64 MiB.
-        tune: measure each large product in single precision once on this machine's CPU and take the fastest formulation,
+        tune: measure each large product in single precision once on this machine's CPU and take the fastest way to it,
             which may round otherwise than eager PyTorch. By default `ONTRAIN_TUNE`, or so.
         cuda_graphs: on a GPU record each plan's kernels once, and launch them as a whole from then on. By default
             `ONTRAIN_CUDA_GRAPHS`, or so.

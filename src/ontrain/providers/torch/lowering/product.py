@@ -94,7 +94,7 @@ def _blocks(e: Emitter, f: Factors) -> list[Factors]:
     """Cut a product whose matrices are large: oneDNN copies them, and large memory comes from the system each time."""
     rows, inner, columns = f.sizes
     cut = [_BLOCK // 4 // other for other in (max(inner, columns), columns, inner)]
-    if columns > max(cut[2], inner):
+    if columns > max(cut[2], inner):  # of two large sides the inner one is cut: pieces of the result have gaps
         return [
             one for j, n in _cuts(columns, cut[2])
             for one in _blocks(e, Factors(
@@ -103,7 +103,7 @@ def _blocks(e: Emitter, f: Factors) -> list[Factors]:
                 None if f.before is None else e.narrow(f.before, 1, j, n),
             ))
         ]  # fmt: skip
-    if inner > max(cut[1], columns):
+    if inner > cut[1] and inner >= columns:
         return [
             one for j, n in _cuts(inner, cut[1])
             for one in _blocks(e, Factors(
