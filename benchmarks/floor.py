@@ -5,8 +5,8 @@
 The products are those of the plan that ontrain runs, so work that it leaves out is not in the floor either. Each one
 is timed in several formulations, which take turns: as the plan has it; with the factors copied into every order of
 rows and columns (without the time of the copy); with rows of the result at cache lines; and by oneDNN. The fastest of
-all rounds counts. "as planned" is the same sum over the plan's own formulation. Rows go to
-benchmarks/results/floor.jsonl.
+all rounds counts. "as planned" is the same sum by ATen in the orders of the plan, which ONTRAIN_TUNE=0 takes. Rows go
+to benchmarks/results/floor.jsonl.
 """
 
 from __future__ import annotations
