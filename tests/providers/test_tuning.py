@@ -113,11 +113,14 @@ def test_a_torn_or_foreign_file_is_as_if_it_were_not_there(file, content):
     assert list(json.loads(file.read_text())[tuning._machine()]) == [NAME]
 
 
-def test_what_cannot_be_kept_is_not_chosen(tmp_path, monkeypatch):
+def test_what_cannot_be_kept_is_not_chosen_and_that_is_said_once(tmp_path, monkeypatch, caplog):
     """Another process could not know of it, and would round differently."""
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path / "a file"))
-    assert tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0}) == "aten"
+    mine = tuning.open_tuning()
+    assert [mine.fastest(name, lambda: {"aten": 2.0, "linear": 1.0}) for name in (NAME, "another")] == ["aten"] * 2
+    (said,) = caplog.records
+    assert "set ONTRAIN_CACHE_DIR" in said.getMessage()
 
 
 # The formulations

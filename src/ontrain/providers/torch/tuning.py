@@ -44,6 +44,7 @@ class Tuning:
     def __init__(self, file: Path) -> None:
         self.file, self.machine = file, _machine()
         self._known: dict[str, dict[str, float]] = read_timings(file).get(self.machine, {})
+        self._said = False
 
     def fastest(self, product: str, measure: Callable[[], Mapping[str, float]]) -> str:
         """Return the name of the formulation to take for a product.
@@ -72,7 +73,12 @@ class Tuning:
                     Path(half).unlink(missing_ok=True)
                     raise
         except (OSError, Timeout) as error:
-            _logger.debug("nothing can be written to %s: %s", self.file, error)
+            if not self._said:
+                _logger.warning(
+                    "%s cannot be written (%s): matrix products stay eager PyTorch's, even where others are faster; "
+                    "set ONTRAIN_CACHE_DIR to a folder that can be written, or ONTRAIN_TUNE=0", self.file, error,
+                )  # fmt: skip
+            self._said = True
             return {ATEN: times[ATEN]}
         return settled
 
