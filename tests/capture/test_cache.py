@@ -357,3 +357,15 @@ def test_another_process_finds_it_and_an_edited_file_is_noticed(tmp_path):
     # The branch is not taken at these sizes: only its file tells.
     (tmp_path / "other.py").write_text("def wide(x):\n    return x + 1\n")
     assert run()[0] == "exported"
+
+
+class _Branches(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda h: h * 2, lambda h: h - 1, (x,))
+
+
+def test_looking_for_a_branch_leaves_eagers_own_alone():
+    """What dynamo once skips it skips for good: eager's torch.cond would fail from then on."""
+    x = torch.ones(3)
+    assert torch.equal(ORTModule(_Branches())(x), x * 2)
+    assert torch.equal(_Branches()(-x), -x - 1)

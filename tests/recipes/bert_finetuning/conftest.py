@@ -14,11 +14,16 @@ from tests.recipes.bert_finetuning.texts import make_model, sentences, squad
 sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "bert"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _captured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs of one model share their captured graphs."""
+@pytest.fixture(scope="session")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs of one model share their captured graphs."""
+    return tmp_path_factory.mktemp("captures")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _captured_once(captures: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("captures")))
+        patch.setenv("ONTRAIN_CACHE_DIR", str(captures))
         yield
 
 

@@ -20,11 +20,16 @@ LENGTHS = {1: (32, 5), 2: (48, 7)}
 """Tokens and predictions of each phase's sequences."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _captured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs of one model share their captured graphs."""
+@pytest.fixture(scope="session")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs of one model share their captured graphs."""
+    return tmp_path_factory.mktemp("captures")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _captured_once(captures: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("captures")))
+        patch.setenv("ONTRAIN_CACHE_DIR", str(captures))
         yield
 
 

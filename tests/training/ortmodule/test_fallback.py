@@ -61,12 +61,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def few_branches():
-    """Eager's torch.cond is compiled by dynamo, which gives up after eight in a process."""
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_each_policy_answers_its_refusals(name, monkeypatch):
     make, call, _ = CASES[name]

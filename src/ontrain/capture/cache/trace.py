@@ -118,13 +118,20 @@ class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _exporting() -> Iterator[None]:
-    """Say what torch.export says to a forward that asks whether it is exported."""
+    """Say what torch.export says to a forward that asks whether it is exported, and compile nothing."""
     compiler: Any = torch.compiler
     with (
         mock.patch.object(compiler, "_is_compiling_flag", True),
         mock.patch.object(compiler, "_is_exporting_flag", True),
+        mock.patch.object(torch, "compile", _not_compiled),
     ):
         yield
+
+
+def _not_compiled(*_: Any, **__: Any) -> Any:
+    # torch.cond and its like call it. Below a dispatch mode dynamo would skip their code, and would go on to skip it in
+    # this process, so that eager's torch.cond failed from then on.
+    raise UncacheableError("forward calls torch.cond, torch.while_loop or torch.compile")
 
 
 @contextmanager
