@@ -291,6 +291,9 @@ def quiet() -> Iterator[None]:
         for one in talkative:  # a hundred lines of traceback before the error that says where and why
             one.disabled = True
             after.callback(setattr, one, "disabled", False)
+        # Up to torch 2.12 an export that fails leaves its hook there, and no later graph could be kept in the cache.
+        hooks = nn.modules.module._global_buffer_registration_hooks
+        after.callback(lambda there: [hooks.pop(one) for one in [*hooks] if one not in there], frozenset(hooks))
         # It prints the part of the graph that it had, too.
         after.enter_context(mock.patch("torch.export._trace.print", lambda *_, **__: None, create=True))
         warnings.simplefilter("ignore", FutureWarning)
