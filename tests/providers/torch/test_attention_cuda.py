@@ -10,7 +10,7 @@ import torch
 from ontrain.graph import Builder, new_model
 from ontrain.providers import get_provider
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.attention_cuda import kernel_for
+from ontrain.providers.torch.lowering.attention_cuda import kernel_for, lower_fused, lower_fused_grad
 
 B, H, L, E = 2, 4, 64, 32
 SCALE = 0.25
@@ -83,6 +83,21 @@ def test_the_kernel_that_fits_is_chosen(name):
 
 def test_a_second_computation_that_is_given_the_mask_runs_on_products():
     assert kernel(graph(half, dropout=0.1, again=True), 1) is None
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient"])
+def test_adjoints_with_a_place_come_from_the_kernel_and_from_nowhere_else(name):
+    forward, backward = graph(half).graph
+    e = Emitter(torch.device("cpu"))
+    for one in (*forward.inputs[:3], backward.inputs[0]):
+        e.out(one)
+    lower_fused(e, forward, name, *(e.value(one) for one in forward.inputs[:3]), None)
+    places = [e.new((B, H, L, E), torch.bfloat16) for _ in backward.outputs]
+    for value, place in zip(backward.outputs, places, strict=True):
+        e.pin(value, place)
+    lower_fused_grad(e, backward, e.kept(backward.inputs[4]))
+    *before, last = e.program
+    assert last.results == places and not any(place in one.writes for one in before for place in places)
 
 
 def feeds(bias: tuple[int, ...] | None, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ from ontrain.functions.attention import in_tiles, probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_cuda import kernel_for, lower_fused, lower_fused_grad
+from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad
 from ontrain.providers.torch.lowering.matmul import batched
 from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, find_mask, widen
@@ -40,14 +41,11 @@ def _flash(node: ir.Node, q: Buf, k: Buf, v: Buf, device: torch.device) -> bool:
 
 def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
     """One pass that never holds the probabilities; the logarithms of their sums stand in for them going backward."""
-    batch, heads, length, _ = q.shape
-    # ATen's own layout of the result: the reshape that follows in every model is then a view.
-    y = e.permute(e.new((batch, length, heads, v.shape[-1]), q.dtype), (0, 2, 1, 3))
-    sums = e.new((batch, heads, length), torch.float64 if q.dtype == torch.float64 else torch.float32)
+    y = out_by_token(e, node.outputs[0])
+    sums = e.new(q.shape[:3], torch.float64 if q.dtype == torch.float64 else torch.float32)
     scale = attributes(node).get("scale", 1.0)
     e.compute(aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, False, outs=[y, sums],
               attn_mask=bias, scale=scale, fresh=True)  # fmt: skip
-    e.bind(node.outputs[0], y)
     if len(node.outputs) > 1:
         e.keep(node.outputs[1], y, sums, bias)
 
@@ -56,15 +54,9 @@ def _flash_attention_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...
     dy, q, k, v = (e.value(i) for i in node.inputs[:4])
     y, sums, bias = kept
     scale = attributes(node).get("scale", 1.0)
-    outs: list[Buf | None] = []
-    for value, like in zip(node.outputs, (q, k, v), strict=True):
-        batch, heads, length, width = like.shape
-        out = e.permute(e.new((batch, length, heads, width), like.dtype), (0, 2, 1, 3))
-        outs.append(out)
-        e.bind(value, out)
     e.compute(
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dy, q, k, v, y, sums, 0.0, False,
-        outs=outs, attn_mask=bias, scale=scale, fresh=True,
+        outs=[out_by_token(e, value) for value in node.outputs], attn_mask=bias, scale=scale, fresh=True,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from ontrain.functions.attention import probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.registry import attributes
 from ontrain.providers.torch.replay import drawing_from
 
@@ -89,12 +90,8 @@ def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, 
     else:
         chosen, bias = _Flash(dropout, scale, kernel == "causal flash"), None
     made = chosen.run(q.meta, k.meta, v.meta, None if bias is None else bias.meta)
-    # ATen's own layout of the result, [B, L, H, E]: the reshape that follows in every model is then a view.
-    batch, heads, length, width = q.shape
-    y = e.permute(e.new((batch, length, heads, width), q.dtype), (0, 2, 1, 3))
-    outs = [y, *(e.new(tuple(one.shape), one.dtype) for one in made[1:])]
+    outs = [out_by_token(e, node.outputs[0]), *(e.new(tuple(one.shape), one.dtype) for one in made[1:])]
     e.compute(chosen.forward, q, k, v, bias, generator, outs=outs, fresh=True)
-    e.bind(node.outputs[0], y)
     if len(node.outputs) > 1:
         e.keep(node.outputs[1], *outs, bias)
         e.chosen[node.outputs[1]] = chosen
@@ -103,12 +100,7 @@ def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, 
 def lower_fused_grad(e: Emitter, node: ir.Node, kept: Kept) -> None:
     """Emit the adjoints of query, key and value."""
     dy, q, k, v = (_with_rows(e, e.value(one)) for one in node.inputs[:4])
-    outs: list[Buf | None] = []
-    for value, like in zip(node.outputs, (q, k, v), strict=True):
-        batch, heads, length, width = like.shape
-        out = e.permute(e.new((batch, length, heads, width), like.dtype), (0, 2, 1, 3))
-        outs.append(out)
-        e.bind(value, out)
+    outs = [out_by_token(e, value) for value in node.outputs]
     chosen = e.chosen[node.inputs[4]]  # type: ignore[index]
     e.compute(chosen.backward, dy, q, k, v, *kept, outs=outs, fresh=True)
 

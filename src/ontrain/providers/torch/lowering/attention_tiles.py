@@ -17,6 +17,7 @@ import torch
 
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.random import Mask, draw_mask, find_mask
 from ontrain.providers.torch.lowering.registry import attributes
 
@@ -135,7 +136,7 @@ def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | N
         mask = find_mask(e, node.inputs[4], a["dropout"])
     else:
         mask = draw_mask(e, (*q.shape[:3], k.shape[2]), a["dropout"], node.outputs[2])
-    y = _result(e, node.outputs[0], q.shape[2], v)
+    y = out_by_token(e, node.outputs[0])
     scores, weights = (_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(2))
     products = _scratch(e, tiling.heads * tiling.rows * v.shape[3], q.dtype)
     e.run(_attend, y, q, k, v, bias, windows, _bytes(e, mask), tiling, a.get("scale", 1.0), mask.scale, scores, weights,
@@ -148,22 +149,11 @@ def lower_tiles_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...]) ->
     bias, windows = kept
     a, tiling = attributes(node), _tiling(q, k)
     mask = find_mask(e, node.inputs[5], a["dropout"])
-    outs = [_result(e, value, like.shape[2], like) for value, like in zip(node.outputs, (q, k, v), strict=True)]
+    outs = [out_by_token(e, value) for value in node.outputs]
     scratch = [_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(3)]
     products = _scratch(e, tiling.heads * max(q.shape[2], k.shape[2]) * max(q.shape[3], v.shape[3]), q.dtype)
     e.run(_attend_backward, *outs, dy, q, k, v, bias, windows, _bytes(e, mask), tiling, a.get("scale", 1.0), mask.scale,
           *scratch, products, writes=[*outs, *scratch, products])  # fmt: skip
-
-
-def _result(e: Emitter, value: ir.Value, length: int, like: Buf) -> Buf:
-    """A result [B, H, length, width] laid out as [B, length, H, width]: the reshape that follows is then a view."""
-    pin = e.pinned(value)
-    if pin is not None:
-        return e.out(value)
-    batch, heads, _, width = like.shape
-    made = e.permute(e.new((batch, length, heads, width), like.dtype), (0, 2, 1, 3))
-    e.bind(value, made)
-    return made
 
 
 def _scratch(e: Emitter, count: int, dtype: torch.dtype) -> Buf:
