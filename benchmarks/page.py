@@ -37,6 +37,7 @@ _NAMES = {
     "ontrain-aten": "ontrain, ORTTrainer with eager's products",
     "ontrain-budget": "ontrain, ORTTrainer in 0.55 of its working memory",
     "ontrain-hidden": "ontrain, ORTTrainer, padding no answer (another loss)",
+    "ontrain-onnxruntime": "ontrain, ORTTrainer on stock onnxruntime",
     "ortmodule": "ontrain, ORTModule in eager's loop",
     "eager": "eager PyTorch, fused AdamW",
     "eager-malloc": "eager, malloc tuned to keep its pages",

@@ -20,8 +20,8 @@ from benchmarks import serving
 from benchmarks.models import Batch, make
 
 ENGINES = (
-    "ontrain", "ontrain-aten", "ontrain-budget", "ontrain-hidden", "ortmodule", "eager", "eager-malloc", "compile",
-    "incumbent",
+    "ontrain", "ontrain-aten", "ontrain-budget", "ontrain-hidden", "ontrain-onnxruntime", "ortmodule", "eager",
+    "eager-malloc", "compile", "incumbent",
 )  # fmt: skip
 LR, DECAY = 1e-4, 0.01
 BUDGET = 0.55
@@ -44,7 +44,9 @@ def eager_step(model: torch.nn.Module, forward: torch.nn.Module) -> Step:
     return step
 
 
-def make_trainer(model: torch.nn.Module, batches: Sequence[Batch], budget: float | None = None) -> Any:
+def make_trainer(
+    model: torch.nn.Module, batches: Sequence[Batch], budget: float | None = None, provider: str = "Torch"
+) -> Any:
     """The same training as `eager_step` by ORTTrainer; batch and sequence may vary."""
     from ontrain.training import ORTTrainer, optim
 
@@ -52,7 +54,10 @@ def make_trainer(model: torch.nn.Module, batches: Sequence[Batch], budget: float
         "inputs": [(name, ["batch", "sequence"][: tensor.dim()]) for name, tensor in batches[0].items()],
         "outputs": [("loss", [], True)],
     }
-    options = {"utils": {"grad_norm_clip": False}, "graph_transformer": {"memory_budget": budget}}
+    options = {
+        "utils": {"grad_norm_clip": False}, "graph_transformer": {"memory_budget": budget},
+        "provider": f"{provider}ExecutionProvider",
+    }  # fmt: skip
     return ORTTrainer(model, desc, optim.AdamConfig(lr=LR, lambda_coef=DECAY), options=options)
 
 
@@ -65,7 +70,8 @@ def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> 
     if engine == "ontrain-aten":
         os.environ["ONTRAIN_TUNE"] = "0"
     if engine.startswith("ontrain"):
-        trainer = make_trainer(model, batches, BUDGET if engine == "ontrain-budget" else None)
+        provider = "OnnxRuntime" if engine == "ontrain-onnxruntime" else "Torch"
+        trainer = make_trainer(model, batches, BUDGET if engine == "ontrain-budget" else None, provider)
         return lambda batch: float(trainer.train_step(**batch))
     if engine == "ortmodule":
         from ontrain.training.ortmodule import ORTModule

@@ -15,15 +15,16 @@ from ontrain import OptionError
 from ontrain.cli.app import app
 from ontrain.providers import get_provider
 from ontrain.providers.torch import tuning
+from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.executable import Binder
 from ontrain.providers.torch.lowering import product
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.settings import Settings
 from ontrain.training import ORTTrainer, optim
 
 NAME = "64x256x512 NTN + bias"
+BOTH = ("aten", "linear")
 
 
 @pytest.fixture
@@ -56,36 +57,44 @@ def test_the_fastest_is_taken_and_measured_once(file):
         return {"aten": 2.0, "linear": linear}
 
     first = tuning.open_tuning()
-    assert [first.fastest(NAME, lambda: measure(1.0)) for _ in range(2)] == ["linear"] * 2
-    assert tuning.open_tuning().fastest(NAME, lambda: measure(1.0)) == "linear"  # another process, from the file
-    assert first.fastest("another", lambda: measure(1.99)) == "aten"  # hardly a gain
+    assert [first.fastest(NAME, BOTH, lambda: measure(1.0)) for _ in range(2)] == ["linear"] * 2
+    assert tuning.open_tuning().fastest(NAME, BOTH, lambda: measure(1.0)) == "linear"  # another process, from the file
+    assert first.fastest("another", BOTH, lambda: measure(1.99)) == "aten"  # hardly a gain
     assert asked == [1.0, 1.99]
 
 
 def test_another_machine_measures_anew(file, monkeypatch):
-    tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0})
+    tuning.open_tuning().fastest(NAME, BOTH, lambda: {"aten": 2.0, "linear": 1.0})
     monkeypatch.setattr(tuning, "_machine", lambda: "another")
-    assert tuning.open_tuning().fastest(NAME, lambda: {"aten": 1.0, "linear": 2.0}) == "aten"
+    assert tuning.open_tuning().fastest(NAME, BOTH, lambda: {"aten": 1.0, "linear": 2.0}) == "aten"
     assert len(json.loads(file.read_text())) == 2
 
 
 def test_what_writes_to_planned_memory_is_preferred_to_a_little_speed():
-    assert tuning.choice({"aten": 2.0, "convolution": 1.2, "linear": 1.0}) == "convolution"
-    assert tuning.choice({"aten": 2.0, "convolution": 1.3, "linear": 1.0}) == "linear"
-    assert tuning.choice({"aten": 1.04, "convolution": 1.01, "linear": 1.0}) == "aten"
+    assert tuning.choice({"aten": 2.0, "packed": 1.08, "linear": 1.0}) == "packed"
+    assert tuning.choice({"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "linear"
+    assert tuning.choice({"aten": 1.04, "packed": 1.01, "linear": 1.0}) == "aten"
 
 
 def test_of_two_that_measure_at_once_the_first_to_write_decides_for_both(file):
     late = tuning.open_tuning()
     early = tuning.open_tuning()
-    assert early.fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0}) == "linear"
-    assert late.fastest(NAME, lambda: {"aten": 1.0, "linear": 2.0}) == "linear"
+    assert early.fastest(NAME, BOTH, lambda: {"aten": 2.0, "linear": 1.0}) == "linear"
+    assert late.fastest(NAME, BOTH, lambda: {"aten": 1.0, "linear": 2.0}) == "linear"
+
+
+def test_times_of_other_formulations_are_as_if_there_were_none(file):
+    """Of an older version, or of a build that had fewer."""
+    tuning.open_tuning().fastest(NAME, BOTH, lambda: {"aten": 2.0, "linear": 1.0})
+    three = {"aten": 3.0, "packed": 1.0, "linear": 2.0}
+    assert [tuning.open_tuning().fastest(NAME, three, lambda: dict(three)) for _ in range(2)] == ["packed"] * 2
+    assert json.loads(file.read_text()) == {tuning._machine(): {NAME: three}}
 
 
 def _settle(folder, number, results):
     mine = tuning.Tuning(folder / "products.json")
     times = {"aten": 2.0, "linear": 1.0} if number % 2 else {"aten": 1.0, "linear": 2.0}
-    results.put([mine.fastest(f"product {k}", lambda: times) for k in range(20)])
+    results.put([mine.fastest(f"product {k}", BOTH, lambda: times) for k in range(20)])
 
 
 def test_processes_agree_and_lose_nothing(tmp_path):
@@ -109,7 +118,7 @@ def test_processes_agree_and_lose_nothing(tmp_path):
 )  # fmt: skip
 def test_a_torn_or_foreign_file_is_as_if_it_were_not_there(file, content):
     file.write_text(content.replace("MACHINE", tuning._machine()).replace("NAME", NAME))
-    assert tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0}) == "linear"
+    assert tuning.open_tuning().fastest(NAME, BOTH, lambda: {"aten": 2.0, "linear": 1.0}) == "linear"
     assert list(json.loads(file.read_text())[tuning._machine()]) == [NAME]
 
 
@@ -118,7 +127,9 @@ def test_what_cannot_be_kept_is_not_chosen_and_that_is_said_once(tmp_path, monke
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path / "a file"))
     mine = tuning.open_tuning()
-    assert [mine.fastest(name, lambda: {"aten": 2.0, "linear": 1.0}) for name in (NAME, "another")] == ["aten"] * 2
+    assert [mine.fastest(name, BOTH, lambda: {"aten": 2.0, "linear": 1.0}) for name in (NAME, "another")] == [
+        "aten"
+    ] * 2
     (said,) = caplog.records
     assert "set ONTRAIN_CACHE_DIR" in said.getMessage()
 
@@ -130,7 +141,7 @@ class _Always:
     def __init__(self, name):
         self.name, self.asked = name, []
 
-    def fastest(self, name, measure):
+    def fastest(self, name, names, measure):
         self.asked.append(name)
         return self.name
 
@@ -159,8 +170,10 @@ _CASES = [
     for name, orders, adds in itertools.product(
         product.FORMULATIONS, itertools.product("NTn", repeat=3), ("", "bias", "result", "other")
     )
-    if name != "convolution" or orders[2] != "n"  # an image has no gaps
-] + [("linear", orders, adds, 1 << 12) for orders in ("NTN", "NNn", "TNT") for adds in ("", "bias", "result", "other")]
+] + [
+    (name, orders, adds, 1 << 12)
+    for name in ("linear", "packed") for orders in ("NTN", "NNn", "TNT") for adds in ("", "bias", "result", "other")
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "orders", "adds", "block"), _CASES)
@@ -214,7 +227,7 @@ def test_double_precision_is_not_measured():
 @pytest.mark.parametrize(("orders", "adds"), [("NTN", " + bias"), ("TNN", " + result"), ("ntn", "")])
 def test_measuring_gives_a_time_for_each(orders, adds):
     times = product._measure((64, 256, 512), orders, adds)
-    assert set(times) == set(product.FORMULATIONS) - ({"convolution"} if orders[2] == "n" else set())
+    assert set(times) == set(product.FORMULATIONS)
     assert all(0 < one < 60 for one in times.values())
 
 
@@ -257,7 +270,7 @@ def test_it_is_on_unless_declined(monkeypatch):
 
 
 def test_the_command_shows_what_was_measured(file):
-    tuning.open_tuning().fastest(NAME, lambda: {"aten": 2.0, "linear": 1.0})
+    tuning.open_tuning().fastest(NAME, BOTH, lambda: {"aten": 2.0, "linear": 1.0})
     shown = CliRunner().invoke(app, ["products"])
     assert shown.exit_code == 0 and "64x256x512 NTN + bias" in shown.output and "100%" in shown.output
     found = json.loads(CliRunner().invoke(app, ["products", "--json"]).output)

@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter, outside
-from ontrain.providers.torch.executable import Binder
-from ontrain.providers.torch.plan import HELD_LONG, plan_memory, result_bytes
+from ontrain.providers.torch.plan import HELD_LONG, outside_bytes, plan_memory
 
 SMALL, LARGE = 16, HELD_LONG // 4 + 16
 
@@ -59,7 +59,7 @@ def test_a_result_is_held_where_a_copy_costs_more(size, wait, fresh, held):
     (found,), _ = _run(e, out)
     assert y.storage.held is held
     assert torch.equal(found, torch.arange(float(size)) * 3)
-    assert result_bytes(e.program) == size * 4
+    assert outside_bytes(e.program) == size * 4
 
 
 def test_a_held_result_is_freed_when_its_last_reader_has_run():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import weakref
 from collections import Counter, defaultdict
@@ -12,15 +11,16 @@ from typing import Any
 import torch
 
 from ontrain.providers.base import OperatorTime
-from ontrain.providers.torch.buffers import Body, Buf, Storage
+from ontrain.providers.torch.binder import Binder
+from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Instruction
 from ontrain.providers.torch.lowering.optimizer import UPDATES
-from ontrain.providers.torch.plan import result_bytes
+from ontrain.providers.torch.plan import outside_bytes
 from ontrain.providers.torch.products import Product, products_of
 from ontrain.providers.torch.replay import Recording, Replay, told
 
-__all__ = ["Arena", "Binder", "TorchExecutable", "mix"]
+__all__ = ["Arena", "TorchExecutable", "mix"]
 
 
 class Arena:
@@ -66,7 +66,7 @@ class TorchExecutable:
     @property
     def planned_bytes(self) -> int:
         """Bytes of the arena that the plan needs, and of results that kernels return at one time at most."""
-        return self._nbytes + result_bytes(self._program)
+        return self._nbytes + outside_bytes(self._program)
 
     @property
     def launched(self) -> str:
@@ -143,48 +143,6 @@ class TorchExecutable:
             self._parts.append(self._recording.part(run, code.program, before=before, generators=self._generators))
         self._inputs, self._outputs = binder.tensors(self._input_bufs), binder.tensors(self._output_bufs)
         self._memory = memory
-
-
-class Binder:
-    """Gives every buffer its tensor, over one block of working memory; views cost nothing from then on.
-
-    Args:
-        memory: the block.
-        places: memory for storages that have neither a place in the block nor a tensor of their own.
-    """
-
-    def __init__(self, memory: torch.Tensor, places: Mapping[Storage, torch.Tensor] | None = None) -> None:
-        self._untyped, self._device = memory.untyped_storage(), memory.device
-        self._made: dict[int, torch.Tensor] = {}
-        self._places = places or {}
-
-    def tensors(self, bufs: Mapping[str, Buf]) -> dict[str, torch.Tensor]:
-        """Return the tensors of named buffers."""
-        return {name: self._tensor(buf) for name, buf in bufs.items()}
-
-    def _tensor(self, buf: Buf) -> torch.Tensor:
-        if id(buf) not in self._made:
-            root = buf.storage.root()
-            owner = self._places.get(root, root.tensor)
-            if owner is None:
-                made = buf.materialise(self._untyped, root.place(), self._device)
-            elif root in self._places:
-                start = int(owner.storage_offset()) * owner.element_size()
-                made = buf.materialise(owner.untyped_storage(), start, owner.device)
-            else:
-                made = buf.materialise(owner.untyped_storage(), max(0, root.offset), owner.device)
-            self._made[id(buf)] = made
-        return self._made[id(buf)]
-
-    def resolve(self, tree: Any) -> Any:
-        """Return a tree of arguments with tensors for buffers, and functions that make their calls for bodies."""
-        if isinstance(tree, Buf):
-            return self._tensor(tree)
-        if isinstance(tree, Body):
-            return functools.partial(codes([tree.program])[0].bind(self.resolve), [])
-        if isinstance(tree, list | tuple):
-            return type(tree)(self.resolve(one) for one in tree)
-        return tree
 
 
 def _is_update(instruction: Instruction) -> bool:

@@ -12,7 +12,7 @@ from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter, outside
 from ontrain.providers.torch.memory import Memory
 from ontrain.providers.torch.module import TorchModuleExecutable
-from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, plan_memory, result_bytes
+from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, outside_bytes, plan_memory
 from ontrain.providers.torch.sums import add_in_place
 
 __all__ = ["compile_halves", "pass_pins_back"]
@@ -59,7 +59,7 @@ def compile_halves(
         ([i for i in e.program[:boundary] if i.fn is not outside],
          [i for i in e.program[boundary:] if i.fn is not outside]),
         inputs=inputs, outputs=outputs, adjoints=adjoints, gradients=gradients, other_gradients=others,
-        nbytes=nbytes, result_nbytes=result_bytes(e.program), memory=memory, generators=e.generators,
+        nbytes=nbytes, outside_nbytes=outside_bytes(e.program), memory=memory, generators=e.generators,
         reads=[name for name, buf in resident.items() if id(buf.storage) in read],
     )  # fmt: skip
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import Code, Held, codes
 from ontrain.providers.torch.emitter import Instruction
-from ontrain.providers.torch.executable import Binder, mix
+from ontrain.providers.torch.executable import mix
 from ontrain.providers.torch.memory import Block, Blocks, GradientSet, Memory
 from ontrain.providers.torch.replay import Replay, told
 
@@ -55,14 +56,14 @@ class TorchModuleExecutable:
     def __init__(
         self, halves: tuple[Sequence[Instruction], Sequence[Instruction]], *, inputs: Mapping[str, Buf],
         outputs: Mapping[str, Buf], adjoints: Mapping[str, Buf], gradients: Mapping[str, Buf],
-        other_gradients: Mapping[str, Buf], nbytes: int, result_nbytes: int, memory: Memory,
+        other_gradients: Mapping[str, Buf], nbytes: int, outside_nbytes: int, memory: Memory,
         generators: Sequence[torch.Generator], reads: Sequence[str],
     ) -> None:  # fmt: skip
         self.forward_code, self.backward_code = codes(halves)
         self.inputs, self.outputs, self.adjoints = inputs, outputs, adjoints
         self.gradients, self.other_gradients = gradients, other_gradients
         self._wrt = tuple(gradients)
-        self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes + result_nbytes
+        self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes + outside_nbytes
         self._nbytes, self._memory, self._generators = nbytes, memory, generators
         self._latest: weakref.ref[_Bound] | None = None
 

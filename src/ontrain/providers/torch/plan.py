@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ontrain.providers.torch.buffers import Body, Storage
+from ontrain.providers.torch.buffers import Body, Buf, Storage
 from ontrain.providers.torch.emitter import Instruction, outside
+from ontrain.providers.torch.packing import PACKED, add_product
 from ontrain.providers.torch.placement import place
 
-__all__ = ["ALWAYS", "HELD_LONG", "plan_memory", "result_bytes"]
+__all__ = ["ALWAYS", "HELD_LONG", "outside_bytes", "plan_memory"]
 
 HELD_LONG = 64 << 10
 """Bytes up to which a kernel's own result is held however long it is needed, and not copied into the arena.
@@ -41,8 +42,13 @@ def plan_memory(
     return place([s for s in storages if s.merged is None and not s.held])
 
 
-def result_bytes(program: Sequence[Instruction]) -> int:
-    """Return the most bytes that results returned by kernels take at one time, outside of the arena."""
+def outside_bytes(program: Sequence[Instruction]) -> int:
+    """Return the bytes outside of the arena: at most of results that kernels return, at one time, and of packs."""
+    packed: list[Buf] = [one.args[PACKED] for one in program if one.fn is add_product]
+    return sum({one.shape: one.meta.nbytes for one in packed}.values()) + _result_bytes(program)
+
+
+def _result_bytes(program: Sequence[Instruction]) -> int:
     most, living = 0, dict[int, Storage]()
     for index, one in enumerate(program):
         results = [buf for buf in one.results or () if buf is not None]

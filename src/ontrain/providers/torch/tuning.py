@@ -8,21 +8,21 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 
-__all__ = ["ATEN", "Tuning", "choice", "open_tuning", "read_timings", "tuning_file"]
+__all__ = ["ATEN", "Tuning", "choice", "open_tuning", "processor", "read_timings", "tuning_file"]
 
 _logger = logging.getLogger("ontrain.providers.torch.tuning")
 ATEN = "aten"
 """The formulation of eager PyTorch."""
-_PREFERRED = {ATEN: 1.05, "convolution": 1.25}
+_PREFERRED = {ATEN: 1.05, "packed": 1.1}
 """How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does, and
-a convolution writes to planned memory."""
+a packed product writes to planned memory."""
 _PATIENCE = 10.0
 """Seconds to wait for another process that writes the file."""
 
@@ -43,19 +43,24 @@ class Tuning:
 
     def __init__(self, file: Path) -> None:
         self.file, self.machine = file, _machine()
-        self._known: dict[str, dict[str, float]] = read_timings(file).get(self.machine, {})
+        self._read = read_timings(file).get(self.machine, {})
+        self._chosen: dict[str, str] = {}
         self._said = False
 
-    def fastest(self, product: str, measure: Callable[[], Mapping[str, float]]) -> str:
+    def fastest(self, product: str, names: Iterable[str], measure: Callable[[], Mapping[str, float]]) -> str:
         """Return the name of the formulation to take for a product.
 
         Args:
             product: what tells it from others.
-            measure: returns the seconds of each formulation, the preferred first; called if there are none yet.
+            names: the formulations that there are, the preferred first. Times of others are as if there were none.
+            measure: returns the seconds of each formulation; called if there are none yet.
         """
-        if product not in self._known:
-            self._known[product] = self._settle(product, dict(measure()))
-        return choice(self._known[product])
+        if product not in self._chosen:
+            times = self._read.get(product, {})
+            self._chosen[product] = choice(
+                times if set(times) == set(names) else self._settle(product, dict(measure()))
+            )
+        return self._chosen[product]
 
     def _settle(self, product: str, times: dict[str, float]) -> dict[str, float]:
         """Add times to the file as it is now, and return what it holds then."""
@@ -63,7 +68,9 @@ class Tuning:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{self.file}.lock", timeout=_PATIENCE):
                 found = read_timings(self.file)
-                settled = found.setdefault(self.machine, {}).setdefault(product, times)
+                mine = found.setdefault(self.machine, {})
+                if set(mine.get(product, {})) != set(times):
+                    mine[product] = times
                 handle, half = tempfile.mkstemp(dir=self.file.parent)
                 try:
                     with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -80,7 +87,7 @@ class Tuning:
                 )  # fmt: skip
             self._said = True
             return {ATEN: times[ATEN]}
-        return settled
+        return mine[product]
 
 
 def choice(seconds: Mapping[str, float]) -> str:
@@ -114,6 +121,15 @@ def read_timings(file: Path) -> Timings:
     }
 
 
+def processor() -> str:
+    """Return the processor's name, or what the system knows of it instead."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    return model
+
+
 def _is_sound(times: Any) -> bool:
     return isinstance(times, dict) and ATEN in times and all(
         isinstance(one, float) and 0 < one < float("inf") for one in times.values()
@@ -122,8 +138,4 @@ def _is_sound(times: Any) -> bool:
 
 def _machine() -> str:
     """What the times depend on: processor, threads, and the libraries that torch brings."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    return f"{model}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
+from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.packing import PACKED_BYTES, add_product, can_pack
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.tuning import ATEN
 
-__all__ = ["FORMULATIONS", "Factors", "formulation", "multiply", "runner"]
+__all__ = ["FORMULATIONS", "Factors", "multiply"]
 
 _WORTH = 1 << 24
 """Floating-point operations from which on a product is measured: below it is a matter of the call."""
@@ -25,10 +27,11 @@ _BLOCK = 12 << 20
 _BY_ROW = ("N", "n")
 _LEAST = 16
 """Rows, columns and inner size from which on there is more than one formulation."""
-_LARGE = 1 << 32
-"""Floating-point operations from which on two rounds of measuring do instead of three."""
+_ROUNDS, _ALIKE = 8, 1.1
+"""Rounds of measuring at most, and how much two times may differ to be about the same."""
+_NARROW = 256
+"""Columns to which a factor is cut to be packed; below, its inner side is cut."""
 _LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-_CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_", None), "binary", None)
 
 
 @dataclass(frozen=True)
@@ -60,23 +63,22 @@ class Factors:
 
 def multiply(e: Emitter, factors: Factors) -> None:
     """Emit the product, in the formulation that was measured to be the fastest; see `Tuning`."""
-    name = formulation(e, factors)
+    name = _formulation(e, factors)
     if name == ATEN:
         _aten(e, factors)
         e.program[-1].factors = factors.x, factors.w, factors.out
         return
-    for block in _blocks(e, factors if _order(factors.out) in _BY_ROW else factors.across(e)):
+    for block in _blocks(e, _upright(e, factors)):
         FORMULATIONS[name](e, block)
         e.program[-1].factors = block.x, block.w, block.out
 
 
-def formulation(e: Emitter, factors: Factors) -> str:
-    """Return the name of the formulation in which `multiply` emits a product."""
+def _formulation(e: Emitter, factors: Factors) -> str:
+    """The name of the formulation in which `multiply` emits a product."""
     tuning = e.settings.tuning
     if tuning is None or len(FORMULATIONS) == 1 or e.device.type != "cpu" or 2 * math.prod(factors.sizes) < _WORTH:
         return ATEN
-    if _order(factors.out) not in _BY_ROW and factors.bias is None:
-        factors = factors.across(e)
+    factors = _upright(e, factors)
     orders = "".join(_order(one) for one in (factors.x, factors.w, factors.out))
     floats = all(one.dtype == torch.float32 for one in (factors.x, factors.w, factors.out))
     if not floats or min(factors.sizes) < _LEAST or "?" in orders or orders[2] not in _BY_ROW:
@@ -87,7 +89,12 @@ def formulation(e: Emitter, factors: Factors) -> str:
     rows, inner, columns = map(_class_of, first.sizes)
     sizes = rows, inner, columns
     name = f"{'x'.join(map(str, sizes))} {orders}{adds}"
-    return tuning.fastest(name, lambda: _measure(sizes, orders, adds))
+    return tuning.fastest(name, FORMULATIONS, lambda: _measure(sizes, orders, adds))
+
+
+def _upright(e: Emitter, f: Factors) -> Factors:
+    """The product, or the same one transposed, so that its result lies row after row; with a bias as it is."""
+    return f if f.bias is not None or _order(f.out) in _BY_ROW else f.across(e)
 
 
 def _blocks(e: Emitter, f: Factors) -> list[Factors]:
@@ -155,21 +162,32 @@ def _aten(e: Emitter, f: Factors) -> None:
         e.call(torch.addmm, added, f.x, f.w, out=f.out)
 
 
-def _convolution(e: Emitter, f: Factors) -> None:
-    """oneDNN's convolution of size 1, which adds to what is there, so that nothing is allocated.
-
-    x is an image of R points, one after the other, with K channels each; w holds C filters.
-    """
-    rows, inner, columns = f.sizes
-    x, filters = e.contiguous(f.x), e.contiguous(e.view(f.w, torch.t))
+def _packed(e: Emitter, f: Factors) -> None:
+    """oneDNN's convolution on a packed factor, which adds to what is there: a result is written where it belongs."""
+    parts = _packs(f)
+    if not all(can_pack(depth, width) for (_, depth), (_, width) in parts):
+        _aten(e, f)
+        return
+    x, w = e.contiguous(f.x), f.w if _order(f.w) in _BY_ROW else e.contiguous(f.w)
     if f.before is None:
         e.run(torch.Tensor.zero_, f.out, writes=[f.out])
     elif not (f.before.storage is f.out.storage and f.before.same_layout(f.out)):
         e.run(torch.Tensor.copy_, f.out, f.before, writes=[f.out])
-    image, out = (e.view(one, lambda t: t.view(1, rows, 1, -1).permute(0, 3, 1, 2)) for one in (x, f.out))
-    filters = e.view(filters, lambda t: t.view(columns, inner, 1, 1))
-    sizes = [0, 0], [1, 1], [1, 1], 1
-    e.run(_CONVOLUTION, out, image, filters, f.bias, *sizes, "add", None, None, [], None, writes=[out])
+    for (i, depth), (j, width) in parts:
+        out, bias = e.narrow(f.out, 1, j, width), None if f.bias is None or i else e.narrow(f.bias, 0, j, width)
+        factor = e.narrow(e.narrow(w, 0, i, depth), 1, j, width)
+        e.run(add_product, out, e.narrow(x, 1, i, depth), factor, bias, writes=[out])
+
+
+def _packs(f: Factors) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where the parts of w lie that are packed one by one: (start, size) of the inner side and of the columns."""
+    _, inner, columns = f.sizes
+    most = PACKED_BYTES // 4
+    if inner * columns <= most:
+        return [((0, inner), (0, columns))]
+    if most // inner >= _NARROW:
+        return [((0, inner), cut) for cut in _cuts(columns, most // inner)]
+    return [(cut, (0, columns)) for cut in _cuts(inner, most // columns)]
 
 
 def _linear(e: Emitter, f: Factors) -> None:
@@ -183,7 +201,7 @@ def _linear(e: Emitter, f: Factors) -> None:
 
 FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {
     ATEN: _aten,
-    **({"convolution": _convolution} if _CONVOLUTION is not None else {}),
+    **({"packed": _packed} if can_pack(_NARROW, _NARROW) else {}),
     **({"linear": _linear} if _LINEAR is not None else {}),
 }
 """By name, the preferred first; a build of torch may lack oneDNN."""
@@ -192,8 +210,8 @@ FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {
 # Measuring
 
 
-def runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "") -> Callable[[], object]:
-    """Return a function that computes a product of ones, of matrices that it holds.
+def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "") -> Callable[[], object]:
+    """A function that computes a product of ones, of matrices that it holds.
 
     Args:
         name: of the formulation.
@@ -216,31 +234,22 @@ def runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "") 
         before=out if adds == " + result" else None,
     )  # fmt: skip
     FORMULATIONS[name](e, factors)
-    memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8).untyped_storage()
-
-    def resolve(tree: Any) -> Any:
-        if not isinstance(tree, Buf):
-            return tree
-        own = tree.storage.tensor
-        there, offset = (memory, tree.storage.place()) if own is None else (own.untyped_storage(), 0)
-        return tree.materialise(there, offset, e.device)
-
+    memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8)
     (code,) = codes([e.program])
-    run = code.bind(resolve)
+    run = code.bind(Binder(memory).resolve)
     return lambda: run([])
 
 
 def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, float]:
-    """The least seconds of each formulation; they take turns."""
+    """The least seconds of each formulation; they take turns until each has come about as low twice."""
     with torch.no_grad():
-        # A convolution fills an image without gaps.
-        names = [name for name in FORMULATIONS if name != "convolution" or orders[2] == "N"]
-        ways = {name: runner(name, sizes, orders, adds) for name in names}
-        best = dict.fromkeys(ways, float("inf"))
-        rounds = 3 if 2 * math.prod(sizes) < _LARGE else 2
-        for _ in range(rounds):  # the first one makes kernels and touches memory
+        ways = {name: _runner(name, sizes, orders, adds) for name in FORMULATIONS}
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(_ROUNDS):
             for name, run in ways.items():
                 start = time.perf_counter()
                 run()
-                best[name] = min(best[name], time.perf_counter() - start)
-    return best
+                taken[name].append(time.perf_counter() - start)
+            if all(len(times) > 1 and sorted(times)[1] <= _ALIKE * min(times) for times in taken.values()):
+                break  # the first round makes kernels and touches memory; others may be disturbed
+    return {name: min(times) for name, times in taken.items()}

@@ -1,0 +1,126 @@
+"""Products by oneDNN with a factor in the order in which it is multiplied, in memory that is filled and not made anew.
+
+A product x [R, K] · w [K, C] is a convolution of size 1 over R points. oneDNN copies its filters, each time, into an
+order of its own. Here they are copied into memory that has this order already: in one pass, and nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+__all__ = ["PACKED", "PACKED_BYTES", "add_product", "can_pack"]
+
+PACKED_BYTES = 4 << 20
+"""What a factor may take, so that a few packs do for all products of a model."""
+PACKED = 2
+"""Which argument of `add_product` is packed."""
+_KEPT_BYTES = 64 << 20
+"""What the packs of a thread take together at most."""
+_WIDTHS = (64, 48, 32, 16, 8)
+_PLACES = [0, 0], [1, 1], [1, 1], 1
+"""Padding, stride, dilation and groups."""
+_REORDER: Any = getattr(torch.ops.mkldnn, "_reorder_convolution_weight", None)
+_ADDRESS: Any = getattr(torch.ops.mkldnn, "data_ptr", None)
+_BYTES: Any = getattr(torch.ops.mkldnn, "_nbytes", None)
+_CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_", None), "binary", None)
+
+
+class _Pack:
+    """Filters in oneDNN's order, and a view of their memory.
+
+    Attributes:
+        filters: the tensor that oneDNN reads; torch does not know its layout.
+        stripes: [ceil(C / b), K, b], b columns after b columns, the last ones padded with zeros.
+
+    Raises:
+        LookupError: oneDNN keeps filters in another order.
+    """
+
+    def __init__(self, inner: int, columns: int) -> None:
+        self.columns = columns
+        numbers = torch.arange(inner * columns, dtype=torch.float32).view(columns, inner)
+        self.filters: torch.Tensor = _REORDER(numbers.view(columns, inner, 1, 1), *_PLACES, None)
+        self.nbytes = int(_BYTES(self.filters))
+        raw = (ctypes.c_byte * self.nbytes).from_address(_ADDRESS(self.filters))
+        self.stripes = _stripes(torch.frombuffer(raw, dtype=torch.float32), numbers).zero_()
+        self._whole = columns // self.stripes.shape[2]
+
+    def fill(self, w: torch.Tensor) -> None:
+        """Take over a matrix [K, C]."""
+        _, inner, b = self.stripes.shape
+        if self._whole:
+            stripes = torch.as_strided(w, (self._whole, inner, b), (b * w.stride(1), *w.stride()), w.storage_offset())
+            self.stripes[: self._whole].copy_(stripes)
+        if self.columns > self._whole * b:
+            self.stripes[-1, :, : self.columns - self._whole * b].copy_(w[:, self._whole * b :])
+
+
+def _stripes(memory: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """How a matrix of distinct numbers, [C, K], lies in memory: looked at, not presumed."""
+    columns, inner = numbers.shape
+    for b in _WIDTHS:
+        count = -(-columns // b)
+        if memory.numel() == count * b * inner:
+            padded = torch.zeros(count * b, inner)
+            padded[:columns] = numbers
+            stripes = memory.view(count, inner, b)
+            if torch.equal(stripes, padded.view(count, b, inner).transpose(1, 2)):
+                return stripes
+    raise LookupError(f"{columns} filters over {inner} channels lie in an order that is not known")
+
+
+class _Packs(threading.local):
+    """The packs of a thread, by sizes: nobody else fills them between a thread's filling and multiplying."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[int, int], _Pack] = OrderedDict()
+
+    def of(self, inner: int, columns: int) -> _Pack:
+        key = inner, columns
+        if key in self._made:
+            self._made.move_to_end(key)
+            return self._made[key]
+        made = self._made[key] = _Pack(inner, columns)
+        while sum(one.nbytes for one in self._made.values()) > _KEPT_BYTES:
+            self._made.popitem(last=False)
+        return made
+
+
+_packs = _Packs()
+
+
+@functools.cache
+def can_pack(inner: int, columns: int) -> bool:
+    """Whether the order is known in which oneDNN keeps a matrix of these sizes."""
+    if None in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION):
+        return False
+    try:
+        _packs.of(inner, columns)
+    except (LookupError, RuntimeError):
+        return False
+    return True
+
+
+def add_product(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Add x · w, and a bias [C] to each row, to what is in `out`.
+
+    Args:
+        out: [R, C], float32; rows may have gaps between them.
+        x: [R, K], likewise.
+        w: [K, C], of `PACKED_BYTES` at most; fast row after row.
+        bias: [C], or None.
+    """
+    pack = _packs.of(*w.shape)
+    pack.fill(w)
+    _CONVOLUTION(_image(out), _image(x), pack.filters, bias, *_PLACES, "add", None, None, [], None)
+
+
+def _image(matrix: torch.Tensor) -> torch.Tensor:
+    """[R, C] as an image of one row of R points, with C channels: [1, C, R, 1]."""
+    return matrix.t()[None, :, :, None]

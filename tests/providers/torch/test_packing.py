@@ -1,0 +1,97 @@
+"""A factor in oneDNN's own order: filled in place, looked at before it is trusted, apart for each thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from ontrain.providers.torch import packing
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering import product
+from ontrain.providers.torch.plan import outside_bytes
+
+pytestmark = pytest.mark.skipif(not packing.can_pack(256, 256), reason="oneDNN keeps filters in an unknown order here")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.setattr(packing, "_packs", packing._Packs())
+    packing.can_pack.cache_clear()
+    yield
+    packing.can_pack.cache_clear()
+
+
+def _check(rows, inner, columns, *, bias=False, gaps=0):
+    x, w = torch.randn(rows, inner + gaps)[:, :inner], torch.randn(inner, columns + gaps)[:, :columns]
+    out, added = torch.randn(rows, columns + gaps), torch.randn(columns) if bias else None
+    wanted = out.double()
+    wanted[:, :columns] += x.double() @ w.double() + (added.double() if bias else 0)
+    packing.add_product(out[:, :columns], x, w, added)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)  # gaps are as they were
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gaps", [0, 3])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(1, 16, 16), (40, 17, 64), (33, 100, 65), (64, 256, 48), (20, 48, 1000), (7, 5, 3)]
+)
+def test_it_adds_the_product(rows, inner, columns, bias, gaps):
+    _check(rows, inner, columns, bias=bias, gaps=gaps)
+
+
+def test_a_pack_holds_its_last_matrix():
+    """Of two products of one size the second must not see the first one's factor, nor its padding."""
+    for _ in range(3):
+        _check(30, 50, 70)
+    assert len(packing._packs._made) == 1
+
+
+def test_threads_fill_packs_of_their_own():
+    w = [torch.full((256, 256), float(number)) for number in range(4)]
+    x, wrong = torch.ones(64, 256), []
+
+    def multiply(number):
+        for _ in range(100):
+            out = torch.zeros(64, 256)
+            packing.add_product(out, x, w[number], None)
+            if not torch.equal(out, torch.full_like(out, 256.0 * number)):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=multiply, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+
+
+def test_what_packs_take_is_bounded(monkeypatch):
+    monkeypatch.setattr(packing, "_KEPT_BYTES", 40_000)
+    for columns in (16, 32, 48, 64):
+        _check(20, 100, columns)
+    assert sum(pack.nbytes for pack in packing._packs._made.values()) <= 40_000
+    _check(20, 100, 16)
+
+
+def test_an_unknown_order_is_not_trusted(monkeypatch):
+    monkeypatch.setattr(packing, "_WIDTHS", ())
+    assert not packing.can_pack(64, 64)
+    e = Emitter(torch.device("cpu"))
+    factors = product.Factors(e.new((64, 64)), e.new((64, 64)), e.new((64, 64)))
+    product.FORMULATIONS["packed"](e, factors)
+    assert [one.fn for one in e.program] == [torch.mm]
+
+
+@pytest.mark.parametrize("sizes", [(100, 3072, 3072), (16, 768, 30522), (160, 30522, 768), (64, 70_000, 16)])
+def test_large_factors_are_packed_in_parts(sizes):
+    rows, inner, columns = sizes
+    e = Emitter(torch.device("cpu"))
+    product.FORMULATIONS["packed"](
+        e, product.Factors(e.new((rows, inner)), e.new((inner, columns)), e.new((rows, columns)))
+    )
+    parts = [one.args[packing.PACKED] for one in e.program if one.fn is packing.add_product]
+    assert max(one.meta.nbytes for one in parts) <= 1.1 * packing.PACKED_BYTES
+    assert sum(one.meta.numel() for one in parts) == inner * columns
+    assert outside_bytes(e.program) <= 3 * packing.PACKED_BYTES  # parts of one size share a pack
