@@ -14,7 +14,7 @@ import torch
 from torch.utils import checkpoint
 
 from ontrain.capture.alignment import ctc_loss
-from ontrain.capture.custom_function import has_derivative_of_forward, with_own_backward
+from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
 from ontrain.errors import CaptureError
 
 __all__ = ["traced_autograd", "traced_here"]
@@ -33,7 +33,7 @@ def traced_autograd() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, made in _replacements():
             stack.enter_context(mock.patch.object(owner, name, made))
-        _own.tracing, _own.stack, _own.taken, _own.forwards, _own.modes = True, stack, set(), {}, []
+        _own.tracing, _own.stack, _own.taken, _own.owns, _own.modes = True, stack, set(), {}, []
         try:
             _check_that_functions_are_seen()
             yield
@@ -150,35 +150,54 @@ def _called(unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if function is _Canary:
             raise CaptureError("forward calls an autograd function")
         enabled = torch.is_grad_enabled()
-        own = _own.forwards.get(function.forward, function.forward)  # a base's may stand for it already
+        own = _own.owns.get(function.forward, function.forward)  # a base's may stand for it already
+        setup = _own.owns.get(function.setup_context, own_setup_of(function))
         taken = function in _own.taken
         if not taken and enabled and _any_requires_grad(args) and not has_derivative_of_forward(function, args):
             _own.taken.add(function)
-            _stand_in(function, own, with_own_backward(function, own))
+            with_backward = OwnBackward(function, own, setup)
+            _stand_in(function, "forward", own, with_backward.forward)
+            if setup is not None:
+                _stand_in(function, "setup_context", setup, with_backward.setup_context)
         elif not taken and function.forward is own:
-            _stand_in(function, own, own)
+            _stand_in(function, "forward", own, own)
+            if setup is not None:
+                _stand_in(function, "setup_context", setup, _without_gradient(setup))
         _own.modes.append(enabled)
         return unwrap(args)
 
     return traced
 
 
-def _stand_in(function: type[torch.autograd.Function], own: Callable[..., Any], traced: Callable[..., Any]) -> None:
-    """Let `traced` be a function's forward while the thread traces.
+def _stand_in(
+    function: type[torch.autograd.Function], name: str, own: Callable[..., Any], traced: Callable[..., Any]
+) -> None:
+    """Let `traced` be a function's forward or setup_context while the thread traces; `apply` calls them in this order.
 
     Behind it the trace learns the mode that `apply` goes back to unseen: else a no_grad inside would go on behind it.
     """
 
-    def forward(*args: Any) -> Any:
+    @functools.wraps(own)  # `apply` asks the signature for defaults
+    def called(*args: Any) -> Any:
         if _elsewhere():
             return own(*args)
-        enabled = _own.modes.pop()
+        enabled = _own.modes.pop() if name == "forward" else torch.is_grad_enabled()
         made = (traced if enabled else own)(*args)
         torch._C._set_grad_enabled(enabled)
         return made
 
-    _own.forwards[forward] = own
-    _own.stack.enter_context(mock.patch.object(function, "forward", staticmethod(forward)))
+    _own.owns[called] = own
+    _own.stack.enter_context(mock.patch.object(function, name, staticmethod(called)))
+
+
+def _without_gradient(setup: Callable[..., Any]) -> Callable[..., Any]:
+    """A setup_context under the mode that `apply` calls it in, seen by the trace."""
+
+    def run(*args: Any) -> Any:
+        torch._C._set_grad_enabled(False)
+        return setup(*args)
+
+    return run
 
 
 def _plain(apply: Callable[..., Any]) -> Callable[..., Any]:

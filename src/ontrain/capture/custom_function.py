@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ontrain.errors import CaptureError
 
-__all__ = ["has_derivative_of_forward", "with_own_backward"]
+__all__ = ["OwnBackward", "has_derivative_of_forward", "own_setup_of"]
 
 _SCALES = (1.0, 0.01, 30.0)
 """Of the random inputs: the usual range, around zero, and far out, where saturation and clipping show."""
@@ -39,42 +39,57 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
     return found == [True]
 
 
-def with_own_backward(function: type[torch.autograd.Function], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what to trace for a function's forward, so that the trace holds its backward, too.
+class OwnBackward:
+    """What to trace for a function's forward and setup_context, so that the trace holds its backward, too.
 
     Behind the forward stands the backward, of adjoints that `ontrain::adjoint` stands in for; `ontrain::through` says
     what belongs together. Whoever differentiates the graph puts the real adjoints there (`autodiff.rules.custom`).
 
     Args:
         function: left as it is.
-        own: its forward.
+        forward: its own.
+        setup: its own setup_context, if it has one.
     """
-    setup = _setup(function)
-    name = f"{function.__module__}.{function.__qualname__}"
 
-    def forward(*given: Any) -> Any:
-        args = given if setup is not None else given[1:]
-        context = _Context(args, name)
-        if setup is None:
-            made = own(context, *args)
+    def __init__(
+        self, function: type[torch.autograd.Function], forward: Callable[..., Any], setup: Callable[..., Any] | None
+    ) -> None:
+        self._function, self._forward, self._setup = function, forward, setup
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._marked = list[list[int]]()
+
+    def forward(self, *given: Any) -> Any:
+        """Call forward, setup_context and backward; return what forward returned, bound to the backward."""
+        args = given if self._setup is not None else given[1:]
+        context = _Context(args, self._name)
+        if self._setup is None:
+            made = self._forward(context, *args)
         else:
-            made = own(*args)
-            setup(context, args, made)
-        torch._C._set_grad_enabled(True)  # after a no_grad in the forward, which is none of the backward's matter
+            made = self._forward(*args)
+            torch._C._set_grad_enabled(False)  # as `apply` has it, unseen by the trace
+            self._setup(context, args, made)
+        torch._C._set_grad_enabled(True)  # what forward and setup_context left is none of the backward's matter
         results = list(made) if isinstance(made, tuple) else [made]
         places = [at for at, y in enumerate(results) if context.takes_adjoint(y)]
         ys = [results[at] for at in places]
         adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
         standing = dict(zip(places, adjoints, strict=True))
-        dys = [standing[at] if at in standing else _nothing(y) for at, y in enumerate(results)]
-        pairs = _gradients_of(name, args, function.backward(context, *dys))
+        dys = [standing[at] if at in standing else context.nothing(y) for at, y in enumerate(results)]
+        pairs = _gradients_of(self._name, args, self._function.backward(context, *dys))
         torch._C._set_grad_enabled(True)
         through = torch.ops.ontrain.through(ys, adjoints, [x for x, _ in pairs], [g for _, g in pairs])
         for at, y in zip(places, through, strict=True):
             results[at] = y
+        left = [at for at, y in enumerate(results) if isinstance(y, torch.Tensor) and at not in standing]
+        for at in left:
+            results[at] = results[at].detach()
+        self._marked.append(left)
         return tuple(results) if isinstance(made, tuple) else results[0]
 
-    return forward
+    def setup_context(self, context: Any, inputs: Any, output: Any) -> None:
+        """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""
+        results = output if isinstance(output, tuple) else (output,)
+        context.mark_non_differentiable(*(results[at] for at in self._marked.pop()))
 
 
 def _gradients_of(name: str, args: Sequence[Any], found: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -90,10 +105,6 @@ def _gradients_of(name: str, args: Sequence[Any], found: Any) -> list[tuple[torc
         if isinstance(x, torch.Tensor) and x.requires_grad and g is not None:
             pairs.append((x, (g if g.shape == x.shape else g.sum_to_size(x.shape)).to(x.dtype)))
     return pairs
-
-
-def _nothing(y: Any) -> Any:
-    return torch.zeros_like(y) if isinstance(y, torch.Tensor) else None
 
 
 @torch.library.custom_op("ontrain::adjoint", mutates_args=())
@@ -128,7 +139,7 @@ class _Context:
     def __init__(self, args: Sequence[Any], function: str) -> None:
         self.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
         self.saved_tensors: tuple[Any, ...] = ()
-        self._function, self._constant = function, list[Any]()
+        self._function, self._constant, self._zeros = function, list[Any](), True
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -143,6 +154,13 @@ class _Context:
             way_out="compute a new tensor in its forward, without ctx.mark_dirty",
         )
 
+    def set_materialize_grads(self, value: bool) -> None:
+        self._zeros = value
+
+    def nothing(self, y: Any) -> Any:
+        """The adjoint of a result that takes none."""
+        return torch.zeros_like(y) if self._zeros and isinstance(y, torch.Tensor) else None
+
     def takes_adjoint(self, y: Any) -> bool:
         """Whether a result of the forward is one that gradients flow back from."""
         return isinstance(y, torch.Tensor) and y.is_floating_point() and all(y is not one for one in self._constant)
@@ -153,7 +171,8 @@ class _Context:
         raise AttributeError(name)
 
 
-def _setup(function: type[torch.autograd.Function]) -> Callable[..., Any] | None:
+def own_setup_of(function: type[torch.autograd.Function]) -> Callable[..., Any] | None:
+    """Return the setup_context that a function defines, None if its forward takes the context."""
     own: Callable[..., Any] = function.setup_context
     return None if own is torch.autograd.Function.setup_context else own
 

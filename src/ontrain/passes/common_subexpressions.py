@@ -12,8 +12,8 @@ from ontrain.passes.infra import RewritePass
 
 __all__ = ["ShareCommonSubexpressions"]
 
-_RANDOM = frozenset({"Dropout", "Attention", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
-                     "Bernoulli", "Multinomial"})  # fmt: skip
+_ALONE = frozenset({"Dropout", "Attention", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
+                    "Bernoulli", "Multinomial", "Adjoint"})  # fmt: skip
 
 
 class ShareCommonSubexpressions(RewritePass):
@@ -21,7 +21,8 @@ class ShareCommonSubexpressions(RewritePass):
 
         f(x), f(x)   →   y = f(x); y, y
 
-    Equal because operators are functions of their inputs; those that draw random numbers are left alone.
+    Equal because operators are functions of their inputs; those that draw random numbers are left alone. So are the
+    places of adjoints in a backward of the user's own: each call has its adjoint, and a backward may clip it.
     """
 
     def begin(self, graph: ir.Graph) -> None:
@@ -36,7 +37,7 @@ class ShareCommonSubexpressions(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Return the outputs of the equal node, if there was one."""
-        if node.op_type in _RANDOM:
+        if node.op_type in _ALONE:
             return None
         key = (
             node.domain,
