@@ -81,10 +81,10 @@ class NonFiniteLossError(OntrainError):
     """The loss became NaN or infinite at the step named."""
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
     """Return the known names closest to `name` as a phrase for an error message."""
     import difflib
 
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=count, cutoff=0.4) or sorted(known)[:count]
+    close = difflib.get_close_matches(str(name), known, n=count, cutoff=0.4) or sorted(known)[:count]
     return ", ".join(repr(one) for one in close) if close else "none are known"

@@ -25,7 +25,7 @@ def test_it_prints_batch_sizes_against_memory_and_json(tmp_path):
     assert code == 0, err
     rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines() if re.match(r"\s*\d+\s", line)]
     assert [row[:2] for row in rows[:6]] == [[n, b] for n in ("8", "32") for b in ("–", "0.8", "1KiB")]
-    assert "batch 32: memory_budget 0.0 MiB cannot be reached" in out and re.search(r"Gelu\+", out)
+    assert "batch 32: memory_budget 1.0 KiB cannot be reached" in out and re.search(r"Gelu\+", out)
     code, out, _ = run(*asked, "--json", cwd=tmp_path)
     found = json.loads(out)
     assert code == 0 and found["schema"] == 1 and [row["batch_size"] for row in found["rows"]] == [8, 32]

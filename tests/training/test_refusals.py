@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from ontrain import CheckpointError, InputError, OptionError
+from ontrain import CheckpointError, InputError, OntrainError, OptionError
 from ontrain.training import ORTTrainerOptions, amp
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
@@ -71,7 +71,7 @@ AT_A_STEP = {
     "an output of updates only": (
         {"batch": {"gradient_accumulation_steps": 3}}, {"fetches": ["grad_norm"]}, "known after an update only",
     ),
-    "a text for a list": ({}, {"fetches": "loss"}, "fetches is 'loss'"),
+    "a text for a list": ({}, {"fetches": "loss"}, "fetches is one string, 'loss'"),
 }  # fmt: skip
 
 
@@ -156,3 +156,66 @@ def test_a_state_that_is_refused_before_the_first_step_leaves_the_one_that_waits
     with pytest.raises(CheckpointError, match=says):
         second.load_state_dict(change(first.state_dict()))
     assert torch.equal(first.train_step(*two)[0], second.train_step(*two)[0])
+
+
+class Counts(_LRScheduler):
+    """A rate that falls with each call, whatever the run's counters say."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def get_lr(self, train_step_info):
+        self.calls += 1
+        return [0.02 / self.calls]
+
+
+UNFIT = {
+    "too few": lambda ids, label: (ids,),
+    "too many": lambda ids, label: (ids, label, label),
+    "another rank": lambda ids, label: (ids[0], label),
+    "lengths that differ": lambda ids, label: (ids, label[:2]),
+    "another dtype": lambda ids, label: (ids.float(), label),
+    "an id out of range": lambda ids, label: (ids + 11, label),
+    "a label out of range": lambda ids, label: (ids, label + 50),
+}
+SETUPS = {
+    "plain": dict,
+    "a scheduler that counts": lambda: {"lr_scheduler": Counts()},
+    "accumulation": lambda: {"batch": {"gradient_accumulation_steps": 3}},
+    "half precision": lambda: {
+        "mixed_precision": {"enabled": True, "loss_scaler": amp.DynamicLossScaler(up_scale_window=2)}
+    },
+}
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_a_batch_that_does_not_fit_leaves_the_run_as_it_was(setup, provider):
+    if provider != "TorchExecutionProvider" and "mixed_precision" in setup():
+        pytest.skip("trains in float32")
+
+    def losses(unfit=()):
+        torch.manual_seed(5)
+        trainer, found = make_trainer(Net(dropout=0.2), provider=provider, **setup()), []
+        for batch in batches(6):
+            for change in unfit:
+                with pytest.raises(OntrainError):  # the module's own, if it is the first batch
+                    trainer.train_step(*change(*batch))
+            found.append(float(trainer.train_step(*batch)[0]))
+        return found
+
+    assert losses(UNFIT.values()) == losses()
+
+
+def test_a_first_batch_of_another_rank_is_refused_by_name():
+    trainer, (batch,) = make_trainer(Net()), batches(1)
+    with pytest.raises(InputError, match=r"input 'ids' has shape \[5\], model_desc says \['batch', 'length'\]"):
+        trainer.train_step(batch[0][0], batch[1])
+
+
+def test_profiling_a_label_out_of_range_names_it():
+    trainer, (batch,) = make_trainer(Net()), batches(1)
+    before = trainer.train_step(*batch), trainer.parameter("mix.weight")
+    with pytest.raises(InputError, match="input 'label' holds label 5"):
+        trainer.profile(batch[0], batch[1] * 0 + 50)
+    assert torch.equal(trainer.parameter("mix.weight"), before[1])

@@ -56,7 +56,14 @@ def validate(
     if captured.training:
         _check_training(captured, model, module)
     with _unchanged(module), _no_dropout(module), torch.enable_grad():
-        outputs, _ = flatten(module(*args, **(kwargs or {})))
+        try:
+            outputs, _ = flatten(module(*args, **(kwargs or {})))
+        except (IndexError, RuntimeError, ValueError) as error:
+            raise CaptureError(
+                "the module itself fails on the inputs that it is captured with",
+                reason=f"{type(error).__name__}: {error}",
+                way_out="give inputs that the module takes, indices and labels within their range",
+            ) from error
         _check_parameters(captured, module, outputs)
         after = {name: buffer.detach().clone() for name, buffer in captured.buffers.items()}
     if any(node.op_type in _RANDOM for node in model.graph):

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ontrain.checkpoint.manifest import MANIFEST, DamagedCheckpointError, check_files, manifest_of
+from ontrain.disk import sync
 from ontrain.errors import CheckpointError, OntrainError, OptionError
 
 __all__ = [
@@ -94,7 +95,7 @@ def write_tensors(folder: str | os.PathLike[str], name: str, tensors: Mapping[st
     path = _partial(folder) / f"{name}{_SUFFIX}"
     with _writing(folder):
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
-        _sync(path)
+        sync(path)
 
 
 def commit_checkpoint(folder: str | os.PathLike[str], meta: Mapping[str, Any], keep: int = 1) -> None:
@@ -109,13 +110,13 @@ def commit_checkpoint(folder: str | os.PathLike[str], meta: Mapping[str, Any], k
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise OptionError(f"keep is {keep!r}", way_out="give the number of checkpoints to keep, from 1")
         (partial / _META).write_text(_json(meta))
-        _sync(partial / _META)
+        sync(partial / _META)
         (partial / MANIFEST).write_text(manifest_of(sorted(partial.iterdir())))
-        _sync(partial / MANIFEST)
-        _sync(partial)
+        sync(partial / MANIFEST)
+        sync(partial)
         _make_room(target)
         os.replace(partial, target)
-        _sync(target.parent)
+        sync(target.parent)
         for oldest in reversed(_present(target)[keep:]):
             shutil.rmtree(oldest)
 
@@ -256,14 +257,3 @@ def _is_checkpoint(folder: Path) -> bool:
     names = {entry.name for entry in folder.iterdir()}
     ours = names & {MANIFEST, _META}
     return not names or len(ours) == 2 or bool(ours and all(n in ours or n.endswith(_SUFFIX) for n in names))
-
-
-def _sync(path: Path) -> None:
-    """Have the system write a file, or a folder's entries, to the disk now."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folders
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

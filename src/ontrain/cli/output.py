@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ontrain.errors import OntrainError
+from ontrain.units import byte_text
 
 if TYPE_CHECKING:
     # They bring torch, and `ontrain --help` shall be quick.
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ontrain.session.check import CheckReport, Cost, OperatorSupport, Problem
 
 __all__ = [
-    "byte_text", "console_of", "fail", "print_finding", "print_json", "print_markdown", "print_operators",
+    "console_of", "fail", "print_finding", "print_json", "print_markdown", "print_operators",
     "print_report",
 ]  # fmt: skip
 
@@ -142,16 +143,6 @@ def _flop(count: int) -> str:
             break
         value /= 1000
     return f"{value:.4g} {unit}FLOP"
-
-
-def byte_text(count: int) -> str:
-    """Return a number of bytes in the largest unit that leaves a number above one."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def _print_problems(console: Console, problems: Sequence[Problem], verbose: bool) -> None:

@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ontrain.cli.output import byte_text, console_of, print_json
+from ontrain.cli.output import console_of, print_json
 from ontrain.errors import OptionError
+from ontrain.units import byte_text
 
 if TYPE_CHECKING:
     from ontrain.session.check import MemoryPlan, MemoryRow

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph.source import describe, source_of
+from ontrain.units import byte_text
 
 __all__ = ["check_sizes", "nbytes"]
 
@@ -49,7 +50,7 @@ def check_sizes(model: ir.Model, limit: int) -> None:
         needed = _together((*(v for v in node.inputs if v is not None), *node.outputs))
         if needed > limit:
             raise GraphError(
-                f"{node.op_type} needs {needed / 2**30:,.1f} GiB at once, there are {limit / 2**30:,.1f}",
+                f"{node.op_type} needs {byte_text(needed)} at once, there are {byte_text(limit)}",
                 node=describe(node),
                 source=source_of(node),
                 reason="its operands and results have that size for this batch",

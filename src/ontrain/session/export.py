@@ -120,7 +120,7 @@ def save_model(
     Raises:
         OptionError: the folder does not exist or cannot be written.
     """
-    if not isinstance(path, str | os.PathLike) or not Path(path).name:
+    if not isinstance(path, str | os.PathLike) or not Path(path).name or "\0" in str(path):
         raise OptionError(f"cannot write {path!r}", reason="it is no path of a file", way_out="give the file's name")
     target = Path(path)
     if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):

@@ -13,6 +13,7 @@ from ontrain.errors import OptionError
 from ontrain.functions.cost import count_flops
 from ontrain.passes import Journal, run_passes
 from ontrain.passes.recompute import Recomputation, Recompute, Schedule, clusters
+from ontrain.units import byte_text
 
 _logger = logging.getLogger("ontrain.phases")
 
@@ -132,9 +133,9 @@ def _planned(executable: Any) -> int:
 
 
 def _unreachable(asked: int | float | None, budget: int, before: int, least: int) -> OptionError:
-    told = f"{asked}" if isinstance(asked, float) else f"{budget / 2**20:,.1f} MiB"
+    told = f"{asked}" if isinstance(asked, float) else byte_text(budget)
     return OptionError(
-        f"memory_budget {told} cannot be reached: this batch needs {least / 2**20:,.1f} MiB of working memory at least",
-        reason=f"it needs {before / 2**20:,.1f} MiB without recomputation, and {least / max(before, 1):.3f} of it with",
-        way_out="allow that much, or feed smaller batches and accumulate their gradients",
+        f"memory_budget {told} cannot be reached: this batch needs {byte_text(least)} of working memory at least",
+        reason=f"it needs {byte_text(before)} without recomputation, and {least / max(before, 1):.3f} of it with",
+        way_out=f"allow {least} bytes, or feed smaller batches and accumulate their gradients",
     )

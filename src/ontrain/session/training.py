@@ -16,7 +16,7 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.capture.phases import tell_phases
-from ontrain.errors import NonFiniteLossError, OntrainError, OptionError, ProviderError
+from ontrain.errors import InputError, NonFiniteLossError, OntrainError, OptionError, ProviderError
 from ontrain.optim import OptimizerSpec, StepKind, build_step
 from ontrain.passes import Journal, LowerPrecision, Pass, run_passes
 from ontrain.passes.recompute import Recomputation
@@ -173,11 +173,15 @@ class TrainingSession:
             "loss_denominator": 0.0,
         }
         guard = None if kind is StepKind.ACCUMULATE else "all_finite"
+        done = True
         try:
             outputs = self._run(plan, {**feeds, **hyper}, guard)
+        except InputError:
+            done = False  # met in the forward: the gradients that wait are whole, and wait for another batch
+            raise
         finally:
             # Nothing of an interrupted batch may stay behind.
-            if kind is StepKind.ACCUMULATE_UPDATE:
+            if kind is StepKind.ACCUMULATE_UPDATE and done:
                 self._clear_accumulators()
         self.counters.micro_steps += 1
         self.last_outputs = outputs
@@ -238,7 +242,8 @@ class TrainingSession:
         saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
         hyper = {"learning_rate": 0.0, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}
         try:
-            return plan.executable.profile({**feeds, **hyper}, rng=self._rng())
+            with self._explained(plan, feeds):
+                return plan.executable.profile({**feeds, **hyper}, rng=self._rng())
         finally:
             for name, value in saved.items():
                 self.state[name] = value
@@ -329,13 +334,20 @@ class TrainingSession:
         return StepKind.ACCUMULATE_UPDATE if last else StepKind.ACCUMULATE
 
     def _run(self, plan: Plan[Executable], feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
-        try:
+        with self._explained(plan, feeds):
             with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
                 started = time.perf_counter()
                 outputs = plan.executable.run(feeds, rng=self._rng(), guard=guard)
             if not plan.runs:
                 tell_phases("ran the first step", {"run": time.perf_counter() - started})
             plan.runs += 1
+        return {name: torch.as_tensor(value) for name, value in outputs.items()}
+
+    @contextlib.contextmanager
+    def _explained(self, plan: Plan[Executable], feeds: Mapping[str, Any]) -> Iterator[None]:
+        """Turn what a kernel says into an error that names the label or id out of range, or else the node."""
+        try:
+            yield
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             explained: OntrainError | None = explain_index_error(plan.model.graph, feeds)
             if explained is None and not isinstance(error, OntrainError | torch.OutOfMemoryError):
@@ -347,7 +359,6 @@ class TrainingSession:
             if explained is None:
                 raise
             raise explained from error
-        return {name: torch.as_tensor(value) for name, value in outputs.items()}
 
     def _clear_accumulators(self) -> None:
         self.counters.pending = 0

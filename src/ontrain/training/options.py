@@ -146,7 +146,7 @@ SCHEMA: dict[str, Any] = {
         "grad_norm_clip": _flag(True),
         "max_grad_norm": _Key(1.0, lambda v: _is_positive(v), "a positive number"),
         "seed": _Key(None, lambda v: v is None or _is_int(v, 0), "a whole number from 0, or None"),
-        "nonfinite_loss": _Key("raise", lambda v: v in ("raise", "skip"), "'raise' or 'skip'"),
+        "nonfinite_loss": _Key("raise", lambda v: isinstance(v, str) and v in ("raise", "skip"), "'raise' or 'skip'"),
         "invertible_layer_norm_gradient": _flag(False, "the gradient reads the saved input"),
         "run_symbolic_shape_infer": _flag(False),
     },
@@ -312,7 +312,7 @@ def _parsed(given: Mapping[str, Any], schema: Mapping[str, Any], path: str) -> d
         value = given.get(name, key.default)
         if not key.check(value):
             raise OptionError(f"option {path + name!r} is {value!r}", way_out=f"allowed: {key.allowed}")
-        if key.reason is not None and value != key.default:
+        if key.reason is not None and not (isinstance(value, type(key.default)) and value == key.default):
             raise OptionError(
                 f"option {path + name!r} cannot be {value!r}", reason=key.reason, way_out=f"leave it at {key.default!r}"
             )

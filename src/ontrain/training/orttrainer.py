@@ -15,6 +15,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
+from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_path, checked_whole, told
 from ontrain.capture.phases import show_phases
 from ontrain.checkpoint import read_checkpoint, write_checkpoint, write_together
 from ontrain.errors import InputError, NonFiniteLossError, OptionError, nearest
@@ -24,11 +25,13 @@ from ontrain.passes import HALF, check_names
 from ontrain.providers import get_provider
 from ontrain.session import TrainingSession
 from ontrain.session.export import EXTERNAL_DATA_THRESHOLD, inference_model, save_model, training_model
+from ontrain.session.opsets import check_opset
 from ontrain.session.partial import without_inputs
 from ontrain.training import process, processes
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.onnx_source import OnnxSource
 from ontrain.training.optim.config import _OptimizerConfig
+from ontrain.training.optim.lr_scheduler import taken_back_if_refused
 from ontrain.training.options import ORTTrainerOptions
 from ontrain.training.postprocess import postprocessed
 from ontrain.training.shared_state import Place
@@ -142,7 +145,8 @@ class ORTTrainer:
         self._check_fetches(session, wanted)
         self._source.adopt()
         self._follow_config(session)
-        outputs = self._step(session, batch, self._learning_rate())
+        with taken_back_if_refused(self.options.lr_scheduler):
+            outputs = self._step(session, batch, self._learning_rate())
         if first:
             self._compare_description({**batch, **outputs})
         return self._described(outputs, fetches)
@@ -183,7 +187,13 @@ class ORTTrainer:
         """
         session = self._require_session("set a parameter")
         self._check_tensor(session, name)
-        given, present = torch.as_tensor(value).detach(), torch.as_tensor(session.state[name])
+        present = torch.as_tensor(session.state[name])
+        try:
+            given = torch.as_tensor(value).detach()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise OptionError(
+                f"the value for {name!r} is {told(value)}", reason=str(error), way_out="give a tensor or an array"
+            ) from error
         if given.shape != present.shape:
             raise OptionError(
                 f"{name!r} has shape {list(present.shape)}, the value given {list(given.shape)}",
@@ -212,8 +222,9 @@ class ORTTrainer:
             OptionError: nothing was trained or evaluated yet, no such opset, or the path cannot be written.
             GraphError: an operator cannot be written at the opset.
         """
-        if training:
-            version = opset or self.options._internal_use.onnx_opset_version or OPSET
+        checked_whole("external_data_threshold", external_data_threshold, 0)
+        if checked_flag("training", training):
+            version = self._opset(opset)
             state = _tensors(self._require_session("export"), copies=False)
             model = training_model(self.step_model(), state, version)
         else:
@@ -230,12 +241,16 @@ class ORTTrainer:
         self._ready_for_evaluation(self._samples)
         assert session.eval_model is not None
         names = [d.name for d in self.model_desc.outputs if not d.is_loss] or [self.model_desc.loss.name]
-        version = opset or self.options._internal_use.onnx_opset_version or OPSET
-        return inference_model(session.eval_model, _tensors(session, copies), names, version)
+        return inference_model(session.eval_model, _tensors(session, copies), names, self._opset(opset))
+
+    def _opset(self, asked: int | None) -> int:
+        version = self.options._internal_use.onnx_opset_version or OPSET if asked is None else asked
+        check_opset(version)
+        return version
 
     def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
         """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
-        if pytorch_format:
+        if checked_flag("pytorch_format", pytorch_format):
             return self._source.state_dict()
         return make_state_dict(self._require_session("read the state"), self._parts())
 
@@ -245,6 +260,7 @@ class ORTTrainer:
         Raises:
             CheckpointError: names or shapes do not fit the model (all are listed); the present state is untouched.
         """
+        checked_flag("strict", strict)
         if self._session is None:
             algorithm, steps = self.optim_config.spec().algorithm, self.options.batch.gradient_accumulation_steps
             check_state(state_dict, self._source.tensors(), strict, algorithm, steps)
@@ -273,6 +289,10 @@ class ORTTrainer:
             CheckpointError: the folder cannot be written or holds something else, or `user_dict` is no plain JSON.
             OptionError: nothing was trained yet, or `keep` is below 1.
         """
+        checked_flag("include_optimizer_states", include_optimizer_states)
+        if user_dict is not None:
+            checked_kind("user_dict", user_dict, Mapping, "give a dictionary of plain JSON")
+        folder = checked_path("folder", folder)
         tensors, plain = to_files(self.state_dict(), include_optimizer_states)
         plain["user_dict"] = dict(user_dict or {})
         if self._reduction is not None:
@@ -291,7 +311,8 @@ class ORTTrainer:
             CheckpointError: there is no checkpoint, none is whole, or it is of another model: every name that is
                 missing, unexpected or of another shape is listed. The present state is untouched.
         """
-        tensors, plain = read_checkpoint(folder)
+        checked_flag("strict", strict)
+        tensors, plain = read_checkpoint(checked_path("folder", folder))
         self.load_state_dict(from_files(tensors, plain, self._place()), strict)
         user: dict[str, Any] = plain.get("user_dict", {})
         return user
@@ -370,9 +391,7 @@ class ORTTrainer:
     def _wanted(self, fetches: Sequence[str] | None) -> list[str]:
         """The names of the outputs to return."""
         chosen = self._info.fetches if fetches is None else fetches
-        if isinstance(chosen, str) or not all(isinstance(one, str) for one in chosen):
-            raise OptionError(f"fetches is {chosen!r}", way_out="give a list of names of outputs")
-        return list(chosen) or [d.name for d in self.model_desc.outputs]
+        return checked_names("fetches", chosen) or [d.name for d in self.model_desc.outputs]
 
     def _check_fetches(self, session: TrainingSession, wanted: Sequence[str]) -> None:
         """Raise OptionError, before a step, for a name that its outputs will not have."""
@@ -423,7 +442,7 @@ class ORTTrainer:
         return values[0] if len(values) == 1 else values
 
     def _check_tensor(self, session: TrainingSession, name: str) -> None:
-        if name not in session.model_tensors:
+        if not isinstance(name, str) or name not in session.model_tensors:
             raise OptionError(
                 f"the model has no parameter {name!r}", way_out=f"nearest: {nearest(name, session.model_tensors)}"
             )

@@ -103,8 +103,18 @@ def capture_described(
     """Capture the module in one mode, with parameters under the names of the user's own state_dict.
 
     With `check` the graph is validated: every operator's mode, and its outputs against eager with dropout off.
+
+    Raises:
+        InputError: an input has fewer dimensions than are said to vary.
+        CaptureError: the module cannot be captured.
     """
     module.check_arguments()
+    for said in module.desc.inputs:
+        if max(said.dynamic(), default=-1) >= batch[said.name].ndim:
+            raise InputError(
+                f"input {said.name!r} has shape {list(batch[said.name].shape)}, model_desc says {list(said.shape)}",
+                way_out="feed that shape, or correct model_desc",
+            )
     modes = {one: one.training for one in module.modules()}
     if not training:
         module.eval()

@@ -46,8 +46,10 @@ def test_as_little_as_can_be_reached_can_be_asked_for_and_less_is_refused_with_t
     least = plan(name, Recomputation(least=True)).executable.planned_bytes
     assert least < before
     assert planned(name, least + 1)[0] <= least + 1
-    with pytest.raises(OptionError, match=r"cannot be reached: this batch needs [\d.]+ MiB .* at least") as error:
+    with pytest.raises(OptionError, match=r"cannot be reached: this batch needs [\d.]+ [KM]iB .* at least") as error:
         plan(name, Recomputation(0.01))
+    enough = int(re.search(r"allow (\d+) bytes", error.value.way_out)[1])
+    assert planned(name, enough)[0] <= enough
     told = float(re.search(r"and ([\d.]+) of it with", error.value.reason)[1])
     assert told == pytest.approx(least / before, abs=2e-3)
 

@@ -126,5 +126,5 @@ def test_a_wrong_value_is_told_what_is_allowed_before_the_first_call(monkeypatch
 
 
 def test_a_budget_that_cannot_be_kept_to_is_refused_at_the_call(model):
-    with pytest.raises(OptionError, match=r"cannot be reached: this batch needs [\d.]+ MiB"):
+    with pytest.raises(OptionError, match=r"budget 100 B cannot be reached: this batch needs [\d.]+ [KM]iB"):
         run(model, memory_budget=100)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ontrain.arguments import checked_names
 from ontrain.errors import OptionError, nearest
 
 __all__ = ["Choice", "choose"]
@@ -115,7 +116,7 @@ def _matches(
     if isinstance(patterns, str):
         raise OptionError(f"{patterns!r} is one string", way_out=f"give a list of names or patterns to {verb}")
     found: dict[str, None] = {}
-    for pattern in patterns:
+    for pattern in checked_names(f"the list of what to {verb}", patterns):
         if pattern in graph.initializers:
             if pattern not in floats:
                 dtype = graph.initializers[pattern].dtype

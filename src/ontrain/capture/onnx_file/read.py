@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from ontrain.capture.onnx_file.tensors import raw_size
-from ontrain.errors import GraphError, InputError
+from ontrain.errors import GraphError, InputError, OptionError
 
 __all__ = ["Source", "read_proto", "tensors_of"]
 
@@ -22,6 +22,7 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
 
     Raises:
         InputError: there is no such file.
+        OptionError: the source is of another kind.
         GraphError: it is no ONNX model, or its external data is missing, short, or outside the model's folder.
     """
     if isinstance(source, onnx.ModelProto):
@@ -29,9 +30,18 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
     elif isinstance(source, bytes):
         name, folder, proto = "the model", None, _parse(source, "the model")
     else:
+        if not isinstance(source, str | os.PathLike):
+            raise OptionError(
+                f"the model is a {type(source).__name__}",
+                way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
+            )
         path = Path(source)
         if not path.is_file():
-            raise InputError(f"there is no model file {os.fspath(source)!r}")
+            raise InputError(
+                f"there is no model file {os.fspath(source)!r}",
+                reason="it is a folder" if path.is_dir() else None,
+                way_out="give the path of an ONNX file",
+            )
         name, folder = path.name, path.parent
         proto = _parse(path.read_bytes(), repr(os.fspath(source)))
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):

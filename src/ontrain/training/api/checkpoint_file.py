@@ -20,6 +20,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from ontrain.arguments import checked_path
+from ontrain.disk import sync
 from ontrain.errors import CheckpointError, OptionError
 
 __all__ = ["Content", "Property", "read", "write"]
@@ -61,6 +63,7 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
     Raises:
         OptionError: the folder does not exist or cannot be written.
     """
+    path = checked_path("the path of the checkpoint", path)
     groups = {"parameters": content.parameters, "moments": content.moments}
     header: dict[str, Any] = {
         name: {key: [array.dtype.name, list(array.shape)] for key, array in group.items()}
@@ -86,7 +89,7 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
-        _sync_folder(target.parent)
+        sync(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -114,23 +117,13 @@ def _checksum(path: str | os.PathLike[str], state: str) -> str:
     return _hexadecimal(found)
 
 
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # Windows opens no folders
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def read(path: str | os.PathLike[str]) -> Content:
     """Read a checkpoint.
 
     Raises:
         CheckpointError: there is no such file, it is damaged, or no checkpoint of on-device training.
     """
-    name = os.fspath(path)
+    path = name = checked_path("the path of the checkpoint", path)
     if not Path(path).is_file():
         raise CheckpointError(f"there is no checkpoint {name!r}", way_out="generate_artifacts writes one")
     try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ontrain.arguments import checked_flag, checked_kind, told
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.training.api import checkpoint_file
 from ontrain.training.api.checkpoint_file import Array, Content, Property
@@ -25,6 +26,11 @@ class Parameter:
     """
 
     def __init__(self, name: str, state: CheckpointState) -> None:
+        checked_kind("the state", state, CheckpointState, "give the CheckpointState that holds the parameter")
+        if name not in state.parameters:
+            raise OptionError(
+                f"there is no parameter {told(name)}", way_out=f"nearest: {nearest(name, state.parameter_names)}"
+            )
         self._name, self._state = name, state
 
     @property
@@ -39,7 +45,13 @@ class Parameter:
 
     @data.setter
     def data(self, value: Array) -> None:
-        present, given = self._state.tensors[self._name], np.asarray(value)
+        present = self._state.tensors[self._name]
+        try:
+            given = np.asarray(value)
+        except ValueError as error:
+            raise InputError(
+                f"the value for {self._name!r} is no array", reason=str(error), way_out="give a numpy array"
+            ) from error
         if given.shape != present.shape or given.dtype != present.dtype:
             raise InputError(
                 f"parameter {self._name!r} has shape {list(present.shape)} and dtype {present.dtype.name}, "
@@ -72,16 +84,13 @@ class Parameters:
         self._state = state
 
     def __getitem__(self, name: str) -> Parameter:
-        if name not in self._state.parameter_names:
-            known = self._state.parameter_names
-            raise OptionError(f"there is no parameter {name!r}", way_out=f"nearest: {nearest(name, known)}")
         return Parameter(name, self._state)
 
     def __setitem__(self, name: str, value: Array) -> None:
         self[name].data = value
 
     def __contains__(self, name: object) -> bool:
-        return name in self._state.parameter_names
+        return isinstance(name, str) and name in self._state.parameter_names
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
         for name in self._state.parameter_names:
@@ -98,7 +107,7 @@ class Properties:
         self._values = values
 
     def __getitem__(self, name: str) -> Property:
-        if name not in self._values:
+        if name not in self:
             raise OptionError(f"there is no property {name!r}", way_out=f"nearest: {nearest(name, self._values)}")
         return self._values[name]
 
@@ -112,7 +121,7 @@ class Properties:
         self._values[name] = value
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values
+        return isinstance(name, str) and name in self._values
 
     def __iter__(self) -> Iterator[tuple[str, Property]]:
         return iter(self._values.items())
@@ -141,6 +150,7 @@ class CheckpointState:
     """
 
     def __init__(self, content: Content) -> None:
+        checked_kind("the content", content, Content, "read a file with CheckpointState.load_checkpoint")
         self.parameter_names, self.trained = list(content.parameters), list(content.trained)
         self.moment_names = list(content.moments)
         self.tensors = Tensors({**content.parameters, **content.moments})
@@ -175,6 +185,8 @@ class CheckpointState:
         Raises:
             OptionError: the file cannot be written.
         """
+        checked_kind("the state", state, CheckpointState, "give the CheckpointState that the module was made with")
+        checked_flag("include_optimizer_state", include_optimizer_state)
         values = state.tensors
         moments = {name: values[name] for name in state.moment_names} if include_optimizer_state else {}
         content = Content(

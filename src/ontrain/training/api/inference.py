@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ontrain.arguments import checked_names, checked_path
 from ontrain.errors import OptionError, nearest
 from ontrain.graph import live_nodes
 from ontrain.training.api.tensors import Tensors
@@ -27,6 +28,7 @@ def inference_model(
         raise OptionError(
             "a model in ORT format cannot be exported", way_out="give Module the evaluation model as .onnx"
         )
+    target, outputs = checked_path("the path of the model", target), checked_names("graph_output_names", outputs)
     model = ir.load(evaluation)
     graph = model.graph
     known = {value.name or "": value for value in graph.outputs}
@@ -55,5 +57,5 @@ def inference_model(
         os.replace(beside, target)
     except OSError as error:
         raise OptionError(
-            f"cannot write {os.fspath(target)!r}", reason=str(error), way_out="create the folder, or choose another"
+            f"cannot write {target!r}", reason=str(error), way_out="create the folder, or choose another"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ontrain.arguments import checked_kind, checked_number, checked_whole
 from ontrain.errors import OptionError
 from ontrain.training.api.optimizer import Optimizer
 
@@ -21,16 +22,19 @@ class LinearLRScheduler:
         initial_lr: the highest learning rate.
 
     Raises:
-        OptionError: the counts are negative, or the warm-up is longer than the whole.
+        OptionError: a count or the rate is out of range, or the warm-up is longer than the whole.
     """
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
-        if not 0 <= warmup_step_count <= total_step_count or total_step_count < 1:
+        checked_kind("the optimizer", optimizer, Optimizer, "give an ontrain.training.api.Optimizer")
+        checked_whole("warmup_step_count", warmup_step_count, 0)
+        checked_whole("total_step_count", total_step_count, 1)
+        if warmup_step_count > total_step_count:
             raise OptionError(
                 f"a warm-up of {warmup_step_count} of {total_step_count} steps", way_out="warm up for 0 up to all steps"
             )
         self._optimizer, self._warmup, self._total = optimizer, warmup_step_count, total_step_count
-        self._initial = initial_lr
+        self._initial = checked_number("initial_lr", initial_lr, "a number from 0", at_least=0)
         self.step()
 
     def step(self) -> None:

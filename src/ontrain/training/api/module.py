@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from ontrain.arguments import checked_flag, checked_kind
 from ontrain.errors import InputError, OptionError
 from ontrain.training.api.checkpoint_state import CheckpointState
 from ontrain.training.api.sessions import Graph, check_device
@@ -48,6 +49,7 @@ class Module:
         session_options: Any = None,
     ) -> None:
         check_device(device)
+        checked_kind("the state", state, CheckpointState, "read it with CheckpointState.load_checkpoint")
         self.training = True
         self._state, self._device, self._options = state, device, session_options
         self._train_graph = Graph(train_model_uri, session_options)
@@ -105,7 +107,7 @@ class Module:
         Raises:
             OptionError: evaluation is asked for and there is no evaluation model.
         """
-        if not mode and self._eval_graph is None:
+        if not checked_flag("the mode", mode) and self._eval_graph is None:
             raise OptionError("there is no evaluation model", way_out="give Module eval_model_uri")
         self.training = mode
         return self
@@ -133,7 +135,12 @@ class Module:
         Raises:
             InputError: the buffer has another length or dtype.
         """
-        flat: Array = np.asarray(buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else buffer)
+        try:
+            flat: Array = np.asarray(buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else buffer)
+        except ValueError as error:
+            raise InputError(
+                "the buffer is no array", reason=str(error), way_out="give what get_contiguous_parameters returned"
+            ) from error
         names, at = self._names(trainable_only), 0
         wanted = sum(self._state.tensors[name].size for name in names)
         dtypes = {self._state.tensors[name].dtype for name in names}
@@ -207,4 +214,4 @@ class Module:
         return names
 
     def _names(self, trainable_only: bool) -> list[str]:
-        return self._state.trained if trainable_only else self._state.parameter_names
+        return self._state.trained if checked_flag("trainable_only", trainable_only) else self._state.parameter_names

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 import numpy as np
 
+from ontrain.arguments import checked_kind, checked_number
 from ontrain.errors import InputError, OptionError
 from ontrain.training.api.module import Module
 from ontrain.training.api.sessions import Graph
@@ -31,6 +31,7 @@ class Optimizer:
     """
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
+        checked_kind("the module", module, Module, "give the ontrain.training.api.Module to update")
         self._graph, self._state = Graph(optimizer_uri, module._options), module._state
         inputs = set(self._graph.inputs) - {"learning_rate", "step"}
         grads = {name + _GRADIENT: name for name in self._state.trained}
@@ -79,14 +80,9 @@ class Optimizer:
         Raises:
             OptionError: it is no number from 0.
         """
-        try:
-            allowed = 0 <= float(learning_rate) < math.inf
-        except (TypeError, ValueError):
-            allowed = False
-        if not allowed:
-            raise OptionError(f"the learning rate is {learning_rate!r}", way_out="give a number from 0")
-        self._hyper["learning_rate"][...] = learning_rate
-        self._state.learning_rate = float(learning_rate)
+        rate = checked_number("the learning rate", learning_rate, "a number from 0", at_least=0)
+        self._hyper["learning_rate"][...] = rate
+        self._state.learning_rate = rate
 
     def get_learning_rate(self) -> float:
         """Return the learning rate of the next update; 0.001 until one is set."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from ontrain.arguments import checked_kind, checked_path, told
 from ontrain.errors import InputError, OptionError, ProviderError
 from ontrain.training.api.tensors import ort_value
 
@@ -25,9 +26,9 @@ _DTYPES = {
 
 def check_device(device: str) -> None:
     """Raise OptionError for a device that the API does not run on."""
-    if device != "cpu":
+    if not isinstance(device, str) or device != "cpu":
         raise OptionError(
-            f"the on-device API does not run on {device!r}",
+            f"the on-device API does not run on {told(device)}",
             reason="its state lies in host memory",
             way_out="use device='cpu'; on a GPU train with ontrain.training.ORTTrainer",
         )
@@ -49,15 +50,20 @@ class Graph:
     """
 
     def __init__(self, path: str | os.PathLike[str], options: Any = None) -> None:
+        path = checked_path("the path of the model", path)
         if not Path(path).is_file():
-            raise OptionError(f"there is no model {os.fspath(path)!r}", way_out="generate_artifacts writes one")
-        if options is None:
+            raise OptionError(f"there is no model {path!r}", way_out="generate_artifacts writes one")
+        if options is not None:
+            checked_kind(
+                "session_options", options, onnxruntime.SessionOptions, "give onnxruntime.SessionOptions, or None"
+            )
+        else:
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
         try:
-            self._session = onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
         except Exception as error:
-            raise ProviderError(f"onnxruntime cannot load {os.fspath(path)!r}", reason=str(error)) from error
+            raise ProviderError(f"onnxruntime cannot load {path!r}", reason=str(error)) from error
         self._types = {one.name: one for one in self._session.get_inputs()}
         self.inputs, self.outputs = list(self._types), [one.name for one in self._session.get_outputs()]
 
@@ -74,7 +80,11 @@ class Graph:
         """
         if isinstance(given, onnxruntime.OrtValue):
             return given
-        one, array = self._types[name], np.asarray(given)
+        one = self._types[name]
+        try:
+            array = np.asarray(given)
+        except ValueError as error:
+            raise InputError(f"input {name!r} is no array", reason=str(error), way_out="give a numpy array") from error
         wanted = np.dtype(_DTYPES[one.type])
         fits = len(array.shape) == len(one.shape) and all(
             isinstance(want, str) or want is None or want == have

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_path
 from ontrain.capture.onnx_file.read import read_proto
 from ontrain.errors import OptionError, nearest
 from ontrain.graph import Builder
@@ -81,20 +82,32 @@ def generate_artifacts(
         GradientError: an operator has no gradient, or the loss does not depend on a parameter.
     """
     if custom_op_library is not None:
-        with onnxblock.custom_op_library(os.fsdecode(custom_op_library)):
+        with onnxblock.custom_op_library(custom_op_library):
             pass
-    folder = check_folder(Path.cwd() if artifact_directory is None else os.fsdecode(artifact_directory))
-    _check_lists(requires_grad, frozen_params)
+    folder = check_folder(
+        Path.cwd() if artifact_directory is None else checked_path("artifact_directory", artifact_directory)
+    )
+    if os.path.isabs(checked_kind("prefix", prefix, str, "give a text, '' for none")) or "\0" in prefix:
+        raise OptionError(f"prefix is {prefix!r}", way_out="give the beginning of a file name, and artifact_directory")
+    check_folder((folder / f"{prefix}checkpoint").parent)
+    flags = {"ort_format": ort_format, "nominal_checkpoint": nominal_checkpoint, "step_model": step_model}
+    for what, flag in flags.items():
+        checked_flag(what, flag)
+    trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params)
+    additional = _names("additional_output_names", additional_output_names)
+    inputs = _names("loss_input_names", loss_input_names)
+    _check_lists(trained, frozen)
     update = _update_block(optimizer)
     if step_model:
         _check_step(update)
     proto, _ = read_proto(model)
-    block = _Training(_loss_block(loss), additional_output_names)
-    for names, trained in ((requires_grad or (), True), (frozen_params or (), False)):
-        for name in names:
-            block.requires_grad(name, trained)
+    block = _Training(_loss_block(loss), additional or [])
+    for name in trained or ():
+        block.requires_grad(name)
+    for name in frozen or ():
+        block.requires_grad(name, False)
     with onnxblock.base(proto):
-        block(*_loss_inputs(proto, loss, loss_input_names))
+        block(*_loss_inputs(proto, loss, inputs))
     training, evaluation = block.to_model_proto()
     files = {"training_model": training, "eval_model": evaluation}
     if update is not None:
@@ -113,11 +126,9 @@ def generate_artifacts(
 class _Training(onnxblock.TrainingBlock):
     """The loss, and beside it the outputs that were asked for."""
 
-    def __init__(self, loss: onnxblock.Block, additional: Sequence[str] | None) -> None:
+    def __init__(self, loss: onnxblock.Block, additional: Sequence[str]) -> None:
         super().__init__()
-        if isinstance(additional, str):
-            raise OptionError("additional_output_names is one string", way_out="give a list of names")
-        self._loss, self._additional = loss, list(additional or ())
+        self._loss, self._additional = loss, additional
 
     def build(self, *names: str) -> tuple[str, ...]:
         made = self._loss(*names)
@@ -185,10 +196,11 @@ def _loss_inputs(
     return given
 
 
+def _names(what: str, given: Any) -> list[str] | None:
+    return None if given is None else checked_names(what, given)
+
+
 def _check_lists(requires_grad: Sequence[str] | None, frozen: Sequence[str] | None) -> None:
-    for what, names in (("requires_grad", requires_grad), ("frozen_params", frozen)):
-        if isinstance(names, str):
-            raise OptionError(f"{what} is one string, {names!r}", way_out="give a list of names")
     both = sorted(set(requires_grad or ()) & set(frozen or ()))
     if both:
         raise OptionError(

@@ -7,7 +7,6 @@ import platform
 import sys
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ import ontrain
 from ontrain.capture.cache import open_cache
 from ontrain.errors import OntrainError
 from ontrain.providers import available_providers
-from ontrain.providers.torch.tuning import tuning_file
+from ontrain.providers.torch.tuning import processor, tuning_file
 from ontrain.training.environment.variables import VARIABLES, unknown_variables
 
 __all__ = ["Environment", "collect_environment"]
@@ -89,20 +88,12 @@ def _system() -> dict[str, Any]:
     available = getattr(os, "sched_getaffinity", None)
     return {
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "cores for this process": len(available(0)) if available is not None else os.cpu_count(),
         "memory": _memory(),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _memory() -> int | None:

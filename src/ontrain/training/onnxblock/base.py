@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ontrain.arguments import checked_kind, checked_path, checked_whole, told
 from ontrain.capture import load_onnx
 from ontrain.errors import GraphError, InputError, OptionError, nearest
 from ontrain.graph import OPSET
@@ -33,6 +34,9 @@ class ModelAccessor:
 
     def node(self, op_type: str, inputs: Sequence[str], *, wish: str | None = None, **attributes: Any) -> str:
         """Append a node with one output and return the output's name, `wish` with a number if that is taken."""
+        for given in inputs:
+            if not isinstance(given, str) or given:  # an optional input may be left out
+                self.check(given)
         name = self.fresh(wish or f"{op_type.lower()}_output")
         attrs = [ir.to_proto(ir.convenience.convert_attribute(key, value)) for key, value in attributes.items()]
         self.model.graph.node.append(
@@ -57,7 +61,7 @@ class ModelAccessor:
 
         """
         found = self._dims(like)
-        made = onnx.ValueInfoProto(name=self.fresh(name))
+        made = onnx.ValueInfoProto(name=self.fresh(checked_kind("the name of an input", name, str, "give a text")))
         made.type.tensor_type.elem_type = self.find(like).type.tensor_type.elem_type if dtype is None else dtype
         shape = made.type.tensor_type.shape
         shape.SetInParent()
@@ -78,6 +82,7 @@ class ModelAccessor:
             OptionError: the model has no such value.
             GraphError: its rank is not known.
         """
+        self.check(name)
         for model in (self.model, None):
             inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True) if model is None else model
             graph = inferred.graph
@@ -88,13 +93,19 @@ class ModelAccessor:
             for tensor in graph.initializer:
                 if tensor.name == name:
                     return _described(tensor)
-        if not self.exists(name):
-            raise OptionError(f"the model has no value {name!r}", way_out=f"nearest: {nearest(name, self._names())}")
         raise GraphError(f"the shape of {name!r} is unknown", way_out="state the shapes of the model's outputs")
+
+    def check(self, name: str) -> None:
+        """Raise OptionError unless the graph has a value of this name."""
+        if not self.exists(name):
+            raise OptionError(
+                f"the model has no value {name!r}" if isinstance(name, str) else f"{told(name)} is no name of a value",
+                way_out=f"nearest: {nearest(name, self._names())}",
+            )
 
     def exists(self, name: str) -> bool:
         """Whether the graph has a value of this name."""
-        return name in self._names()
+        return isinstance(name, str) and name in self._names()
 
     def fresh(self, wish: str) -> str:
         """Return `wish`, with a number behind it if it is taken."""
@@ -110,7 +121,7 @@ class ModelAccessor:
         Raises:
             OptionError: there is no such value, or none was named.
         """
-        if not names:
+        if isinstance(names, str | bytes) or not isinstance(names, Sequence) or not names:
             raise OptionError("the block returned no output", way_out="return the name of the loss, or several names")
         values = [copy.deepcopy(self.find(name)) for name in names]
         del self.model.graph.output[:]
@@ -171,7 +182,14 @@ def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """Let blocks build on an empty model; gives its accessor (onnxruntime.training.onnxblock.empty_base)."""
+    """Let blocks build on an empty model; gives its accessor (onnxruntime.training.onnxblock.empty_base).
+
+    Raises:
+        InputError: blocks build on another model already.
+        OptionError: the installed onnx knows no such opset.
+    """
+    if opset_version is not None:
+        checked_whole("opset_version", opset_version, 1, onnx.defs.onnx_opset_version())
     model = onnx.ModelProto(ir_version=10, producer_name="ontrain")
     model.graph.name = "graph"
     model.opset_import.add(domain="", version=opset_version or OPSET)
@@ -192,14 +210,14 @@ def _entered(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
 
 
 @contextmanager
-def custom_op_library(path: str | os.PathLike[str]) -> Iterator[None]:
+def custom_op_library(path: str | bytes | os.PathLike[Any]) -> Iterator[None]:
     """Refuse: a library's operators have neither a type that is known here nor a gradient.
 
     Raises:
         OptionError: always.
     """
     raise OptionError(
-        f"the operators of {os.fspath(path)!r} cannot be trained",
+        f"the operators of {checked_path('custom_op_library', path)!r} cannot be trained",
         reason="the graphs are plain ONNX, for every onnxruntime; a library is one platform's, and states no gradients",
         way_out="write the operator as a function of the model, out of standard operators",
     )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ontrain.errors import InputError
+from ontrain.arguments import checked_flag, checked_kind, checked_number, checked_whole, told
+from ontrain.errors import InputError, OptionError
 from ontrain.training.onnxblock.base import ModelAccessor, current
 
 __all__ = [
@@ -80,7 +81,7 @@ class Pow(Block):
 
     def __init__(self, exponent: float) -> None:
         super().__init__()
-        self._exponent = exponent
+        self._exponent = checked_number("the exponent", exponent)
 
     def build(self, pow_input_name: str) -> str:
         """Add the node."""
@@ -125,7 +126,7 @@ class _Reduction(Block):
 
     def __init__(self, keepdims: bool = True) -> None:
         super().__init__()
-        self._keepdims = int(keepdims)
+        self._keepdims = int(checked_flag("keepdims", keepdims))
 
     def build(self, input_name: str) -> str:
         """Add the node, over all axes."""
@@ -158,7 +159,7 @@ class Constant(Block):
 
     def __init__(self, value_float: float) -> None:
         super().__init__()
-        self._value = value_float
+        self._value = checked_number("the constant", value_float)
 
     def build(self) -> str:
         """Add the initializer."""
@@ -178,7 +179,11 @@ class Clip(Block):
 
     def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
         super().__init__()
-        self._bounds = clip_min, clip_max
+        bounds = {"clip_min": clip_min, "clip_max": clip_max}
+        self._bounds = [
+            None if v is None else checked_number(what, v, "a number, or None", infinite=True)
+            for what, v in bounds.items()
+        ]
 
     def build(self, clip_input_name: str) -> str:
         """Add the node."""
@@ -198,6 +203,10 @@ class Cast(Block):
 
     def __init__(self, to: int) -> None:
         super().__init__()
+        if not isinstance(to, int) or to not in onnx.TensorProto.DataType.values():
+            raise OptionError(
+                f"there is no dtype {told(to)}", way_out="give onnx's number, such as onnx.TensorProto.FLOAT"
+            )
         self._to = int(to)
 
     def build(self, cast_input_name: str) -> str:
@@ -216,8 +225,10 @@ class Linear(Block):
         self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
     ) -> None:
         super().__init__()
-        self._shape, self._bias = (out_features, in_features), bias
-        self._alpha, self._beta = alpha, beta
+        sizes = {"out_features": out_features, "in_features": in_features}
+        self._shape = tuple(checked_whole(what, size, 1) for what, size in sizes.items())
+        self._bias = checked_flag("bias", bias)
+        self._alpha, self._beta = checked_number("alpha", alpha), checked_number("beta", beta)
         self.weight_name: str | None = None
         self.bias_name: str | None = None
 
@@ -253,6 +264,8 @@ class InputLike(Block):
 
     def build(self, input_name: str | None = None) -> str:
         """Add the input and return its name."""
+        if input_name is not None:
+            checked_kind("the name of an input", input_name, str, "give a text")
         if input_name is not None and self.on.exists(input_name):
             raise InputError(f"the model has a value {input_name!r} already", way_out="choose another name")
         return self.on.input_like(self._like, input_name or "input")

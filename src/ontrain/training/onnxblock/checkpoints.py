@@ -6,10 +6,11 @@ import os
 
 import onnx
 
+from ontrain.arguments import checked_flag, checked_kind
 from ontrain.errors import CheckpointError, nearest
 from ontrain.training.api import checkpoint_file
 from ontrain.training.api.checkpoint_file import Content
-from ontrain.training.onnxblock.training import Parameters
+from ontrain.training.onnxblock.training import Parameters, check_parameters
 
 __all__ = ["load_checkpoint_to_model", "save_checkpoint"]
 
@@ -27,7 +28,8 @@ def save_checkpoint(
     Raises:
         OptionError: the file cannot be written.
     """
-    trained, others = parameters
+    trained, others = check_parameters(parameters)
+    checked_flag("nominal_checkpoint", nominal_checkpoint)
     values = {one.name: onnx.numpy_helper.to_array(one) for one in (*trained, *others)}
     content = Content(values, [one.name for one in trained], nominal=nominal_checkpoint)
     checkpoint_file.write(path_to_checkpoint, content)
@@ -39,6 +41,7 @@ def load_checkpoint_to_model(path_to_checkpoint: str | os.PathLike[str], model: 
     Raises:
         CheckpointError: the file is damaged, nominal, or a parameter has another shape or no initializer.
     """
+    checked_kind("the model", model, onnx.ModelProto, "give an onnx.ModelProto; onnx.load reads a file")
     content = checkpoint_file.read(path_to_checkpoint)
     if content.nominal:
         raise CheckpointError("a nominal checkpoint holds no values", way_out="give the full one")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ontrain.arguments import checked_whole, told
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.training.onnxblock import blocks
 
@@ -18,9 +19,9 @@ _REDUCTIONS = ("mean", "sum", "none")
 class _Loss(blocks.Block):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in _REDUCTIONS:
+        if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
             raise OptionError(
-                f"there is no reduction {reduction!r}", way_out=f"nearest: {nearest(str(reduction), _REDUCTIONS)}"
+                f"there is no reduction {told(reduction)}", way_out=f"nearest: {nearest(reduction, _REDUCTIONS)}"
             )
         self._reduction = reduction
 
@@ -65,15 +66,20 @@ class CrossEntropyLoss(_Loss):
         self, weight: np.ndarray[Any, Any] | None = None, reduction: str = "mean", ignore_index: int | None = None
     ) -> None:
         super().__init__(reduction)
-        self._weight, self._ignored = weight, ignore_index
+        self._weight = _numbers("weight", weight)
+        self._ignored = None if ignore_index is None else checked_whole("ignore_index", ignore_index, -(1 << 63))
+        if self._weight is not None and self._weight.ndim != 1:
+            raise OptionError(f"weight has shape {list(self._weight.shape)}", way_out="give one number for each class")
 
     def build(self, scores_input_name: str, labels_name: str = "labels") -> str:
         """Add the loss of scores and labels.
 
         Raises:
             GraphError: the scores have no axis of classes.
+            OptionError: the weights are of another number of classes.
         """
-        if len(self.on.find(scores_input_name).type.tensor_type.shape.dim) < 2:
+        dims = self.on.find(scores_input_name).type.tensor_type.shape.dim
+        if len(dims) < 2:
             raise GraphError(
                 f"{scores_input_name!r} has no axis of classes", way_out="give scores of shape [batch, classes, …]"
             )
@@ -81,8 +87,13 @@ class CrossEntropyLoss(_Loss):
             labels_name = self.on.input_like(scores_input_name, labels_name, without=1, dtype=onnx.TensorProto.INT64)
         names = [scores_input_name, labels_name]
         if self._weight is not None:
-            names.append(self.on.initializer(np.asarray(self._weight, np.float32), "class_weights"))
-        settings = {} if self._ignored is None else {"ignore_index": int(self._ignored)}
+            if dims[1].HasField("dim_value") and dims[1].dim_value != len(self._weight):
+                raise OptionError(
+                    f"weight is of {len(self._weight)} classes, {scores_input_name!r} has {dims[1].dim_value}",
+                    way_out="give one number for each class",
+                )
+            names.append(self.on.initializer(self._weight, "class_weights"))
+        settings = {} if self._ignored is None else {"ignore_index": self._ignored}
         return self.on.node("SoftmaxCrossEntropyLoss", names, wish="loss", reduction=self._reduction, **settings)
 
 
@@ -100,7 +111,7 @@ class BCEWithLogitsLoss(_Loss):
         pos_weight: np.ndarray[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(reduction)
-        self._weight, self._pos_weight = weight, pos_weight
+        self._weight, self._pos_weight = _numbers("weight", weight), _numbers("pos_weight", pos_weight)
 
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Add the loss of logits and a target of their shape."""
@@ -120,4 +131,23 @@ class BCEWithLogitsLoss(_Loss):
         return self.on.initializer(np.array(value, np.float32), "one")
 
     def _array(self, value: np.ndarray[Any, Any], name: str) -> str:
-        return self.on.initializer(np.asarray(value, np.float32), f"bce_{name}")
+        return self.on.initializer(value, f"bce_{name}")
+
+
+def _numbers(what: str, given: Any) -> np.ndarray[Any, Any] | None:
+    """Numbers as an array of float32.
+
+    Raises:
+        OptionError: they are none.
+    """
+    if given is None:
+        return None
+    try:
+        if isinstance(given, str | bytes):
+            raise TypeError("it is a text")
+        numbers = np.asarray(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{what} is no array of numbers", reason=str(error), way_out="give a numpy array") from error
+    if not np.isfinite(numbers).all():
+        raise OptionError(f"{what} is not finite everywhere", way_out="give a numpy array of finite numbers")
+    return numbers

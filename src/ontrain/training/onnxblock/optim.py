@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ontrain.arguments import checked_flag, checked_kind, checked_number, told
 from ontrain.errors import InputError, OptionError
 from ontrain.optim import OptimizerSpec
 from ontrain.training.artifacts.optimizer import optimizer_graph
@@ -27,9 +28,9 @@ class ClipGradNorm(Block):
 
     def __init__(self, max_norm: float) -> None:
         super().__init__()
-        if not max_norm > 0:
-            raise OptionError(f"max_norm is {max_norm}", way_out="use a positive norm")
-        self.max_norm = float(max_norm)
+        self.max_norm = checked_number("max_norm", max_norm, "a positive norm", at_least=0, infinite=True)
+        if not self.max_norm:
+            raise OptionError("max_norm is 0", way_out="give a positive norm")
 
     def build(self, *gradient_names: str) -> list[str]:
         """Add the scaling; return the names of the scaled gradients."""
@@ -44,6 +45,8 @@ class ClipGradNorm(Block):
 class _Optimizer(Block):
     def __init__(self, spec: OptimizerSpec, clip_grad: ClipGradNorm | None) -> None:
         super().__init__()
+        if clip_grad is not None:
+            checked_kind("clip_grad", clip_grad, ClipGradNorm, "give an onnxblock.optim.ClipGradNorm, or None")
         self.spec, self.max_norm = spec, None if clip_grad is None else clip_grad.max_norm
         self._model: onnx.ModelProto | None = None
 
@@ -80,11 +83,21 @@ class AdamW(_Optimizer):
         self, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
         weight_decay: float = 0.0, clip_grad: ClipGradNorm | None = None,
     ) -> None:  # fmt: skip
+        alpha, beta = _betas(betas)
         settings: dict[str, Any] = {
-            "alpha": betas[0], "beta": betas[1], "epsilon": eps, "weight_decay": weight_decay,
-            "bias_correction": int(bias_correction), "mode": 1,
+            "alpha": alpha, "beta": beta,
+            "epsilon": checked_number("eps", eps, "a number from 0", at_least=0),
+            "weight_decay": checked_number("weight_decay", weight_decay, "a number from 0", at_least=0),
+            "bias_correction": int(checked_flag("bias_correction", bias_correction)), "mode": 1,
         }  # fmt: skip
         super().__init__(OptimizerSpec("AdamW", settings), clip_grad)
+
+
+def _betas(given: Any) -> tuple[float, float]:
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise OptionError(f"betas is {told(given)}", way_out="give a pair of numbers in [0, 1)")
+    first, second = (checked_number("one of betas", one, "a number in [0, 1)", at_least=0, below=1) for one in given)
+    return first, second
 
 
 class SGD(_Optimizer):

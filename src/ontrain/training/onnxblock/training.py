@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from ontrain.arguments import checked_flag, checked_kind, told
 from ontrain.errors import InputError, OptionError
 from ontrain.training.artifacts.graphs import Source, evaluation_graph, load_source, training_graph
 from ontrain.training.artifacts.proto import to_proto
@@ -28,7 +30,7 @@ class ForwardBlock(Block):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `build` and make what it returns the model's outputs."""
         output = super().__call__(*args, **kwargs)
-        self.on.set_outputs([output] if isinstance(output, str) else list(output))
+        self.on.set_outputs(_names(output))
         onnx.checker.check_model(self.on.model, full_check=True)
         self._model = onnx.ModelProto()
         self._model.CopyFrom(self.on.model)
@@ -58,8 +60,13 @@ class TrainingBlock(Block):
         self._models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Train an initializer (True), or make it a parameter that stays as it is (False)."""
-        self._requires_grad[argument_name] = value
+        """Train an initializer (True), or make it a parameter that stays as it is (False).
+
+        Raises:
+            OptionError: the name is no text, or the value no flag.
+        """
+        name = checked_kind("the name of an initializer", argument_name, str, "give a text")
+        self._requires_grad[name] = checked_flag(f"the value for {name!r}", value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `build`, differentiate its first result, and make the base model the training model.
@@ -70,7 +77,7 @@ class TrainingBlock(Block):
             GraphError: the model cannot be trained for all sizes of its batch.
         """
         output = super().__call__(*args, **kwargs)
-        outputs = [output] if isinstance(output, str) else list(output)
+        outputs = _names(output)
         self.on.set_outputs(outputs)
         trained = [name for name, on in self._requires_grad.items() if on]
         frozen = [name for name, on in self._requires_grad.items() if not on]
@@ -117,7 +124,32 @@ def _tensor(name: str, array: Any) -> onnx.TensorProto:
     return proto
 
 
+def _names(output: Any) -> list[str]:
+    """What a block returned, as names."""
+    if isinstance(output, str):
+        return [output]
+    if not isinstance(output, Sequence) or isinstance(output, bytes):
+        raise OptionError(
+            f"build returned {told(output)}", way_out="return the name of the loss, or several names in a tuple"
+        )
+    return list(output)
+
+
+def check_parameters(parameters: Parameters) -> Parameters:
+    """Raise OptionError unless these are two lists of tensors."""
+    pair = isinstance(parameters, list | tuple) and len(parameters) == 2
+    if not pair or not all(
+        isinstance(group, list | tuple) and all(isinstance(one, onnx.TensorProto) for one in group)
+        for group in parameters
+    ):
+        raise OptionError(
+            f"the parameters are {told(parameters)}, and not two lists of tensors",
+            way_out="give what TrainingBlock.parameters returns",
+        )
+    return parameters
+
+
 def check_trainable(parameters: Parameters) -> None:
-    """Raise OptionError if nothing is trained."""
-    if not parameters[0]:
+    """Raise OptionError if nothing is trained, or these are no parameters."""
+    if not check_parameters(parameters)[0]:
         raise OptionError("no parameter is trained", way_out="name some in requires_grad")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ontrain.arguments import checked_kind
 from ontrain.errors import OptionError, nearest
 from ontrain.optim import OptimizerSpec
 
@@ -77,8 +78,9 @@ class _OptimizerConfig:
     lr: float
 
     def __init__(self, name: str, params: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
-        if name not in _OPTIMIZERS:
+        if not isinstance(name, str) or name not in _OPTIMIZERS:
             raise OptionError(f"there is no optimizer {name!r}", way_out=f"use one of {', '.join(_OPTIMIZERS)}")
+        checked_kind("defaults", defaults, Mapping, "give a dictionary of hyper-parameters")
         vars(self).update(name=name, defaults=dict(defaults), _groups=[])
         if "lr" not in self.defaults:
             raise OptionError(f"the defaults of {name} have no 'lr'", way_out="add {'lr': a number from 0}")
@@ -163,7 +165,7 @@ class SGDConfig(_OptimizerConfig):
         nesterov: bool = False,
         weight_decay: float = 0.0,
     ) -> None:
-        if list(params):
+        if not isinstance(params, list | tuple) or params:
             raise OptionError("SGDConfig takes no parameter groups", way_out="pass params=[]")
         hyper = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__("SGDOptimizer", params, hyper)

@@ -6,9 +6,11 @@ Names and arithmetic are those of onnxruntime.training.optim.lr_scheduler, which
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from ontrain.errors import CheckpointError, OptionError
+from ontrain.errors import CheckpointError, InputError, OptionError
 
 __all__ = [
     "ConstantWarmupLRScheduler",
@@ -153,6 +155,19 @@ class PolyWarmupLRScheduler(_WarmupLRScheduler):
             return self.lr_end
         done = (step - self._num_warmup_steps) / (self.total_steps - self._num_warmup_steps)
         return float((base - self.lr_end) * (1.0 - done) ** self.power + self.lr_end)
+
+
+@contextmanager
+def taken_back_if_refused(scheduler: _LRScheduler | None) -> Iterator[None]:
+    """Give a scheduler the attributes that it had before, if the batch that it was asked for is refused."""
+    before = {} if scheduler is None else dict(vars(scheduler))
+    try:
+        yield
+    except InputError:
+        if scheduler is not None:
+            vars(scheduler).clear()
+            vars(scheduler).update(before)
+        raise
 
 
 def _is_plain(value: Any) -> bool:

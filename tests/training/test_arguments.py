@@ -1,0 +1,132 @@
+"""Arguments of the wrong kind at the trainer: each is refused by name, and the run goes on as if it had not been."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ontrain.errors import OntrainError, OptionError
+from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
+from ontrain.training.options import SCHEMA
+from tests.training.artifacts.networks import perceptron
+from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
+
+NO_PATH = (None, 3, True, [], {}, "", "a\0b", object())
+NO_FLAG = (None, 1, "yes", [], np.zeros(2), torch.zeros(2))
+NO_NAMES = (3, True, "loss", b"loss", [3], [None], ["nothing"], [["loss"]], {"loss": 1}, object(), np.zeros(2))
+NOTHING = (3, True, "text", b"bytes", [], object(), np.zeros(2), torch.zeros(2))
+NO_VALUE = (None, "text", ["text"], {}, object(), len, torch.zeros(1))
+NO_NAME = (None, 3, "nothing", b"mix.bias", [], ["mix.bias"], {}, object(), np.zeros(2))
+
+CALLS = {
+    "fetches of a step": (NO_NAMES, lambda t, f, given: t.train_step(*batches(1)[0], fetches=given)),
+    "fetches": (NO_NAMES, lambda t, f, given: t.eval_step(*batches(1)[0], fetches=given)),
+    "first input": ((None, 3, "text", [], {}, object()), lambda t, f, given: t.train_step(given, batches(1)[0][1])),
+    "named input": (
+        (None, 3, "text", [], {}, object()), lambda t, f, given: t.train_step(ids=batches(1)[0][0], label=given),
+    ),
+    "parameter": (NO_NAME, lambda t, f, given: t.parameter(given)),
+    "parameter to set": (NO_NAME, lambda t, f, given: t.set_parameter(given, 1)),
+    "value": (NO_VALUE, lambda t, f, given: t.set_parameter("mix.bias", given)),
+    "path": (NO_PATH, lambda t, f, given: t.save_as_onnx(given)),
+    "opset": ((0, 3, 999, True, "17", [], np.zeros(2)), lambda t, f, given: t.save_as_onnx(f / "new", given)),
+    "training": (NO_FLAG, lambda t, f, given: t.save_as_onnx(f / "new", training=given)),
+    "threshold": (
+        (None, -1, 2.5, "3", [], np.zeros(2)),
+        lambda t, f, given: t.save_as_onnx(f / "new", external_data_threshold=given),
+    ),
+    "opset of a model": ((0, 999, "17", []), lambda t, f, given: t.inference_model(given)),
+    "pytorch_format": (NO_FLAG, lambda t, f, given: t.state_dict(given)),
+    "state": (NOTHING, lambda t, f, given: t.load_state_dict(given)),
+    "strict": (NO_FLAG, lambda t, f, given: t.load_state_dict(t.state_dict(), given)),
+    "folder": (NO_PATH, lambda t, f, given: t.save_checkpoint(given)),
+    "user_dict": (NOTHING, lambda t, f, given: t.save_checkpoint(f / "new", given)),
+    "include_optimizer_states": (NO_FLAG, lambda t, f, given: t.save_checkpoint(f / "new", None, given)),
+    "keep": ((None, 0, 2.5, "3", True), lambda t, f, given: t.save_checkpoint(f / "new", keep=given)),
+    "folder to load": ((*NO_PATH, "there/is/none"), lambda t, f, given: t.load_checkpoint(given)),
+    "strict load": (NO_FLAG, lambda t, f, given: t.load_checkpoint(f, given)),
+}  # fmt: skip
+
+
+def losses(between=lambda trainer: None):
+    """Of four steps with dropout, with calls between the second and the third."""
+    torch.manual_seed(3)
+    trainer, found = make_trainer(Net(dropout=0.3)), []
+    for step, batch in enumerate(batches(4)):
+        if step == 2:
+            between(trainer)
+        found.append(float(trainer.train_step(*batch)[0]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return losses()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_with_the_wrong_kind_of_thing_changes_nothing(name, undisturbed, tmp_path):
+    wrong, call = CALLS[name]
+
+    def between(trainer):
+        for given in wrong:
+            with pytest.raises(OntrainError) as caught:
+                call(trainer, tmp_path, given)
+            assert caught.value.problem, given
+
+    assert losses(between) == undisturbed
+    assert not [one.name for one in tmp_path.iterdir() if one.suffix != ".partial" and not one.name.startswith(".")]
+
+
+MADE = {
+    "model": ((None, *NOTHING), lambda given: make_trainer(given)),
+    "description": ((None, *NOTHING), lambda given: ORTTrainer(Net(), given, optim.SGDConfig(), token_loss)),
+    "configuration": ((None, *NOTHING), lambda given: ORTTrainer(Net(), DESC, given, token_loss)),
+    "options": (NOTHING, lambda given: ORTTrainerOptions(given)),
+    "weights of a file to train": (
+        (3, True, "fc1.bias", b"fc1.bias", [3], [None], [["fc1.bias"]], {"fc1.bias": 1}, object(), np.zeros(2)),
+        lambda given: ORTTrainer(
+            perceptron()[0],
+            {"inputs": [("x", ["batch", 12]), ("label", ["batch"])],
+             "outputs": [("loss", [], True), ("logits", ["batch", 5])]},
+            optim.SGDConfig(), "CrossEntropyLoss", {"device": {"id": "cpu"}}, requires_grad=given,
+        ),
+    ),
+    "SGD's groups": ((None, *NOTHING[:4], *NOTHING[5:], [{"params": ["a"]}]), lambda given: optim.SGDConfig(given)),
+    "Adam's groups": ((None, *NOTHING[:4], *NOTHING[5:], [3], [{}]), lambda given: optim.AdamConfig(given)),
+    "an optimizer's name": ((None, *NOTHING, ["SGDOptimizer"]),
+                            lambda given: optim.config._OptimizerConfig(given, [], {"lr": 1.0})),
+    "an optimizer's defaults": (
+        (None, *NOTHING), lambda given: optim.config._OptimizerConfig("SGDOptimizer", [], given),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_nothing_is_made_of_the_wrong_kind_of_thing(name):
+    wrong, make = MADE[name]
+    for given in wrong:
+        with pytest.raises(OntrainError) as caught:
+            make(given)
+        assert caught.value.way_out or caught.value.reason or "model_desc" in caught.value.problem, str(caught.value)
+
+
+def leaves(schema, path=()):
+    for name, key in schema.items():
+        yield from leaves(key, (*path, name)) if isinstance(key, dict) else [(*path, name)]
+
+
+@pytest.mark.parametrize("path", list(leaves(SCHEMA)), ids=".".join)
+def test_an_option_of_the_wrong_kind_is_named(path):
+    for given in (object(), [object()], np.zeros(2), torch.zeros(2), b"bytes", math.nan, {3: {}}):
+        nested = given
+        for name in reversed(path):
+            nested = {name: nested}
+        if path[-1] in ("sliced_schema", "sliced_axes", "provider_options") and isinstance(given, dict):
+            continue  # a dictionary is what they take
+        with pytest.raises(OptionError, match=f"option '{'.'.join(path)}'"):
+            ORTTrainerOptions(copy.copy(nested))
