@@ -60,6 +60,7 @@ def test_a_process_that_dies_is_named_by_the_others(tmp_path):
 
 def waits_for_the_other(folder: Path) -> None:
     """Process 0 waits for process 1, which stands still: until it is interrupted, and then until the time is over."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
     rank = find_processes().rank
     one = t.trainer("Adam")
     parts = t.batches(1)[0][:2]

@@ -28,11 +28,13 @@ def test_the_curve_of_200_steps_is_the_kept_one(name):
     assert np.mean(kept[-20:]) < 0.5 * kept[0]
 
 
-# Of a step's loss against float32's. LAMB scales each tensor's update to its norm, the early noisy ones too.
-HALF = {"adamw-linear": 0.01, "sgd-constant": 0.01, "lamb-poly": 0.1}
+# Of a step's loss against float32's. LAMB scales each tensor's update to its norm, the early noisy ones too. Rounding
+# to bfloat16 turns SGD's steps aside by chance: eager autocast itself is 0.007 to 0.017 away, by threads and torch.
+HALF = {"adamw-linear": (0.01, 0.01), "sgd-constant": (0.01, 0.03), "lamb-poly": (0.1, 0.1)}
+DTYPES = ("float16", "bfloat16")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", HALF)
 def test_half_precision_keeps_the_curve_within_the_tolerance(name, dtype):
     run, (model, data) = RUNS[name], fresh()
@@ -43,7 +45,7 @@ def test_half_precision_keeps_the_curve_within_the_tolerance(name, dtype):
     trainer = ORTTrainer(model, DESC, run.config(), loss_of, options)
     curve = [float(trainer.train_step(*batch, fetches=["loss"])) for batch in data]
     kept = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
-    np.testing.assert_allclose(curve, kept, rtol=HALF[name])
+    np.testing.assert_allclose(curve, kept, rtol=HALF[name][DTYPES.index(dtype)])
     assert np.mean(curve[-20:]) == pytest.approx(np.mean(kept[-20:]), rel=0.005)
     assert np.abs(np.subtract(curve, kept)).max() > 1e-6, "that was float32"
 
