@@ -26,7 +26,8 @@ What a run leaves in --output_dir:
     checkpoint/, checkpoint~1/                  what the same command goes on from, whatever stopped it
 
 Exit codes: 0 done; 1 the loss became NaN or infinite, or the two engines' logits differ by more than 1e-3; 2 an option,
-the data, the model or the disk is at fault, said in one message; 130 interrupted.
+the data, the model or the disk is at fault, said in one message; 130 Ctrl-C or SIGTERM: the update was finished
+and a checkpoint written.
 """
 
 from __future__ import annotations
@@ -40,9 +41,7 @@ from corpus.workspace import DataError, written
 from finetuning import options
 from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch
 from finetuning.examples import Examples
-from finetuning.models import save_model
 from finetuning.processes import Team
-from finetuning.training import train
 from numpy.typing import NDArray
 from reading.sentences import TASKS, Sentences, Task, encode, read_sentences
 from scoring.glue import score
@@ -82,13 +81,8 @@ def main(
     model = flags.load(folder, BertForSequenceClassification, console, **_head(task))
     results: dict[str, Any] = {}
     if training:
-        done = train(model, training, settings, flags.habits(), output, console, team)
-        results["training"] = done.figures(len(training), team.size)
-    if not team.first:
-        return
-    if training:
-        save_model(model, folder.vocab_file, folder.lower, output)
-    if not predicting:
+        results["training"] = flags.train(model, folder, training, settings, console, team)
+    if not (team.first and predicting):
         return
 
     size = flags.per_gpu_eval_batch_size
@@ -150,7 +144,7 @@ def _predictions(logits: NDArray[np.float32], task: Task) -> NDArray[Any]:
 
 def _write(path: Path, task: Task, in_torch: NDArray[Any], in_onnx: NDArray[Any], labels: NDArray[Any]) -> None:
     def name(value: float) -> str:
-        return task.labels[int(value)] if task.labels else f"{value:.6g}"
+        return task.labels[int(value)] if task.labels else f"{value:.9g}"  # all digits of a float32
 
     with written(path) as file:
         file.write(b"index\tpytorch\tonnxruntime\tlabel\n")

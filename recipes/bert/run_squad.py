@@ -25,7 +25,8 @@ What a run leaves in --output_dir:
     checkpoint/, checkpoint~1/                  what the same command goes on from, whatever stopped it
 
 Exit codes: 0 done; 1 the loss became NaN or infinite, or the two engines' logits differ by more than 1e-3; 2 an option,
-the data, the model or the disk is at fault, said in one message; 130 interrupted.
+the data, the model or the disk is at fault, said in one message; 130 Ctrl-C or SIGTERM: the update was finished
+and a checkpoint written.
 """
 
 from __future__ import annotations
@@ -39,11 +40,10 @@ from corpus.workspace import DataError, read_json
 from finetuning import options
 from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch
 from finetuning.examples import Examples
-from finetuning.models import save_model
 from finetuning.processes import Team
-from finetuning.training import train
 from reading.answers import Answers, best_answers
-from reading.windows import Question, Windows, cut_windows, read_questions
+from reading.questions import Question, read_questions
+from reading.windows import Windows, cut_windows
 from scoring.squad import score_v1, score_v2
 from transformers import BertForQuestionAnswering
 
@@ -78,8 +78,8 @@ def main(
     console = options.speaker(quiet=not team.first)
     folder = flags.folder(max_seq_length)
 
-    def windows_of(data: Squad, name: str) -> tuple[list[Question], Windows]:
-        questions, bad = read_questions(data, version_2=version_2_with_negative, skip_bad=flags.skip_bad)
+    def windows_of(data: Squad, name: str, called: str) -> tuple[list[Question], Windows]:
+        questions, bad = read_questions(data, version_2=version_2_with_negative, skip_bad=flags.skip_bad, called=called)
         windows = cut_windows(
             questions,
             folder.vocab_file,
@@ -93,18 +93,14 @@ def main(
         return questions, windows
 
     train_data, predict_data = _files(train_file, predict_file, holdout_articles, flags.do_train, flags.do_eval)
-    training = windows_of(train_data, "training")[1] if train_data else None
-    predicting = windows_of(predict_data, "evaluation") if predict_data else None
+    training = windows_of(train_data, "training", str(train_file))[1] if train_data else None
+    held = str(predict_file or f"the held-out part of {train_file}")
+    predicting = windows_of(predict_data, "evaluation", held) if predict_data else None
     model = flags.load(folder, BertForQuestionAnswering, console)
     results: dict[str, Any] = {}
     if training:
-        done = train(model, _examples(training), settings, flags.habits(), output, console, team)
-        results["training"] = done.figures(len(training.question), team.size)
-    if not team.first:
-        return
-    if training:
-        save_model(model, folder.vocab_file, folder.lower, output)
-    if not predicting:
+        results["training"] = flags.train(model, folder, _examples(training), settings, console, team)
+    if not (team.first and predicting):
         return
 
     questions, windows = predicting
@@ -149,8 +145,8 @@ def _files(
         raise DataError("--do_train needs --train_file")
     if do_eval and not predict_file and not (train_file and holdout):
         raise DataError("--do_eval needs --predict_file, or --train_file with --holdout_articles")
-    first = _json(train_file) if train_file and (do_train or holdout) else None
-    second = _json(predict_file) if predict_file and do_eval else None
+    first = _json(train_file, "--train_file") if train_file and (do_train or holdout) else None
+    second = _json(predict_file, "--predict_file") if predict_file and do_eval else None
     if first and holdout:
         articles = first.get("data")
         kept = round(len(articles) * holdout) if isinstance(articles, list) else 0
@@ -160,8 +156,8 @@ def _files(
     return first if do_train else None, second if do_eval else None
 
 
-def _json(path: Path) -> Squad:
-    found = read_json(path)
+def _json(path: Path, flag: str) -> Squad:
+    found = read_json(path, f"{flag} {path}")
     if not isinstance(found, dict):
         raise DataError(f"{path} is not of SQuAD's form: it holds no JSON object")
     return found

@@ -40,11 +40,15 @@ def read_json(path: Path, called: str = "") -> Any:
         DataError: it cannot be read, or is no JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text)
     except OSError as error:
         raise DataError(f"{called or path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{called or path} is not UTF-8 text: byte {error.start} cannot be decoded") from None
     except ValueError as error:
-        raise DataError(f"{called or path} is no JSON: {error}") from None
+        why = str(error) if text.strip() else "it is empty"
+        raise DataError(f"{called or path} is no JSON: {why}; mend the file, or get it anew") from None
 
 
 @dataclass(frozen=True)

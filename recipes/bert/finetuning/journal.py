@@ -1,25 +1,22 @@
-"""What a run says while it trains: a log of all updates, a bar in a terminal; and how Ctrl-C is heard."""
+"""The log of all updates, and how a run says that it was stopped."""
 
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from corpus.workspace import DataError
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Interrupted", "interruptible", "log", "losses_until", "progress"]
+__all__ = ["Interrupted", "log", "losses_until"]
 
 _LOG = "train_log.jsonl"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the update was finished and a checkpoint written."""
+    """Ctrl-C or SIGTERM: the update was finished and a checkpoint written."""
 
 
 def losses_until(output: Path, upto: int) -> list[float]:
@@ -57,30 +54,3 @@ def log(output: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
                 ) from None
 
         yield add
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is remembered, so that the update is finished; a second one stops at once."""
-    pressed = False
-
-    def remember(*_: Any) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        yield lambda: pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def progress(console: Console, total: int, start: int) -> Iterator[Callable[[int], None]]:
-    """A bar in a terminal, nothing elsewhere; the function tells it how many updates are made."""
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    live = console.is_terminal and not console.is_dumb_terminal
-    with Progress(*columns, console=console, transient=True, disable=not live) as bar:
-        task = bar.add_task("", total=total, completed=start)
-        yield lambda update: bar.update(task, completed=update)

@@ -73,7 +73,8 @@ class ModelFolder:
         # Pre-training may have rounded the embedding up for faster products; rows that no word has are harmless.
         if config.vocab_size not in (size, -(-size // 8) * 8):
             raise DataError(
-                f"{vocab} has {size:,} words and the model of {path} {config.vocab_size:,}: they do not belong together"
+                f"{vocab} has {size:,} words and the model of {path} {config.vocab_size:,}: they do not belong "
+                "together; --vocab_file names the one that it was trained with"
             )
         weights = None if random_init else (init_checkpoint or path)
         if weights is not None and not (weights / _WEIGHTS).is_file():
@@ -92,7 +93,7 @@ class ModelFolder:
         if max_seq_length > self.config.max_position_embeddings:
             raise DataError(
                 f"--max_seq_length {max_seq_length} is more than the {self.config.max_position_embeddings} positions "
-                f"of the model in {self.path}"
+                f"of the model in {self.path}: take so many or less"
             )
 
     def load(self, task: type[PreTrainedModel], seed: int, *, trained: bool = False, **changes: Any) -> Loaded:
@@ -177,7 +178,8 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=wanted))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise DataError(
-            f"there is no folder {name}, and Hugging Face's hub does not give it: {_first_line(error)}"
+            f"there is no folder {name}, and Hugging Face's hub does not give it: {_first_line(error).rstrip('.')}; "
+            f"name a folder with config.json, vocab.txt and {_WEIGHTS}"
         ) from None
 
 

@@ -22,9 +22,11 @@ from rich.console import Console
 from scoring.squad import ScoreError
 from transformers import PreTrainedModel
 
-from finetuning.models import ModelFolder, parameters
+from finetuning.examples import Examples
+from finetuning.models import ModelFolder, parameters, save_model
+from finetuning.processes import Team
 from finetuning.settings import Engine, Precision, Settings
-from finetuning.training import Habits
+from finetuning.training import Habits, train
 from ontrain.errors import NonFiniteLossError, OntrainError
 
 __all__ = ["Flags", "ended", "epilogue", "shared", "speaker", "writable", "write_json"]
@@ -139,6 +141,25 @@ class Flags:
         console.print(f"model: {folder.path}, {parameters(loaded.model):,} parameters{random}; engine: {self.engine}")
         return loaded.model
 
+    def train(
+        self,
+        model: PreTrainedModel,
+        folder: ModelFolder,
+        examples: Examples,
+        settings: Settings,
+        console: Console,
+        team: Team,
+    ) -> dict[str, Any]:
+        """Train the model in place, have the first process write it, and return what eval_results.json says of that.
+
+        Raises:
+            DataError, CheckpointError, ProcessError, NonFiniteLossError, Interrupted: as `finetuning.training.train`.
+        """
+        done = train(model, examples, settings, self.habits(), self.output_dir, console, team)
+        if team.first:
+            save_model(model, folder.vocab_file, folder.lower, self.output_dir)
+        return done.figures(len(examples), team.size)
+
 
 def shared(main: Callable[..., None]) -> Callable[..., None]:
     """Give a script's function, beside its own parameters, those of `Flags`, which it gets as `flags`."""
@@ -168,9 +189,14 @@ def writable(folder: Path) -> None:
     Raises:
         DataError: they cannot.
     """
-    with written(folder / ".probe"):
-        pass
-    (folder / ".probe").unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".probe").touch()
+        (folder / ".probe").unlink()
+    except OSError as error:
+        raise DataError(
+            f"--output_dir {folder} cannot be written: {error.strerror}; name a folder that can be"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

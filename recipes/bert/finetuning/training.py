@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from corpus.workspace import digest
 from rich.console import Console
+from terminal import progress, stopping
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from finetuning import checkpoints
 from finetuning.examples import Examples, epoch_updates
-from finetuning.journal import Interrupted, interruptible, log, losses_until, progress
+from finetuning.journal import Interrupted, log, losses_until
 from finetuning.processes import Team
 from finetuning.settings import Engine, Precision, Settings
 from ontrain.errors import NonFiniteLossError
@@ -95,7 +96,7 @@ def train(
         CheckpointError: a checkpoint cannot be written; those before stay.
         ProcessError: another process failed; says what.
         NonFiniteLossError: the loss became NaN or infinite; the checkpoints before stay.
-        Interrupted: Ctrl-C.
+        Interrupted: Ctrl-C or SIGTERM, after a checkpoint.
     """
     team = team or Team()
     device = team.device
@@ -122,8 +123,8 @@ def train(
     began, done, update = time.perf_counter(), 0, start
     with (
         log(output) if team.first else nullcontext(_unheard) as add,
-        interruptible() as interrupted,
-        progress(console, total, start) as advance,
+        stopping() as asked,
+        progress(console, "training", total, start) as advance,
     ):
         for update, micro_batches in enumerate(islice(_updates(examples, settings, start), total - start), start + 1):
             rows = sum(len(one) for one in micro_batches)
@@ -163,7 +164,7 @@ def train(
                     f"step {update}/{total} | epoch {update / settings.updates_an_epoch(len(examples)):.2f} "
                     f"| lr {rate:.2e} | loss {sum(recent) / len(recent):.4f} | {speed:.1f} examples/s"
                 )
-            last = update == total or team.sum(interrupted()) > 0
+            last = update == total or team.sum(asked()) > 0
             if last or update % habits.save_steps == 0:
                 state.save(output, update, identity, habits.save_total_limit, team)
             if last:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from dataset import Batch
 from torch import Tensor
 
 from ontrain.distributed import Processes
+from ontrain.errors import OptionError
 from ontrain.training import ORTTrainer, ORTTrainerOptions, amp, optim
 from pretraining.model import PretrainingBert, model_desc, without_decay
 from pretraining.options import Options
@@ -43,6 +45,9 @@ class Outcome:
     grad_norm: Tensor
     finite: bool = True
     loss_scale: float = 1.0
+
+
+_LIMIT = "device.mem_limit"
 
 
 class Engine(Protocol):
@@ -106,7 +111,8 @@ class OntrainEngine:
         for number, micro in enumerate(micros):
             last = number + 1 == len(micros)
             fetches = [*described, "grad_norm"] if last else described
-            *losses, final = self.trainer.train_step(*self._feeds(micro), fetches=fetches)
+            with _limit_by_its_flag():
+                *losses, final = self.trainer.train_step(*self._feeds(micro), fetches=fetches)
             losses, norm = (losses, final) if last else ([*losses, final], norm)
             total = total.to(losses[0].device) + torch.stack([loss.float().reshape(()) for loss in losses])
         return Outcome(total / len(micros), norm, self.trainer.train_step_info.all_finite, scale)
@@ -118,11 +124,13 @@ class OntrainEngine:
         return self.trainer.load_checkpoint(folder)
 
     def weights(self, micro: Micro) -> dict[str, Tensor]:
-        self.trainer.prepare(*self._feeds(micro))  # a state that was loaded is taken over with the first batch
+        with _limit_by_its_flag():
+            self.trainer.prepare(*self._feeds(micro))  # a state that was loaded is taken over with the first batch
         return self.trainer.state_dict(pytorch_format=True)
 
     def profile(self, micro: Micro) -> list[dict[str, Any]]:
-        return self.trainer.profile(*self._feeds(micro))
+        with _limit_by_its_flag():
+            return self.trainer.profile(*self._feeds(micro))
 
     def graph(self) -> ir.Model | None:
         return self.trainer.step_model()
@@ -133,6 +141,21 @@ class OntrainEngine:
     def _feeds(self, micro: Micro) -> list[Tensor]:
         tensors = [tensor.to(self._device, non_blocking=True) for tensor in micro.batch]
         return [*tensors, torch.tensor(micro.share, device=self._device)] if self._weighted else tensors
+
+
+@contextmanager
+def _limit_by_its_flag() -> Iterator[None]:
+    """Name --gpu_memory_limit_gb where the trainer names its own option for it."""
+    try:
+        yield
+    except OptionError as error:
+        if _LIMIT not in error.problem:
+            raise
+        raise OptionError(
+            error.problem.replace(_LIMIT, "--gpu_memory_limit_gb"),
+            reason=error.reason,
+            way_out="raise --gradient_accumulation_steps, so that fewer sequences go in at a time, or the limit",
+        ) from None
 
 
 def _trainer_options(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from corpus.workspace import DataError
 from dataset import IGNORED, Batch, PretrainingData
+from terminal import progress, stopping
 
 from ontrain.distributed import Processes, World
 from ontrain.ort_supplement import SCHEDULES
@@ -18,7 +19,6 @@ from pretraining.journal import Journal
 from pretraining.meter import Meter
 from pretraining.options import Options
 from pretraining.processes import total
-from pretraining.terminal import progress, stopping
 
 __all__ = ["Run", "learning_rate", "train"]
 
@@ -73,8 +73,8 @@ def train(run: Run) -> bool:
     options, meter = run.options, run.meter
     batches = iter(run.data)
     window, updates, skipped = torch.zeros(3, dtype=torch.float64), 0, 0
-    shown, phase = not options.disable_progress_bar, 2 if options.phase2 else 1
-    with stopping() as asked, progress(run.journal.console, shown, phase, options.steps) as advance:
+    shown, label = not options.disable_progress_bar, f"phase {2 if options.phase2 else 1}"
+    with stopping() as asked, progress(run.journal.console, label, options.steps, shown=shown) as advance:
         while not run.finished and not _agreed(asked(), run.world):
             micros, sequences, tokens = _gather(batches, run)
             rate = learning_rate(options, run.step)

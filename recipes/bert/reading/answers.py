@@ -13,7 +13,8 @@ import numpy as np
 from corpus.workspace import DataError
 from numpy.typing import NDArray
 
-from reading.windows import Question, Windows
+from reading.questions import Question
+from reading.windows import Windows
 
 __all__ = ["Answers", "best_answers"]
 

@@ -6,33 +6,18 @@ of the paragraph and needs no alignment afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from corpus.workspace import DataError
 from numpy.typing import NDArray
 from tokenizers import BertWordPieceTokenizer
 
-__all__ = ["Question", "Windows", "cut_windows", "read_questions"]
+from reading.questions import Question
 
-
-@dataclass(frozen=True)
-class Question:
-    """A question about a paragraph; `start` is where the first of `answers` begins, -1 where there is none."""
-
-    id: str
-    text: str
-    context: str
-    answers: tuple[str, ...]
-    start: int
-
-    @property
-    def stop(self) -> int:
-        """Where the answer ends in the paragraph."""
-        return self.start + len(self.answers[0]) if self.answers else -1
+__all__ = ["Windows", "cut_windows"]
 
 
 @dataclass(frozen=True)
@@ -55,47 +40,6 @@ class Windows:
     """[W, L, 2]: begin and end of each token in the paragraph; -1 where there is none."""
     widest: NDArray[np.bool_]
     """[W, L]: of the windows that hold this token of the paragraph, here it has most context on both sides."""
-
-
-def read_questions(
-    data: Mapping[str, Any], *, version_2: bool = False, skip_bad: bool = False
-) -> tuple[list[Question], int]:
-    """Read questions of SQuAD's form.
-
-    Args:
-        data: the contents of the JSON file.
-        version_2: allow questions without answer.
-        skip_bad: leave out, and count, questions whose answer does not stand where it should; else refuse them.
-
-    Returns:
-        The questions, and how many were left out.
-
-    Raises:
-        DataError: the data is of another form, holds no question, or has an answer that is not in its paragraph.
-    """
-    found: list[Question] = []
-    bad: list[str] = []
-    try:
-        for article in data["data"]:
-            for paragraph in article["paragraphs"]:
-                context = paragraph["context"]
-                for one in paragraph["qas"]:
-                    texts = tuple(answer["text"] for answer in one["answers"])
-                    start = int(one["answers"][0]["answer_start"]) if texts else -1
-                    if texts and (start < 0 or context[start : start + len(texts[0])] != texts[0]):
-                        bad.append(f"{one['id']}: {texts[0]!r} does not stand at character {start} of its paragraph")
-                    elif not texts and not version_2:
-                        bad.append(f"{one['id']} has no answer, as questions of version 2.0 may")
-                    else:
-                        found.append(Question(one["id"], one["question"], context, texts, start))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"the data is not of SQuAD's form: {type(error).__name__} {error}") from None
-    if bad and not skip_bad:
-        more = f" (and {len(bad) - 1:,} more of {len(bad) + len(found):,})" if len(bad) > 1 else ""
-        raise DataError(f"question {bad[0]}{more}; --skip_bad leaves such questions out")
-    if not found:
-        raise DataError("the data holds no question")
-    return found, len(bad)
 
 
 def cut_windows(
@@ -121,7 +65,7 @@ def cut_windows(
         DataError: lengths leave no room for the paragraph, or windows would leave gaps.
     """
     room = max_seq_length - max_query_length - 3
-    if room < 1 or doc_stride < 1:
+    if min(room, doc_stride, max_query_length) < 1:
         raise DataError(
             f"--max_seq_length {max_seq_length} and --max_query_length {max_query_length} leave {room} tokens for the "
             f"paragraph, --doc_stride is {doc_stride}: all must be positive"

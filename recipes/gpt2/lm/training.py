@@ -104,14 +104,17 @@ class Training:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end the run after the update that it came in; a second one stops at once."""
+        """End the run after the update that Ctrl-C or a scheduler's SIGTERM came in; a second stops at once."""
 
-        def interrupt(signum: int, frame: FrameType | None) -> None:
+        def interrupt(number: int, frame: FrameType | None) -> None:
             self.interrupted = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(number, before[number])
 
-        before = signal.signal(signal.SIGINT, interrupt)
+        before = {int(one): signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+        for one in before:
+            signal.signal(one, interrupt)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for one, handler in before.items():
+                signal.signal(one, handler)

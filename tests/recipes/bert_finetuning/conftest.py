@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,9 @@ from tests.recipes.bert_finetuning.texts import make_model, sentences, squad
 sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "bert"))
 
 
-@pytest.fixture(scope="session")
-def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where runs of one model share their captured graphs."""
-    return tmp_path_factory.mktemp("captures")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _captured_once(captures: Path) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONTRAIN_CACHE_DIR", str(captures))
-        yield
+def _captured_once(captured_once: None) -> None:
+    """In every module here."""
 
 
 @pytest.fixture(scope="session")

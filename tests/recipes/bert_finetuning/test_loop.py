@@ -141,24 +141,31 @@ def test_a_number_out_of_range_is_named(name: str, value: float) -> None:
         Settings(**{name: value})
 
 
-class Pressing(Console):
-    """Somebody who presses Ctrl-C when the second update is said."""
+class Stopping(Console):
+    """Somebody who presses Ctrl-C, or a scheduler that ends a job, when the second update is said."""
+
+    def __init__(self, by: signal.Signals) -> None:
+        super().__init__(quiet=True)
+        self.by = by
 
     def print(self, *said: object, **more: object) -> None:
         if str(said[0]).startswith("step 2/"):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.by)
 
 
-def test_ctrl_c_finishes_the_update_and_the_rerun_goes_on(rng: np.random.Generator, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_update_end_and_the_rerun_goes_on(
+    by: signal.Signals, rng: np.random.Generator, tmp_path: Path
+) -> None:
     examples = made_up(rng)
     settings = Settings(Engine.pytorch, per_gpu_train_batch_size=4, num_train_epochs=2, learning_rate=1e-3)
     habits = Habits(logging_steps=1)
     whole, parts = tiny(dropout=0.2), tiny(dropout=0.2)
     expected = train(whole, examples, settings, habits, tmp_path / "whole", QUIET)
-    handler = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(by)
     with pytest.raises(KeyboardInterrupt, match="interrupted after update 2 of 8"):
-        train(parts, examples, settings, habits, tmp_path / "parts", Pressing(quiet=True))
-    assert signal.getsignal(signal.SIGINT) is handler
+        train(parts, examples, settings, habits, tmp_path / "parts", Stopping(by))
+    assert signal.getsignal(by) is handler
     again = tiny(dropout=0.2)
     done = train(again, examples, settings, habits, tmp_path / "parts", QUIET)
     assert done.resumed_after == 2

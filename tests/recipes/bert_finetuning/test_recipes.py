@@ -217,6 +217,30 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert equal(killed, whole)
 
 
+def test_a_schedulers_sigterm_lets_the_update_end_and_the_same_command_goes_on(
+    model: Path, questions: Path, tmp_path: Path
+) -> None:
+    whole, parts, flags = tmp_path / "whole", tmp_path / "parts", {"num_train_epochs": 60, "save_steps": 1000}
+    train(model, whole, questions, **flags)
+    given = {"model_name_or_path": model, "output_dir": parts, "train_file": questions, "logging_steps": 1}
+    words = [f"--{name}={value}" for name, value in {**given, **SHORT, **DROPS, **flags, "engine": "pytorch"}.items()]
+    command = [sys.executable, "-u", run_squad.__file__, "--do_train", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        for line in process.stdout:
+            if line.startswith("step 3/120 "):
+                process.terminate()
+        said = process.stderr.read()
+    assert process.returncode == 130
+    number = len(losses(parts))
+    assert 3 <= number < 120
+    way_out = "what is finished stays: give the same command again"
+    assert said == f"error: interrupted after update {number} of 120; {way_out}\n"
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"resumed after update {number} of 120" in again.stdout
+    assert equal(parts, whole)
+
+
 def test_a_damaged_checkpoint_is_passed_over(
     model: Path, questions: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,6 +313,7 @@ def test_a_finished_run_is_not_made_again_and_another_is_not_mixed_with_it(
         ({"max_seq_length": 97}, "--max_seq_length 97 is more than the 96 positions of the model"),
         ({"doc_stride": 60}, "--doc_stride 60 would leave out tokens"),
         ({"max_query_length": 61}, "leave 0 tokens for the paragraph"),
+        ({"max_query_length": -5}, "--max_query_length -5 leave 66 tokens"),
         ({"learning_rate": -1.0}, "--learning_rate -1.0 is not between 0 and 1"),
         ({"holdout_articles": 0.01}, "has too few articles to hold out 1% of them"),
         ({"holdout_articles": 1.5}, "--holdout_articles 1.5 is no share"),
@@ -313,15 +338,50 @@ def test_an_answer_that_is_not_in_its_paragraph_is_named_or_left_out(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = squad()
-    data["data"][1]["paragraphs"][0]["qas"][1]["answers"][0]["text"] = "181"
+    data["data"][1]["paragraphs"][0]["qas"][1]["answers"][0]["text"] = "181"  # and 180 it says
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data))
     with pytest.raises(typer.Exit):
         answer(model, path, tmp_path / "run")
-    assert "question Printing-0-1: '181' does not stand at character 95 of its paragraph" in refused(capsys)
+    assert f"{path}: question Printing-0-1: '181' does not stand at character 95 of its paragraph" in refused(capsys)
     found = answer(model, path, tmp_path / "run", skip_bad=True, **ONE_STEP)
     assert found["agreement"]["questions"] == 7
     assert "1 bad ones left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no JSON: it is empty; mend the file, or get it anew"),
+        (json.dumps(squad()).encode()[:900], "is no JSON: Unterminated string"),
+        (b'{"data": "\xff"}', "is not UTF-8 text: byte 10 cannot be decoded"),
+        (b"[]", "is not of SQuAD's form: it holds no JSON object"),
+        (b'{"data": [{"paragraphs": [{"context": "a"}]}]}', "there is no data[0].paragraphs[0].qas; mend the file"),
+        (json.dumps(squad(unanswerable=True)).encode(), "(and 1 more of 10); --skip_bad leaves such questions out"),
+    ],
+)
+def test_files_that_are_not_squads_are_named_with_their_flag_or_place(
+    content: bytes, said: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.json"
+    path.write_bytes(content)
+    with pytest.raises(typer.Exit) as ended:
+        answer(model, path, tmp_path / "run")
+    assert ended.value.exit_code == 2
+    message = refused(capsys)
+    assert f"{path}" in message
+    assert said in message
+    assert message.count("\n") == 1
+
+
+def test_an_output_folder_that_cannot_be_written_is_said_before_anything_is_read(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(typer.Exit):
+            answer(model, tmp_path / "nowhere.json", output)
+        assert f"error: --output_dir {output} cannot be written: " in refused(capsys)
 
 
 def test_models_that_do_not_fit_are_refused(

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,9 @@ LENGTHS = {1: (32, 5), 2: (48, 7)}
 """Tokens and predictions of each phase's sequences."""
 
 
-@pytest.fixture(scope="session")
-def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where runs of one model share their captured graphs."""
-    return tmp_path_factory.mktemp("captures")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _captured_once(captures: Path) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONTRAIN_CACHE_DIR", str(captures))
-        yield
+def _captured_once(captured_once: None) -> None:
+    """In every module here."""
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from corpus.workspace import DataError
 
-from ontrain.errors import OntrainError
+from ontrain.errors import OptionError
 from tests.recipes.bert_pretraining.conftest import RECIPE, log
 
 
@@ -110,8 +110,10 @@ def test_a_checkpoint_of_another_run_is_refused(run: Callable[..., Path], config
 
 
 def test_a_step_that_needs_more_memory_than_allowed_is_refused(run: Callable[..., Path]) -> None:
-    with pytest.raises(OntrainError, match="limit"):
+    with pytest.raises(OptionError, match=r"needs [0-9,]+ bytes, --gpu_memory_limit_gb allows 107,374") as refused:
         run(1, gpu_memory_limit_gb=0.0001)
+    assert "way out: raise --gradient_accumulation_steps" in str(refused.value)
+    assert "device.mem_limit" not in str(refused.value)
 
 
 def test_the_shell_sees_one_line_and_an_exit_code(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from corpus.workspace import DataError
 from reading.answers import best_answers
-from reading.windows import Question, Windows, cut_windows, read_questions
+from reading.questions import Question, read_questions
+from reading.windows import Windows, cut_windows
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x", "?", "who", "."]
 NUMBER = {word: number for number, word in enumerate(WORDS)}
@@ -27,8 +29,12 @@ def words(windows: Windows, row: int) -> str:
     return " ".join(WORDS[number] for number in windows.input_ids[row])
 
 
-def squad(context: str, *qas: dict[str, Any]) -> dict[str, Any]:
+def squad(context: str | None, *qas: dict[str, Any]) -> dict[str, Any]:
     return {"data": [{"paragraphs": [{"context": context, "qas": list(qas)}]}]}
+
+
+def asked(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"id": "q", "question": "who?", "answers": [answer]}
 
 
 def test_windows_by_hand(vocab_file: Path) -> None:
@@ -140,8 +146,10 @@ def test_a_threshold_shifts_between_an_answer_and_none(vocab_file: Path) -> None
     [
         ([{"text": "b", "answer_start": 0}], False, "question q: 'b' does not stand at character 0 of its paragraph"),
         ([{"text": "a", "answer_start": -3}], True, "'a' does not stand at character -3"),
-        ([], False, "question q has no answer, as questions of version 2.0 may"),
-        ([{"text": "b"}], True, "is not of SQuAD's form: KeyError 'answer_start'"),
+        ([{"text": "b", "answer_start": 0}], False, "of its paragraph, but at 2; --skip_bad leaves such questions out"),
+        ([{"text": "c", "answer_start": 0}], False, "of its paragraph, nor anywhere else in it; --skip_bad"),
+        ([{"text": " ", "answer_start": 1}], False, "question q has an answer without a letter"),
+        ([], False, "question q has no answer, as questions of version 2.0 may: give --version_2_with_negative"),
     ],
 )
 def test_questions_that_do_not_fit_their_paragraph_are_refused(
@@ -149,6 +157,31 @@ def test_questions_that_do_not_fit_their_paragraph_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=said):
         read_questions(squad("a b", {"id": "q", "question": "who?", "answers": answers}), version_2=version_2)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"version": "1.1"}, "there is no data;"),
+        ({"data": {}}, "data is no list, but '{}'"),
+        ({"data": ["Tides"]}, "data[0] is no object"),
+        (squad(None), "data[0].paragraphs[0].context is no text, but 'None'"),
+        (squad("a b", {"question": "who?", "answers": []}), "there is no data[0].paragraphs[0].qas[0].id"),
+        (squad("a b", {"id": "q", "question": 5, "answers": []}), "qas[0].question is no text, but '5'"),
+        (squad("a b", {"id": "q", "question": "who?"}), "there is no data[0].paragraphs[0].qas[0].answers"),
+        (squad("a b", asked({"text": "b"})), "there is no data[0].paragraphs[0].qas[0].answers[0].answer_start"),
+        (squad("a b", asked({"text": "b", "answer_start": None})), "answer_start is no whole number, but 'None'"),
+        (squad("a b", asked({"text": "b", "answer_start": True})), "answer_start is no whole number, but 'True'"),
+        (squad("a b", asked({"text": 5, "answer_start": 0})), "answers[0].text is no text, but '5'"),
+        (squad("a b", *[asked({"text": "b", "answer_start": 2})] * 2), "two questions have the id 'q'"),
+    ],
+)
+def test_what_is_not_of_squads_form_is_named_by_its_place(data: dict[str, Any], said: str) -> None:
+    for flags in ({}, {"skip_bad": True, "version_2": True}):
+        with pytest.raises(DataError, match=re.escape(said)) as refused:
+            read_questions(data, called="dev.json", **flags)
+        assert str(refused.value).startswith("dev.json is not of SQuAD's form: ")
+        assert str(refused.value).endswith("; mend the file, or get it anew")
 
 
 def test_bad_questions_are_left_out_when_asked_for_and_counted() -> None:
@@ -164,6 +197,8 @@ def test_lengths_and_logits_that_do_not_fit_are_refused(vocab_file: Path) -> Non
     question = Question("q", "who?", "a b", (), -1)
     with pytest.raises(DataError, match="leave 0 tokens for the paragraph"):
         cut_windows([question], vocab_file, max_seq_length=10, max_query_length=7)
+    with pytest.raises(DataError, match="--max_query_length -5 leave 12 tokens .* all must be positive"):
+        cut_windows([question], vocab_file, max_seq_length=10, max_query_length=-5)
     with pytest.raises(DataError, match="--doc_stride 8 would leave out tokens between windows of 5"):
         cut_windows([question], vocab_file, max_seq_length=12, max_query_length=4, doc_stride=8)
     made = cut_windows([question], vocab_file, max_seq_length=12, max_query_length=4, doc_stride=2)

@@ -171,8 +171,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     ).read_bytes()
 
 
-def test_ctrl_c_writes_a_checkpoint_from_which_the_run_goes_on(
-    run: Any, small: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_writes_a_checkpoint_from_which_the_run_goes_on(
+    run: Any, small: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: signal.Signals
 ) -> None:
     options = [*small, "--engine", "pytorch", "--config_overrides", SMALL, "--save_steps", 0]
     assert run(*options, "--output_dir", tmp_path / "whole")[0] == 0
@@ -180,7 +181,7 @@ def test_ctrl_c_writes_a_checkpoint_from_which_the_run_goes_on(
 
     def pressed(self: EagerTrainer, *batch: torch.Tensor) -> torch.Tensor:
         if (self.updates, self.pending) == (2, 0):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(by)
         return step(self, *batch)
 
     monkeypatch.setattr(EagerTrainer, "train_step", pressed)

@@ -27,8 +27,8 @@ _BLOCK = 12 << 20
 _BY_ROW = ("N", "n")
 _LEAST = 16
 """Rows, columns and inner size from which on there is more than one formulation."""
-_ROUNDS, _ALIKE = 8, 1.1
-"""Rounds of measuring at most, and how much two times may differ to be about the same."""
+_ROUNDS, _ALIKE, _ENOUGH = 8, 1.1, 0.5
+"""Rounds of measuring at most, how much two times may differ to be about the same, and seconds after two rounds."""
 _NARROW = 256
 """Columns to which a factor is cut to be packed; below, its inner side is cut."""
 _LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -245,7 +245,10 @@ def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, f
     with torch.no_grad():
         ways = {name: _runner(name, sizes, orders, adds) for name in FORMULATIONS}
         taken: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(_ROUNDS):
+        begin = time.perf_counter()
+        for number in range(_ROUNDS):
+            if number > 1 and time.perf_counter() - begin > _ENOUGH:
+                break
             for name, run in ways.items():
                 start = time.perf_counter()
                 run()

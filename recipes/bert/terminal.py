@@ -15,12 +15,14 @@ __all__ = ["progress", "stopping"]
 
 
 @contextmanager
-def progress(console: Console, shown: bool, phase: int, steps: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar where the console is a terminal; yield what tells it the step."""
+def progress(
+    console: Console, label: str, steps: int, start: int = 0, *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar where the console is a terminal, nothing elsewhere; yield what tells it the step."""
     live = console.is_terminal and not console.is_dumb_terminal and not console.quiet and "CI" not in os.environ
-    columns = (TextColumn(f"phase {phase}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not (shown and live)) as bar:
-        task = bar.add_task("", total=steps)
+        task = bar.add_task("", total=steps, completed=start)
         yield lambda step: bar.update(task, completed=step)
 
 
