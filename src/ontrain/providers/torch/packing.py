@@ -34,6 +34,9 @@ _CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_",
 class _Pack:
     """Filters in oneDNN's order, and a view of their memory.
 
+    Args:
+        rows, inner, columns: R, K and C; the order depends on them all.
+
     Attributes:
         filters: the tensor that oneDNN reads; torch does not know its layout.
         stripes: [ceil(C / b), K, b], b columns after b columns, the last ones padded with zeros.
@@ -42,10 +45,10 @@ class _Pack:
         LookupError: oneDNN keeps filters in another order.
     """
 
-    def __init__(self, inner: int, columns: int) -> None:
+    def __init__(self, rows: int, inner: int, columns: int) -> None:
         self.columns = columns
         numbers = torch.arange(inner * columns, dtype=torch.float32).view(columns, inner)
-        self.filters: torch.Tensor = _REORDER(numbers.view(columns, inner, 1, 1), *_PLACES, None)
+        self.filters: torch.Tensor = _REORDER(numbers.view(columns, inner, 1, 1), *_PLACES, [1, inner, rows, 1])
         self.nbytes = int(_BYTES(self.filters))
         raw = (ctypes.c_byte * self.nbytes).from_address(_ADDRESS(self.filters))
         self.stripes = _stripes(torch.frombuffer(raw, dtype=torch.float32), numbers).zero_()
@@ -79,14 +82,14 @@ class _Packs(threading.local):
     """The packs of a thread, by sizes: nobody else fills them between a thread's filling and multiplying."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[tuple[int, int], _Pack] = OrderedDict()
+        self._made: OrderedDict[tuple[int, int, int], _Pack] = OrderedDict()
 
-    def of(self, inner: int, columns: int) -> _Pack:
-        key = inner, columns
+    def of(self, rows: int, inner: int, columns: int) -> _Pack:
+        key = inner, columns, _stripe(rows, inner, columns, torch.get_num_threads())
         if key in self._made:
             self._made.move_to_end(key)
             return self._made[key]
-        made = self._made[key] = _Pack(inner, columns)
+        made = self._made[key] = _Pack(rows, inner, columns)
         while sum(one.nbytes for one in self._made.values()) > _KEPT_BYTES:
             self._made.popitem(last=False)
         return made
@@ -96,12 +99,18 @@ _packs = _Packs()
 
 
 @functools.cache
-def can_pack(inner: int, columns: int) -> bool:
-    """Whether the order is known in which oneDNN keeps a matrix of these sizes."""
+def _stripe(rows: int, inner: int, columns: int, threads: int) -> int:
+    """Columns to a stripe of the order that is the fastest for these sizes; any other one is very slow."""
+    return _Pack(rows, inner, columns).stripes.shape[2]
+
+
+@functools.cache
+def can_pack(rows: int, inner: int, columns: int) -> bool:
+    """Whether the order is known in which oneDNN keeps the second factor of a product of these sizes."""
     if None in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION):
         return False
     try:
-        _packs.of(inner, columns)
+        _packs.of(rows, inner, columns)
     except (LookupError, RuntimeError):
         return False
     return True
@@ -116,7 +125,7 @@ def add_product(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch
         w: [K, C], of `PACKED_BYTES` at most; fast row after row.
         bias: [C], or None.
     """
-    pack = _packs.of(*w.shape)
+    pack = _packs.of(x.shape[0], *w.shape)
     pack.fill(w)
     _CONVOLUTION(_image(out), _image(x), pack.filters, bias, *_PLACES, "add", None, None, [], None)
 

@@ -165,7 +165,7 @@ def _aten(e: Emitter, f: Factors) -> None:
 def _packed(e: Emitter, f: Factors) -> None:
     """oneDNN's convolution on a packed factor, which adds to what is there: a result is written where it belongs."""
     parts = _packs(f)
-    if not all(can_pack(depth, width) for (_, depth), (_, width) in parts):
+    if not all(can_pack(f.sizes[0], depth, width) for (_, depth), (_, width) in parts):
         _aten(e, f)
         return
     x, w = e.contiguous(f.x), f.w if _order(f.w) in _BY_ROW else e.contiguous(f.w)
@@ -201,7 +201,7 @@ def _linear(e: Emitter, f: Factors) -> None:
 
 FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {
     ATEN: _aten,
-    **({"packed": _packed} if can_pack(_NARROW, _NARROW) else {}),
+    **({"packed": _packed} if can_pack(_NARROW, _NARROW, _NARROW) else {}),
     **({"linear": _linear} if _LINEAR is not None else {}),
 }
 """By name, the preferred first; a build of torch may lack oneDNN."""
