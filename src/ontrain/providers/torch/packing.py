@@ -83,25 +83,24 @@ class _Packs(threading.local):
 
     def __init__(self) -> None:
         self._made: OrderedDict[tuple[int, int, int], _Pack] = OrderedDict()
+        self._widths: dict[tuple[int, int, int, int], int] = {}
+        """Of a stripe in the order that is the fastest for sizes and threads; any other one is very slow."""
 
     def of(self, rows: int, inner: int, columns: int) -> _Pack:
-        key = inner, columns, _stripe(rows, inner, columns, torch.get_num_threads())
-        if key in self._made:
-            self._made.move_to_end(key)
-            return self._made[key]
-        made = self._made[key] = _Pack(rows, inner, columns)
-        while sum(one.nbytes for one in self._made.values()) > _KEPT_BYTES:
-            self._made.popitem(last=False)
-        return made
+        sizes, made = (rows, inner, columns, torch.get_num_threads()), None
+        if sizes not in self._widths:
+            made = _Pack(rows, inner, columns)
+            self._widths[sizes] = made.stripes.shape[2]
+        key = inner, columns, self._widths[sizes]
+        if key not in self._made:
+            self._made[key] = made or _Pack(rows, inner, columns)
+            while sum(one.nbytes for one in self._made.values()) > _KEPT_BYTES:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return self._made[key]
 
 
 _packs = _Packs()
-
-
-@functools.cache
-def _stripe(rows: int, inner: int, columns: int, threads: int) -> int:
-    """Columns to a stripe of the order that is the fastest for these sizes; any other one is very slow."""
-    return _Pack(rows, inner, columns).stripes.shape[2]
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.executable import Arena, TorchExecutable
 from ontrain.providers.torch.halves import compile_halves, pass_pins_back
+from ontrain.providers.torch.heap import keep_freed_pages
 from ontrain.providers.torch.lowering.head import pin_units
 from ontrain.providers.torch.lowering.nodes import lower_nodes, why_not, with_bodies
 from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
@@ -61,6 +62,7 @@ class TorchExecutionProvider:
             raise OptionError(
                 f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
             )
+        keep_freed_pages()
         self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs)
         self.recording = Recording.on(self.device, wanted=self.settings.cuda_graphs)
         self._arena = Arena(self.device)

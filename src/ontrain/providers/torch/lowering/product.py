@@ -168,15 +168,27 @@ def _packed(e: Emitter, f: Factors) -> None:
     if not all(can_pack(f.sizes[0], depth, width) for (_, depth), (_, width) in parts):
         _aten(e, f)
         return
-    x, w = e.contiguous(f.x), f.w if _order(f.w) in _BY_ROW else e.contiguous(f.w)
-    if f.before is None:
-        e.run(torch.Tensor.zero_, f.out, writes=[f.out])
-    elif not (f.before.storage is f.out.storage and f.before.same_layout(f.out)):
-        e.run(torch.Tensor.copy_, f.out, f.before, writes=[f.out])
+    w = f.w if _order(f.w) in _BY_ROW else e.contiguous(f.w)
+    x, have = f.x, None
     for (i, depth), (j, width) in parts:
-        out, bias = e.narrow(f.out, 1, j, width), None if f.bias is None or i else e.narrow(f.bias, 0, j, width)
+        if i != have:
+            x, have = e.contiguous(e.narrow(f.x, 1, i, depth)), i
         factor = e.narrow(e.narrow(w, 0, i, depth), 1, j, width)
-        e.run(add_product, out, e.narrow(x, 1, i, depth), factor, bias, writes=[out])
+        place, bias = e.narrow(f.out, 1, j, width), None if f.bias is None or i else e.narrow(f.bias, 0, j, width)
+        before = place if i else None if f.before is None else e.narrow(f.before, 1, j, width)
+        # An image with gaps would be copied to memory from the system, and back.
+        out = place if place.meta.is_contiguous() else e.new(place.shape)
+        if before is None:
+            e.run(torch.Tensor.zero_, out, writes=[out])
+        else:
+            _copied(e, before, out)
+        e.run(add_product, out, x, factor, bias, writes=[out])
+        _copied(e, out, place)
+
+
+def _copied(e: Emitter, source: Buf, target: Buf) -> None:
+    if not (source.storage is target.storage and source.same_layout(target)):
+        e.run(torch.Tensor.copy_, target, source, writes=[target])
 
 
 def _packs(f: Factors) -> list[tuple[tuple[int, int], tuple[int, int]]]:
