@@ -71,8 +71,8 @@ def test_another_machine_measures_anew(file, monkeypatch):
 
 
 def test_what_writes_to_planned_memory_is_preferred_to_a_little_speed():
-    assert tuning.choice({"aten": 2.0, "packed": 1.08, "linear": 1.0}) == "packed"
-    assert tuning.choice({"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "linear"
+    assert tuning.choice({"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "packed"
+    assert tuning.choice({"aten": 2.0, "packed": 1.3, "linear": 1.0}) == "linear"
     assert tuning.choice({"aten": 1.04, "packed": 1.01, "linear": 1.0}) == "aten"
 
 
@@ -203,6 +203,17 @@ def test_no_large_matrix_is_given_to_onednn(sizes):
     assert max(4 * one.meta.numel() for one in matrices) <= 1.01 * product._BLOCK
     work = sum(2 * block.sizes[0] * block.sizes[1] * block.sizes[2] for block in blocks)
     assert work == 2 * rows * inner * columns  # each part once
+
+
+@pytest.mark.skipif("linear" not in product.FORMULATIONS, reason="this build of torch has no oneDNN")
+@pytest.mark.parametrize("order", ["N", "T", "n", "t"])
+def test_the_kernel_for_linear_layers_is_given_no_gaps(order):
+    """With gaps in the second factor oneDNN is a thousand times slower."""
+    e = Emitter(torch.device("cpu"))
+    x, w, out = (e.constant(one) for one in (_matrix("N", 64, 32), _matrix(order, 32, 48), _matrix("N", 64, 48)))
+    product.FORMULATIONS["linear"](e, product.Factors(x, w, out))
+    given = e.program[-1].args[1]
+    assert sorted(given.meta.stride()) in ([1, 32], [1, 48])
 
 
 def test_products_of_nearly_the_same_size_share_a_measurement(monkeypatch):

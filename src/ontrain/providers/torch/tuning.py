@@ -20,7 +20,7 @@ __all__ = ["ATEN", "Tuning", "choice", "open_tuning", "processor", "read_timings
 _logger = logging.getLogger("ontrain.providers.torch.tuning")
 ATEN = "aten"
 """The formulation of eager PyTorch."""
-_PREFERRED = {ATEN: 1.05, "packed": 1.1}
+_PREFERRED = {ATEN: 1.05, "packed": 1.25}
 """How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does, and
 a packed product writes to planned memory."""
 _PATIENCE = 10.0

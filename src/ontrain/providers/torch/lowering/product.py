@@ -203,9 +203,14 @@ def _packs(f: Factors) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def _linear(e: Emitter, f: Factors) -> None:
-    """oneDNN's kernel for linear layers, which reads w in any order, and returns its result in memory of its own."""
+    """oneDNN's kernel for linear layers, which reads w in either order, and returns its result in memory of its own."""
     result = f.out if f.before is None else e.new(f.out.shape)
     x, w = e.contiguous(f.x), e.view(f.w, torch.t)
+    # With gaps in w oneDNN takes its reference kernel, which is a thousand times slower.
+    if _order(w) == "n":
+        w = e.contiguous(w)
+    elif _order(w) == "t":
+        w = e.view(e.contiguous(f.w), torch.t)
     e.compute(_LINEAR, x, w, f.bias, "none", [], "", outs=[result], fresh=True)
     if f.before is not None:
         e.call(torch.add, f.before, result, out=f.out)
