@@ -14,6 +14,7 @@ from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.heap import return_freed_pages
 from ontrain.providers.torch.packing import PACKED_BYTES, add_product, can_pack
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.tuning import ATEN
@@ -272,4 +273,6 @@ def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, f
                 taken[name].append(time.perf_counter() - start)
             if all(len(times) > 1 and sorted(times)[1] <= _ALIKE * min(times) for times in taken.values()):
                 break  # the first round makes kernels and touches memory; others may be disturbed
+        del ways, run
+    return_freed_pages()
     return {name: min(times) for name, times in taken.items()}
