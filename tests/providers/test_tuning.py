@@ -242,6 +242,16 @@ def test_measuring_gives_a_time_for_each(orders, adds):
     assert all(0 < one < 60 for one in times.values())
 
 
+def test_measuring_minds_no_defaults_of_the_users():
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        assert all(0 < one < 60 for one in product._measure((64, 256, 512), "TNN", " + bias").values())
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+
+
 # Training
 
 

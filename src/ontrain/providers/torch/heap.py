@@ -20,7 +20,7 @@ def keep_freed_pages() -> None:
     It keeps as much as twice the largest block that was ever freed (`M_TRIM_THRESHOLD` in mallopt(3)); which that is,
     would else depend on the model. So one is taken, untouched, and freed. Limits that the user has set stay.
     """
-    torch.empty(_BLOCK, dtype=torch.uint8)
+    torch.empty(_BLOCK, dtype=torch.uint8, device="cpu")
 
 
 def return_freed_pages() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["PACKED", "PACKED_BYTES", "add_product", "can_pack"]
+__all__ = ["HAS_KERNELS", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
 
 PACKED_BYTES = 4 << 20
 """What a factor may take, so that a few packs do for all products of a model."""
@@ -29,6 +29,8 @@ _REORDER: Any = getattr(torch.ops.mkldnn, "_reorder_convolution_weight", None)
 _ADDRESS: Any = getattr(torch.ops.mkldnn, "data_ptr", None)
 _BYTES: Any = getattr(torch.ops.mkldnn, "_nbytes", None)
 _CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_", None), "binary", None)
+HAS_KERNELS = None not in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION)
+"""Whether this build of torch has what is called here."""
 
 
 class _Pack:
@@ -47,7 +49,7 @@ class _Pack:
 
     def __init__(self, rows: int, inner: int, columns: int) -> None:
         self.columns = columns
-        numbers = torch.arange(inner * columns, dtype=torch.float32).view(columns, inner)
+        numbers = torch.arange(inner * columns, dtype=torch.float32, device="cpu").view(columns, inner)
         self.filters: torch.Tensor = _REORDER(numbers.view(columns, inner, 1, 1), *_PLACES, [1, inner, rows, 1])
         self.nbytes = int(_BYTES(self.filters))
         raw = (ctypes.c_byte * self.nbytes).from_address(_ADDRESS(self.filters))
@@ -70,7 +72,7 @@ def _stripes(memory: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     for b in _WIDTHS:
         count = -(-columns // b)
         if memory.numel() == count * b * inner:
-            padded = torch.zeros(count * b, inner)
+            padded = numbers.new_zeros(count * b, inner)
             padded[:columns] = numbers
             stripes = memory.view(count, inner, b)
             if torch.equal(stripes, padded.view(count, b, inner).transpose(1, 2)):
@@ -106,7 +108,7 @@ _packs = _Packs()
 @functools.cache
 def can_pack(rows: int, inner: int, columns: int) -> bool:
     """Whether the order is known in which oneDNN keeps the second factor of a product of these sizes."""
-    if None in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION):
+    if not HAS_KERNELS:
         return False
     try:
         _packs.of(rows, inner, columns)

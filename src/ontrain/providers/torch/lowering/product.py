@@ -15,7 +15,7 @@ from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.heap import return_freed_pages
-from ontrain.providers.torch.packing import PACKED_BYTES, add_product, can_pack
+from ontrain.providers.torch.packing import HAS_KERNELS, PACKED_BYTES, add_product, can_pack
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.tuning import ATEN
 
@@ -32,6 +32,7 @@ _ROUNDS, _ALIKE, _ENOUGH = 8, 1.1, 0.5
 """Rounds of measuring at most, how much two times may differ to be about the same, and seconds after two rounds."""
 _NARROW = 256
 """Columns to which a factor is cut to be packed; below, its inner side is cut."""
+_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 _LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
@@ -219,7 +220,7 @@ def _linear(e: Emitter, f: Factors) -> None:
 
 FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {
     ATEN: _aten,
-    **({"packed": _packed} if can_pack(_NARROW, _NARROW, _NARROW) else {}),
+    **({"packed": _packed} if HAS_KERNELS else {}),
     **({"linear": _linear} if _LINEAR is not None else {}),
 }
 """By name, the preferred first; a build of torch may lack oneDNN."""
@@ -242,17 +243,17 @@ def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "")
 
     def matrix(order: str, *size: int) -> Buf:
         down, across = size if order in _BY_ROW else size[::-1]
-        made = torch.ones(down, across + _LEAST * order.islower())[:, :across]
+        made = torch.ones(down, across + _LEAST * order.islower(), **_PLAIN)[:, :across]
         return e.constant(made if order in _BY_ROW else made.t())
 
     out = matrix(orders[2], rows, columns)
-    bias = e.constant(torch.ones(columns)) if adds == " + bias" else None
+    bias = e.constant(torch.ones(columns, **_PLAIN)) if adds == " + bias" else None
     factors = Factors(
         matrix(orders[0], rows, inner), matrix(orders[1], inner, columns), out, bias,
         before=out if adds == " + result" else None,
     )  # fmt: skip
     FORMULATIONS[name](e, factors)
-    memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8)
+    memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8, device="cpu")
     (code,) = codes([e.program])
     run = code.bind(Binder(memory).resolve)
     return lambda: run([])
