@@ -65,7 +65,7 @@ class TorchExecutable:
 
     @property
     def planned_bytes(self) -> int:
-        """Bytes of the arena that the plan needs, and of results that kernels return at one time at most."""
+        """Bytes of the arena that the plan needs, of results that kernels return at one time at most, and of packs."""
         return self._nbytes + outside_bytes(self._program)
 
     @property

@@ -1,7 +1,8 @@
 """Products by oneDNN with a factor in the order in which it is multiplied, in memory that is filled and not made anew.
 
 A product x [R, K] · w [K, C] is a convolution of size 1 over R points. oneDNN copies its filters, each time, into an
-order of its own. Here they are copied into memory that has this order already: in one pass, and nothing is allocated.
+order of its own. Here they are copied into memory that has this order already, in one pass; what oneDNN still allocates
+is scratch memory.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ontrain.arguments import checked_flag, checked_kind, told
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.training.api import checkpoint_file
 from ontrain.training.api.checkpoint_file import Array, Content, Property
-from ontrain.training.api.tensors import Tensors
+from ontrain.training.api.tensors import Tensors, as_array
 
 __all__ = ["CheckpointState", "Parameter", "Parameters", "Properties"]
 
@@ -45,13 +45,7 @@ class Parameter:
 
     @data.setter
     def data(self, value: Array) -> None:
-        present = self._state.tensors[self._name]
-        try:
-            given = np.asarray(value)
-        except ValueError as error:
-            raise InputError(
-                f"the value for {self._name!r} is no array", reason=str(error), way_out="give a numpy array"
-            ) from error
+        present, given = self._state.tensors[self._name], as_array(f"the value for {self._name!r}", value)
         if given.shape != present.shape or given.dtype != present.dtype:
             raise InputError(
                 f"parameter {self._name!r} has shape {list(present.shape)} and dtype {present.dtype.name}, "

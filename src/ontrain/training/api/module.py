@@ -13,7 +13,7 @@ from ontrain.arguments import checked_flag, checked_kind
 from ontrain.errors import InputError, OptionError
 from ontrain.training.api.checkpoint_state import CheckpointState
 from ontrain.training.api.sessions import Graph, check_device
-from ontrain.training.api.tensors import Array, Tensors, ort_value
+from ontrain.training.api.tensors import Tensors, as_array, ort_value
 
 __all__ = ["Module"]
 
@@ -135,12 +135,8 @@ class Module:
         Raises:
             InputError: the buffer has another length or dtype.
         """
-        try:
-            flat: Array = np.asarray(buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else buffer)
-        except ValueError as error:
-            raise InputError(
-                "the buffer is no array", reason=str(error), way_out="give what get_contiguous_parameters returned"
-            ) from error
+        given = buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else buffer
+        flat = as_array("the buffer", given, "give what get_contiguous_parameters returned")
         names, at = self._names(trainable_only), 0
         wanted = sum(self._state.tensors[name].size for name in names)
         dtypes = {self._state.tensors[name].dtype for name in names}

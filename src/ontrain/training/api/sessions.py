@@ -12,7 +12,7 @@ import onnxruntime
 
 from ontrain.arguments import checked_kind, checked_path, told
 from ontrain.errors import InputError, OptionError, ProviderError
-from ontrain.training.api.tensors import ort_value
+from ontrain.training.api.tensors import as_array, ort_value
 
 __all__ = ["Graph", "check_device"]
 
@@ -80,11 +80,7 @@ class Graph:
         """
         if isinstance(given, onnxruntime.OrtValue):
             return given
-        one = self._types[name]
-        try:
-            array = np.asarray(given)
-        except ValueError as error:
-            raise InputError(f"input {name!r} is no array", reason=str(error), way_out="give a numpy array") from error
+        one, array = self._types[name], as_array(f"input {name!r}", given)
         wanted = np.dtype(_DTYPES[one.type])
         fits = len(array.shape) == len(one.shape) and all(
             isinstance(want, str) or want is None or want == have

@@ -8,9 +8,23 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-__all__ = ["Array", "Tensors", "ort_value"]
+from ontrain.errors import InputError
+
+__all__ = ["Array", "Tensors", "as_array", "ort_value"]
 
 Array = np.ndarray[Any, Any]
+
+
+def as_array(what: str, given: Any, way_out: str = "give a numpy array") -> Array:
+    """Return what numpy takes for an array.
+
+    Raises:
+        InputError: rows of unequal length and the like.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise InputError(f"{what} is no array", reason=str(error), way_out=way_out) from error
 
 
 def ort_value(array: Array) -> Any:
