@@ -25,8 +25,10 @@ def _fresh(monkeypatch):
     packing.can_pack.cache_clear()
 
 
-def _check(rows, inner, columns, *, bias=False, gaps=0):
+def _check(rows, inner, columns, *, bias=False, gaps=0, by_column=False):
     x, w = torch.randn(rows, inner + gaps)[:, :inner], torch.randn(inner, columns + gaps)[:, :columns]
+    if by_column:
+        w = torch.randn(columns, inner + gaps)[:, :inner].t()
     out, added = torch.randn(rows, columns + gaps), torch.randn(columns) if bias else None
     term = added.double() if added is not None else torch.zeros(columns, dtype=torch.float64)
     wanted, sizes = out.double(), out.double().abs()
@@ -40,11 +42,12 @@ def _check(rows, inner, columns, *, bias=False, gaps=0):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("gaps", [0, 3])
+@pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize(
     ("rows", "inner", "columns"), [(1, 16, 16), (40, 17, 64), (33, 100, 65), (64, 256, 48), (20, 48, 1000), (7, 5, 3)]
 )
-def test_it_adds_the_product(rows, inner, columns, bias, gaps):
-    _check(rows, inner, columns, bias=bias, gaps=gaps)
+def test_it_adds_the_product(rows, inner, columns, bias, gaps, by_column):
+    _check(rows, inner, columns, bias=bias, gaps=gaps, by_column=by_column)
 
 
 def test_a_pack_holds_its_last_matrix():

@@ -12,6 +12,7 @@ import torch
 
 from ontrain.providers.torch.buffers import Buf, Storage, torch_dtype
 from ontrain.providers.torch.settings import Settings
+from ontrain.providers.torch.strips import strips
 
 __all__ = ["Emitter", "Instruction", "outside"]
 
@@ -267,7 +268,13 @@ class Emitter:
         if buf.meta.is_contiguous():
             return buf
         copy = self.new(buf.shape, buf.dtype)
-        self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
+        if self.device.type == "cpu" and len(buf.shape) == 2 and buf.meta.stride(0) == 1:
+            columns, rows = buf.shape  # of the matrix that lies there
+            cuts = strips(rows, columns, buf.dtype.itemsize)
+            places, pieces = ([self.narrow(one, 1, *cut) for cut in cuts] for one in (copy, buf))
+            self.run(torch._foreach_copy_, places, pieces, writes=places)
+        else:
+            self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
         return copy
 
     def cast(self, buf: Buf, dtype: torch.dtype) -> Buf:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from ontrain.providers.torch.strips import strips
+
 __all__ = ["HAS_KERNELS", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
 
 PACKED_BYTES = 4 << 20
@@ -60,9 +62,14 @@ class _Pack:
     def fill(self, w: torch.Tensor) -> None:
         """Take over a matrix [K, C]."""
         _, inner, b = self.stripes.shape
-        if self._whole:
-            stripes = torch.as_strided(w, (self._whole, inner, b), (b * w.stride(1), *w.stride()), w.storage_offset())
-            self.stripes[: self._whole].copy_(stripes)
+        # Of columns that lie one after the other, a cache line of the stripe at a time; see `strips`.
+        cuts = strips(b, self._whole * inner, w.itemsize) if w.stride(0) == 1 else [(0, b)]
+        for start, size in cuts if self._whole else ():
+            across = w.stride(1)
+            stripes = w.as_strided(
+                (self._whole, inner, size), (b * across, *w.stride()), w.storage_offset() + start * across
+            )
+            self.stripes[: self._whole, :, start : start + size].copy_(stripes)
         if self.columns > self._whole * b:
             self.stripes[-1, :, : self.columns - self._whole * b].copy_(w[:, self._whole * b :])
 

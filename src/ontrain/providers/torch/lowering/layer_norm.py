@@ -19,7 +19,7 @@ from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers
 __all__: list[str] = []
 
 aten = torch.ops.aten
-_LARGE = 1 << 20
+_LARGE = 1 << 18
 """Bytes of a value above which places are planned. Below, one call beats six, what it returns stays in the process,
 and the numbers are eager's to the last bit."""
 _TINY = 32 << 10
@@ -182,15 +182,11 @@ def _normalise_backward(
     for dx_, dy_, x_, mean_, inv_ in _in_pieces(normal.shape[0], dx, dy, x, mean, inv_std):
         count = x_.shape[0]
         n, dy_n, a, b, ones_ = (t[:count] for t in (normal, product, first, second, ones))
-        torch.sub(x_, mean_, out=n)
-        n.mul_(inv_)
+        torch.sub(x_, mean_, out=n).mul_(inv_)
         torch.mul(dy_, n, out=dy_n)
         dscale.addmv_(dy_n.t(), ones_)
         dbias.addmv_(dy_.t(), ones_)
         torch.mv(dy_, scale, out=a[:, 0])
         torch.mv(dy_n, scale, out=b[:, 0])
-        a.mul_(inv_).div_(less_width)
-        b.mul_(inv_).div_(less_width)
-        torch.mul(dy_, scale, out=dy_n)
-        torch.addcmul(a, n, b, out=dx_)
-        dx_.addcmul_(dy_n, inv_)
+        n.mul_(b.div_(less_width)).add_(a.div_(less_width))
+        torch.mul(dy_, scale, out=dx_).add_(n).mul_(inv_)

@@ -28,8 +28,8 @@ _BLOCK = 12 << 20
 _BY_ROW = ("N", "n")
 _LEAST = 16
 """Rows, columns and inner size from which on there is more than one formulation."""
-_ROUNDS, _ALIKE, _ENOUGH = 8, 1.1, 0.5
-"""Rounds of measuring at most, how much two times may differ to be about the same, and seconds after two rounds."""
+_ROUNDS, _ALIKE, _ENOUGH = range(3, 13), 1.05, 0.5
+"""Rounds of measuring, how much the two least times may differ in the end, and seconds that are enough before."""
 _NARROW = 256
 """Columns to which a factor is cut to be packed; below, its inner side is cut."""
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
@@ -170,12 +170,11 @@ def _packed(e: Emitter, f: Factors) -> None:
     if not all(can_pack(f.sizes[0], depth, width) for (_, depth), (_, width) in parts):
         _aten(e, f)
         return
-    w = f.w if _order(f.w) in _BY_ROW else e.contiguous(f.w)
     x, have = f.x, None
     for (i, depth), (j, width) in parts:
         if i != have:
             x, have = e.contiguous(e.narrow(f.x, 1, i, depth)), i
-        factor = e.narrow(e.narrow(w, 0, i, depth), 1, j, width)
+        factor = e.narrow(e.narrow(f.w, 0, i, depth), 1, j, width)
         place, bias = e.narrow(f.out, 1, j, width), None if f.bias is None or i else e.narrow(f.bias, 0, j, width)
         before = place if i else None if f.before is None else e.narrow(f.before, 1, j, width)
         # An image with gaps would be copied to memory from the system, and back.
@@ -265,15 +264,15 @@ def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, f
         ways = {name: _runner(name, sizes, orders, adds) for name in FORMULATIONS}
         taken: dict[str, list[float]] = {name: [] for name in ways}
         begin = time.perf_counter()
-        for number in range(_ROUNDS):
-            if number > 1 and time.perf_counter() - begin > _ENOUGH:
-                break
+        for number in range(1, _ROUNDS.stop):
             for name, run in ways.items():
                 start = time.perf_counter()
                 run()
                 taken[name].append(time.perf_counter() - start)
-            if all(len(times) > 1 and sorted(times)[1] <= _ALIKE * min(times) for times in taken.values()):
-                break  # the first round makes kernels and touches memory; others may be disturbed
+            # The first round makes kernels and touches memory; others may be disturbed.
+            alike = number > 1 and all(sorted(times)[1] <= _ALIKE * min(times) for times in taken.values())
+            if number >= _ROUNDS.start and (alike or time.perf_counter() - begin > _ENOUGH):
+                break
         del ways, run
     return_freed_pages()
     return {name: min(times) for name, times in taken.items()}
