@@ -19,7 +19,7 @@ from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers
 __all__: list[str] = []
 
 aten = torch.ops.aten
-_LARGE = 1 << 18
+_LARGE = 1 << 20
 """Bytes of a value above which places are planned. Below, one call beats six, what it returns stays in the process,
 and the numbers are eager's to the last bit."""
 _TINY = 32 << 10
