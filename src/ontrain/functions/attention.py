@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
@@ -42,7 +43,7 @@ def in_tiles(node: ir.Node) -> bool:
     return q[0] * q[1] * q[2] * k[2] * dtype.itemsize >= TILED and not probabilities_are_read(node)
 
 
-def _types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> list[tuple[ir.DataType, ir.Shape]]:
+def _types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
     q, k, v = inputs[:3]
     lead, length = list(q.shape)[:-1], list(k.shape)[-2]
     probs = ir.Shape([*lead, length])
@@ -51,14 +52,21 @@ def _types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> li
 
 @composite("Attention", infer=_types)
 def attention(
-    op: Any, q: Any, k: Any, v: Any, bias: Any = None, mask: Any = None, *, scale: float = 1.0, dropout: float = 0.0
-) -> tuple[Any, Any, Any]:
+    op: Any, q: Any, k: Any, v: Any, bias: Any = None, mask: Any = None, bounds: Any = None, *, scale: float = 1.0,
+    dropout: float = 0.0, longest: int = 0,
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """y = Dropout(Softmax(q kᵀ · scale + bias)) v for q [B, H, L, E], k [B, H, S, E], v [B, H, S, F].
 
     `bias` broadcasts to [B, H, L, S]. Also gives the probabilities before dropout and the dropout mask (all true
     when dropout is 0). A second computation is given the `mask` that the first one drew, bool [B, H, L, S].
-    Source: torch.nn.functional.scaled_dot_product_attention.
+
+    With `bounds`, int32 [N + 1], sequences lie packed one behind the other in a batch of one: of L = S rows sequence i
+    has those from bounds[i] to bounds[i + 1], at most `longest`, and each row attends to the rows of its own sequence.
+    The last bound is L, and there is no bias.
+    Source: torch.nn.functional.scaled_dot_product_attention; torch.nn.attention.varlen.varlen_attn.
     """
+    if bounds is not None:
+        bias = _apart(op, bounds, static_dims(q)[2], q.dtype)
     scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
     if bias is not None:
         scores = scores + bias
@@ -68,6 +76,15 @@ def attention(
     else:
         dropped, mask = op.Dropout(probs, dropout, op.const(dropout > 0), outputs=2)
     return op.MatMul(dropped, v), probs, mask
+
+
+def _apart(op: Any, bounds: Any, rows: int, dtype: ir.DataType) -> Any:
+    """What hides from each row the rows of other sequences, [1, 1, rows, rows]."""
+    ends = op.Slice(bounds, np.array([1]), np.array([np.iinfo(np.int32).max]), np.array([0]))
+    behind = op.GreaterOrEqual(op.const(np.arange(rows, dtype=np.int32).reshape(-1, 1)), ends)
+    number = op.ReduceSum(op.Cast(behind, to=ir.DataType.INT32), np.array([1]), keepdims=0)
+    same = op.Equal(op.Reshape(number, [1, 1, rows, 1]), op.Reshape(number, [1, 1, 1, rows]))
+    return op.Where(same, op.const(0.0, dtype), op.const(-np.inf, dtype))
 
 
 def _grad_types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) -> list[tuple[ir.DataType, ir.Shape]]:

@@ -21,9 +21,11 @@ class Pass:
 
     Attributes:
         changes_numerics: whether results may differ by more than rounding; such passes run only when named.
+        asks: attribute that a provider has where the pass is worth while; None where it always is.
     """
 
     changes_numerics = False
+    asks: str | None = None
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.infra import Pass
 from ontrain.passes.linear_to_gemm import LinearToGemm
-from ontrain.passes.rows import EliminatePadding, EliminateUnlabelledRows, EliminateUnreadRows
+from ontrain.passes.rows import AttendSequences, EliminatePadding, EliminateUnlabelledRows, EliminateUnreadRows
 from ontrain.passes.simplify import Simplify
 
 __all__ = ["FORWARD_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass", "unregister_pass"]
@@ -26,6 +26,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     EliminateUnlabelledRows(),
     EliminateUnreadRows(),
     EliminatePadding(),
+    AttendSequences(),
     FuseActivations(),
     LinearToGemm(),
     FuseHead(),

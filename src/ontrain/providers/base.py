@@ -149,7 +149,8 @@ class ExecutionProvider(Protocol):
     """Something that runs graphs.
 
     One that runs every node in the graph's order, in memory laid out by lifetimes, may say so by an attribute
-    `plans_memory = True`: recomputed activations save memory only there, and others are refused a memory budget.
+    `plans_memory = True`: recomputed activations save memory only there, and others are refused a memory budget. One
+    whose attention takes packed sequences, for which padding need not be put back, says `attends_sequences = True`.
     """
 
     name: str

@@ -73,7 +73,7 @@ class ModuleSession:
         self.memory, self._compile = create_memory(provider, tensors)
         self.inputs = [v.name or "" for v in batch_inputs(model.graph)]
         self._plans: Recent[Key, ModulePlan] = Recent(PLANS)
-        self._rows = RowCounts(provider)
+        self._rows = RowCounts(provider, recomputes=recomputation is not None and recomputation.asked)
         self._lock = threading.Lock()
 
     def differentiable(self, wrt: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.functions.cost import count_flops
 from ontrain.passes import Pass
-from ontrain.passes.rows import bucket, measure
+from ontrain.passes.rows import RowPass, Selection, bucket, counting, given
 from ontrain.providers import Executable, ExecutionProvider
 from ontrain.session.recent import Recent
 
@@ -19,8 +19,8 @@ __all__ = ["WORTH_COUNTING", "RowCounts", "Rows", "plan_key"]
 WORTH_COUNTING = 100_000_000
 """Operations in the products of a forward pass from which on rows are counted. Counting takes some 50 µs a step, in
 which a processor makes so many that nothing would be won below."""
-_SCOPES = 256
-"""Graphs and shapes whose counters are kept."""
+_COUNTERS = 1024
+"""Small graphs that are kept."""
 
 Rows = Mapping[str, int]
 """How many rows a plan keeps of each selection, by its name; empty where nothing can be left out."""
@@ -33,17 +33,16 @@ def plan_key(rows: Rows) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @dataclass
 class _Counter:
-    """What counts the rows of batches of one shape, and the sizes that there are plans for."""
+    """What counts the rows that one pass may leave out; without an executable no pass is left that may."""
 
     executable: Executable | None
     inputs: Sequence[str] = ()
     rows: Mapping[str, int] = field(default_factory=dict)
 
     def choose(self, feeds: Mapping[str, Any]) -> Rows:
-        if self.executable is None:
-            return {}
+        assert self.executable is not None
         found = self.executable.run({name: feeds[name] for name in self.inputs})
-        # On an accelerator this waits for all work before: the one wait of a step.
+        # On an accelerator this waits for all work before: once a step for each pass that has something to count.
         counts = [int(found[name]) for name in self.rows]
         return {name: bucket(count, rows) for count, (name, rows) in zip(counts, self.rows.items(), strict=True)}
 
@@ -51,21 +50,28 @@ class _Counter:
 class RowCounts:
     """Counts rows of batches for the plans of one session.
 
-    Each scope (the graph and the shapes that plans are made for) has a small graph of its own, compiled for the
-    session's provider, that computes the counts from the batch.
+    Each scope (the graph and the shapes that plans are made for) has small graphs of its own, compiled for the
+    session's provider, that compute the counts from the batch: one for each pass that may leave out rows. What a pass
+    finds depends on what those before it left out, so it has a graph for each outcome that came up.
 
     Args:
         provider: of the session.
+        recomputes: whether activations are computed again. Passes that ask for something of a provider are not counted
+            for then: its kernels draw masks that no second computation can be given.
     """
 
-    def __init__(self, provider: ExecutionProvider) -> None:
-        self._provider = provider
-        self._counters: Recent[Hashable, _Counter] = Recent(_SCOPES)
+    def __init__(self, provider: ExecutionProvider, *, recomputes: bool = False) -> None:
+        self._provider, self._recomputes = provider, recomputes
+        self._counters: Recent[Hashable, _Counter] = Recent(_COUNTERS)
 
     def of(self, scope: Hashable, feeds: Mapping[str, Any]) -> Rows | None:
-        """Return what a batch's plan keeps; None if no plan was made in this scope yet."""
-        counter = self._counters.look(scope)
-        return None if counter is None else counter.choose(feeds)
+        """Return what a batch's plan keeps; None if no plan was made in this scope for what is found on the way."""
+        kept = dict[str, int]()
+        while (counter := self._counters.look((scope, plan_key(kept)))) is not None:
+            if counter.executable is None:
+                return kept
+            kept.update(counter.choose(feeds))
+        return None
 
     def learn(self, scope: Hashable, feeds: Mapping[str, Any], graph: ir.Model, passes: Sequence[Pass]) -> Rows:
         """Find out what can be counted in a scope, and return what the first batch's plan keeps.
@@ -76,11 +82,27 @@ class RowCounts:
             graph: the specialised forward graph as the first pass that leaves out rows gets it.
             passes: those that will run.
         """
-        measured = measure(graph, passes) if count_flops(graph).products >= WORTH_COUNTING else None
-        if measured is None:
-            counter = _Counter(None)
-        else:
-            model, rows = measured
-            executable = self._provider.compile(model, self._provider.create_state([]))
-            counter = _Counter(executable, [v.name or "" for v in model.graph.inputs], rows)
-        return self._counters.put(scope, counter).choose(feeds)
+        worth = count_flops(graph).products >= WORTH_COUNTING
+        passes = [one for one in passes if worth and (one.asks is None or self._has(one.asks))]
+        last = max((i for i, one in enumerate(passes) if isinstance(one, RowPass)), default=-1)
+        kept = dict[str, int]()
+        for number, one in enumerate(passes[: last + 1]):
+            selections = one.selections(graph) if isinstance(one, RowPass) else []
+            if selections:
+                key = scope, plan_key(kept)
+                counter = self._counters.look(key) or self._counters.put(key, self._counter(graph, selections))
+                kept.update(counter.choose(feeds))
+            if number < last:
+                with given(kept):
+                    graph, _ = one.apply(graph)
+        self._counters.put((scope, plan_key(kept)), _Counter(None))
+        return kept
+
+    def _counter(self, graph: ir.Model, selections: Sequence[Selection]) -> _Counter:
+        model = counting(graph, selections)
+        executable = self._provider.compile(model, self._provider.create_state([]))
+        rows = {one.name: one.rows for one in selections}
+        return _Counter(executable, [v.name or "" for v in model.graph.inputs], rows)
+
+    def _has(self, attribute: str) -> bool:
+        return bool(getattr(self._provider, attribute, False)) and not self._recomputes

@@ -136,7 +136,7 @@ class TrainingSession:
         self._disabled, self._deterministic = disabled_passes, deterministic
         self._dump, self._save_graphs = dump, dict(save_graphs or {})
         self._plans: Recent[tuple[str, Signature], Plan[Executable]] = Recent(PLANS)
-        self._rows = RowCounts(provider)
+        self._rows = RowCounts(provider, recomputes=recomputation is not None and recomputation.asked)
         self.model_tensors = list(initial)
         specs = self._specs(initial)
         self.state: State = exchange.create_state(self, specs) if exchange else provider.create_state(specs)

@@ -92,6 +92,14 @@ def test_a_classifier_on_the_first_token(chosen):
     pair("classifier").check(ids, mask, torch.tensor([0, 3, 1]))
 
 
+def test_a_classifier_keeps_first_tokens_that_are_padding():
+    """All its rows have a label: what is packed is not what would be if some had none."""
+    for _, mask in PATTERNS:
+        ids, mask, _ = tokens(NONE, mask)
+        pair("classifier").check(ids, mask, torch.tensor([0, 3, 1]))
+        pair("classifier").check(ids, mask, torch.tensor([0, -100, 1]))
+
+
 def test_labels_on_padding_are_learned_from():
     ids, mask, labels = tokens(only(5, 17), first(3, 3, 3))
     assert int(((labels != -100) & (mask == 0)).sum()) == 2

@@ -152,16 +152,34 @@ def test_other_optimizers_stay_on_the_device(config):
 @pytest.mark.usefixtures("_counted")
 @pytest.mark.parametrize(
     ("name", "precision", "kernel"),
-    [
-        ("bert", "bfloat16", "efficient"), ("bert", "float32", "efficient"), ("gpt2", "bfloat16", "flash"),
-        ("gpt2", "float16", "flash"), ("gpt2", "float32", "efficient"),
-    ],
-)  # fmt: skip
+    [("gpt2", "bfloat16", "flash"), ("gpt2", "float16", "flash"), ("gpt2", "float32", "efficient")],
+)
 def test_attention_runs_on_a_fused_kernel(name, precision, kernel):
     called = run(name, precision, (StepKind.UPDATE,))
     assert called[f"_scaled_dot_product_{kernel}_attention"] == 2
     assert called[f"_scaled_dot_product_{kernel}_attention_backward"] == 2
     assert not called["bmm"] and not called["baddbmm"]
+
+
+@pytest.mark.usefixtures("_counted")
+@pytest.mark.parametrize(
+    ("precision", "kernel"), [("bfloat16", "flash"), ("float16", "flash"), ("float32", "efficient")]
+)
+def test_attention_of_a_padded_batch_runs_sequence_by_sequence(precision, kernel):
+    called = run("bert", precision, (StepKind.UPDATE,))
+    assert called[f"_{kernel}_attention_forward"] == called[f"_{kernel}_attention_backward"] == 2
+    assert not any(called[one] for one in called if one.startswith("_scaled_dot_product")) and not called["bmm"]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_attention_with_a_mask_that_is_no_padding_takes_it_along(precision, monkeypatch):
+    def choose(counter, feeds):
+        return {name: rows if rows == 2 else bucket(max(1, rows // 5), rows) for name, rows in counter.rows.items()}
+
+    monkeypatch.setattr("ontrain.session.rows._Counter.choose", choose)
+    called = run("bert", precision, (StepKind.UPDATE,))
+    assert called["_scaled_dot_product_efficient_attention"] == 2
+    assert called["_scaled_dot_product_efficient_attention_backward"] == 2 and not called["bmm"]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "images"])

@@ -16,12 +16,13 @@ __all__: list[str] = []
 @gradient("Attention", domain=DOMAIN)
 def attention(
     op: Op, dy: ir.Value | None, q: ir.Value, k: ir.Value, v: ir.Value, bias: ir.Value | None = None,
-    mask: ir.Value | None = None, *, scale: float = 1.0, dropout: float = 0.0,
+    mask: ir.Value | None = None, bounds: ir.Value | None = None, *, scale: float = 1.0, dropout: float = 0.0,
+    longest: int = 0,
 ) -> Any:  # fmt: skip
     """The composite AttentionGrad from the saved probabilities and mask; scores' adjoint only for a wanted bias."""
     dbias = len(op.wanted) > 3 and op.wanted[3]
     probs, mask, dprobs = op.saved(1), op.saved(2) if mask is None else mask, op.dys[1] if len(op.dys) > 1 else None
-    grads: list[Any] = [None] * 5
+    grads: list[Any] = [None] * 6
     if dy is not None:
         made = op.composite(
             "AttentionGrad", dy, q, k, v, probs, mask, outputs=4 if dbias else 3, scale=scale, dropout=dropout
@@ -30,7 +31,7 @@ def attention(
     if dprobs is not None:
         # The probabilities are an output too: a second derivative, or a loss on them, flows back through it.
         ds = op.composite("SoftmaxGrad", dprobs, probs, axis=-1)
-        more = [op.MatMul(ds, k) * scale, op.MatMul(transposed(op, ds), q) * scale, None, ds, None]
+        more = [op.MatMul(ds, k) * scale, op.MatMul(transposed(op, ds), q) * scale, None, ds, None, None]
         grads = [b if a is None else a if b is None else a + b for a, b in zip(grads, more, strict=True)]
     return grads[: len(op.inputs)]
 

@@ -3,10 +3,12 @@
 from ontrain.passes.rows.candidates import HidePaddedCandidates
 from ontrain.passes.rows.labels import EliminateUnlabelledRows
 from ontrain.passes.rows.padding import EliminatePadding
-from ontrain.passes.rows.selection import RowPass, Selection, bucket, given, measure
+from ontrain.passes.rows.selection import RowPass, Selection, bucket, counting, given
+from ontrain.passes.rows.sequences import AttendSequences
 from ontrain.passes.rows.unread import EliminateUnreadRows
 
 __all__ = [
+    "AttendSequences",
     "EliminatePadding",
     "EliminateUnlabelledRows",
     "EliminateUnreadRows",
@@ -14,6 +16,6 @@ __all__ = [
     "RowPass",
     "Selection",
     "bucket",
+    "counting",
     "given",
-    "measure",
 ]

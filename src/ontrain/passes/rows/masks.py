@@ -33,6 +33,13 @@ class _Leaf:
         made: ir.Value = op.Reshape(value, [1] * (4 - len(static_dims(value))) + list(static_dims(value)))
         return made
 
+    def acts_always(self) -> bool:
+        """Whether it hides or adds something in every batch."""
+        if self.value.const_value is None:
+            return False
+        array = np.asarray(self.value.const_value.numpy())
+        return not array.all() if self.kind == "is" else bool((array != 0).any())
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -44,6 +51,10 @@ class Mask:
     def computed(self) -> frozenset[tuple[ir.Value, str]]:
         """The leaves that depend on the batch."""
         return frozenset((leaf.value, leaf.kind) for leaf in self.leaves if leaf.value.const_value is None)
+
+    def acts_always(self) -> bool:
+        """Whether in every batch some key is hidden from some query, or something is added to a score."""
+        return any(leaf.acts_always() for leaf in self.leaves)
 
     def seen(self, op: Builder, copies: dict[ir.Value, ir.Value], shape: Sequence[int]) -> ir.Value:
         """Emit whether any query of any head sees a key, bool [B, S]."""

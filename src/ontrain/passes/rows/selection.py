@@ -15,7 +15,7 @@ from ontrain.graph.rebuild import clone_value
 from ontrain.passes.infra import Pass
 from ontrain.passes.rows.section import Index
 
-__all__ = ["RowPass", "Selection", "batch_only", "bucket", "given", "keep_model", "measure"]
+__all__ = ["RowPass", "Selection", "batch_only", "bucket", "counting", "given", "keep_model"]
 
 
 @dataclass(frozen=True)
@@ -126,38 +126,18 @@ def keep_model(
     return made
 
 
-def measure(model: ir.Model, passes: Sequence[Pass]) -> tuple[ir.Model, dict[str, int]] | None:
-    """Return what counts the rows of a batch that row passes would keep.
-
-    Args:
-        model: specialised forward graph, as the first of the passes would get it.
-        passes: those that will run.
-
-    Returns:
-        A model from inputs of the batch to a 0-d int64 count for each selection, and how many rows each is of; None if
-        nothing can be left out.
-    """
-    found: list[Selection] = []
-    last = max((i for i, one in enumerate(passes) if isinstance(one, RowPass)), default=-1)
-    for i, row_pass in enumerate(passes[: last + 1]):
-        some = row_pass.selections(model) if isinstance(row_pass, RowPass) else []
-        found += some
-        if i < last:
-            # What a later pass finds may depend on this one's having done something.
-            with given({s.name: max(1, s.rows // 2) for s in some}):
-                model, _ = row_pass.apply(model)
-    if not found:
-        return None
-    needed = {v.name for one in found for v in one.keep.graph.inputs}
+def counting(model: ir.Model, selections: Sequence[Selection]) -> ir.Model:
+    """Return what counts rows of a batch: from inputs of the model to a 0-d int64 for each selection, by its name."""
+    needed = {v.name for one in selections for v in one.keep.graph.inputs}
     made = new_model([clone_value(v) for v in model.graph.inputs if v.name in needed], "rows")
     op = Builder(made.graph)
-    for one in found:
+    for one in selections:
         count = op.ReduceSum(op.Cast(one.condition(op), to=ir.DataType.INT64), keepdims=0)
         count.name = op.fresh(one.name)
         made.graph.outputs.append(count)
     for value in made.graph.inputs:
         set_role(value, Role.INPUT)
-    return made, {one.name: one.rows for one in found}
+    return made
 
 
 def rows_of(value: ir.Value) -> int:

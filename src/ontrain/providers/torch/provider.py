@@ -67,6 +67,11 @@ class TorchExecutionProvider:
         self.recording = Recording.on(self.device, wanted=self.settings.cuda_graphs)
         self._arena = Arena(self.device)
 
+    @property
+    def attends_sequences(self) -> bool:
+        """Whether attention of packed sequences has kernels of its own, so that padding need not be put back for it."""
+        return self.device.type == "cuda"
+
     def supports(self, node: ir.Node) -> str | None:
         """None if a lowering exists for the operator, or it has a body of operators."""
         return why_not(node)

@@ -65,15 +65,18 @@ def attention(e: Emitter, node: ir.Node) -> None:
     q, k, v = (e.value(i) for i in node.inputs[:3])
     bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     a = attributes(node)
+    kernel = kernel_for(node, q, k, v, bias) if _has_fused(e.device) else None
+    if kernel is not None:
+        lower_fused(e, node, kernel, q, k, v, bias)
+        return
+    if len(node.inputs) > 5 and node.inputs[5] is not None:
+        bias = e.new((1, 1, q.shape[2], k.shape[2]), q.dtype)
+        e.run(_keep_apart, bias, e.value(node.inputs[5]), writes=[bias])
     if _flash(node, q, k, v, e.device):
         _flash_attention(e, node, q, k, v, bias)
         return
     if e.device.type == "cpu" and in_tiles(node):
         lower_tiles(e, node, q, k, v, bias)
-        return
-    kernel = kernel_for(node, q, k, v, bias) if e.device.type == "cuda" else None
-    if kernel is not None:
-        lower_fused(e, node, kernel, q, k, v, bias)
         return
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
@@ -87,7 +90,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         return  # computed again for the probabilities alone
     if a.get("dropout", 0.0) > 0:
-        given = len(node.inputs) > 4
+        given = len(node.inputs) > 4 and node.inputs[4] is not None
         drawn = node.inputs[4] if given else node.outputs[2]
         mask = find_mask(e, drawn, a["dropout"]) if given else draw_mask(e, probs.shape, a["dropout"], drawn)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
@@ -98,10 +101,21 @@ def attention(e: Emitter, node: ir.Node) -> None:
     e.call(torch.bmm, batched(e, weights, lead), batched(e, v, lead), out=flat_y)
 
 
+def _has_fused(device: torch.device) -> bool:
+    """Whether there are kernels that also drop out."""
+    return device.type == "cuda"
+
+
+def _keep_apart(bias: torch.Tensor, bounds: torch.Tensor) -> None:
+    """Fill bias [1, 1, L, L]: nothing within sequences of rows that end at bounds[1:], and what hides beside them."""
+    number = torch.searchsorted(bounds[1:], torch.arange(bias.shape[-1], device=bounds.device), right=True)
+    bias.zero_().masked_fill_(number[:, None] != number, float("-inf"))
+
+
 @lowers_composite("AttentionGrad")
 def attention_grad(e: Emitter, node: ir.Node) -> None:
     kept = e.kept(node.inputs[4])
-    if kept is not None and e.device.type == "cuda":
+    if kept is not None and _has_fused(e.device):
         lower_fused_grad(e, node, kept)
         return
     if kept is not None:

@@ -2,7 +2,8 @@
 
 Without anything added to the scores, or with a causal mask, it is flash attention, in half precision; with something
 added, or in single precision, the memory-efficient kernel. Masks are drawn inside the kernels: of forward they keep
-where their draws began, and going backward they draw again.
+where their draws began, and going backward they draw again. Of sequences that lie packed one behind the other both
+kernels take the bounds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ Kept = tuple[Buf | None, ...]
 
 
 def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> str | None:
-    """Return the kernel that an Attention on a GPU runs on: "flash", "causal flash", "efficient"; None if none fits."""
+    """Return the kernel that an Attention on a GPU runs on; None if none fits.
+
+    "flash", "causal flash" or "efficient"; for packed sequences "flash apart" or "efficient apart".
+    """
     if len(q.shape) != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2] or probabilities_are_read(node):
         return None
     # A mask that is drawn here cannot be handed to a second computation, nor be taken from a first one.
@@ -47,6 +51,9 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> str |
     width = q.shape[-1]
     if width % 8 or v.shape[-1] != width or k.shape[-1] != width:
         return None
+    if _bounds(node) is not None:
+        apart = "flash apart" if q.dtype in _HALF and width <= _WIDEST else "efficient apart"
+        return apart if q.dtype in (*_HALF, torch.float32) else None
     if q.dtype in _HALF and width <= _WIDEST:
         if bias is None:
             return "flash"
@@ -57,6 +64,11 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> str |
     # The kernel reads a row of what is added in vectors.
     aligned = bias is None or (k.shape[2] % 16 == 0 and bias.meta.stride(-1) == 1 and bias.dtype == q.dtype)
     return "efficient" if aligned and _is_aligned(bias) else None
+
+
+def _bounds(node: ir.Node) -> ir.Value | None:
+    """Where packed sequences begin and end, int32 [N + 1]."""
+    return node.inputs[5] if len(node.inputs) > 5 else None
 
 
 def _is_aligned(bias: Buf | None) -> bool:
@@ -84,7 +96,13 @@ def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, 
     q, k, v = (_with_rows(e, one) for one in (q, k, v))
     generator = e.generator() if dropout else None
     chosen: _Flash | _Efficient
-    if kernel == "efficient":
+    if (bounds := _bounds(node)) is not None:
+        longest, bias = a["longest"], e.value(bounds)
+        flash = kernel == "flash apart"
+        chosen = (
+            _FlashApart(dropout, scale, False, longest) if flash else _EfficientApart(dropout, scale, None, longest)
+        )
+    elif kernel == "efficient":
         chosen = _Efficient(dropout, scale)
         bias = None if bias is None else e.view(bias, lambda t: t.expand(*q.shape[:3], k.shape[2]))
     else:
@@ -151,15 +169,75 @@ class _Efficient:
             self.seeds_on = made[2].device
         return made
 
+    def found(self, seed: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Seed and offset where the kernel looks for them: of a forward that was played they lie on the device."""
+        if self.seeds_on is None or torch.cuda.is_current_stream_capturing():
+            return seed, offset
+        return seed.to(self.seeds_on), offset.to(self.seeds_on)
+
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
-        if self.seeds_on is not None and not torch.cuda.is_current_stream_capturing():
-            # Of a forward that was played they lie on the device, where the kernel does not look for them now.
-            seed, offset = seed.to(self.seeds_on), offset.to(self.seeds_on)
+        seed, offset = self.found(seed, offset)
         made: tuple[Tensor, ...] = aten._scaled_dot_product_efficient_attention_backward(
             dy, q, k, v, bias, y, sums, seed, offset, self.dropout, [True, True, True, False], False, scale=self.scale
         )
         return made[:3]
+
+
+@dataclass
+class _FlashApart(_Flash):
+    """Flash attention of packed sequences [1, H, T, E]; in place of what is added to scores it takes their bounds."""
+
+    longest: int = 0
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
+        made = aten._flash_attention_forward(
+            *map(_packed, (q, k, v)), bounds, bounds, self.longest, self.longest, self.dropout, False, False,
+            scale=self.scale,
+        )  # fmt: skip
+        return _unpacked(made[0]), *made[1:4]
+
+    def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
+                 offset: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
+        made = aten._flash_attention_backward(
+            *map(_packed, (dy, q, k, v, y)), sums, bounds, bounds, self.longest, self.longest, self.dropout, False,
+            seed, offset, scale=self.scale,
+        )  # fmt: skip
+        return tuple(map(_unpacked, made))
+
+
+@dataclass
+class _EfficientApart(_Efficient):
+    """Memory-efficient attention of packed sequences [1, H, T, E], with their bounds."""
+
+    longest: int = 0
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
+        made = aten._efficient_attention_forward(
+            *(one.transpose(1, 2) for one in (q, k, v)), None, bounds, bounds, self.longest, self.longest,
+            self.dropout, 0, True, scale=self.scale,
+        )  # fmt: skip
+        return made[0].transpose(1, 2), *made[1:4]
+
+    def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
+                 offset: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
+        seed, offset = self.found(seed, offset)
+        dy, q, k, v, y = (one.transpose(1, 2) for one in (dy, q, k, v, y))
+        made = aten._efficient_attention_backward(
+            dy, q, k, v, None, y, bounds, bounds, self.longest, self.longest, sums, self.dropout, seed, offset, 0,
+            False, scale=self.scale,
+        )  # fmt: skip
+        return tuple(one.transpose(1, 2) for one in made[:3])
+
+
+def _packed(x: Tensor) -> Tensor:
+    """[1, H, T, E] as [T, H, E]."""
+    return x[0].transpose(0, 1)
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    """[T, H, E] as [1, H, T, E]."""
+    return x[None].transpose(1, 2)
 
 
 def _with_rows(e: Emitter, x: Buf) -> Buf:
