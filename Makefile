@@ -55,6 +55,8 @@ bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-
 	@$(PY) -m benchmarks.peers || echo "the incumbent is left out"
 	@$(PY) -m benchmarks.step $(ARGS)
 	@$(PY) -m benchmarks.ortmodule
+	@$(PY) -m benchmarks.floor
+	@$(PY) -m benchmarks.memory
 	@$(PY) -m benchmarks.page
 
 bench-gpu: $(STAMPS)/dev ## time steps on an NVIDIA GPU against eager and torch.compile; write docs/performance.md

@@ -6,6 +6,7 @@ Each engine runs in a fresh process. After warming up:
 
 - `peak` is the largest resident size during three steps less the size once model, optimizer and plans are dropped:
   parameters, gradients, moments and working memory. `beyond` is what of it is none of the first three.
+- "ontrain-aten" takes eager PyTorch's matrix products.
 - "ontrain-budget" may take 0.55 of its working memory; it computes activations again.
 - `predicted` is what the plan says before it has run: `ORTTrainer.peak_memory`, and its error against `peak`.
 - `faults` are minor page faults of a step; `calls` are the times that a step asks torch's allocator for memory, and
@@ -31,7 +32,7 @@ from typing import Any
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
-_ENGINES = ("ontrain", "ontrain-budget", "ortmodule", "eager")
+_ENGINES = ("ontrain", "ontrain-aten", "ontrain-budget", "ortmodule", "eager")
 _WARM_UP, _STEPS = 4, 3
 _STATE = 4
 """Copies of the parameters' size that training keeps: parameters, gradients, and two moments."""
@@ -48,7 +49,9 @@ def one(engine: str, name: str, layers: int) -> dict[str, float]:
     model, batches = make(name, layers)
     batch = batches[0]
     figures = {"state": float(_STATE * sum(p.nbytes for p in model.parameters()))}
-    budgets = {"ontrain": None, "ontrain-budget": BUDGET}
+    budgets = {"ontrain": None, "ontrain-aten": None, "ontrain-budget": BUDGET}
+    if engine == "ontrain-aten":
+        os.environ["ONTRAIN_TUNE"] = "0"
     trainer = make_trainer(model, batches, budgets[engine]) if engine in budgets else None
     train = trainer.train_step if trainer is not None else make_step(engine, model, batches)
     step = functools.partial(train, **batch) if trainer is not None else functools.partial(train, batch)

@@ -174,6 +174,23 @@ def memory() -> Iterable[str]:
             )
 
 
+def floor() -> Iterable[str]:
+    """What of a step its own matrix products take at the best rate that was found for each."""
+    found = {model: (row, widest(model)) for model in MODELS if (row := newest("floor", model=model)) is not None}
+    if not found:
+        return
+    yield from ("", "### Share of the floor", "")
+    yield "The matrix products of ontrain's own step, each at the best rate that was found for it here, and the step above:"
+    yield ""
+    for model, (row, step) in found.items():
+        if step is not None:
+            taken = step["engines"]["ontrain"]["step_s"]
+            yield (
+                f"- {_WORKLOADS[model]}: {row['floor_s']:.3f} of {taken:.3f} s, **{row['floor_s'] / taken:.2f}**; "
+                f"{row['gflop']:.0f} GFLOP, by ATen {row['planned_s']:.3f} s ({_origin(row)})"
+            )
+
+
 def portable() -> Iterable[str]:
     """The artifacts on stock onnxruntime beside the incumbent's on-device API."""
     found = {name: row for name in ("bert", "conv") if (row := newest("portable", model=name)) is not None}
@@ -209,7 +226,7 @@ def small() -> Iterable[str]:
         )
 
 
-SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, memory, gpu, portable, small)
+SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, floor, memory, gpu, portable, small)
 
 
 def _chart(seconds: dict[str, float]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, TensorDataset
 
 from ontrain import CheckpointError, OptionError
-from ontrain.training.data import ResumableDataLoader, random_state, restore_random_state
+from ontrain.training.data import ResumableDataLoader, random_state, restore_random_state, transfer
 
 
 def numbers(count: int) -> TensorDataset:
@@ -50,6 +51,68 @@ def test_a_resumed_loader_goes_on_behind_the_last_batch(size, batch, stop, shuff
     second = made()
     second.load_state_dict(moved(first.state_dict()))
     assert ahead(second, 12) == whole[stop:]
+
+
+class Recorder:
+    """A GPU's streams, for a machine without one: what is asked of them, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def wait_stream(self, other: object) -> None:
+        self.said.append("wait")
+
+
+def test_to_a_gpu_the_next_batch_sets_out_before_this_one_is_used(monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: "uploads")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: recorder)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorder.said.append("record"))
+    monkeypatch.setattr(transfer, "_pinned", lambda tensor: Sent(tensor, recorder))
+    for batch in transfer.on_device([{"x": torch.tensor(n)} for n in range(3)], torch.device("cuda")):
+        recorder.said.append(f"use {int(batch['x'])}")
+    assert recorder.said == [
+        "send 0", "wait", "record", "send 1", "use 0", "wait", "record", "send 2", "use 1", "wait", "record", "use 2",
+    ]  # fmt: skip
+
+
+class Sent:
+    def __init__(self, tensor: torch.Tensor, recorder: Recorder) -> None:
+        self.tensor, self.recorder = tensor, recorder
+
+    def to(self, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        assert device.type == "cuda" and non_blocking
+        self.recorder.said.append(f"send {int(self.tensor)}")
+        return self.tensor
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_batches_come_where_they_are_wanted_and_a_resumed_loader_goes_on(device):
+    data = [{"x": torch.full((2,), float(n)), "name": str(n), "more": [torch.tensor(n)]} for n in range(10)]
+    plain, loader = (ResumableDataLoader(data, 3, seed=1, device=one) for one in (None, device))
+    seen = []
+    for number, (batch, wanted) in enumerate(zip(loader, plain, strict=True)):
+        assert batch["x"].device.type == batch["more"][0].device.type == device
+        assert torch.equal(batch["x"].cpu(), wanted["x"]) and batch["name"] == wanted["name"]
+        seen.append(batch["x"][:, 0].tolist())
+        if number == 1:
+            state = moved(loader.state_dict())
+    resumed = ResumableDataLoader(data, 3, seed=1, device=device)
+    resumed.load_state_dict(state)
+    assert [batch["x"][:, 0].tolist() for batch in resumed] == seen[2:]
+
+
+@pytest.mark.parametrize("device", ["gpu", 3.5])
+def test_a_device_that_is_none_is_refused(device):
+    with pytest.raises(OptionError, match="device is"):
+        ResumableDataLoader(numbers(3), device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(OptionError, match="'cuda' is not available"):
+        ResumableDataLoader(numbers(3), device="cuda")
 
 
 def test_every_epoch_has_all_samples_once_in_another_order():

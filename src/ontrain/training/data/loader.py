@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ontrain.errors import CheckpointError, OptionError
+from ontrain.training.data.transfer import on_device
 
 __all__ = ["ResumableDataLoader"]
 
@@ -36,16 +37,18 @@ class ResumableDataLoader:
         rank: this process; each batch of all processes together is shared out among them.
         world_size: how many processes there are. Where the last samples cannot be shared out evenly, some from the
             epoch's beginning are used again.
+        device: where batches are wanted; on a GPU the next one is copied there while the step on this one runs. None
+            leaves them where the dataset has them.
         **options: for `torch.utils.data.DataLoader`: num_workers, collate_fn, pin_memory and so on.
 
     Raises:
-        OptionError: a value is out of range, the dataset is empty or has no length, or an option is not torch's or is
-            decided here.
+        OptionError: a value is out of range, there is no such device, the dataset is empty or has no length, or an
+            option is not torch's or is decided here.
     """
 
     def __init__(
         self, dataset: Any, batch_size: int = 1, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
-        rank: int = 0, world_size: int = 1, **options: Any,
+        rank: int = 0, world_size: int = 1, device: str | torch.device | None = None, **options: Any,
     ) -> None:  # fmt: skip
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not len(dataset):
             raise OptionError(
@@ -61,7 +64,7 @@ class ResumableDataLoader:
                 raise OptionError(f"{name!r} is decided by the loader", way_out="leave it out")
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.drop_last, self.rank, self.world_size = drop_last, rank, world_size
-        self._options = options
+        self._options, self._device = options, _checked(device)
         self._epoch, self._samples = 0, 0
         self._loader([])  # lets torch refuse options now
 
@@ -78,8 +81,10 @@ class ResumableDataLoader:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of the present epoch, collated as torch's loader does."""
         shares = self._shares()
-        loader = self._loader([mine for _, mine in shares])
-        for (count, _), batch in zip(shares, loader, strict=True):
+        batches: Iterable[Any] = self._loader([mine for _, mine in shares])
+        if self._device is not None:
+            batches = on_device(batches, self._device)
+        for (count, _), batch in zip(shares, batches, strict=True):
             self._samples += count
             yield batch
         self._epoch, self._samples = self._epoch + 1, 0
@@ -138,3 +143,17 @@ class ResumableDataLoader:
             raise OptionError(
                 "torch's DataLoader refuses the options", reason=str(error), way_out="see torch.utils.data.DataLoader"
             ) from error
+
+
+def _checked(device: str | torch.device | None) -> torch.device | None:
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device is {device!r}", reason=str(error), way_out="use 'cpu' or 'cuda'") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(
+            f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
+        )
+    return found
