@@ -20,8 +20,9 @@ __all__ = ["ATEN", "Tuning", "choice", "open_tuning", "processor", "read_timings
 _logger = logging.getLogger("ontrain.providers.torch.tuning")
 ATEN = "aten"
 """The formulation of eager PyTorch."""
-_ABOUT = 1.05
-"""How many times the fastest's time a formulation may take that is preferred."""
+_PREFERRED = {ATEN: 1.05, "packed": 1.25}
+"""How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does, and
+a packed product writes to planned memory."""
 _PATIENCE = 10.0
 """Seconds to wait for another process that writes the file."""
 
@@ -92,7 +93,7 @@ class Tuning:
 def choice(seconds: Mapping[str, float]) -> str:
     """Return the name of the formulation that these times speak for: the first preferred that is about the fastest."""
     best = min(seconds.values())
-    return next(name for name, taken in seconds.items() if taken <= _ABOUT * best)
+    return next(name for name, taken in seconds.items() if taken <= _PREFERRED.get(name, 1.0) * best)
 
 
 def tuning_file() -> Path:
