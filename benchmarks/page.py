@@ -180,7 +180,7 @@ def floor() -> Iterable[str]:
     if not found:
         return
     yield from ("", "### Share of the floor", "")
-    yield "The matrix products of ontrain's own step, each at the best rate that was found for it here, and the step above:"
+    yield "The matrix products of ontrain's own step, each at the best rate that was found for it here; and the step:"
     yield ""
     for model, (row, step) in found.items():
         if step is not None:

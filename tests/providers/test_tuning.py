@@ -59,7 +59,7 @@ def test_the_fastest_is_taken_and_measured_once(file):
     first = tuning.open_tuning()
     assert [first.fastest(NAME, BOTH, lambda: measure(1.0)) for _ in range(2)] == ["linear"] * 2
     assert tuning.open_tuning().fastest(NAME, BOTH, lambda: measure(1.0)) == "linear"  # another process, from the file
-    assert first.fastest("another", BOTH, lambda: measure(1.99)) == "aten"  # hardly a gain
+    assert first.fastest("64x64x64 NNN", BOTH, lambda: measure(1.99)) == "aten"  # hardly a gain
     assert asked == [1.0, 1.99]
 
 
@@ -70,10 +70,16 @@ def test_another_machine_measures_anew(file, monkeypatch):
     assert len(json.loads(file.read_text())) == 2
 
 
-def test_what_writes_to_planned_memory_is_preferred_to_a_little_speed():
-    assert tuning.choice({"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "packed"
-    assert tuning.choice({"aten": 2.0, "packed": 1.3, "linear": 1.0}) == "linear"
-    assert tuning.choice({"aten": 1.04, "packed": 1.01, "linear": 1.0}) == "aten"
+def test_of_those_that_are_about_as_fast_the_first_is_taken():
+    assert tuning.choice(NAME, {"aten": 2.0, "packed": 1.04, "linear": 1.0}) == "packed"
+    assert tuning.choice(NAME, {"aten": 2.0, "packed": 1.06, "linear": 1.0}) == "linear"
+    assert tuning.choice(NAME, {"aten": 1.04, "packed": 1.01, "linear": 1.0}) == "aten"
+
+
+def test_a_large_result_is_written_to_planned_memory_for_a_little_time():
+    assert tuning.choice("1024x768x3072 NTN", {"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "packed"
+    assert tuning.choice("1024x768x3072 NTN", {"aten": 2.0, "packed": 1.3, "linear": 1.0}) == "linear"
+    assert tuning.choice("1024x3072x768 NTN", {"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "linear"
 
 
 def test_of_two_that_measure_at_once_the_first_to_write_decides_for_both(file):
@@ -94,7 +100,7 @@ def test_times_of_other_formulations_are_as_if_there_were_none(file):
 def _settle(folder, number, results):
     mine = tuning.Tuning(folder / "products.json")
     times = {"aten": 2.0, "linear": 1.0} if number % 2 else {"aten": 1.0, "linear": 2.0}
-    results.put([mine.fastest(f"product {k}", BOTH, lambda: times) for k in range(20)])
+    results.put([mine.fastest(f"{k}x16x16 NNN", BOTH, lambda: times) for k in range(20)])
 
 
 def test_processes_agree_and_lose_nothing(tmp_path):
@@ -114,7 +120,8 @@ def test_processes_agree_and_lose_nothing(tmp_path):
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "[" * 100_000, '{"a": 3}', '{"MACHINE": {"NAME": {"aten": "x", "linear": 1}}}',
-     '{"MACHINE": {"NAME": {"linear": 1.0}}}', '{"MACHINE": {"NAME": {"aten": NaN, "linear": -1.0}}}'],
+     '{"MACHINE": {"NAME": {"linear": 1.0}}}', '{"MACHINE": {"a product": {"aten": 1.0}}}',
+     '{"MACHINE": {"NAME": {"aten": NaN, "linear": -1.0}}}'],
 )  # fmt: skip
 def test_a_torn_or_foreign_file_is_as_if_it_were_not_there(file, content):
     file.write_text(content.replace("MACHINE", tuning._machine()).replace("NAME", NAME))
@@ -127,7 +134,7 @@ def test_what_cannot_be_kept_is_not_chosen_and_that_is_said_once(tmp_path, monke
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path / "a file"))
     mine = tuning.open_tuning()
-    assert [mine.fastest(name, BOTH, lambda: {"aten": 2.0, "linear": 1.0}) for name in (NAME, "another")] == [
+    assert [mine.fastest(name, BOTH, lambda: {"aten": 2.0, "linear": 1.0}) for name in (NAME, "64x64x64 NNN")] == [
         "aten"
     ] * 2
     (said,) = caplog.records

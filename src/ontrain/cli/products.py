@@ -16,7 +16,7 @@ __all__ = ["products"]
 
 def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the matrix products that were measured, and which formulation of each is taken."""
-    from ontrain.providers.torch.tuning import choice, read_timings, tuning_file
+    from ontrain.providers.torch.tuning import choice, read_timings, sizes_of, tuning_file
 
     file = tuning_file()
     machines = read_timings(file)
@@ -38,7 +38,7 @@ def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
         for name in (*names, "gain", "taken"):
             table.add_column(name, justify="right" if name != "taken" else "left")
         for product, times in sorted(known.items()):
-            work = 2 * math.prod(int(size) for size in product.split()[0].split("x"))
+            work = 2 * math.prod(sizes_of(product))
             rates = [f"{work / times[name] / 1e9:.0f} GFLOP/s" if name in times else "" for name in names]
-            table.add_row(product, *rates, f"{times['aten'] / min(times.values()) - 1:.0%}", choice(times))
+            table.add_row(product, *rates, f"{times['aten'] / min(times.values()) - 1:.0%}", choice(product, times))
         console.print(table)

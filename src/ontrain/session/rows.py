@@ -33,7 +33,7 @@ def plan_key(rows: Rows) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @dataclass
 class _Counter:
-    """What counts the rows that one pass may leave out; without an executable no pass is left that may."""
+    """What counts rows of one selection, or of several at once; without an executable there are none left to count."""
 
     executable: Executable | None
     inputs: Sequence[str] = ()
@@ -42,7 +42,7 @@ class _Counter:
     def choose(self, feeds: Mapping[str, Any]) -> Rows:
         assert self.executable is not None
         found = self.executable.run({name: feeds[name] for name in self.inputs})
-        # On an accelerator this waits for all work before: once a step for each pass that has something to count.
+        # On an accelerator this waits for all work before: once a step for each counter.
         counts = [int(found[name]) for name in self.rows]
         return {name: bucket(count, rows) for count, (name, rows) in zip(counts, self.rows.items(), strict=True)}
 
@@ -51,8 +51,8 @@ class RowCounts:
     """Counts rows of batches for the plans of one session.
 
     Each scope (the graph and the shapes that plans are made for) has small graphs of its own, compiled for the
-    session's provider, that compute the counts from the batch: one for each pass that may leave out rows. What a pass
-    finds depends on what those before it left out, so it has a graph for each outcome that came up.
+    session's provider, that compute the counts from the batch, one after the other: what a pass finds depends on what
+    was left out before, so there is a graph for each outcome that came up.
 
     Args:
         provider: of the session.
@@ -87,16 +87,27 @@ class RowCounts:
         last = max((i for i, one in enumerate(passes) if isinstance(one, RowPass)), default=-1)
         kept = dict[str, int]()
         for number, one in enumerate(passes[: last + 1]):
-            selections = one.selections(graph) if isinstance(one, RowPass) else []
-            if selections:
+            before, found = graph, self._uncounted(one, graph, kept)
+            while found:
+                # What is left out for one selection may change what another is: they are counted in turn.
+                some = found if isinstance(one, RowPass) and one.at_once else found[:1]
                 key = scope, plan_key(kept)
-                counter = self._counters.look(key) or self._counters.put(key, self._counter(graph, selections))
+                counter = self._counters.look(key) or self._counters.put(key, self._counter(graph, some))
                 kept.update(counter.choose(feeds))
+                if len(found) == len(some):
+                    break
+                with given(kept):
+                    graph, _ = one.apply(before)
+                found = self._uncounted(one, graph, kept)
             if number < last:
                 with given(kept):
-                    graph, _ = one.apply(graph)
+                    graph, _ = one.apply(before)
         self._counters.put((scope, plan_key(kept)), _Counter(None))
         return kept
+
+    def _uncounted(self, one: Pass, graph: ir.Model, kept: Rows) -> list[Selection]:
+        selections = one.selections(graph) if isinstance(one, RowPass) else []
+        return [selection for selection in selections if selection.name not in kept]
 
     def _counter(self, graph: ir.Model, selections: Sequence[Selection]) -> _Counter:
         model = counting(graph, selections)

@@ -100,6 +100,24 @@ def test_a_classifier_keeps_first_tokens_that_are_padding():
         pair("classifier").check(ids, mask, torch.tensor([0, -100, 1]))
 
 
+class Siblings(torch.nn.Module):
+    """Two sets of tokens of one shape: rows of the second are read where the first one's padding says."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = Tagger(), Tagger()
+
+    def forward(self, ids, mask, labels, other_mask):
+        return self.one(ids, mask, labels) + 2 * self.other(ids.flip(0), other_mask, labels)
+
+
+def test_two_sets_of_tokens_of_one_shape_are_packed_by_themselves():
+    siblings = Pair(Siblings())
+    for lengths_of_one, lengths_of_other in (((6, 3, 2), (2, 4, 6)), ((6, 6, 6), (1, 2, 3)), ((1, 1, 4), (6, 5, 6))):
+        ids, mask, labels = tokens(only(0, 7, 12), first(*lengths_of_one))
+        siblings.check(ids, mask, labels, tokens(NONE, first(*lengths_of_other))[1])
+
+
 def test_labels_on_padding_are_learned_from():
     ids, mask, labels = tokens(only(5, 17), first(3, 3, 3))
     assert int(((labels != -100) & (mask == 0)).sum()) == 2

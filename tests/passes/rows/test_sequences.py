@@ -104,6 +104,30 @@ def test_what_is_added_to_scores_is_looked_at_in_each_batch(said):
     assert len(said) == 1
 
 
+class Two(torch.nn.Module):
+    """Two sets of tokens, each with a mask of its own; either may be no padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Weighed(), Weighed()
+
+    def forward(self, ids, mask, labels, added, others, other_mask, other_added):
+        return self.first(ids, mask, labels, added) + 2 * self.second(others, other_mask, labels[:2], other_added)
+
+
+@pytest.mark.parametrize("plain", [(True, False), (False, True), (True, True), (False, False)])
+def test_of_two_masks_each_is_looked_at_by_itself(plain, said):
+    pair = Pair(Two())
+    real = [i < n for n in (6, 3, 2) for i in range(LENGTH)]
+    other = [i < n for n in (2, 4, 6) for i in range(LENGTH)]
+    both = [one and two for one, two in zip(real, other, strict=True)]
+    ids, mask, labels = tokens(both, real)
+    something = torch.linspace(0, 1, ROWS).reshape(BATCH, LENGTH).double()
+    added = [torch.zeros(BATCH, LENGTH).double() if one else something for one in plain]
+    pair.check(ids, mask, labels, added[0], ids.flip(0)[:2], tokens(both, other)[1][:2], added[1][:2])
+    assert len(said) == sum(plain)
+
+
 def trained(make, feeds, *, off=(), dtype=torch.float64, **options):
     torch.manual_seed(0)
     model = make().to(dtype).train()
@@ -158,6 +182,7 @@ def test_models_of_hugging_face_lose_nothing(make, batch, count, said):
 @pytest.mark.parametrize("precision", [None, "bfloat16"])
 def test_a_step_on_the_kernels_is_the_same_step(precision, monkeypatch, said):
     monkeypatch.setattr(attention, "_has_fused", lambda device: True)
+    monkeypatch.setattr(attention, "runs_flash", lambda device: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     torch.manual_seed(0)
     make, feeds = bert("TokenClassification", num_labels=5), tagged()

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ontrain.providers.torch import TorchExecutionProvider
-from ontrain.providers.torch.lowering import attention_cuda
+from ontrain.providers.torch.lowering import attention, attention_cuda
 
 __all__ = ["FakeDevice", "Strict", "fake_device"]
 
@@ -143,6 +143,7 @@ def fake_device(**options: Any) -> Iterator[FakeDevice]:
         # A build of torch without CUDA has no generator for it either, and no streams.
         patch.setattr(torch, "Generator", lambda device: torch._C.Generator("cpu"))
         patch.setattr(attention_cuda, "drawing_from", nullcontext)
+        patch.setattr(attention, "runs_flash", lambda device: True)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         with FakeTensorMode() as mode, pytest.MonkeyPatch.context() as here:
             here.setattr(torch.cuda, "is_available", lambda: True)

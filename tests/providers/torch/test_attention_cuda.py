@@ -45,13 +45,13 @@ def graph(
     return ir.Model(op.graph, ir_version=10)
 
 
-def kernel(model: ir.Model, which: int = 0) -> str | None:
+def kernel(model: ir.Model, which: int = 0, *, flash: bool = True) -> str | None:
     nodes = [node for node in model.graph if node.op_type == "Attention"]
     e = Emitter(torch.device("cpu"))
     for one in model.graph.inputs:
         e.out(one)
     bufs = [e.value(one) if one is not None else None for one in (*nodes[which].inputs, None)[:4]]
-    return kernel_for(nodes[which], *bufs)
+    return kernel_for(nodes[which], *bufs, flash=flash)
 
 
 half, full = DTYPES["bfloat16"], DTYPES["float32"]
@@ -79,6 +79,12 @@ CHOICES = {
 def test_the_kernel_that_fits_is_chosen(name):
     model, wanted = CHOICES[name]
     assert kernel(model) == wanted
+
+
+def test_a_device_that_runs_no_flash_attention_takes_the_other_kernel():
+    for name, wanted in (("half precision", "efficient"), ("a causal constant", "efficient"), ("an odd head", None)):
+        model, _ = CHOICES[name]
+        assert kernel(model, flash=False) == wanted
 
 
 def test_a_second_computation_that_is_given_the_mask_runs_on_products():

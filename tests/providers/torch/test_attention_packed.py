@@ -88,6 +88,7 @@ def test_any_lengths_give_what_each_gives(lengths):
 @pytest.fixture
 def _fused(monkeypatch):
     monkeypatch.setattr(attention, "_has_fused", lambda device: True)
+    monkeypatch.setattr(attention, "runs_flash", lambda device: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with packed_kernels():
         yield

@@ -44,7 +44,13 @@ class Selection:
 
 
 class RowPass(Pass):
-    """A pass that leaves out rows of a batch. How many is counted for each batch and given with `given`."""
+    """A pass that leaves out rows of a batch. How many is counted for each batch and given with `given`.
+
+    Attributes:
+        at_once: whether no selection depends on what is left out for another, so that all can be counted on one graph.
+    """
+
+    at_once = False
 
     def selections(self, model: ir.Model) -> list[Selection]:
         """Return what it would keep of a specialised forward graph."""

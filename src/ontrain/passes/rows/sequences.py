@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +38,7 @@ class AttendSequences(RowPass):
     """
 
     asks = "attends_sequences"
+    at_once = True
 
     def selections(self, model: ir.Model) -> list[Selection]:
         """Return for each mask two "rows", of which the second is kept where the mask does hide something."""
@@ -47,13 +47,13 @@ class AttendSequences(RowPass):
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rewrite the attentions of one mask after another."""
         changed = 0
-        while counted():
-            plain = [one for one in _found(model) if wanted(one.selection) < one.selection.rows]
-            if not plain:
-                break
-            model = rebuild(model, _Rewriting(plain[0]))
-            changed += len(plain[0].attentions)
-            note(f"{plain[0].selection.name}: {len(plain[0].attentions)} attentions sequence by sequence")
+        # From the last one on: what is left behind one that is rewritten would be numbered anew.
+        for number in reversed(range(len(_found(model)) if counted() else 0)):
+            space = _found(model)[number]
+            if wanted(space.selection) < space.selection.rows:
+                model = rebuild(model, _Rewriting(space))
+                changed += len(space.attentions)
+                note(f"{space.selection.name}: {len(space.attentions)} attentions sequence by sequence")
         return model, changed
 
 
@@ -92,9 +92,9 @@ def _found(model: ir.Model) -> list[_Space]:
             groups.setdefault((bias, first.index), []).append(node)
     found: list[_Space] = []
     for (bias, index), nodes in groups.items():
-        selection = _selection(model, len(found), bias, index, nodes[0])
+        selection = _selection(model, len(found), bias, index, static_dims(nodes[0].outputs[0]))
         if selection is not None:
-            batch, _, length, _ = static_dims(nodes[0].inputs[1])  # type: ignore[arg-type]
+            batch, _, length, _ = static_dims(nodes[0].outputs[0])
             found.append(_Space(selection, (batch, length), index, nodes))
     return found
 
@@ -111,18 +111,20 @@ def _fits(node: ir.Node) -> bool:
 def _operand(value: ir.Value | None) -> _Operand | None:
     """Look through the transposition and the reshapes that come after rows were spread."""
     node = value.producer() if value is not None else None
-    if node is None or not _turns(node):
+    if node is None or not _turns(node) or (source := node.inputs[0]) is None:
         return None
-    dims, source = static_dims(node.inputs[0]), node.inputs[0]  # type: ignore[arg-type]
-    while (node := source.producer()) is not None and node.op_type == "Reshape" and not node.domain:  # type: ignore[union-attr]
-        source = node.inputs[0]
+    batch, length, *_ = static_dims(source)
+    node = source.producer()
+    while node is not None and node.op_type == "Reshape" and not node.domain and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
     if node is None or (node.domain, node.op_type) != (DOMAIN, "SpreadRows"):
         return None
     packed, places, index = node.inputs
     assert packed is not None and places is not None and index is not None
     chosen = index.producer()
-    by_row = static_dims(places)[0] == math.prod(dims[:2])
-    return _Operand(packed, places, index) if by_row and chosen is not None and chosen.op_type == "SelectRows" else None
+    if chosen is None or chosen.op_type != "SelectRows" or static_dims(places) != (batch * length,):
+        return None
+    return _Operand(packed, places, index)
 
 
 def _turns(node: ir.Node) -> bool:
@@ -131,14 +133,13 @@ def _turns(node: ir.Node) -> bool:
     return turns and list(node.attributes["perm"].as_ints()) == _TURN
 
 
-def _selection(model: ir.Model, number: int, bias: ir.Value, index: ir.Value, node: ir.Node) -> Selection | None:
+def _selection(model: ir.Model, number: int, bias: ir.Value, index: ir.Value, shape: Sequence[int]) -> Selection | None:
     """Two rows: one that is always kept, and one that is where the mask hides a row that is kept from another."""
-    mask = find_mask(model.graph, bias)
+    mask, chosen = find_mask(model.graph, bias), index.producer()
     if mask is None or mask.acts_always():
         return None
-    batch, _, length, _ = static_dims(node.inputs[1])  # type: ignore[arg-type]
-    keep = index.producer().inputs[0]  # type: ignore[union-attr]
-    assert keep is not None
+    batch, _, length, _ = shape
+    assert chosen is not None and chosen.inputs[0] is not None
 
     def condition(op: Builder, values: list[ir.Value]) -> ir.Value:
         added, kept = values
@@ -150,7 +151,7 @@ def _selection(model: ir.Model, number: int, bias: ir.Value, index: ir.Value, no
         made: ir.Value = op.Concat(op.const(np.ones(1, bool)), hides, axis=0)
         return made
 
-    made = keep_model(model, [bias, keep], condition)
+    made = keep_model(model, [bias, chosen.inputs[0]], condition)
     return None if made is None else Selection(f"sequences {number}", 2, made)
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,16 +16,21 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-__all__ = ["ATEN", "Tuning", "choice", "open_tuning", "processor", "read_timings", "tuning_file"]
+__all__ = ["ATEN", "Tuning", "choice", "open_tuning", "processor", "read_timings", "sizes_of", "tuning_file"]
 
 _logger = logging.getLogger("ontrain.providers.torch.tuning")
 ATEN = "aten"
 """The formulation of eager PyTorch."""
-_PREFERRED = {ATEN: 1.05, "packed": 1.25}
-"""How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does, and
-a packed product writes to planned memory."""
+_ABOUT = 1.05
+"""How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does."""
+_PACKED, _PLANNED, _LARGE = "packed", 1.25, 4 << 20
+"""The formulation that writes to planned memory, and its times for results of so many bytes: where kernels return as
+large ones, the C library's heap grows by the gaps between them."""
 _PATIENCE = 10.0
 """Seconds to wait for another process that writes the file."""
+
+_NAME = re.compile(r"\d+x\d+x\d+( |$)")
+"""How the name of a product begins."""
 
 Timings = dict[str, dict[str, dict[str, float]]]
 """Seconds, by machine, product and formulation."""
@@ -51,14 +57,14 @@ class Tuning:
         """Return the name of the formulation to take for a product.
 
         Args:
-            product: what tells it from others.
+            product: rows x inner size x columns, and what tells it from others: "1024x768x3072 NTN + bias".
             names: the formulations that there are, the preferred first. Times of others are as if there were none.
             measure: returns the seconds of each formulation; called if there are none yet.
         """
         if product not in self._chosen:
             times = self._read.get(product, {})
             self._chosen[product] = choice(
-                times if set(times) == set(names) else self._settle(product, dict(measure()))
+                product, times if set(times) == set(names) else self._settle(product, dict(measure()))
             )
         return self._chosen[product]
 
@@ -90,10 +96,21 @@ class Tuning:
         return mine[product]
 
 
-def choice(seconds: Mapping[str, float]) -> str:
+def choice(product: str, seconds: Mapping[str, float]) -> str:
     """Return the name of the formulation that these times speak for: the first preferred that is about the fastest."""
+    rows, _, columns = sizes_of(product)
+    large = 4 * rows * columns > _LARGE
     best = min(seconds.values())
-    return next(name for name, taken in seconds.items() if taken <= _PREFERRED.get(name, 1.0) * best)
+    return next(
+        name for name, taken in seconds.items()
+        if taken <= (_PLANNED if large and name == _PACKED else _ABOUT) * best
+    )  # fmt: skip
+
+
+def sizes_of(product: str) -> tuple[int, int, int]:
+    """Return rows, inner size and columns of a product by its name."""
+    rows, inner, columns = map(int, product.split()[0].split("x"))
+    return rows, inner, columns
 
 
 def tuning_file() -> Path:
@@ -115,7 +132,7 @@ def read_timings(file: Path) -> Timings:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(file.read_text(encoding="utf-8"))
     return {
-        machine: {name: times for name, times in products.items() if _is_sound(times)}
+        machine: {name: times for name, times in products.items() if _NAME.match(name) and _is_sound(times)}
         for machine, products in (found.items() if isinstance(found, dict) else ())
         if isinstance(products, dict)
     }

@@ -8,7 +8,7 @@ import torch
 from ontrain.functions.attention import in_tiles, probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.attention_cuda import kernel_for, lower_fused, lower_fused_grad
+from ontrain.providers.torch.lowering.attention_cuda import kernel_for, lower_fused, lower_fused_grad, runs_flash
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad
 from ontrain.providers.torch.lowering.matmul import batched
@@ -65,7 +65,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
     q, k, v = (e.value(i) for i in node.inputs[:3])
     bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     a = attributes(node)
-    kernel = kernel_for(node, q, k, v, bias) if _has_fused(e.device) else None
+    kernel = kernel_for(node, q, k, v, bias, flash=runs_flash(e.device)) if _has_fused(e.device) else None
     if kernel is not None:
         lower_fused(e, node, kernel, q, k, v, bias)
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.registry import attributes
 from ontrain.providers.torch.replay import drawing_from
 
-__all__ = ["kernel_for", "lower_fused", "lower_fused_grad"]
+__all__ = ["kernel_for", "lower_fused", "lower_fused_grad", "runs_flash"]
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -36,10 +37,17 @@ _WIDEST = 256
 Kept = tuple[Buf | None, ...]
 
 
-def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> str | None:
+@cache
+def runs_flash(device: torch.device) -> bool:
+    """Whether a GPU runs flash attention: one of compute capability 8.0 or later."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash: bool = True) -> str | None:
     """Return the kernel that an Attention on a GPU runs on; None if none fits.
 
-    "flash", "causal flash" or "efficient"; for packed sequences "flash apart" or "efficient apart".
+    "flash", "causal flash" or "efficient"; for packed sequences "flash apart" or "efficient apart". Without `flash` the
+    device does not run it.
     """
     if len(q.shape) != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2] or probabilities_are_read(node):
         return None
@@ -51,10 +59,11 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> str |
     width = q.shape[-1]
     if width % 8 or v.shape[-1] != width or k.shape[-1] != width:
         return None
+    flash = flash and q.dtype in _HALF and width <= _WIDEST
     if _bounds(node) is not None:
-        apart = "flash apart" if q.dtype in _HALF and width <= _WIDEST else "efficient apart"
+        apart = "flash apart" if flash else "efficient apart"
         return apart if q.dtype in (*_HALF, torch.float32) else None
-    if q.dtype in _HALF and width <= _WIDEST:
+    if flash:
         if bias is None:
             return "flash"
         if q.shape[2] == k.shape[2] and _is_causal(node.inputs[3], q.dtype):
