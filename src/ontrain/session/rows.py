@@ -92,7 +92,9 @@ class RowCounts:
                 # What is left out for one selection may change what another is: they are counted in turn.
                 some = found if isinstance(one, RowPass) and one.at_once else found[:1]
                 key = scope, plan_key(kept)
-                counter = self._counters.look(key) or self._counters.put(key, self._counter(graph, some))
+                counter = self._counters.look(key)
+                if counter is None or counter.executable is None:
+                    counter = self._counters.put(key, self._counter(graph, some))
                 kept.update(counter.choose(feeds))
                 if len(found) == len(some):
                     break
