@@ -5,14 +5,17 @@
 The products are those of the plan that ontrain runs, so work that it leaves out is not in the floor either. Each one
 is timed in several formulations, which take turns: as the plan has it; with the factors copied into every order of
 rows and columns (without the time of the copy); with rows of the result at cache lines; and by oneDNN. The fastest of
-all rounds counts. "as planned" is the same sum by ATen in the orders of the plan, which ONTRAIN_TUNE=0 takes. Rows go
-to benchmarks/results/floor.jsonl.
+all rounds counts. Before each product the step itself is timed once; the share is the floor of the median step. "as
+planned" is the same sum by ATen in the orders of the plan, which ONTRAIN_TUNE=0 takes. Rows go to
+benchmarks/results/floor.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,17 +30,18 @@ from ontrain.providers.torch.products import Product
 
 _ENOUGH = 0.02
 """Seconds that a formulation is repeated for in each round, so that small products are seen at all."""
-_ROUNDS = 3
+_ROUNDS, _WARM_UP = 3, 3
 
 
-def products(model: str, layers: int) -> Counter[Product]:
-    """Return the products of the step that ontrain plans for a model's first batch."""
+def products(model: str, layers: int) -> tuple[Counter[Product], Callable[[], object]]:
+    """Return the products of the step that ontrain plans for a model's first batch, and what makes that step."""
     network, batches, *_ = make(model, layers)
     trainer = make_trainer(network, batches)
-    trainer.train_step(**batches[0])
+    for _ in range(_WARM_UP):
+        trainer.train_step(**batches[0])
     (plan,) = trainer._session.plans.values()
     found: Counter[Product] = plan.executable.products
-    return found
+    return found, functools.partial(trainer.train_step, **batches[0])
 
 
 def formulations(product: Product) -> dict[str, Callable[[], object]]:
@@ -91,9 +95,15 @@ def rates(product: Product, rounds: int) -> dict[str, float]:
 
 def measure(model: str, layers: int, rounds: int = _ROUNDS) -> dict[str, Any]:
     """Return the floor of a model's step in seconds, what its products take as planned, and the table behind it."""
-    table = []
+    table: list[dict[str, Any]] = []
+    steps = list[float]()
+    found, step = products(model, layers)
     with torch.no_grad():
-        for product, count in sorted(products(model, layers).items(), key=lambda item: -item[0].flops * item[1]):
+        for product, count in sorted(found.items(), key=lambda item: -item[0].flops * item[1]):
+            step()  # so that the one that is timed finds its own memory in the caches
+            start = time.perf_counter()
+            step()
+            steps.append(time.perf_counter() - start)
             best = rates(product, rounds)
             winner = min(best, key=lambda name: best[name])
             table.append({
@@ -103,6 +113,7 @@ def measure(model: str, layers: int, rounds: int = _ROUNDS) -> dict[str, Any]:
             })  # fmt: skip
     return {
         "floor_s": sum(row["best_s"] for row in table),
+        "step_s": statistics.median(steps),
         "planned_s": sum(row["planned_s"] for row in table),
         "gflop": sum(row["gflop"] for row in table),
         "products": table,
@@ -127,7 +138,8 @@ def main() -> None:
             size = " × ".join(map(str, row["product"]))
             planned, best = (row["gflop"] / row[key] for key in ("planned_s", "best_s"))
             print(f"{size:>34}{row['count']:>7}{row['gflop']:>8.1f}{planned:>10.1f}{best:>10.1f} {row['best']}")
-        print(f"floor {found['floor_s']:.3f} s, as planned {found['planned_s']:.3f} s, {found['gflop']:.0f} GFLOP")
+        floor, step = found["floor_s"], found["step_s"]
+        print(f"floor {floor:.3f} s of a step's {step:.3f}: {floor / step:.2f}; as planned {found['planned_s']:.3f} s")
         if not arguments.no_row:
             row = {"benchmark": "floor", "model": model, "layers": arguments.layers, "threads": arguments.threads}
             append_row("floor", {**row, "command": "python -m benchmarks.floor", **found})

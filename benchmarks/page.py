@@ -176,19 +176,18 @@ def memory() -> Iterable[str]:
 
 def floor() -> Iterable[str]:
     """What of a step its own matrix products take at the best rate that was found for each."""
-    found = {model: (row, widest(model)) for model in MODELS if (row := newest("floor", model=model)) is not None}
+    found = {model: row for model in MODELS if "step_s" in (row := newest("floor", model=model) or {})}
     if not found:
         return
     yield from ("", "### Share of the floor", "")
-    yield "The matrix products of ontrain's own step, each at the best rate that was found for it here; and the step:"
+    yield "The matrix products of ontrain's own step, each at the best rate found for it here; and that step, in turns:"
     yield ""
-    for model, (row, step) in found.items():
-        if step is not None:
-            taken = step["engines"]["ontrain"]["step_s"]
-            yield (
-                f"- {_WORKLOADS[model]}: {row['floor_s']:.3f} of {taken:.3f} s, **{row['floor_s'] / taken:.2f}**; "
-                f"{row['gflop']:.0f} GFLOP, by ATen {row['planned_s']:.3f} s ({_origin(row)})"
-            )
+    for model, row in found.items():
+        yield (
+            f"- {_WORKLOADS[model]}: {row['floor_s']:.3f} of {row['step_s']:.3f} s, "
+            f"**{row['floor_s'] / row['step_s']:.2f}**; {row['gflop']:.0f} GFLOP, by ATen {row['planned_s']:.3f} s "
+            f"({_origin(row)})"
+        )
 
 
 def portable() -> Iterable[str]:
