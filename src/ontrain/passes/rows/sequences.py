@@ -47,13 +47,14 @@ class AttendSequences(RowPass):
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rewrite the attentions of one mask after another."""
         changed = 0
+        selections = self.selections(model) if counted() else []
         # From the last one on: what is left behind one that is rewritten would be numbered anew.
-        for number in reversed(range(len(_found(model)) if counted() else 0)):
-            space = _found(model)[number]
-            if wanted(space.selection) < space.selection.rows:
+        for number, selection in reversed(list(enumerate(selections))):
+            if wanted(selection) < selection.rows:
+                space = _found(model)[number]
                 model = rebuild(model, _Rewriting(space))
                 changed += len(space.attentions)
-                note(f"{space.selection.name}: {len(space.attentions)} attentions sequence by sequence")
+                note(f"{selection.name}: {len(space.attentions)} attentions sequence by sequence")
         return model, changed
 
 

@@ -8,7 +8,13 @@ import torch
 from ontrain.functions.attention import in_tiles, probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.attention_cuda import kernel_for, lower_fused, lower_fused_grad, runs_flash
+from ontrain.providers.torch.lowering.attention_cuda import (
+    bounds_of,
+    kernel_for,
+    lower_fused,
+    lower_fused_grad,
+    runs_flash,
+)
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad
 from ontrain.providers.torch.lowering.matmul import batched
@@ -69,9 +75,9 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if kernel is not None:
         lower_fused(e, node, kernel, q, k, v, bias)
         return
-    if len(node.inputs) > 5 and node.inputs[5] is not None:
+    if (bounds := bounds_of(node)) is not None:
         bias = e.new((1, 1, q.shape[2], k.shape[2]), q.dtype)
-        e.run(_keep_apart, bias, e.value(node.inputs[5]), writes=[bias])
+        e.run(_keep_apart, bias, e.value(bounds), writes=[bias])
     if _flash(node, q, k, v, e.device):
         _flash_attention(e, node, q, k, v, bias)
         return

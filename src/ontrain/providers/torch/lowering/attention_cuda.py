@@ -25,7 +25,7 @@ from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.registry import attributes
 from ontrain.providers.torch.replay import drawing_from
 
-__all__ = ["kernel_for", "lower_fused", "lower_fused_grad", "runs_flash"]
+__all__ = ["bounds_of", "kernel_for", "lower_fused", "lower_fused_grad", "runs_flash"]
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -60,7 +60,7 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
     if width % 8 or v.shape[-1] != width or k.shape[-1] != width:
         return None
     flash = flash and q.dtype in _HALF and width <= _WIDEST
-    if _bounds(node) is not None:
+    if bounds_of(node) is not None:
         apart = "flash apart" if flash else "efficient apart"
         return apart if q.dtype in (*_HALF, torch.float32) else None
     if flash:
@@ -75,8 +75,8 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
     return "efficient" if aligned and _is_aligned(bias) else None
 
 
-def _bounds(node: ir.Node) -> ir.Value | None:
-    """Where packed sequences begin and end, int32 [N + 1]."""
+def bounds_of(node: ir.Node) -> ir.Value | None:
+    """Return where packed sequences begin and end, int32 [N + 1]; None where a batch is not packed."""
     return node.inputs[5] if len(node.inputs) > 5 else None
 
 
@@ -105,7 +105,7 @@ def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, 
     q, k, v = (_with_rows(e, one) for one in (q, k, v))
     generator = e.generator() if dropout else None
     chosen: _Flash | _Efficient
-    if (bounds := _bounds(node)) is not None:
+    if (bounds := bounds_of(node)) is not None:
         longest, bias = a["longest"], e.value(bounds)
         flash = kernel == "flash apart"
         chosen = (

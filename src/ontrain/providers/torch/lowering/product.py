@@ -269,9 +269,10 @@ def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, f
                 start = time.perf_counter()
                 run()
                 taken[name].append(time.perf_counter() - start)
-            # The first round makes kernels and touches memory; others may be disturbed.
-            alike = number > 1 and all(sorted(times)[1] <= _ALIKE * min(times) for times in taken.values())
-            if number >= _ROUNDS.start and (alike or time.perf_counter() - begin > _ENOUGH):
+            if number < _ROUNDS.start:
+                continue  # the first round makes kernels and touches memory; others may be disturbed
+            alike = all(sorted(times)[1] <= _ALIKE * min(times) for times in taken.values())
+            if alike or time.perf_counter() - begin > _ENOUGH:
                 break
         del ways, run
     return_freed_pages()
