@@ -23,6 +23,7 @@ from ontrain.errors import OptionError, ProcessError
 from ontrain.graph import Role, by_role, updates_of, verify, verify_requested
 from ontrain.optim import Part, build_lamb_directions, build_lamb_moves, build_update
 from ontrain.providers import Executable, FlatState, State, StateSpec
+from ontrain.providers.torch.norms import norm
 from ontrain.session import TrainingSession
 
 __all__ = ["Reduction"]
@@ -167,7 +168,7 @@ class Reduction:
     def _norm(self, session: TrainingSession, parts: Sequence[Part]) -> float:
         """The norm of the whole gradient, still times the loss scale."""
         grads = [torch.as_tensor(session.state[f"{part.name}.grad_acc"]) for part in parts]
-        norms = [torch.linalg.vector_norm(grad).double() for grad in grads]
+        norms = [norm(grad).double() for grad in grads]
         device = self.world.device
         squares = torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64, device=device)
         if not self.keeps_moments:

@@ -1,12 +1,16 @@
-"""Freed memory stays with the process, so that a step that takes and frees some has no page faults."""
+"""Freed memory stays with the process, and memory that is kept for long asks for large pages."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from ontrain.providers.torch.heap import empty
 
 _SCRIPT = """
 import resource, sys
@@ -36,3 +40,29 @@ def test_memory_that_a_step_frees_is_not_faulted_in_anew(monkeypatch):
     }
     assert faults["keep"] < 100
     assert faults["leave"] > 1000, "there is nothing to be kept"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system has other advice")
+def test_memory_kept_for_long_asks_for_large_pages():
+    memory = empty(16 << 20, torch.uint8, torch.device("cpu"))
+    assert memory.shape == (16 << 20,) and memory.dtype == torch.uint8
+    assert "hg" in _flags(memory.data_ptr() + (8 << 20)), "madvise(2) marks what asks for huge pages"
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, (2 << 20) + 1])
+def test_memory_of_any_size_can_be_kept(count):
+    memory = empty(count, torch.float32, torch.device("cpu"))
+    assert memory.fill_(3).sum() == 3 * count
+
+
+def _flags(address: int) -> list[str]:
+    """What the kernel notes about the mapping that an address lies in, as in proc(5)."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if "-" in name and not name.endswith(":"):
+            start, stop = (int(end, 16) for end in name.split("-"))
+            inside = start <= address < stop
+        elif name == "VmFlags:" and inside:
+            return rest
+    raise AssertionError("no mapping holds the address")

@@ -1,4 +1,4 @@
-"""Layer normalisation: ATen's kernel for small values, calls on planned places for large, right in both."""
+"""Layer normalisation: ATen's kernel, piece by piece, or calls on planned places; right in each."""
 
 from __future__ import annotations
 
@@ -42,28 +42,47 @@ def test_small_values_equal_eager_to_the_bit():
     assert torch.native_layer_norm in _programs(wrapped)
 
 
+@pytest.fixture(params=["kernel", "places"])
+def ways(request, monkeypatch):
+    """The calls that large values shall be normalised by, forward and backward."""
+    if request.param == "kernel":
+        return layer_norm._by_kernel, layer_norm._backward_by_kernel
+    monkeypatch.setenv("ONTRAIN_TUNE", "0")
+    return layer_norm._normalise, layer_norm._normalise_backward
+
+
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("shape", [(512,), (3, 512)], ids=["last axis", "two axes"])
-def test_large_values_are_as_near_to_the_exact_result_as_eager(shape, bias):
+def test_large_values_are_as_near_to_the_exact_result_as_eager(ways, shape, bias):
     plain, wrapped = _pair(shape, bias=bias)
     x, weights = torch.randn(501, 3, 512) * 5 + 20, torch.randn(501, 3, 512)
     exact = _results(copy.deepcopy(plain).double(), x.double(), weights.double())
     for ours, eager, want in zip(_results(wrapped, x, weights), _results(plain, x, weights), exact, strict=True):
         assert (ours - want).abs().max() <= 2 * (eager - want).abs().max()
     calls = _programs(wrapped)
-    assert layer_norm._normalise in calls and torch.native_layer_norm not in calls
+    assert set(ways) <= set(calls) and torch.native_layer_norm not in calls
 
 
-def test_large_values_in_double_precision_equal_eager(monkeypatch):
+def test_the_kernel_piece_by_piece_equals_eager_to_the_bit():
+    plain, wrapped = _pair(512)
+    x, weights = torch.randn(1501, 512) * 5 + 20, torch.randn(1501, 512)
+    (y, dx, *sums), (eager_y, eager_dx, *eager_sums) = (_results(one, x, weights) for one in (wrapped, plain))
+    assert torch.equal(y, eager_y) and torch.equal(dx, eager_dx)
+    for ours, eager in zip(sums, eager_sums, strict=True):  # over rows, which are added up in another order
+        torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-6 * float(eager.abs().max()))
+
+
+def test_large_values_in_double_precision_equal_eager(ways, monkeypatch):
     monkeypatch.setattr(layer_norm, "_PIECE", 10 << 10)
     monkeypatch.setattr(layer_norm, "_LARGE", 20 << 10)
     plain, wrapped = (one.double() for one in _pair(32))
     x, weights = torch.randn(7, 101, 32, dtype=torch.float64), torch.randn(7, 101, 32, dtype=torch.float64)
     for ours, eager in zip(_results(wrapped, x, weights), _results(plain, x, weights), strict=True):
         torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12 * float(eager.abs().max()))
-    assert layer_norm._normalise_backward in _programs(wrapped)
+    assert set(ways) <= set(_programs(wrapped))
 
 
+@pytest.mark.usefixtures("ways")
 def test_a_row_of_one_number_repeated_gives_the_bias():
     plain, wrapped = _pair(256)
     x = torch.linspace(-10, 10, 1100)[:, None].expand(1100, 256).contiguous()
@@ -74,9 +93,10 @@ def test_a_row_of_one_number_repeated_gives_the_bias():
     torch.testing.assert_close(y, plain.bias.expand(1100, 256), rtol=0, atol=2 * off)
 
 
-def test_a_large_normalisation_asks_the_allocator_for_nothing():
+def test_a_large_normalisation_asks_the_allocator_for_nothing(monkeypatch):
     from tests.providers.torch.test_steady_state import _asked
 
+    monkeypatch.setenv("ONTRAIN_TUNE", "0")
     plain, wrapped = _pair(256)
     x = torch.randn(1100, 256)
     wrapped(x)

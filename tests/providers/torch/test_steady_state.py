@@ -77,6 +77,7 @@ def test_a_step_asks_the_allocator_for_its_outputs_only(clip):
 
 @pytest.mark.usefixtures("rows_counted")
 def test_large_normalisations_and_attentions_and_chosen_rows_ask_for_nothing_either(monkeypatch):
+    monkeypatch.setenv("ONTRAIN_TUNE", "0")
     monkeypatch.setattr(layer_norm, "_LARGE", 0)
     monkeypatch.setattr(attention, "TILED", 0)
     labels = torch.where(torch.arange(24).reshape(4, 6) % 4 == 0, 3, -100)

@@ -15,6 +15,7 @@ from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Instruction
+from ontrain.providers.torch.heap import empty
 from ontrain.providers.torch.lowering.optimizer import UPDATES
 from ontrain.providers.torch.plan import outside_bytes
 from ontrain.providers.torch.products import Product, products_of
@@ -40,7 +41,7 @@ class Arena:
                 one.unbind()
             self.bound.clear()
             self.memory = torch.empty(0, dtype=torch.uint8, device=self.device)
-            self.memory = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+            self.memory = empty(nbytes, torch.uint8, self.device)
         return self.memory
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.heap import empty
 from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import ALIGN
@@ -72,7 +73,7 @@ class Block:
     """Working memory of one forward and its backward, and the calls that plans have bound to it."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self.memory = empty(nbytes, torch.uint8, device)
         self.bound: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 

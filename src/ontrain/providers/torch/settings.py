@@ -20,7 +20,8 @@ class Settings:
 
     Attributes:
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows.
-        tuning: which formulation of a product is the fastest here; None takes eager PyTorch's.
+        tuning: which formulation of a product is the fastest here; None takes eager PyTorch's, and of other kernels
+            those that ask the allocator for nothing.
         cuda_graphs: whether plans on a GPU are recorded and played.
     """
 

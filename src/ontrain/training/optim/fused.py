@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ontrain.errors import OptionError
+from ontrain.providers.torch.norms import norm, norms
 
 __all__ = ["AdamWMode", "FusedAdam", "FusedLamb"]
 
@@ -180,8 +181,8 @@ class FusedLamb(_Fused):
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         self._clip = None
         if self._max_norm and grads:
-            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g.float()) for g in grads]))
-            self._clip = (norm / self._max_norm).clamp(min=1.0)
+            total = torch.linalg.vector_norm(torch.stack([norm(g.float()) for g in grads]))
+            self._clip = (total / self._max_norm).clamp(min=1.0)
 
     def _update(self, group: dict[str, Any]) -> None:
         (beta1, beta2), step, decay = group["betas"], group["step"], group["weight_decay"]
@@ -204,7 +205,7 @@ class FusedLamb(_Fused):
             if decay:
                 torch._foreach_add_(update, params, alpha=decay)
             if decay or self._nvlamb:
-                weights, lengths = torch._foreach_norm(params), torch._foreach_norm(update)
+                weights, lengths = norms(params), norms(update)
                 ratios = [_ratio(w, u) for w, u in zip(weights, lengths, strict=True)]
                 torch._foreach_mul_(update, ratios)
             torch._foreach_add_(params, update, alpha=-float(group["lr"]))

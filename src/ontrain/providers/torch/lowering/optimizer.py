@@ -21,6 +21,7 @@ from ontrain.functions.optimizer import decimal
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
+from ontrain.providers.torch.norms import ROW, is_long, norm
 from ontrain.providers.torch.state import padded
 
 __all__ = ["UPDATES", "group_key"]
@@ -203,7 +204,7 @@ def _lamb(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torc
         _moments_step(g.mul_(scale), m, v, a)
         torch.div(v, beta_power, out=g).sqrt_().add_(a["epsilon"])
         torch.div(m, g, out=g).div_(alpha_power).add_(p, alpha=a["weight_decay"])
-        p_norm, u_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(g)
+        p_norm, u_norm = norm(p), norm(g)
         ratio = (p_norm / u_norm).clamp(a["ratio_min"], a["ratio_max"])
         ratio = torch.where((p_norm > 0) & (u_norm > 0), ratio, 1.0)
         p.sub_(g.mul_(lr * ratio))
@@ -229,9 +230,25 @@ def _norms(norms: torch.Tensor, tensors: Tensors) -> None:
     torch.stack(torch._foreach_norm(tensors, 2, norms.dtype), out=norms)
 
 
+def _row_norms(e: Emitter, tensor: Buf) -> Buf:
+    """The norms of a tensor's rows, whatever its shape, and what is left of it after the last whole row."""
+    flat = e.reshape(tensor, (tensor.meta.numel(),))
+    count, left = divmod(tensor.meta.numel(), ROW)
+    found = e.new((count + left,), tensor.dtype)
+    rows, place = e.reshape(e.narrow(flat, 0, 0, count * ROW), (count, ROW)), e.narrow(found, 0, 0, count)
+    e.run(torch.linalg.vector_norm, rows, dim=1, out=place, writes=[place])
+    if left:
+        rest = e.narrow(found, 0, count, left)
+        e.run(torch.Tensor.copy_, rest, e.narrow(flat, 0, count * ROW, left), writes=[rest])
+    return found
+
+
 @lowers_composite("GlobalNorm")
 def global_norm(e: Emitter, node: ir.Node) -> None:
-    """The norm of the norms, as torch.nn.utils.get_total_norm takes it: the two agree to the last bit."""
+    """The norm of the norms, as torch.nn.utils.get_total_norm takes it.
+
+    The two agree to the last bit where tensors are small, and where eager PyTorch's products are taken.
+    """
     tensors = [e.value(v) for v in node.inputs]
     # Squares of half precision would be out of its range.
     dtypes = [torch.float32 if t.dtype.itemsize < 4 else t.dtype for t in tensors]
@@ -241,10 +258,12 @@ def global_norm(e: Emitter, node: ir.Node) -> None:
         tensors = []
     for number, (tensor, dtype) in enumerate(zip(tensors, dtypes, strict=bool(tensors))):
         place = e.view(norms, operator.itemgetter(number))
-        norm = place if dtype == norms.dtype else e.new((), dtype)
-        e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=norm, writes=[norm])
-        if norm is not place:
-            e.run(torch.Tensor.copy_, place, norm, writes=[place])
+        if e.settings.tuning is not None and e.device.type == "cpu" and is_long(tensor.meta):
+            tensor, dtype = e.cast(_row_norms(e, tensor), torch.float64), torch.float64
+        found = place if dtype == norms.dtype else e.new((), dtype)
+        e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=found, writes=[found])
+        if found is not place:
+            e.run(torch.Tensor.copy_, place, found, writes=[place])
     total = e.new((), norms.dtype)
     e.run(torch.linalg.vector_norm, norms, out=total, writes=[total])
     e.bind(node.outputs[0], total if total.dtype == torch.float32 else e.cast(total, torch.float32))
