@@ -4,7 +4,8 @@
 
 Each engine lives in a process of its own; the processes take turns, one step each, so that all of them meet the same
 moods of the machine. Ratios are medians over the rounds of (other engine's time / ontrain's time). "eager-malloc" is
-eager with glibc told to keep freed memory instead of returning it to the system. Left out unless asked for:
+eager with glibc told to keep freed memory instead of returning it to the system, and torch to ask for large pages.
+Left out unless asked for:
 "ontrain-budget", which may take 0.55 of its working memory and computes activations again, and "ontrain-aten", which
 takes eager's matrix products. "ontrain-hidden" is told that padding is no answer, which is another loss (xquad only);
 "ortmodule" is eager's loop around the wrapped module; "incumbent" is onnxruntime-training 1.19.2 (python -m
@@ -30,7 +31,10 @@ from benchmarks.real_lengths import DataMissingError
 from benchmarks.rows import append_row
 from benchmarks.worker import ENGINES
 
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30), "MALLOC_TOP_PAD_": "0"}
+_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30), "MALLOC_TOP_PAD_": "0",
+    "THP_MEM_ALLOC_ENABLE": "1",
+}  # fmt: skip
 
 
 class Worker:
