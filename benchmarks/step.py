@@ -4,13 +4,12 @@
 
 Each engine lives in a process of its own; the processes take turns, one step each, so that all of them meet the same
 moods of the machine. Ratios are medians over the rounds of (other engine's time / ontrain's time). "eager-malloc" is
-eager with glibc told to keep freed memory instead of returning it to the system, and torch to ask for large pages.
-Left out unless asked for:
-"ontrain-budget", which may take 0.55 of its working memory and computes activations again, and "ontrain-aten", which
-takes eager's matrix products. "ontrain-hidden" is told that padding is no answer, which is another loss (xquad only);
-"ortmodule" is eager's loop around the wrapped module; "incumbent" is onnxruntime-training 1.19.2 (python -m
-benchmarks.peers installs it). Peak memory is the process's largest resident size above what it had with the model
-built; faults are minor page faults a step.
+eager with glibc told to keep freed memory instead of returning it to the system, and torch to ask for large pages. Left
+out unless asked for: "ontrain-budget", which may take 0.55 of its working memory and computes activations again, and
+"ontrain-aten", which takes eager's matrix products. "ontrain-hidden" is told that padding is no answer, which is
+another loss (xquad only); "ortmodule" is eager's loop around the wrapped module; "incumbent" is onnxruntime-training
+1.19.2 (python -m benchmarks.peers installs it). Peak memory is the process's largest resident size above what it had
+with the model built; faults are minor page faults a step.
 Rows go to benchmarks/results/step.jsonl.
 """
 

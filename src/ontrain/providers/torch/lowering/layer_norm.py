@@ -2,14 +2,14 @@
 
 ATen's kernel returns new memory at each call, and has no variant that does not. Of a large value it works on so many
 rows at a time that what it returns is copied to its place from the cache, and its memory serves the next piece. Where
-eager PyTorch's products are taken, which ask the allocator for nothing, six calls that write where they are told ask
-for nothing either; they take twice as long.
+eager PyTorch's products are taken, which ask the allocator for nothing, several calls that write where they are told
+ask for nothing either; they take three times as long.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 import torch
@@ -26,8 +26,10 @@ _LARGE = 1 << 20
 and the numbers are eager's to the last bit."""
 _TINY = 32 << 10
 """Bytes of a gradient up to which a copy, which ATen's variant with out= makes, is quicker than views of a held one."""
+_KERNEL_PIECE = 4 << 20
+"""Bytes of a large value that the kernel works on at a time: what it returns is copied from the cache, and freed."""
 _PIECE = 1 << 20
-"""Bytes of a large value that are worked on at a time, so that they are still in the cache for the next call."""
+"""Bytes of a large value that calls on places work on at a time: they are still in the cache for the next call."""
 
 
 @lowers("LayerNormalization")
@@ -57,17 +59,16 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     for value, buf in zip(node.outputs, (y, mean, inv_std), strict=False):
         e.bind(value, e.reshape(buf, (*x.shape[:axis], *buf.shape[1:])))
     x = e.reshape(x, (rows, *sizes))
-    if not _is_planned(e, x, y, 1):
-        outs: list[Buf | None] = [y, mean, inv_std]
-        e.compute(torch.native_layer_norm, x, sizes, scale, bias, eps, outs=outs, fresh=True)
+    planned = _is_planned(e, x, y, 1)
+    if not planned or e.settings.tuning is not None:
+        for cut in _kernel_pieces(x) if planned else [(0, rows)]:
+            part, *outs = (e.narrow(one, 0, *cut) for one in (x, y, mean, inv_std))
+            e.compute(torch.native_layer_norm, part, sizes, scale, bias, eps, outs=outs, fresh=not planned)
         return
     axis = 1
     pieces, width = _pieces(x, axis), math.prod(x.shape[axis:])
     flat = [_rows(e, one, axis) for one in (y, mean, inv_std, x)]
     affine = [e.view(one, lambda t: t.reshape(-1)) if one is not None else None for one in (scale, bias)]
-    if e.settings.tuning is not None:
-        e.run(_by_kernel, *flat, *affine, eps, pieces, writes=flat[:3])
-        return
     squares = e.new((pieces, width), x.dtype)
     e.run(_normalise, *flat, *affine, _number(e, eps, x), _number(e, width, x), squares, writes=[*flat[:3], squares])
 
@@ -84,6 +85,13 @@ def _pieces(x: Buf, axis: int) -> int:
     return max(1, min(rows, rows * _PIECE // nbytes))
 
 
+def _kernel_pieces(x: Buf) -> list[tuple[int, int]]:
+    """Where rows of a value begin that the kernel works on at a time, and how many they are."""
+    rows = x.shape[0]
+    step = -(-rows // -(-x.meta.numel() * x.dtype.itemsize // _KERNEL_PIECE))
+    return [(start, min(step, rows - start)) for start in range(0, rows, step)]
+
+
 def _rows(e: Emitter, buf: Buf, axis: int) -> Buf:
     return e.view(buf, lambda t: t.view(math.prod(t.shape[:axis]), -1))
 
@@ -91,17 +99,6 @@ def _rows(e: Emitter, buf: Buf, axis: int) -> Buf:
 def _number(e: Emitter, number: float, like: Buf) -> Buf:
     """A number as a tensor: a Python number is made one, in new memory, at every call."""
     return e.constant(torch.tensor(number, dtype=like.dtype))
-
-
-def _by_kernel(
-    y: torch.Tensor, mean: torch.Tensor, inv_std: torch.Tensor, x: torch.Tensor, scale: torch.Tensor,
-    bias: torch.Tensor | None, eps: float, rows: int,
-) -> None:  # fmt: skip
-    """Fill y [R, C], mean and inv_std [R, 1], so many rows at a time."""
-    for y_, mean_, inv_, x_ in _in_pieces(rows, y, mean, inv_std, x):
-        results = torch.native_layer_norm(x_, x_.shape[1:], scale, bias, eps)
-        for place, result in zip((y_, mean_, inv_), results, strict=True):
-            place.copy_(result)
 
 
 def _normalise(
@@ -179,7 +176,7 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     flat = [_rows(e, one, axis) for one in (dx, dy, x, mean, inv_std)]
     vectors = [e.view(one, lambda t: t.view(-1)) for one in (dscale, dbias, scale)]
     if e.settings.tuning is not None:
-        e.run(_backward_by_kernel, flat[0], *vectors, *flat[1:], pieces, writes=[flat[0], *vectors[:2]])
+        _backward_by_kernel(e, flat[0], vectors[:2], flat[1:], vectors[2])
         return
     scratch = [e.new((pieces, width), x.dtype) for _ in range(2)] + [e.new((pieces, 1), x.dtype) for _ in range(2)]
     ones = e.constant(torch.ones(pieces, dtype=x.dtype))
@@ -187,19 +184,16 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
           writes=[flat[0], *vectors[:2], *scratch])  # fmt: skip
 
 
-def _backward_by_kernel(
-    dx: torch.Tensor, dscale: torch.Tensor, dbias: torch.Tensor, scale: torch.Tensor, dy: torch.Tensor,
-    x: torch.Tensor, mean: torch.Tensor, inv_std: torch.Tensor, rows: int,
-) -> None:  # fmt: skip
-    """Fill dx [R, C], dscale and dbias [C] from dy and x [R, C], so many rows at a time."""
-    dscale.zero_()
-    dbias.zero_()
-    for dx_, dy_, x_, mean_, inv_ in _in_pieces(rows, dx, dy, x, mean, inv_std):
-        given = dy_, x_, x_.shape[1:], mean_, inv_, scale, scale, [True, True, True]
-        dx_piece, dscale_piece, dbias_piece = aten.native_layer_norm_backward.default(*given)
-        dx_.copy_(dx_piece)
-        dscale.add_(dscale_piece)
-        dbias.add_(dbias_piece)
+def _backward_by_kernel(e: Emitter, dx: Buf, sums: Sequence[Buf], rows: Sequence[Buf], scale: Buf) -> None:
+    """ATen's kernel on some rows of (dy, x, mean, inv_std) after the others; `sums`, dscale and dbias, grow."""
+    for start, count in _kernel_pieces(dx):
+        part = [e.narrow(one, 0, start, count) for one in (dx, *rows)]
+        found = [e.new(one.shape, one.dtype) for one in sums] if start else list(sums)
+        # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
+        given = *part[1:3], dx.shape[1:], *part[3:], scale, scale, [True, True, True]
+        e.compute(aten.native_layer_norm_backward.default, *given, outs=[part[0], *found])
+        for total, one in zip(sums if start else (), found, strict=bool(start)):
+            e.run(torch.Tensor.add_, total, one, writes=[total])
 
 
 def _normalise_backward(
