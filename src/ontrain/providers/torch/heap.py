@@ -1,4 +1,4 @@
-"""How memory is asked for that is kept, and what the C library does with memory that kernels gave back."""
+"""How working memory is asked for, and what the C library does with memory that kernels gave back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _BLOCK = 31 << 20
 
 
 def empty(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return memory that is kept for long, [count] elements of any value, on large pages where the system has them.
+    """Return working memory, [count] elements of any value, on large pages where the system has them.
 
-    Every step walks through all of it, and looks one address up for each 2 MiB instead of each 4 KiB: `MADV_HUGEPAGE`
-    in madvise(2). Where the system has no such pages, or keeps them from processes that ask, nothing changes.
+    Every step goes through it many times, and looks one address up for each 2 MiB instead of each 4 KiB:
+    `MADV_HUGEPAGE` in madvise(2). Where the system has no such pages, or keeps them from processes that ask, nothing
+    changes.
     """
     memory = torch.empty(count, dtype=dtype, device=device)
     advise = getattr(_library(), "madvise", None) if sys.platform == "linux" and device.type == "cpu" else None

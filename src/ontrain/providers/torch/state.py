@@ -9,7 +9,6 @@ import torch
 
 from ontrain.providers.base import StateSpec
 from ontrain.providers.torch.buffers import torch_dtype
-from ontrain.providers.torch.heap import empty
 
 __all__ = ["ALIGN", "TorchState"]
 
@@ -43,7 +42,7 @@ class TorchState:
             sizes[key] = sizes.get(key, 0) + padded(spec.shape, dtype)
         for key, size in sizes.items():
             whole = padded((-(-size // parts),), key[2]) * parts if parts > 1 else size
-            self.flat[key] = empty(whole, key[2], self.device).zero_()
+            self.flat[key] = torch.zeros(whole, dtype=key[2], device=self.device)
         for spec in specs:
             key, start = self.place[spec.name]
             count = _numel(spec.shape)
@@ -78,7 +77,7 @@ class TorchState:
         key, start = self.place[name]
         twin = ("gradient", *key[1:])
         if twin not in self.flat:
-            self.flat[twin] = empty(self.flat[key].numel(), key[2], self.device).zero_()
+            self.flat[twin] = torch.zeros_like(self.flat[key])
         tensor = self._tensors[name]
         return self.flat[twin][start : start + tensor.numel()].view(tensor.shape)
 
