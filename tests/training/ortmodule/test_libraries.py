@@ -165,6 +165,8 @@ def test_two_processes_of_distributed_data_parallel(tmp_path):
 
 
 _DDP = """
+    import gc
+
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -207,5 +209,7 @@ _DDP = """
     assert_same_gradients(ours.module, plain, rtol=1e-9, atol=1e-11)
     print("equal", flush=True)
     dist.barrier()  # who leaves while the other still talks is at times aborted by its transport's threads
+    del ours  # its reducer holds the process group, whose threads have to end while there is an interpreter
+    gc.collect()
     dist.destroy_process_group()
 """
