@@ -44,14 +44,14 @@ def test_memory_that_a_step_frees_is_not_faulted_in_anew(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another system has other advice")
 def test_working_memory_asks_for_large_pages():
-    memory = empty(16 << 20, torch.uint8, torch.device("cpu"))
+    memory = empty(16 << 20, torch.device("cpu"))
     assert memory.shape == (16 << 20,) and memory.dtype == torch.uint8
     assert "hg" in _flags(memory.data_ptr() + (8 << 20)), "madvise(2) marks what asks for huge pages"
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, (2 << 20) + 1])
 def test_working_memory_is_of_any_size(count):
-    memory = empty(count, torch.float32, torch.device("cpu"))
+    memory = empty(count, torch.device("cpu"))
     assert memory.fill_(3).sum() == 3 * count
 
 

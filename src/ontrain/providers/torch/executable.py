@@ -41,7 +41,7 @@ class Arena:
                 one.unbind()
             self.bound.clear()
             self.memory = torch.empty(0, dtype=torch.uint8, device=self.device)
-            self.memory = empty(nbytes, torch.uint8, self.device)
+            self.memory = empty(nbytes, self.device)
         return self.memory
 
 

@@ -16,17 +16,17 @@ _BLOCK = 31 << 20
 """Bytes; glibc learns from blocks of 32 MiB at most."""
 
 
-def empty(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return working memory, [count] elements of any value, on large pages where the system has them.
+def empty(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Return working memory, uint8 [nbytes] of any value, on large pages where the system has them.
 
     Every step goes through it many times, and looks one address up for each 2 MiB instead of each 4 KiB:
     `MADV_HUGEPAGE` in madvise(2). Where the system has no such pages, or keeps them from processes that ask, nothing
     changes.
     """
-    memory = torch.empty(count, dtype=dtype, device=device)
+    memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
     advise = getattr(_library(), "madvise", None) if sys.platform == "linux" and device.type == "cpu" else None
     if advise is not None:
-        begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes
+        begin, end = memory.data_ptr(), memory.data_ptr() + nbytes
         start = -(-begin // _LARGE) * _LARGE
         advise(ctypes.c_void_p(start), ctypes.c_size_t(max(0, end - start) // _LARGE * _LARGE), _HUGEPAGE)
     return memory

@@ -73,7 +73,7 @@ class Block:
     """Working memory of one forward and its backward, and the calls that plans have bound to it."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.memory = empty(nbytes, torch.uint8, device)
+        self.memory = empty(nbytes, device)
         self.bound: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 

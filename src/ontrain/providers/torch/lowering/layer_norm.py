@@ -74,7 +74,7 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
 
 
 def _is_planned(e: Emitter, x: Buf, y: Buf, axis: int) -> bool:
-    """Whether a value is computed by calls that write into places: a large one of one precision on the CPU."""
+    """Whether results get their places beforehand: those of a large value of one precision on the CPU."""
     plain = e.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and y.meta.is_contiguous()
     return plain and x.meta.numel() * x.dtype.itemsize > _LARGE and math.prod(x.shape[axis:]) > 1
 
