@@ -109,6 +109,39 @@ def test_views_of_a_result_in_another_layout_than_planned_are_right():
     assert torch.equal(flat, torch.arange(12.0)) and torch.equal(lower, torch.arange(12.0).view(3, 4)[1:])
 
 
+_PARTS = {
+    "first rows": lambda t: t[:2],
+    "later rows": lambda t: t[1:],
+    "first columns": lambda t: t[:, :3],
+    "one row": lambda t: t[0],
+    "one row as a matrix": lambda t: t[:1],
+    "one column": lambda t: t[:, :1],
+    "one element": lambda t: t[0, 0],
+    "nothing": lambda t: t[:0],
+    "rows turned": lambda t: t[:2].t(),
+    "half, in another shape": lambda t: t[:2].reshape(2, 2, 3),
+    "all, in another shape": lambda t: t.reshape(3, 8),
+    "repeated": lambda t: t[:1].expand(3, 6),
+    "bits": lambda t: t.view(torch.int32),
+    "some bytes": lambda t: t.view(torch.uint8)[1:, :7],
+}
+
+
+@pytest.mark.parametrize("part", _PARTS)
+def test_a_part_of_a_held_result_is_that_part(part):
+    """A block of rows lies as densely as the whole does and begins where it begins; it has fewer elements."""
+    e = _emitter()
+    whole = torch.arange(24.0).view(4, 6)
+    y = e.new((4, 6))
+    e.compute(torch.clone, e.constant(whole), outs=[y], fresh=True)
+    taken = e.view(y, _PARTS[part])
+    out = e.new(taken.shape, taken.dtype)
+    e.run(torch.Tensor.copy_, out, taken, writes=[out])
+    (found,), _ = _run(e, out)
+    assert y.storage.held
+    assert torch.equal(found, _PARTS[part](whole))
+
+
 def test_an_elementwise_call_overwrites_a_small_held_result_that_dies():
     e = _emitter()
     _, y = _doubled(e, SMALL)

@@ -70,7 +70,7 @@ class Code:
         self.program, self.taken, self.given = program, taken, given
         self._viewed = viewed
         self._timed = timed
-        self._constants: dict[str, Any] = {"put": _put, "as_planned": _as_planned}
+        self._constants: dict[str, Any] = {"put": _put, "as_planned": _as_planned, "torch": torch}
         self._names: dict[int, str] = {}
         self._local: dict[tuple[int, Layout | None], str] = {}
         self._of: dict[int, list[str]] = defaultdict(list)
@@ -206,11 +206,19 @@ def _reads_held(tree: Any) -> bool:
 
 
 def _view_call(layout: Layout, root: Layout) -> str:
-    """The call that makes a view of a tensor of the layout `root`: the cheaper one, where either will do."""
+    """The call that makes a view of a tensor of the layout `root`: the cheaper one, where either will do.
+
+    `view` tells the elements of the whole in another shape; a part of them, however dense, has to be `as_strided`.
+    """
     shape, stride, offset, dtype = layout
-    if dtype == root[3] and offset == root[2] == 0 and _dense(shape, stride) and _dense(*root[:2]):
+    whole = math.prod(shape) == math.prod(root[0])
+    if whole and dtype == root[3] and offset == root[2] == 0 and _dense(shape, stride) and _dense(*root[:2]):
         return f"view({', '.join(map(str, shape))})"
-    return f"as_strided({shape}, {stride}, {offset})"
+    strided = f"as_strided({shape}, {stride}, {offset})"
+    if dtype == root[3]:
+        return strided
+    # Bits in another dtype: counted in elements of that dtype, over all that the result holds.
+    return f"as_strided(({math.prod(root[0])},), (1,), 0).view({dtype}).{strided}"
 
 
 def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
