@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ontrain.graph.source import describe, source_of
 from ontrain.graph.subgraphs import live_nodes, subgraphs
 from ontrain.graph.varying_constants import DiffersError, VaryingConstants, dimension
 
-__all__ = ["all_sizes", "generalise", "points_of"]
+__all__ = ["all_sizes", "generalise", "points_of", "symbols_of", "taken_sizes", "tried_sizes"]
 
 _WAY_OUT = "give this dimension a fixed size in the model, or export with another formulation"
 _SMALL = 8
@@ -47,9 +48,9 @@ def generalise(model: ir.Model, make: Callable[[Sizes], ir.Model]) -> ir.Model:
     """
     points = points_of(model)
     with fills_kept():
-        graphs = [make(all_sizes(model, point)).graph for point in points[:-1]]
+        graphs = [_made(model, make, point) for point in points[:-1]]
         try:
-            graphs.append(make(all_sizes(model, points[-1])).graph)
+            graphs.append(_made(model, make, points[-1]))
         except OntrainError:
             if len(points) == 1:
                 raise
@@ -58,26 +59,53 @@ def generalise(model: ir.Model, make: Callable[[Sizes], ir.Model]) -> ir.Model:
         return _Walk(graphs, points, Origins(model, points)).write()
 
 
+def _made(model: ir.Model, make: Callable[[Sizes], ir.Model], point: Sizes) -> ir.Graph:
+    with tried_sizes(point):
+        return make(all_sizes(model, point)).graph
+
+
+@contextmanager
+def tried_sizes(point: Sizes) -> Iterator[None]:
+    """Let an error about shapes say at which sizes of the open dimensions it was met, and how to close one."""
+    try:
+        yield
+    except GraphError as error:
+        if not point or error.way_out is not None:
+            raise
+        tried = ", ".join(f"{name} = {size}" for name, size in point.items())
+        raise GraphError(
+            error.problem, node=error.node, source=error.source,
+            reason=f"{error.reason + '; ' if error.reason else ''}the file leaves sizes open, and this is {tried}",
+            way_out="close a dimension that does not vary: model.graph.input[0].type.tensor_type.shape.dim[2].dim_value"
+            " = 28, say",
+        ) from error  # fmt: skip
+
+
 def points_of(model: ir.Model) -> list[dict[str, int]]:
     """Return sizes of the symbolic dimensions of a model's inputs to look at, see `sample_sizes`."""
-    names = _symbols(model)
+    return sample_sizes(symbols_of(model), taken_sizes(model.graph))
+
+
+def symbols_of(model: ir.Model) -> list[str]:
+    """Return the symbols of a model's inputs, in their order; "64*batch" is none, being made of another."""
+    names = _dimensions(model)
     plain = {name: 1 for name in names if name.isidentifier()}
-    return sample_sizes([n for n in names if n in plain or evaluated(n, plain) is None], _numbers(model.graph))
+    return [n for n in names if n in plain or evaluated(n, plain) is None]
 
 
 def all_sizes(model: ir.Model, point: Sizes) -> dict[str, int]:
     """Return the sizes of a point, and those of dimensions that are stated in terms of others ("64*batch")."""
-    found = {name: evaluated(name, point) for name in _symbols(model)}
+    found = {name: evaluated(name, point) for name in _dimensions(model)}
     return {name: size for name, size in found.items() if size is not None}
 
 
-def _symbols(model: ir.Model) -> list[str]:
+def _dimensions(model: ir.Model) -> list[str]:
     dims = (dim for value in model.graph.inputs for dim in value.shape or () if not isinstance(dim, int))
     return list(dict.fromkeys(str(dim.value) for dim in dims))
 
 
-def _numbers(graph: ir.Graph) -> set[int]:
-    """Numbers that mean something in the graph, so that no size is confused with them."""
+def taken_sizes(graph: ir.Graph) -> set[int]:
+    """Return the numbers that mean something in the graph, so that no size is confused with them."""
     found = {d for v in graph.inputs for d in v.shape or () if isinstance(d, int)}
     for node in graph:
         found.update(d for v in node.outputs for d in v.shape or () if isinstance(d, int))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-__all__ = ["Polynomial", "Sizes", "evaluated", "fit", "sample_sizes", "written"]
+__all__ = ["Polynomial", "Sizes", "evaluated", "fit", "free_sizes", "sample_sizes", "written"]
 
 Sizes = Mapping[str, int]
 Polynomial = tuple[tuple[tuple[str, ...], Fraction], ...]
@@ -32,11 +32,16 @@ def sample_sizes(symbols: Sequence[str], taken: set[int]) -> list[dict[str, int]
     """
     if not symbols:
         return [{}]
-    primes = [n for n in _PRIMES if n not in taken]
+    primes = free_sizes(taken)
     low, high = (dict(zip(symbols, primes[i::2], strict=False)) for i in range(2))
     corners = [dict(zip(symbols, one, strict=True)) for one in itertools.product(*([low[s], high[s]] for s in symbols))]
     even = [n for n in range(_NEAR, 1000, 2) if n not in taken]
     return [*corners, *(dict(zip(symbols, [n for n in even if n >= at], strict=False)) for at in (_NEAR, _FAR))]
+
+
+def free_sizes(taken: set[int]) -> list[int]:
+    """Return prime numbers that can stand for sizes, without those that mean something else in the graph."""
+    return [n for n in _PRIMES if n not in taken]
 
 
 def fit(values: Sequence[float], points: Sequence[Sizes]) -> Polynomial | None:

@@ -25,7 +25,7 @@ def new_model(inputs: Sequence[ir.Value], name: str) -> ir.Model:
     return ir.Model(graph, ir_version=10, producer_name="ontrain")
 
 
-def clone_value(value: ir.Value, shape: Sequence[int] | None = None) -> ir.Value:
+def clone_value(value: ir.Value, shape: Sequence[int | str | None] | None = None) -> ir.Value:
     """Return a free copy of a graph input, optionally with another shape, with its role kept."""
     new = ir.Value(name=value.name, shape=ir.Shape(shape) if shape is not None else value.shape, type=value.type)
     new.metadata_props.update(value.metadata_props)
@@ -36,7 +36,7 @@ def rebuild(
     model: ir.Model,
     rewrite: Rewrite | None = None,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     control: Control = copy_control,
 ) -> ir.Model:
     """Return a new model with every node that an output needs replayed in order.

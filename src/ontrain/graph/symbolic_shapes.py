@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ontrain.errors import OntrainError
 from ontrain.graph.builder import static_dims
-from ontrain.graph.generalise import all_sizes, points_of
+from ontrain.graph.generalise import all_sizes, points_of, tried_sizes
 from ontrain.graph.polynomials import fit
 from ontrain.graph.rebuild import specialise
 from ontrain.graph.varying_constants import dimension
@@ -27,7 +27,8 @@ def output_shapes(model: ir.Model) -> dict[str, list[int | str | None]]:
         shapes = {v.name or "": [d if isinstance(d, int) else sizes[str(d.value)] for d in v.shape or ()]
                   for v in model.graph.inputs}  # fmt: skip
         try:
-            found.append({v.name or "": static_dims(v) for v in specialise(model, shapes).graph.outputs})
+            with tried_sizes(point):
+                found.append({v.name or "": static_dims(v) for v in specialise(model, shapes).graph.outputs})
         except OntrainError:
             if not number or number < len(points) - 1:
                 raise

@@ -232,3 +232,24 @@ def test_what_cannot_work_is_refused(case):
     call, message = WRONG[case]
     with pytest.raises(OntrainError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        onnxblock.loss.BCEWithLogitsLoss(pos_weight=np.array([2.0, 3.0, 1.0, 1.0, 5.0])),
+        onnxblock.loss.BCEWithLogitsLoss(weight=np.array([2.0, 3.0, 1.0, 1.0, 5.0])),
+        onnxblock.loss.CrossEntropyLoss(weight=np.array([2.0, 3.0, 1.0, 1.0, 5.0])),
+    ],
+    ids=["positive", "elements", "classes"],
+)
+def test_numbers_of_a_loss_are_not_trained(loss):
+    class Training(onnxblock.TrainingBlock):
+        def build(self, name):
+            return onnxblock.blocks.Mul()(loss(name), onnxblock.blocks.Constant(3.0)())
+
+    block, (model, module) = Training(), perceptron()
+    with onnxblock.base(model):
+        block("logits")
+    trained, others = block.parameters()
+    assert {tensor.name for tensor in trained} == set(dict(module.named_parameters())) and not others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ontrain.errors import GradientError, OptionError, nearest
 from ontrain.graph import Builder, Role, by_role, rebuild, set_gradient_of, specialise, static_dims, updates_of
 from ontrain.graph.generalise import generalise
 from ontrain.graph.polynomials import Sizes
+from ontrain.graph.settle import settle, with_sizes
 from ontrain.passes import run_passes
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
@@ -94,7 +95,7 @@ def load_source(
                 way_out=f"nearest: {nearest(name, known)}",
             )
     kept = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
-    loaded = load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept)))
+    loaded = _settled(load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept))))
     parameters = [*frozen, *loaded.trainable]
     for name in (*loaded.frozen, *loaded.buffers):
         if name not in parameters and (name in kept or name in loaded.frozen):
@@ -173,6 +174,14 @@ def _gradients(op: Builder, source: Source) -> dict[ir.Value, ir.Value]:
             way_out="leave it out of requires_grad, or use another output for the loss",
         )
     return found
+
+
+def _settled(loaded: OnnxModel) -> OnnxModel:
+    """The model with the sizes that its weights fix as numbers, and equal sizes under one name."""
+    sizes = settle(loaded.model)
+    if not sizes:
+        return loaded
+    return replace(loaded, model=with_sizes(loaded.model, sizes), evaluation=with_sizes(loaded.evaluation, sizes))
 
 
 def _statistics_to_keep(proto: onnx.ModelProto, requires_grad: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from ontrain.arguments import checked_kind, checked_path, checked_whole, told
 from ontrain.capture import load_onnx
 from ontrain.errors import GraphError, InputError, OptionError, nearest
 from ontrain.graph import OPSET
+from ontrain.graph.settle import settled
 from ontrain.graph.symbolic_shapes import output_shapes
 
 __all__ = ["ModelAccessor", "base", "current", "custom_op_library", "empty_base"]
@@ -44,8 +45,12 @@ class ModelAccessor:
         )
         return name
 
+    def constant(self, array: np.ndarray[Any, Any], wish: str) -> str:
+        """Append a number or table that a block computes with and return its name; no training changes it."""
+        return self.node("Constant", [], wish=wish, value=ir.tensor(array))
+
     def initializer(self, array: np.ndarray[Any, Any], wish: str) -> str:
-        """Append an initializer and return its name."""
+        """Append an initializer, a weight that may be trained, and return its name."""
         name = self.fresh(wish)
         self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
         return name
@@ -147,7 +152,7 @@ class ModelAccessor:
         del part.graph.output[:]
         output = part.graph.output.add(name=name)
         output.type.tensor_type.elem_type = self.find(name).type.tensor_type.elem_type
-        return output_shapes(load_onnx(part).evaluation)[name]
+        return output_shapes(settled(load_onnx(part).evaluation))[name]
 
 
 _current: ContextVar[ModelAccessor | None] = ContextVar("_current", default=None)

@@ -85,7 +85,7 @@ class Pow(Block):
 
     def build(self, pow_input_name: str) -> str:
         """Add the node."""
-        exponent = self.on.initializer(np.array([self._exponent], np.float32), "pow_exponent")
+        exponent = self.on.constant(np.array([self._exponent], np.float32), "pow_exponent")
         return self.on.node("Pow", [pow_input_name, exponent])
 
 
@@ -162,8 +162,8 @@ class Constant(Block):
         self._value = checked_number("the constant", value_float)
 
     def build(self) -> str:
-        """Add the initializer."""
-        return self.on.initializer(np.array([self._value], np.float32), "constant")
+        """Add the constant."""
+        return self.on.constant(np.array([self._value], np.float32), "constant")
 
 
 class SequenceConstruct(Block):
@@ -187,7 +187,7 @@ class Clip(Block):
 
     def build(self, clip_input_name: str) -> str:
         """Add the node."""
-        names = ["" if bound is None else self.on.initializer(np.array(bound, np.float32), name)
+        names = ["" if bound is None else self.on.constant(np.array(bound, np.float32), name)
                  for bound, name in zip(self._bounds, ("clip_min", "clip_max"), strict=True)]  # fmt: skip
         while names and not names[-1]:
             names.pop()

@@ -92,7 +92,7 @@ class CrossEntropyLoss(_Loss):
                     f"weight is of {len(self._weight)} classes, {scores_input_name!r} has {dims[1].dim_value}",
                     way_out="give one number for each class",
                 )
-            names.append(self.on.initializer(self._weight, "class_weights"))
+            names.append(self.on.constant(self._weight, "class_weights"))
         settings = {} if self._ignored is None else {"ignore_index": self._ignored}
         return self.on.node("SoftmaxCrossEntropyLoss", names, wish="loss", reduction=self._reduction, **settings)
 
@@ -128,10 +128,10 @@ class BCEWithLogitsLoss(_Loss):
         return self._reduced(loss)
 
     def _number(self, value: float) -> str:
-        return self.on.initializer(np.array(value, np.float32), "one")
+        return self.on.constant(np.array(value, np.float32), "one")
 
     def _array(self, value: np.ndarray[Any, Any], name: str) -> str:
-        return self.on.initializer(value, f"bce_{name}")
+        return self.on.constant(value, f"bce_{name}")
 
 
 def _numbers(what: str, given: Any) -> np.ndarray[Any, Any] | None:

@@ -36,9 +36,9 @@ class ClipGradNorm(Block):
         """Add the scaling; return the names of the scaled gradients."""
         on = self.on
         squares = [on.node("ReduceSumSquare", [name], keepdims=0) for name in gradient_names]
-        epsilon, norm = (on.initializer(np.array(v, np.float32), "clip") for v in (1e-6, self.max_norm))
+        epsilon, norm = (on.constant(np.array(v, np.float32), "clip") for v in (1e-6, self.max_norm))
         ratio = on.node("Div", [norm, on.node("Add", [on.node("Sqrt", [on.node("Sum", squares)]), epsilon])])
-        factor = on.node("Min", [ratio, on.initializer(np.array(1.0, np.float32), "clip")])
+        factor = on.node("Min", [ratio, on.constant(np.array(1.0, np.float32), "clip")])
         return [on.node("Mul", [name, factor]) for name in gradient_names]
 
 
