@@ -51,9 +51,10 @@ docs-test: $(STAMPS)/dev ## run the examples in the documents and check their li
 docs-operators: $(STAMPS)/dev ## write docs/operators.md anew: who runs and who differentiates each operator
 	@$(PY) -m tests.cli.operator_table
 
-bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-training; write docs/performance.md
+bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-training; write its figures into the pages
 	@$(PY) -m benchmarks.peers || echo "the incumbent is left out"
 	@$(PY) -m benchmarks.step $(ARGS)
+	@$(PY) -m benchmarks.epoch
 	@$(PY) -m benchmarks.ortmodule
 	@$(PY) -m benchmarks.floor
 	@$(PY) -m benchmarks.memory

@@ -56,8 +56,7 @@ def main() -> None:
     seconds.update((phase, statistics.median(run[phase] for run in runs)) for phase in ("export", "translate"))
     for name, figure in seconds.items():
         print(f"{name:>20} {figure:8.3f} s")
-    command = f"python -m benchmarks.capture --repeats {arguments.repeats} --layers {arguments.layers}"
-    row = {"benchmark": "capture", "command": command, "layers": arguments.layers, "repeats": arguments.repeats}
+    row = {"benchmark": "capture", "layers": arguments.layers, "repeats": arguments.repeats}
     append_row("capture", {**row, "nodes": runs[0]["nodes"], "seconds": seconds, "imports": imports, "runs": runs})
 
 

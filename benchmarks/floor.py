@@ -142,7 +142,7 @@ def main() -> None:
         print(f"floor {floor:.3f} s of a step's {step:.3f}: {floor / step:.2f}; as planned {found['planned_s']:.3f} s")
         if not arguments.no_row:
             row = {"benchmark": "floor", "model": model, "layers": arguments.layers, "threads": arguments.threads}
-            append_row("floor", {**row, "command": "python -m benchmarks.floor", **found})
+            append_row("floor", {**row, **found})
 
 
 if __name__ == "__main__":

@@ -389,7 +389,7 @@ def main(arguments: list[str] | None = None) -> int:
             append_row("gpu", {
                 "benchmark": "gpu", "workload": workload, "size": options.size, "rows": rows, "length": length,
                 "dtype": options.dtype, "rounds": options.rounds, "steps": options.steps, "device": device,
-                "peak_rate": peak, "command": "python -m benchmarks.gpu", "engines": figures,
+                "peak_rate": peak, "engines": figures,
             })  # fmt: skip
     return 0
 

@@ -157,7 +157,7 @@ def main() -> None:
         f"({found['first_loss']:.4f} to {found['last_loss']:.4f}); gradients of the first step by "
         f"{found['gradient_difference']:.1e} of their largest element"
     )
-    append_row("incumbent", {"benchmark": "incumbent", "command": "python -m benchmarks.incumbent", **found})
+    append_row("incumbent", {"benchmark": "incumbent", **found})
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def main() -> None:
             )
         if not arguments.no_row:
             row = {"benchmark": "memory", "model": model, "layers": arguments.layers}
-            append_row("memory", {**row, "command": "python -m benchmarks.memory", "engines": figures})
+            append_row("memory", {**row, "engines": figures})
 
 
 if __name__ == "__main__":

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from benchmarks.real_lengths import cola, xquad
 
-__all__ = ["MODELS", "Batch", "make"]
+__all__ = ["EPOCHS", "MODELS", "Batch", "Reader", "make", "reader"]
 
-MODELS = ("bert", "bert-dense", "gpt2", "cola", "xquad")
+MODELS = ("bert", "bert-logits", "bert-dense", "gpt2", "gpt2-logits", "cola", "xquad")
+"""Workloads whose batches were all seen before a step is timed."""
+EPOCHS = {"cola-epoch": 267, "xquad-epoch": 100}
+"""Workloads of batches as they come, and how many: all of CoLA's training sentences, once."""
+_LOGITS = "-logits"
 
 Batch = dict[str, torch.Tensor]
+Reader = Callable[[torch.Tensor, Batch], float]
+"""Computes a figure that a loop reports from the logits of a step and its batch."""
 
 
 def make(name: str, layers: int = 4) -> tuple[torch.nn.Module, list[Batch]]:
@@ -21,21 +28,25 @@ def make(name: str, layers: int = 4) -> tuple[torch.nn.Module, list[Batch]]:
     bert: masked language modelling, 8 × 128 tokens, 15 % of them labelled.
     bert-dense: the same, every token labelled.
     gpt2: causal language modelling, 2 × 512 tokens, every token labelled.
+    bert-logits, gpt2-logits: the same steps, after each of which the accuracy is computed from the logits.
     cola: BERT classifying sentences, 16 batches of 32, each padded to its longest (2.1 padded tokens to a real one).
     xquad: BERT answering questions, 8 batches of 8 windows padded to 384 (2.1 to one).
+    cola-epoch: batches of cola, none of them twice: all sentences in one shuffled order.
+    xquad-epoch: 100 batches of 8 windows, each batch padded to its own longest, none of them twice.
 
     Raises:
         DataMissingError: the texts of cola or xquad are not on this machine.
     """
     torch.manual_seed(0)
+    name = name.removesuffix(_LOGITS)
     if name == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
         model: Any = GPT2LMHeadModel(GPT2Config(n_layer=layers, use_cache=False))
         ids = torch.randint(0, 50257, (2, 512), generator=torch.Generator().manual_seed(1))
         return model.train(), [{"input_ids": ids, "labels": ids.clone()}]
-    if name not in MODELS:
-        raise ValueError(f"no model {name!r}; there are {', '.join(MODELS)}")
+    if name not in (*MODELS, *EPOCHS):
+        raise ValueError(f"no model {name!r}; there are {', '.join([*MODELS, *EPOCHS])}")
     from transformers import (
         BertConfig,
         BertForMaskedLM,
@@ -44,11 +55,27 @@ def make(name: str, layers: int = 4) -> tuple[torch.nn.Module, list[Batch]]:
     )
 
     config = BertConfig(num_hidden_layers=layers)
-    if name == "cola":
-        return BertForSequenceClassification(config).train(), cola(16)
-    if name == "xquad":
-        return BertForQuestionAnswering(config).train(), xquad(8)
+    if name.startswith("cola"):
+        return BertForSequenceClassification(config).train(), cola(EPOCHS.get(name, 16))
+    if name.startswith("xquad"):
+        epoch = name in EPOCHS
+        return BertForQuestionAnswering(config).train(), xquad(EPOCHS.get(name, 8), own_lengths=epoch)
     return BertForMaskedLM(config).train(), [_masked(labelled_part=1.0 if name == "bert-dense" else 0.15)]
+
+
+def reader(name: str) -> Reader | None:
+    """Return what the loop of a workload computes from each step's logits: an accuracy, or nothing (None)."""
+    if not name.endswith(_LOGITS):
+        return None
+    later = int(name.startswith("gpt2"))  # scores of a place are for the token behind it
+
+    def accuracy(logits: torch.Tensor, batch: Batch) -> float:
+        labels = batch["labels"][:, later:]
+        labelled = labels != -100
+        best = logits.detach()[:, : labels.shape[1]].argmax(-1)
+        return float((best == labels)[labelled].float().mean())
+
+    return accuracy
 
 
 def _masked(labelled_part: float) -> Batch:

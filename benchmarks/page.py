@@ -1,8 +1,8 @@
-"""Write the figures of docs/performance.md from the newest rows of benchmarks/results.
+"""Write the figures of docs/performance.md and README.md from the newest rows of benchmarks/results.
 
     python -m benchmarks.page
 
-Only what stands between the two marks of the page is written; the prose around them is kept.
+Only what stands between the two marks of a page is written, there and in the README; the prose around them is kept.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from benchmarks.models import MODELS
 Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PROJECT = Path(__file__).parents[1]
 BEGIN, END = "<!-- figures: written by python -m benchmarks.page -->", "<!-- end of figures -->"
 
 _WORKLOADS = {
-    "bert": "BERT, masked language model, 8 × 128, 15 % labelled",
-    "bert-dense": "BERT, masked language model, 8 × 128, every token labelled",
-    "gpt2": "GPT-2, causal language model, 2 × 512, every token labelled",
-    "cola": "BERT on CoLA, 32 sentences padded to the longest",
-    "xquad": "BERT on XQuAD, 8 windows padded to 384",
+    "bert": "BERT, masked language model, 8 × 128, 15 % labelled, loss alone read",
+    "bert-logits": "BERT, masked language model, 8 × 128, 15 % labelled, loss and logits read",
+    "bert-dense": "BERT, masked language model, 8 × 128, every token labelled, loss alone read",
+    "gpt2": "GPT-2, causal language model, 2 × 512, loss alone read",
+    "gpt2-logits": "GPT-2, causal language model, 2 × 512, loss and logits read",
+    "cola": "BERT on 16 batches of CoLA, 32 sentences padded to the longest, loss alone read",
+    "xquad": "BERT on 8 batches of XQuAD, 8 windows padded to 384, loss alone read",
+}
+_EPOCHS = {
+    "cola-epoch": "BERT on CoLA as it comes, 32 sentences padded to the longest",
+    "xquad-epoch": "BERT on XQuAD as it comes, 8 windows padded to the longest",
 }
 _GPU = {
     "bert-large-128": "BERT-large, masked language model, 15 % labelled",
@@ -63,21 +69,15 @@ def newest(table: str, **wanted: Any) -> Row | None:
     return found[-1] if found else None
 
 
-def widest(model: str) -> Row | None:
-    """Return the newest of the runs that had the most engines."""
-    found = [row for row in rows("step") if row["model"] == model and "faults" in row["engines"]["ontrain"]]
-    return max(enumerate(found), key=lambda one: (len(one[1]["engines"]), one[0]))[1] if found else None
-
-
 def steps() -> Iterable[str]:
     """A table and a chart for each workload: who takes how many times as long as ontrain."""
     for model in MODELS:
-        row = widest(model)
+        row = newest("step", model=model)
         if row is None:
             continue
         engines = row["engines"]
         yield from ("", f"### {_WORKLOADS[model]}", "")
-        yield f"{row['layers']} layers, {row['rounds']} alternating rounds, {_origin(row)}."
+        yield f"{row['layers']} layers, {row['rounds']} alternating rounds, every size planned before, {_origin(row)}."
         yield from ("", "| engine | step, s | spread, s | time / ontrain | first step, s | peak, MiB | page faults |")
         yield "|---|---|---|---|---|---|---|"
         for name, f in engines.items():
@@ -87,14 +87,71 @@ def steps() -> Iterable[str]:
                 f"{f['peak_bytes'] / 2**20:.0f} | {f['faults']:.0f} |"
             )
         yield from ("", *_chart({name: f["step_s"] for name, f in engines.items()}))
-        last = newest("step", model=model)
-        if last is not None and last != row:
-            yield from ("", f"A later run with fewer engines ({last['rounds']} rounds, commit {last['commit']}):", "")
-            for name, f in last["engines"].items():
-                yield (
-                    f"- {_NAMES[name]}: {f['step_s']:.3f} s, {f['ratio']:.2f} ({f['ratio_min']:.2f}–"
-                    f"{f['ratio_max']:.2f}) times ontrain's, {f['peak_bytes'] / 2**20:.0f} MiB"
-                )
+
+
+def epochs() -> Iterable[str]:
+    """Batches as they come: sums from the first step on."""
+    for data, said in _EPOCHS.items():
+        row = newest("epoch", data=data)
+        if row is None:
+            continue
+        engines = row["engines"]
+        marks = _marks(row)
+        yield from ("", f"### {said}", "")
+        yield (
+            f"{row['layers']} layers, {row['steps']} batches, none of them seen before; capture, tuning and every plan "
+            f"are in the seconds; {_origin(row)}."
+        )
+        heads = " | ".join(f"{mark} steps, s | / ontrain" for mark in marks)
+        yield from ("", f"| engine | first step, s | median step, s | {heads} | peak, MiB |")
+        yield "|" + "---|" * (4 + 2 * len(marks))
+        for name, f in engines.items():
+            sums = " | ".join(f"{f[f'after_{mark}_s']:.1f} | {f[f'ratio_{mark}']:.2f}" for mark in marks)
+            yield (
+                f"| {_NAMES[name]} | {f['first_step_s']:.1f} | {f['step_s']:.3f} | {sums} | "
+                f"{f['peak_bytes'] / 2**20:.0f} |"
+            )
+
+
+def _marks(row: Row) -> list[int]:
+    figures = next(iter(row["engines"].values()))
+    return [int(name.removeprefix("ratio_")) for name in figures if name.startswith("ratio_")]
+
+
+def headlines() -> Iterable[str]:
+    """The table of the README: each line says what a step reads, and whether its sizes were planned before."""
+    shown = [(model, row) for model in MODELS if (row := newest("step", model=model)) is not None]
+    if not shown:
+        return
+    hardware, versions = shown[0][1]["hardware"], shown[0][1]["versions"]
+    vector = ", AVX-512" if hardware["avx512"] else ""
+    yield (
+        f"Measured on {hardware['cores']} cores ({hardware['cpu']}{vector}; torch {versions['torch']}, float32, "
+        "dropout 0.1, fused AdamW, 4 layers 768 wide, all caches empty), alternating step by step in one run:"
+    )
+    names = ("eager", "eager-malloc", "compile", "incumbent")
+    heads = "eager | eager, malloc told to keep memory | torch.compile | onnxruntime-training 1.19.2"
+    yield from ("", f"| their time / ours | {heads} | our first step / torch.compile's |", "|---|---|---|---|---|---|")
+    for model, row in shown:
+        engines = row["engines"]
+        ratios = " | ".join(f"{engines[name]['ratio']:.2f}" if name in engines else "–" for name in names)
+        first = (
+            f"{engines['ontrain']['first_step_s'] / engines['compile']['first_step_s']:.2f}"
+            if "compile" in engines else "–"
+        )  # fmt: skip
+        yield f"| {_WORKLOADS[model]}; sizes planned before | {ratios} | {first} |"
+    for data, said in _EPOCHS.items():
+        row = newest("epoch", data=data)
+        if row is None:
+            continue
+        engines = row["engines"]
+        for mark in _marks(row):
+            ratios = " | ".join(f"{engines[name][f'ratio_{mark}']:.2f}" if name in engines else "–" for name in names)
+            yield f"| {said}: the first {mark} steps, capture and plans included | {ratios} | – |"
+    yield from (
+        "",
+        "`make bench` measures all of it; its commands and rows: [docs/performance.md](docs/performance.md).",
+    )
 
 
 def gpu() -> Iterable[str]:
@@ -213,7 +270,8 @@ def small() -> Iterable[str]:
         yield from ("", "### Small models", "")
         yield (
             f"A decoder of two layers, 64 wide, on 4 × 16 tokens: eager's forward and backward take "
-            f"{row['ratio']:.2f} times ORTModule's ({_origin(row)})."
+            f"{row['ratio']:.2f} times ORTModule's; ORTModule's first step takes {row['beyond_export_s']:.2f} s beyond "
+            f"torch.export ({_origin(row)})."
         )
     row = newest("incumbent")
     if row is not None:
@@ -225,7 +283,11 @@ def small() -> Iterable[str]:
         )
 
 
-SECTIONS: tuple[Callable[[], Iterable[str]], ...] = (steps, losses, floor, memory, gpu, portable, small)
+PAGES: dict[str, tuple[Callable[[], Iterable[str]], ...]] = {
+    "docs/performance.md": (steps, epochs, losses, floor, memory, gpu, portable, small),
+    "README.md": (headlines,),
+}
+"""What stands between the marks of each page."""
 
 
 def _chart(seconds: dict[str, float]) -> list[str]:
@@ -249,14 +311,19 @@ def _origin(row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Write the page."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
+def written(page: str) -> str:
+    """Return the text of a page, by its path in the project, with the figures of the newest rows."""
+    before, _, rest = (PROJECT / page).read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    body = "\n".join(line for section in SECTIONS for line in section())
-    PAGE.write_text(f"{before}{BEGIN}\n{body}\n\n{END}{after}")
-    print(f"wrote {PAGE.name}")
+    body = "\n".join(line for section in PAGES[page] for line in section())
+    return f"{before}{BEGIN}\n{body}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write the pages."""
+    for page in PAGES:
+        (PROJECT / page).write_text(written(page))
+        print(f"wrote {page}")
 
 
 if __name__ == "__main__":

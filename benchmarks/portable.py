@@ -134,7 +134,7 @@ def main() -> None:
         figures = measure(model, arguments.rounds)
         step.show(f"{model}, {arguments.rounds} alternating rounds", figures)
         row = {"benchmark": "portable", "model": model, "rounds": arguments.rounds}
-        append_row("portable", {**row, "command": "python -m benchmarks.portable", "engines": figures})
+        append_row("portable", {**row, "engines": figures})
 
 
 def measure(model: str, rounds: int) -> dict[str, dict[str, float]]:

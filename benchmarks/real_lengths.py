@@ -43,8 +43,11 @@ def cola(count: int, size: int = 32) -> list[Batch]:
     return batches
 
 
-def xquad(count: int, size: int = 8) -> list[Batch]:
-    """Return `count` batches of `size` windows of 384 tokens, as run_squad makes them, with the answer's places."""
+def xquad(count: int, size: int = 8, *, own_lengths: bool = False) -> list[Batch]:
+    """Return `count` batches of `size` windows of at most 384 tokens, with the answer's places.
+
+    They are padded to 384, as run_squad pads them, or each batch to the longest of its `own_lengths`.
+    """
     tokenizer = _tokenizer()
     tokenizer.enable_truncation(WINDOW, stride=STRIDE, strategy="only_second")
     windows: list[tuple[Any, int, int]] = []
@@ -59,7 +62,9 @@ def xquad(count: int, size: int = 8) -> list[Batch]:
     batches = []
     for start in range(0, count * size, size):
         chosen = windows[start : start + size]
-        batch = _padded([w.ids for w, _, _ in chosen], [w.type_ids for w, _, _ in chosen], WINDOW)
+        batch = _padded(
+            [w.ids for w, _, _ in chosen], [w.type_ids for w, _, _ in chosen], None if own_lengths else WINDOW
+        )
         batch["start_positions"] = torch.tensor([first for _, first, _ in chosen])
         batch["end_positions"] = torch.tensor([last for _, _, last in chosen])
         batches.append(batch)

@@ -7,15 +7,21 @@ import datetime
 import json
 import os
 import platform
+import re
+import shlex
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_row", "hardware"]
+__all__ = ["append_row", "command_line", "hardware"]
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxruntime", "transformers", "numpy")
+_SWITCHES = re.compile("(ONTRAIN|BENCH|OMP|MKL|KMP|GOMP)_[A-Z_]+")
+_FOLDERS = ("ONTRAIN_CACHE_DIR", "ONTRAIN_DATA")
+"""Variables that say where something lies, and not what is measured."""
 
 
 def hardware() -> dict[str, Any]:
@@ -30,8 +36,17 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def command_line() -> str:
+    """Return the command that this process was started with, and the switches of the environment that it met."""
+    switches = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items())
+                if _SWITCHES.fullmatch(name) and name not in _FOLDERS]  # fmt: skip
+    module = sys.modules["__main__"].__spec__
+    program = ["-m", module.name] if module is not None else [Path(sys.argv[0]).name]
+    return " ".join([*switches, shlex.join(["python", *program, *sys.argv[1:]])])
+
+
 def append_row(table: str, row: dict[str, Any]) -> None:
-    """Append a row with date, commit, versions and hardware to benchmarks/results/{table}.jsonl."""
+    """Append a row with date, commit, command, versions and hardware to benchmarks/results/{table}.jsonl."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -46,6 +61,7 @@ def append_row(table: str, row: dict[str, Any]) -> None:
     full = {
         "date": datetime.date.today().isoformat(),
         "commit": commit,
+        "command": command_line(),
         **row,
         "python": platform.python_version(),
         "versions": versions,

@@ -2,15 +2,21 @@
 
     python -m benchmarks.step [--model bert] [--rounds 8] [--layers 4] [--engine ontrain --engine eager …]
 
-Each engine lives in a process of its own; the processes take turns, one step each, so that all of them meet the same
-moods of the machine. Ratios are medians over the rounds of (other engine's time / ontrain's time). "eager-malloc" is
-eager with glibc told to keep freed memory instead of returning it to the system, and torch to ask for large pages. Left
-out unless asked for: "ontrain-budget", which may take 0.55 of its working memory and computes activations again, and
-"ontrain-aten", which takes eager's matrix products. "ontrain-hidden" is told that padding is no answer, which is
-another loss (xquad only); "ortmodule" is eager's loop around the wrapped module; "incumbent" is onnxruntime-training
-1.19.2 (python -m benchmarks.peers installs it). Peak memory is the process's largest resident size above what it had
-with the model built; faults are minor page faults a step.
-Rows go to benchmarks/results/step.jsonl.
+Steps are timed after each batch of the workload was seen once, at least two, so all plans are there:
+`python -m benchmarks.epoch` times batches as they come. Each engine lives in a process of its own with empty caches,
+and the processes take turns, one step each, so that all of them meet the same moods of the machine. Ratios are medians
+over the rounds of (other engine's time / ontrain's time).
+
+- "bert-logits" and "gpt2-logits" compute an accuracy from each step's logits; the other loops look at the loss alone.
+- "ontrain-aten" takes eager PyTorch's matrix products.
+- "ontrain-budget" may take 0.55 of its working memory and computes activations again (only where asked for).
+- "ontrain-hidden" is told that padding is no answer, which is another loss (xquad only).
+- "ortmodule" is eager's loop around the wrapped module.
+- "eager-malloc" is eager with glibc told to keep freed memory, and torch to ask for large pages.
+- "incumbent" is onnxruntime-training 1.19.2 (`python -m benchmarks.peers` installs it).
+
+Peak memory is the process's largest resident size above what it had with the model built; faults are minor page faults
+a step. Rows go to benchmarks/results/step.jsonl.
 """
 
 from __future__ import annotations
@@ -40,8 +46,11 @@ class Worker:
     """An engine's process."""
 
     def __init__(self, engine: str, model: str, layers: int) -> None:
-        environment = {**os.environ, **(_MALLOC if engine == "eager-malloc" else {})}
         self._folder = tempfile.TemporaryDirectory()
+        caches = {
+            name: os.path.join(self._folder.name, name) for name in ("ONTRAIN_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+        }
+        environment = {**os.environ, **caches, **(_MALLOC if engine == "eager-malloc" else {})}
         self.process = subprocess.Popen(
             self._command(engine, model, layers), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.DEVNULL if engine == "incumbent" else None, env=environment,
@@ -152,14 +161,16 @@ def main() -> None:
         show(f"{model}, {arguments.layers} layers, {arguments.rounds} alternating rounds", figures)
         if not arguments.no_row:
             row = {"benchmark": "step", "model": model, "layers": arguments.layers, "rounds": arguments.rounds}
-            append_row("step", {**row, "command": "python -m benchmarks.step", "engines": figures})
+            append_row("step", {**row, "engines": figures})
 
 
 def _engines(model: str) -> list[str]:
     """All engines for the fixed shapes; for real lengths those that need no plan by hand."""
     if model in ("cola", "xquad"):
         return ["ontrain", *(["ontrain-hidden"] if model == "xquad" else []), "ortmodule", "eager", "eager-malloc"]
-    engines = [engine for engine in ENGINES if not engine.startswith("ontrain-")]
+    if model.endswith("-logits"):
+        return ["ontrain", "ortmodule", "eager", "eager-malloc", "compile"]
+    engines = [engine for engine in ENGINES if engine not in ("ontrain-budget", "ontrain-hidden")]
     try:
         incumbent_python()
     except PeerMissingError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks import serving
-from benchmarks.models import Batch, make
+from benchmarks.models import Batch, Reader, make, reader
 
 ENGINES = (
     "ontrain", "ontrain-aten", "ontrain-budget", "ontrain-hidden", "ontrain-onnxruntime", "ortmodule", "eager",
@@ -30,13 +29,23 @@ BUDGET = 0.55
 Step = Callable[[Batch], float]
 
 
-def eager_step(model: torch.nn.Module, forward: torch.nn.Module) -> Step:
-    """PyTorch's own training loop at its strongest: fused AdamW, gradients set to None."""
+def eager_step(model: torch.nn.Module, forward: torch.nn.Module, *, read: Reader | None = None) -> Step:
+    """PyTorch's own training loop at its strongest: fused AdamW, gradients set to None.
+
+    Args:
+        model: whose parameters are trained.
+        forward: what is called: the model, compiled or wrapped.
+        read: what is computed from the logits of each step; None leaves them alone.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY, fused=True)
 
     def step(batch: Batch) -> float:
-        loss = forward(**batch).loss
+        outputs = forward(**batch)
+        loss = outputs.loss
         loss.backward()
+        if read is not None:
+            read(outputs.logits, batch)
+        del outputs
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
@@ -45,14 +54,16 @@ def eager_step(model: torch.nn.Module, forward: torch.nn.Module) -> Step:
 
 
 def make_trainer(
-    model: torch.nn.Module, batches: Sequence[Batch], budget: float | None = None, provider: str = "Torch"
-) -> Any:
-    """The same training as `eager_step` by ORTTrainer; batch and sequence may vary."""
+    model: torch.nn.Module, batches: Sequence[Batch], budget: float | None = None, provider: str = "Torch",
+    *, read: Reader | None = None,
+) -> Any:  # fmt: skip
+    """The same training as `eager_step` by ORTTrainer; batch and sequence may vary; with a reader it returns logits."""
     from ontrain.training import ORTTrainer, optim
 
+    logits = [("logits", ["batch", "sequence", model.config.vocab_size])] if read is not None else []
     desc = {
         "inputs": [(name, ["batch", "sequence"][: tensor.dim()]) for name, tensor in batches[0].items()],
-        "outputs": [("loss", [], True)],
+        "outputs": [("loss", [], True), *logits],
     }
     options = {
         "utils": {"grad_norm_clip": False}, "graph_transformer": {"memory_budget": budget},
@@ -61,8 +72,8 @@ def make_trainer(
     return ORTTrainer(model, desc, optim.AdamConfig(lr=LR, lambda_coef=DECAY), options=options)
 
 
-def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> Step:
-    """Return one training step of an engine."""
+def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch], *, read: Reader | None = None) -> Step:
+    """Return one training step of an engine, which ends in what `read` computes from the logits."""
     if engine == "ontrain-hidden":
         from ontrain.passes import HidePaddedCandidates, register_pass
 
@@ -71,17 +82,30 @@ def make_step(engine: str, model: torch.nn.Module, batches: Sequence[Batch]) -> 
         os.environ["ONTRAIN_TUNE"] = "0"
     if engine.startswith("ontrain"):
         provider = "OnnxRuntime" if engine == "ontrain-onnxruntime" else "Torch"
-        trainer = make_trainer(model, batches, BUDGET if engine == "ontrain-budget" else None, provider)
-        return lambda batch: float(trainer.train_step(**batch))
+        budget = BUDGET if engine == "ontrain-budget" else None
+        trainer = make_trainer(model, batches, budget, provider, read=read)
+        return trainer_step(trainer, read=read)
     if engine == "ortmodule":
         from ontrain.training.ortmodule import ORTModule
 
         wrapped = ORTModule(model)
-        return eager_step(wrapped, wrapped)
+        return eager_step(wrapped, wrapped, read=read)
     if engine == "compile":
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-        return eager_step(model, torch.compile(model))  # type: ignore[arg-type]
-    return eager_step(model, model)
+        return eager_step(model, torch.compile(model), read=read)  # type: ignore[arg-type]
+    return eager_step(model, model, read=read)
+
+
+def trainer_step(trainer: Any, *, read: Reader | None = None) -> Step:
+    """One step of an ORTTrainer, whose second output is the logits if there is a reader of them."""
+    if read is None:
+        return lambda batch: float(trainer.train_step(**batch))
+
+    def step(batch: Batch) -> float:
+        loss, logits = trainer.train_step(**batch)
+        read(logits, batch)
+        return float(loss)
+
+    return step
 
 
 def serve(engine: str, name: str, layers: int) -> None:
@@ -91,7 +115,7 @@ def serve(engine: str, name: str, layers: int) -> None:
     turns = itertools.cycle(batches)
 
     def start() -> Callable[[], float]:
-        step = make_step(engine, model, batches)
+        step = make_step(engine, model, batches, read=reader(name))
         return lambda: step(next(turns))
 
     serving.serve(start, len(batches))

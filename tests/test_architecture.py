@@ -108,6 +108,13 @@ def test_no_file_is_longer_than_a_concept():
     assert statistics.median(n for n in lengths.values() if n > 5) < MEDIAN
 
 
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_blind_excepts_say_whose_code_they_are_around(path):
+    blind = [line for line in path.read_text().splitlines() if re.search(r"except (Base)?Exception\b", line)]
+    silent = [line.strip() for line in blind if "BaseException" not in line and not re.search(r"# .*\w{3}", line)]
+    assert not silent
+
+
 def test_no_module_is_called_after_nothing():
     vague = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc", "base_utils"}
     upstream = SOURCE / "training" / "utils"  # an import path that users have; it holds names, no code

@@ -4,6 +4,9 @@ Each ```python block runs alone in an empty folder. In the line before a block,
 
     <!-- continues -->        runs it after the block before it,
     <!-- skip: reason -->     leaves it out (a GPU, data, hours).
+
+A block of text under the mark <!-- printed --> is what the Python before it prints; `…` stands for the rest of a line,
+on a line of its own for any number of lines. Commands are run by `test_docs_commands`.
 """
 
 from __future__ import annotations
@@ -12,50 +15,11 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("recipes/**/*.md"))]
-DOCUMENTS += [ROOT / "docker" / "README.md", ROOT / "azureml" / "README.md"]
-DOCUMENTS = [path for path in DOCUMENTS if "node_modules" not in path.parts]
-FENCE = re.compile(r"^ {0,3}```(\w*)\s*$")
-MARK = re.compile(r"<!-- (continues|skip: (.+)) -->")
-
-
-@dataclass
-class Block:
-    path: Path
-    line: int
-    language: str
-    text: str
-    mark: str = ""
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}"
-
-
-def blocks_of(path: Path) -> list[Block]:
-    found: list[Block] = []
-    lines = path.read_text().splitlines()
-    inside: Block | None = None
-    for number, line in enumerate(lines, 1):
-        fence = FENCE.match(line)
-        if inside is not None and fence:
-            inside = None
-        elif inside is not None:
-            inside.text += line + "\n"
-        elif fence:
-            mark = next((MARK.fullmatch(x.strip()) for x in reversed(lines[: number - 1]) if x.strip()), None)
-            # Blank lines put the code at its own line of the document, so that a traceback points there.
-            inside = Block(path, number, fence[1], "")
-            if mark:
-                inside.mark, inside.reason = mark[1].split(":")[0], mark[2] or ""
-            found.append(inside)
-    return found
+from tests.documents import DOCUMENTS, FENCE, ROOT, Block, agrees, blocks_of
 
 
 def script_of(block: Block) -> str:
@@ -65,7 +29,7 @@ def script_of(block: Block) -> str:
         before = [b for b in blocks_of(block.path) if b.language == "python" and b.line < block.line]
         while chain[0].mark == "continues":
             chain.insert(0, before.pop())
-    script = ""
+    script = ""  # blank lines put the code at its own line of the document, so that a traceback points there
     for one in chain:
         script += "\n" * (one.line - script.count("\n")) + one.text
     return script
@@ -93,6 +57,9 @@ def test_example_runs(block, tmp_path):
         check=False,
     )
     assert done.returncode == 0, f"{block} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    behind = next((b for b in blocks_of(block.path) if b.line > block.line), None)
+    if behind is not None and behind.mark == "printed":
+        assert agrees(behind.text, done.stdout), f"{block} prints\n{done.stdout}"
 
 
 def prose_of(path: Path) -> str:

@@ -68,7 +68,7 @@ def export(
             raise _located(error) from error
         except OntrainError:
             raise
-        except Exception as error:
+        except Exception as error:  # the user's module and torch's tracer may raise anything
             raise _explained(error) from error
     return program, results[-1]
 

@@ -62,7 +62,7 @@ class Graph:
             options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-        except Exception as error:
+        except Exception as error:  # onnxruntime's errors share no base but Exception
             raise ProviderError(f"onnxruntime cannot load {path!r}", reason=str(error)) from error
         self._types = {one.name: one for one in self._session.get_inputs()}
         self.inputs, self.outputs = list(self._types), [one.name for one in self._session.get_outputs()]
@@ -115,6 +115,6 @@ class Graph:
                 binding.bind_ortvalue_output(name, outputs[name])
         try:
             self._session.run_with_iobinding(binding)
-        except Exception as error:
+        except Exception as error:  # onnxruntime's errors share no base but Exception
             raise InputError("onnxruntime failed on this batch", reason=str(error)) from error
         return dict(zip(asked, binding.get_outputs(), strict=True))

@@ -47,7 +47,7 @@ def _as_ort(model: onnx.ModelProto) -> bytes:
         options.optimized_model_filepath = str(Path(folder) / "model.ort")
         try:
             onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-        except Exception as error:
+        except Exception as error:  # onnxruntime's errors share no base but Exception
             raise ProviderError("onnxruntime cannot convert the model to its format", reason=str(error)) from error
         return (Path(folder) / "model.ort").read_bytes()
 
