@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -232,6 +235,32 @@ def largest(dy, x):
     return torch.zeros_like(dy).scatter(-1, kept.indices, kept.values) * x
 
 
+class Boxed(torch.autograd.Function):
+    """Takes its adjoints in a list that it may empty, where torch knows of such functions."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, *adjoints):
+        return (adjoints[0].pop() if isinstance(adjoints[0], list) else adjoints[0]) * 5
+
+
+class Vjp(torch.autograd.Function):
+    """Has its backward under autograd's other name for it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def vjp(ctx, dy):
+        return dy * 5
+
+
 def ordered(y):
     product, places, squares = Ordered.apply(y, torch.eye(3, dtype=y.dtype) + y[:1].T, 3.0)
     return product + squares * places
@@ -255,8 +284,16 @@ OWN = {
     "by its own result": lambda y: Backward.apply(Backward.apply(y, largest), lambda dy, x: dy.cumsum(-1)) * y,
     "under no_grad, too": lambda y: Doubled.apply(y) + y * _without_gradient(Doubled.apply, y),
     "without a gradient": lambda y: y * Backward.apply(torch.ones(3, dtype=y.dtype), None),
+    "in a box": Boxed.apply,
+    "a product of a vector and the Jacobian": Vjp.apply,
+    "made in forward": lambda y: type("Made", (Doubled,), {}).apply(y),
+    "forward of a base": lambda y: type("Heir", (Doubled,), {"forward": staticmethod(_squared)}).apply(y),
     "in a branch": lambda y: torch.cond(y.sum() > -1e9, lambda y: Doubled.apply(y) * 2, lambda y: y * 3, (y,)),
 }
+
+
+def _squared(ctx, x):
+    return Doubled.forward(ctx, x) + x**2
 
 
 def _without_gradient(function, y):
@@ -321,6 +358,32 @@ def test_such_a_function_keeps_the_forward_of_infinite_numbers_and_its_own_after
     x = torch.tensor([[torch.inf, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
     torch.testing.assert_close(ours(x), ours.module(x), equal_nan=True)
     assert Doubled.forward is own
+
+
+def test_a_function_that_torch_calls_in_an_unknown_way_is_refused_and_nothing_else():
+    # A torch that has its functions' class elsewhere, so that capture looks in vain.
+    program = """
+        import torch
+        torch.autograd.function.FunctionMeta = type("FunctionMeta", (type,), {})
+        from ontrain.capture import capture
+        from ontrain.errors import CaptureError
+        from tests.capture.test_autograd import Doubled, Says, Swish
+
+        x = torch.randn(2, 4)
+        assert capture(Says(torch.tanh), (x,)).model
+        assert capture(Says(lambda y: Doubled.apply(y.detach())), (x,)).model
+        for rest in (Doubled.apply, lambda y: Swish.apply(y, 1.5) * 2):
+            try:
+                capture(Says(rest), (x,))
+            except CaptureError as error:
+                print(error.problem)
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    lines = ran.stdout.splitlines()
+    assert [line.split("autograd function ")[1].split(" in a way")[0].split(".")[-1] for line in lines] == [
+        "Doubled",
+        "Swish",
+    ]
 
 
 def test_a_function_of_what_takes_no_gradient_is_its_forward():

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.autograd.function import BackwardCFunction, FunctionMeta
 from torch.utils import checkpoint
 
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
 from ontrain.errors import CaptureError
 
-__all__ = ["traced_autograd", "traced_here"]
+__all__ = ["check_functions", "traced_autograd", "traced_here"]
 
 
 @contextmanager
@@ -33,43 +32,11 @@ def traced_autograd() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, made in _replacements():
             stack.enter_context(mock.patch.object(owner, name, made))
-        _own.tracing, _own.stack, _own.taken, _own.owns, _own.modes = True, stack, set(), {}, []
+        _own.tracing, _own.calls = True, _Calls()
         try:
-            _check_that_functions_are_seen()
             yield
         finally:
-            _own.tracing = False
-
-
-class _Canary(torch.autograd.Function):
-    """Changes the gradient: tracing it must be refused."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *adjoints: Any) -> Any:
-        return 2 * adjoints[0]
-
-
-@functools.cache
-def _check_that_functions_are_seen() -> None:
-    """Make sure, once, that this torch lets us see a call of `Function.apply`.
-
-    Raises:
-        CaptureError: it does not, so functions of the user's own would lose their backward without a word.
-    """
-    try:
-        with torch.enable_grad():
-            _Canary.apply(torch.ones(1, requires_grad=True))  # type: ignore[no-untyped-call]
-    except CaptureError:
-        return
-    raise CaptureError(
-        f"torch {torch.__version__} calls autograd functions in a way that capture does not know",
-        reason="a torch.autograd.Function in the module would lose its own backward, and nothing would say so",
-        way_out="use a version of torch that this version of ontrain was made for (see docs/dependencies.md)",
-    )
+            _own.tracing, _own.calls = False, None
 
 
 _own = threading.local()
@@ -82,6 +49,32 @@ def traced_here() -> bool:
     return not _elsewhere()
 
 
+def check_functions(results: Iterable[torch.Tensor]) -> None:
+    """Make sure that every autograd function on the way to a traced forward's results has been dealt with.
+
+    Autograd's own record of the forward holds them all, however this torch calls them.
+
+    Raises:
+        CaptureError: one was called in a way that the trace does not see, so its backward would be lost.
+    """
+    left = [node for result in results if (node := result.grad_fn) is not None]
+    known = set(left)
+    while left:
+        node = left.pop()
+        function = getattr(node, "_forward_cls", None)
+        if isinstance(node, BackwardCFunction) and not _of_torch(function) and function not in _own.calls.seen:
+            raise CaptureError(
+                f"torch {torch.__version__} calls the autograd function {function.__module__}.{function.__qualname__} "
+                "in a way that capture does not know",
+                reason="its own backward would be lost, and nothing would say so",
+                way_out="write its forward with tensor operators that torch differentiates, or use a version of torch "
+                "that docs/dependencies.md lists",
+            )
+        following = {after for after, _ in node.next_functions if after is not None} - known
+        known |= following
+        left.extend(following)
+
+
 def _elsewhere() -> bool:
     """Whether the calling thread is another than the one that traces: it trains meanwhile, or tries a function out."""
     return not getattr(_own, "tracing", False)
@@ -90,7 +83,7 @@ def _elsewhere() -> bool:
 def _replacements() -> list[tuple[Any, str, Any]]:
     functions: Any = torch.autograd
     return [
-        (torch._functorch.utils, "unwrap_dead_wrappers", _called(torch._functorch.utils.unwrap_dead_wrappers)),
+        (FunctionMeta, "__getattribute__", _attribute),
         (checkpoint.CheckpointFunction, "apply", _plain(checkpoint.CheckpointFunction.apply)),
         # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
         # result detached in a trace.
@@ -130,74 +123,85 @@ def _refuses(function: Callable[..., Any], problem: str, reason: str, way_out: s
     return refuse
 
 
-def _called(unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What `Function.apply` does first with its arguments, here also the place to see which function it is.
+class _Calls:
+    """The calls of autograd functions in one trace: what each runs in place of its forward and setup_context.
 
-    `apply` itself may be bound already: `relu = MyRelu.apply` at the head of a file is usual.
+    `apply` is written in C since torch 2.14, and may be bound already: `relu = MyRelu.apply` at the head of a file is
+    usual. What every version does is ask the class, and in this order: for `_backward_cls`, once and while the caller's
+    mode holds; for `forward`, to call it; for `setup_context`, to call it behind a forward that has no context.
     """
 
-    def traced(args: Any) -> Any:
-        if _elsewhere():
-            return unwrap(args)
-        caller = inspect.currentframe()
-        function = caller.f_back.f_locals.get("cls") if caller is not None and caller.f_back is not None else None
-        if function is not None and function.__module__ in _TORCHS:
-            # A library's own operator, branch or loop: it is one node, which is differentiated, or refused by name.
-            # And torch 2.11 keeps a checkpoint's arguments in a function without results.
-            return unwrap(args)
-        if function is None:
-            return unwrap(args)
-        if function is _Canary:
-            raise CaptureError("forward calls an autograd function")
-        enabled = torch.is_grad_enabled()
-        own = _own.owns.get(function.forward, function.forward)  # a base's may stand for it already
-        setup = _own.owns.get(function.setup_context, own_setup_of(function))
-        taken = function in _own.taken
-        if not taken and enabled and _any_requires_grad(args) and not has_derivative_of_forward(function, args):
-            _own.taken.add(function)
-            with_backward = OwnBackward(function, own, setup)
-            _stand_in(function, "forward", own, with_backward.forward)
-            if setup is not None:
-                _stand_in(function, "setup_context", setup, with_backward.setup_context)
-        elif not taken and function.forward is own:
-            _stand_in(function, "forward", own, own)
-            if setup is not None:
-                _stand_in(function, "setup_context", setup, _without_gradient(setup))
-        _own.modes.append(enabled)
-        return unwrap(args)
+    def __init__(self) -> None:
+        self.seen = set[type[torch.autograd.Function]]()
+        self._begun: tuple[type[torch.autograd.Function], bool] | None = None
+        self._setup: tuple[type[torch.autograd.Function], Callable[..., Any]] | None = None
+        self._own_backward = set[type[torch.autograd.Function]]()
 
-    return traced
+    def attribute(self, function: type[torch.autograd.Function], name: str, own: Any) -> Any:
+        """Return what a class answers to the question for `name`, whose own answer is `own`."""
+        if name == "_backward_cls" and not _of_torch(function):
+            self._begun = function, torch.is_grad_enabled()
+        elif name == "forward" and self._begun is not None and self._begun[0] is function:
+            enabled, self._begun = self._begun[1], None
+            self.seen.add(function)
+            return self._forward(function, own, enabled)
+        elif name == "setup_context" and self._setup is not None and self._setup[0] is function:
+            setup, self._setup = self._setup[1], None
+            return setup
+        return own
+
+    def _forward(
+        self, function: type[torch.autograd.Function], own: Callable[..., Any], enabled: bool
+    ) -> Callable[..., Any]:
+        """Behind it the trace learns the mode that `apply` goes back to unseen: a no_grad inside would go on."""
+        setup = own_setup_of(function)
+
+        def forward(*args: Any) -> Any:
+            keeps: Callable[..., Any] | None
+            if enabled and self._has_own_backward(function, args if setup is not None else args[1:]):
+                traced = OwnBackward(function, own, setup)
+                result, keeps, mode = traced.forward(*args), traced.setup_context, True
+            else:
+                result, keeps, mode = own(*args), setup, False
+            if setup is not None and keeps is not None:
+                self._setup = function, _in_mode(mode, keeps)
+            torch._C._set_grad_enabled(enabled)
+            return result
+
+        return forward
+
+    def _has_own_backward(self, function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
+        if function in self._own_backward:
+            return True
+        if not _any_requires_grad(args) or has_derivative_of_forward(function, args):
+            return False
+        self._own_backward.add(function)
+        return True
 
 
-def _stand_in(
-    function: type[torch.autograd.Function], name: str, own: Callable[..., Any], traced: Callable[..., Any]
-) -> None:
-    """Let `traced` be a function's forward or setup_context while the thread traces; `apply` calls them in this order.
+def _attribute(function: type[torch.autograd.Function], name: str) -> Any:
+    own = type.__getattribute__(function, name)
+    return own if _elsewhere() else _own.calls.attribute(function, name, own)
 
-    Behind it the trace learns the mode that `apply` goes back to unseen: else a no_grad inside would go on behind it.
-    """
 
-    @functools.wraps(own)  # `apply` asks the signature for defaults
-    def called(*args: Any) -> Any:
-        if _elsewhere():
-            return own(*args)
-        enabled = _own.modes.pop() if name == "forward" else torch.is_grad_enabled()
-        made = (traced if enabled else own)(*args)
+def _in_mode(enabled: bool, setup: Callable[..., Any]) -> Callable[..., Any]:
+    """A setup_context under a mode that the trace sees, and which ends with it."""
+
+    def run(*args: Any) -> None:
+        before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(enabled)
-        return made
-
-    _own.owns[called] = own
-    _own.stack.enter_context(mock.patch.object(function, name, staticmethod(called)))
-
-
-def _without_gradient(setup: Callable[..., Any]) -> Callable[..., Any]:
-    """A setup_context under the mode that `apply` calls it in, seen by the trace."""
-
-    def run(*args: Any) -> Any:
-        torch._C._set_grad_enabled(False)
-        return setup(*args)
+        setup(*args)
+        torch._C._set_grad_enabled(before)
 
     return run
+
+
+def _of_torch(function: type[torch.autograd.Function]) -> bool:
+    """Whether a function is a library's own operator, branch or loop: one node, differentiated or refused by name.
+
+    And torch 2.11 keeps a checkpoint's arguments in a function without results.
+    """
+    return function.__module__ in _TORCHS
 
 
 def _plain(apply: Callable[..., Any]) -> Callable[..., Any]:

@@ -75,7 +75,7 @@ class OwnBackward:
         adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
         standing = dict(zip(places, adjoints, strict=True))
         dys = [standing[at] if at in standing else context.nothing(y) for at, y in enumerate(results)]
-        pairs = _gradients_of(self._name, args, self._function.backward(context, *dys))
+        pairs = _gradients_of(self._name, args, _backward_of(self._function)(context, *dys))
         torch._C._set_grad_enabled(True)
         through = torch.ops.ontrain.through(ys, adjoints, [x for x, _ in pairs], [g for _, g in pairs])
         for at, y in zip(places, through, strict=True):
@@ -90,6 +90,15 @@ class OwnBackward:
         """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""
         results = output if isinstance(output, tuple) else (output,)
         context.mark_non_differentiable(*(results[at] for at in self._marked.pop()))
+
+
+def _backward_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return what a function has for its backward, as a callable of the context and the adjoints."""
+    base: Any = torch.autograd.Function
+    own: Callable[..., Any] = function.backward if function.vjp is base.vjp else function.vjp
+    if getattr(function, "boxed_grads_call", False):  # since torch 2.13
+        return lambda context, *adjoints: own(context, list(adjoints))
+    return own
 
 
 def _gradients_of(name: str, args: Sequence[Any], found: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:

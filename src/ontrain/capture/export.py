@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ontrain.capture.autograd import traced_autograd
+from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.inspection import restart
 from ontrain.capture.recurrence import varying_lengths
@@ -122,6 +122,7 @@ class Flat(nn.Module):
                 stack.enter_context(torch.autocast(device, dtype))
             leaves, spec = flatten(self._call(named))
         check_plain(spec)
+        check_functions(leaves)
         self._returned(spec)
         return tuple(leaves)
 
@@ -270,7 +271,7 @@ def _shared_memory() -> Iterator[None]:
     from torch._dynamo import output_graph  # here, for it takes a second that `import ontrain` need not wait
 
     apart = output_graph.AliasingInfo(False, "")
-    with mock.patch.object(output_graph.SubgraphTracer, "has_aliasing", lambda _: apart):
+    with mock.patch.object(output_graph.SubgraphTracer, "has_aliasing", lambda *_, **__: apart):
         yield
 
 
