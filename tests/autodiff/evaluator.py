@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from onnx.reference.op_run import OpRun
 
-from ontrain.graph.corrections import MaxPool
+from ontrain.graph.corrections import LRN, LpNormalization, MaxPool
 from tests.autodiff.samples.recurrent import by_definition
 
 
@@ -48,26 +48,12 @@ class MeanVarianceNormalization(OpRun):
         return (centred / (np.sqrt((centred**2).mean(tuple(axes), keepdims=True)) + 1e-9),)
 
 
-class LRN(OpRun):
-    """It normalises the first N channels only, for N samples."""
-
-    def _run(self, x, alpha=None, beta=None, bias=None, size=None):
-        return (F.local_response_norm(torch.tensor(x), size, alpha, beta, bias).numpy(),)
-
-
 class GatherElements(OpRun):
     """Fails with more than 64 elements."""
 
     def _run(self, x, ids, axis=None):
         ids = torch.tensor(ids)
         return (torch.gather(torch.tensor(x), axis, torch.where(ids < 0, ids + x.shape[axis], ids)).numpy(),)
-
-
-class LpNormalization(OpRun):
-    """Takes no absolute value for p = 1 and reads axis 0 as the default."""
-
-    def _run(self, x, axis=None, p=None):
-        return (F.normalize(torch.tensor(x), p, axis).numpy(),)
 
 
 class ConvTranspose(OpRun):

@@ -32,6 +32,9 @@ activation = {
         for name in ("relu", "tanh", "sigmoid", "erf", "exp", "abs", "neg", "reciprocal", "sin", "cos", "sign", "floor",
                      "ceil", "round", "trunc", "expm1", "square", "exp2", "erfc", "frac", "atan", "sinh", "cosh", "tan")
     },
+    # A number next to one forgets the last places of a small one.
+    "log1p_small": (lambda x: torch.log1p(x * 1e-6) * 1e6, f(3, 4)),
+    "expm1_small": (lambda x: torch.expm1(x * 1e-6) * 1e6, f(3, 4)),
     **{name: (getattr(torch, name), positive(3, 4)) for name in ("log", "sqrt", "rsqrt", "log1p", "log2", "log10")},
     **{
         name: (getattr(F, name), 3 * f(3, 4))
@@ -245,9 +248,12 @@ linear = {
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), IMG),
     "max_pool2d_ceil": (lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True), IMG),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), IMG),
+    "avg_pool2d_count": (lambda x: F.avg_pool2d(x, 3, 2, 1), IMG),
     "avg_pool2d_pad": (lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), IMG),
     "adaptive_avg_pool_1": (lambda x: F.adaptive_avg_pool2d(x, 1), IMG),
     "adaptive_avg_pool": (lambda x: F.adaptive_avg_pool2d(x, (4, 3)), IMG),
+    "adaptive_avg_pool_overlapping": (lambda x: F.adaptive_avg_pool2d(x, (3, 4)), IMG),
+    "adaptive_max_pool_overlapping": (lambda x: F.adaptive_max_pool2d(x, (5, 4)), IMG),
     "adaptive_max_pool": (lambda x: F.adaptive_max_pool2d(x, (4, 3)), IMG),
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), IMG),
     "bilinear_resize": (lambda x: F.interpolate(x, size=(16, 12), mode="bilinear"), IMG),
@@ -258,6 +264,20 @@ normalization = {
     "layer_norm_plain": (lambda x: F.layer_norm(x, (4,)), X),
     "layer_norm_no_bias": (lambda x, w: F.layer_norm(x, (4,), w, eps=1e-3), X, f(4)),
     "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), X, f(4)),
+    # Values so small that epsilon decides: each function has a default of its own, rms_norm one that follows the dtype.
+    **{
+        f"{name}_small": (function, x * 1e-3)
+        for name, function, x in (
+            ("layer_norm", lambda x: F.layer_norm(x, (4,)), X),
+            ("rms_norm", lambda x: F.rms_norm(x, (4,)), X),
+            ("group_norm", lambda x: F.group_norm(x, 2), IMG),
+            ("instance_norm", F.instance_norm, IMG),
+            ("batch_norm", lambda x: F.batch_norm(x, None, None, training=True), IMG),
+            ("local_response_norm", lambda x: F.local_response_norm(x, 2, k=1e-6), IMG),
+        )
+    },
+    "rms_norm_double": (lambda x: F.rms_norm(x, (4,)), X.double() * 1e-7),
+    "rms_norm_stated": (lambda x, w: F.rms_norm(x, (4,), w, eps=0.3), X, f(4)),
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), IMG, f(4), f(4)),
     "instance_norm": (F.instance_norm, IMG),
     "batch_norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), IMG, f(4), f(4)),

@@ -45,11 +45,15 @@ def test_dropout_trains():
     assert ratio == pytest.approx(0.3) and ratio.shape == () and bool(training)
 
 
-@pytest.mark.parametrize("sizes", [(4, 5), (2, 3)], ids=["sample", "other"])
-def test_batch_norm_statistics_after_a_step_are_those_of_torch(sizes):
+@pytest.mark.parametrize(
+    ("sizes", "dynamic"),
+    [((4, 5), {0: "batch", 2: "length"}), ((2, 3), {0: "batch", 2: "length"}), ((4, 5), {})],
+    ids=["sample", "other", "fixed"],
+)
+def test_batch_norm_statistics_after_a_step_are_those_of_torch(sizes, dynamic):
     module = nn.BatchNorm1d(3, momentum=0.3)
     sample = torch.randn(4, 3, 5)
-    captured = capture(module, (sample,), dynamic=[{0: "batch", 2: "length"}])
+    captured = capture(module, (sample,), dynamic=[dynamic])
     (norm,) = nodes(captured, "BatchNormalization")
     assert norm.attributes["training_mode"].value == 1
     x = torch.randn(sizes[0], 3, sizes[1])

@@ -48,6 +48,49 @@ def test_large_constants_with_other_contents_stay_apart():
     assert a is not b and op.const(np.zeros(5000, np.float32)) is a
 
 
+def test_contents_that_differ_behind_a_common_beginning_stay_apart():
+    op = Builder(new_model([], "g").graph)
+    ends = np.zeros(5000, np.float32)
+    ends[-1] = 1
+    assert op.const(np.zeros(5000, np.float32)) is not op.const(ends)
+
+
+def test_equal_bytes_of_another_dtype_are_another_constant():
+    op = Builder(new_model([], "g").graph)
+    made = [op.const(np.zeros(2, dtype)) for dtype in (np.float32, np.int32, np.uint32)]
+    assert [value.dtype for value in made] == [ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT32]
+
+
+def test_a_zero_in_a_target_shape_is_a_size_where_the_node_says_so():
+    op = Builder(new_model([], "g").graph)
+    empty = op.const(np.zeros((0, 3), np.float32))
+    assert static_dims(op.Reshape(empty, [3, 0], allowzero=1)) == (3, 0)
+    assert static_dims(op.Reshape(op.const(np.zeros((2, 3), np.float32)), [0, 3])) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda op, x: op.Dropout(x, 0.5, True),
+        lambda op, x: op.RandomNormalLike(x),
+        lambda op, x: op.RandomUniformLike(x),
+        lambda op, x: op.Bernoulli(x),
+    ],
+)
+def test_what_is_drawn_of_a_constant_is_not_drawn_once_for_all(draw):
+    op = Builder(new_model([], "g").graph)
+    assert draw(op, op.const(np.full(4, 0.5, np.float32))).const_value is None
+
+
+@pytest.mark.parametrize("axis", [-3, 2])
+def test_an_axis_beside_the_shape_is_refused_before_onnx_reads_there(axis):
+    x = value("x", [3, 4])
+    op = Builder(new_model([x], "g").graph)
+    with pytest.raises(GraphError, match=f"Softmax has the axis {axis} for an input of 2 dimensions"):
+        op.Softmax(x, axis=axis)
+    assert static_dims(op.Softmax(x, axis=-2)) == static_dims(op.Softmax(x, axis=1)) == (3, 4)
+
+
 def test_what_does_not_fit_names_the_operator_and_the_shapes():
     x, y = value("x", [3, 4]), value("y", [5, 6])
     op = Builder(new_model([x, y], "g").graph)
@@ -110,6 +153,12 @@ def test_the_verifier_finds_each_kind_of_damage():
     model, _ = fresh()
     set_updates(model.graph.outputs[0], "nothing")
     with pytest.raises(GraphError, match="no resident input"):
+        verify(model)
+
+    model, _ = fresh()
+    model.graph.inputs.append(set_role(value("w", [3]), Role.PARAMETER))
+    set_updates(model.graph.outputs[0], "x")  # there is a resident input, and x is none
+    with pytest.raises(GraphError, match="'x', which is no resident input"):
         verify(model)
 
 

@@ -89,6 +89,31 @@ def test_a_mask_larger_than_a_block_is_fair_in_every_part(name):
     assert not torch.equal(y[:200_001], y[-200_001:])
 
 
+LARGE = 6_291_456 + 12_345  # as GPT-2's attention: 8 sequences of 12 heads of 256 x 256 probabilities, and an odd rest
+
+
+def test_no_part_of_a_large_mask_is_another(name):
+    (y,) = run(_dropout(0.5, size=LARGE), {"x": torch.ones(LARGE)}, rng=(4, 7), name=name)
+    kept = y != 0
+    # Whatever a mask is made of block by block, it would repeat after a multiple of some power of two.
+    shifts = {odd << power for power in range(8, 23) for odd in (1, 3, 5)}
+    for shift in sorted(shift for shift in shifts if shift < LARGE - 100_000):
+        count = LARGE - shift
+        agree = int((kept[shift:] == kept[:-shift]).sum())
+        assert abs(agree - count / 2) < 6 * (count / 4) ** 0.5, shift
+
+
+@pytest.mark.parametrize("ratio", [0.1, 1 / 3, 0.93, 0.9999, 1 - 2**-20])
+@pytest.mark.parametrize("size", [20_000, 200_000])  # drawn in two ways
+def test_what_is_kept_is_scaled_by_the_share_that_is_kept(name, ratio, size):
+    dropped = min(round(ratio * 2**16), 2**16 - 1)  # a decision has 16 bits
+    (y,) = run(_dropout(ratio, size=size), {"x": torch.ones(size)}, rng=(2, 9), name=name)
+    kept = y[y != 0]
+    expected = size * (1 - dropped / 2**16)
+    assert abs(len(kept) - expected) < 5 * expected**0.5 + 1
+    torch.testing.assert_close(kept, torch.full_like(kept, 2**16 / (2**16 - dropped)), rtol=3e-7, atol=0)
+
+
 def test_a_mask_takes_one_byte_an_element():
     size, planned = 1 << 18, []
     for count in (2, 6):

@@ -23,6 +23,10 @@ _SINGLE_PRECISION_BODIES = frozenset({"FastGelu", "Gelu", "HardSwish", "Shrink",
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_native_kernels_equal_the_bodies(sample, rng, provider):
+    if provider.startswith("OnnxRuntime") and sample.op_type == "LRN" and sample.attributes["size"] % 2 == 0:
+        with pytest.raises(ProviderError, match="cannot run LRN(.|\n)*size_ % 2 == 1"):
+            _compare(dataclasses.replace(sample, dtype="float32"), rng, provider)
+        return
     try:
         _compare(sample, rng, provider)
     except ProviderError as error:
@@ -71,14 +75,27 @@ def test_running_twice_gives_the_same(rng, name):
         assert all(np.array_equal(first[name], second[name]) for name in first), sample.op_type
 
 
-def test_the_reference_provider_runs_what_onnxs_evaluator_lacks(rng):
-    for sample in (s for s in SAMPLES if s.op_type in ("GlobalLpPool", "MaxRoiPool")):
-        arrays = sample.draw(rng)
-        graph = SampleGraph(sample, arrays)
-        provider = get_provider("ReferenceExecutionProvider")
-        model = _with_outputs(graph, graph.y)
-        (found,) = provider.compile(model, provider.create_state([])).run(graph.feeds).values()
-        np.testing.assert_allclose(found, sample.twin(*(torch.tensor(a) for a in arrays)).numpy(), rtol=1e-12)
+@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+def test_the_reference_provider_gives_what_torch_gives(sample, rng):
+    if sample.op_type == "Dropout":
+        pytest.skip("each provider draws its own mask; tests/providers/test_dropout.py looks at it")
+    if sample.op_type == "MeanVarianceNormalization":
+        sample = dataclasses.replace(sample, dtype="float32")  # its body in the specification has a constant in single
+    arrays = sample.draw(rng)
+    graph = SampleGraph(sample, arrays)
+    provider = get_provider("ReferenceExecutionProvider")
+    executable = provider.compile(_with_outputs(graph, graph.y), provider.create_state([]))
+    try:
+        found = executable.run(graph.feeds).values()
+    except NotImplementedError as error:
+        assert sample.op_type == "ConvTranspose", error
+        pytest.skip("the oracle stops at an output_shape")
+    made = sample.twin(*(None if array is None else torch.tensor(array) for array in arrays))
+    for actual, expected in zip(found, made if isinstance(made, tuple | list) else [made], strict=False):
+        wanted = expected.detach().numpy()
+        assert actual.shape == wanted.shape
+        # Some of the specification's bodies compute in single precision.
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5 * max(1, np.abs(wanted).max(initial=0)))
 
 
 def _with_outputs(graph, outputs):

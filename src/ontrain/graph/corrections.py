@@ -44,6 +44,28 @@ class MaxPool(OnnxMaxPool):
         return found[0], by_column.astype(np.int64)
 
 
+class LRN(OpRun):
+    """onnx's normalises as many channels as there are samples."""
+
+    def _run(
+        self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int | None = None
+    ) -> tuple[Array]:
+        assert size is not None, "the schema asks for it"
+        # A window of an even size reaches one channel further behind than before.
+        margins = [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)]
+        squares = np.pad(x * x, margins)
+        around = sum(squares[:, i : i + x.shape[1]] for i in range(size))
+        return ((x / (bias + float(alpha) / size * around) ** float(beta)).astype(x.dtype),)
+
+
+class LpNormalization(OpRun):
+    """onnx's takes no absolute values for p = 1, and the first axis by default."""
+
+    def _run(self, x: Array, axis: int = -1, p: int = 2) -> tuple[Array]:
+        norm = np.linalg.norm(x, p, axis, keepdims=True)
+        return (np.divide(x, norm, out=np.zeros_like(x), where=norm != 0),)
+
+
 class ConvTranspose(OpRun):
     """onnx's drops all but the first output channel of each group.
 
@@ -114,4 +136,4 @@ def _no_rows(type_: onnx.TypeProto) -> Array:
     return np.empty(dims, ir.DataType(type_.tensor_type.elem_type).numpy())
 
 
-CORRECTIONS: list[type[OpRun]] = [ConvTranspose, GatherElements, Loop, MaxPool]
+CORRECTIONS: list[type[OpRun]] = [ConvTranspose, GatherElements, LRN, Loop, LpNormalization, MaxPool]

@@ -25,8 +25,8 @@ RANDOM = frozenset(
     {"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 
-# onnx's evaluator lacks these.
-_NOT_EVALUATED = frozenset({"GlobalLpPool", "MaxRoiPool", "SimplifiedLayerNormalization"})
+# onnx's evaluator lacks these, or has them in part.
+_NOT_EVALUATED = frozenset({"GlobalLpPool", "GridSample", "LpPool", "MaxRoiPool", "SimplifiedLayerNormalization"})
 
 
 _FILLS = frozenset({"ConstantOfShape", "Expand"})

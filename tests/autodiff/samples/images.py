@@ -220,6 +220,9 @@ WINDOWS = [
            twin=partial(_lp_sum, p=1, kernel=[2, 2], dilation=(2, 1))),
     sample("LpPool", normal(1, 1, 5, 5), kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1,
            twin=lambda x: _lp_sum(F.pad(x, (0, 1, 0, 1)), 2, [2, 2], stride=2)),
+    # A third window would begin in the margin behind the image: it is none.
+    sample("LpPool", normal(1, 2, 4), kernel_shape=[2], strides=[2], pads=[0, 1], ceil_mode=1,
+           twin=lambda x: x.unfold(2, 2, 2).square().sum(3).sqrt()),
     sample("GlobalLpPool", normal(2, 3, 4, 2), twin=lambda x: x.norm(2, (2, 3), keepdim=True)),
     sample("GlobalLpPool", normal(2, 3, 4), p=3, twin=lambda x: (x.abs() ** 3).sum(2, keepdim=True) ** (1 / 3)),
     sample("MaxUnpool", normal(1, 2, 2, 2), _PLACES, kernel_shape=[2, 2], strides=[2, 2],

@@ -63,8 +63,14 @@ def _rms(x, scale):
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 2**-10) * scale
 
 
-def _lrn(x):
-    return F.local_response_norm(x, 3, alpha=0.5, beta=0.75, k=2.0)
+def _lrn(size):
+    """As the standard writes it: from (size − 1) // 2 channels before to size // 2 behind, over the size."""
+
+    def twin(x):
+        sums = [x[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1].square().sum(1) for c in range(x.shape[1])]
+        return x / (2.0 + 0.5 / size * torch.stack(sums, 1)) ** 0.75
+
+    return twin
 
 
 _channels = [normal(3), normal(3)]
@@ -101,7 +107,8 @@ NORMALIZATION = [
            twin=lambda x, s, b: F.group_norm(x, 2, s, b, 2**-10)),
     sample("LpNormalization", normal(3, 4), twin=lambda x: F.normalize(x, 2.0, -1)),
     sample("LpNormalization", spread(3, 4), twin=lambda x: F.normalize(x, 1.0, 0), axis=0, p=1),
-    sample("LRN", normal(2, 5, 3, 2), twin=_lrn, size=3, alpha=0.5, beta=0.75, bias=2.0),
+    *(sample("LRN", normal(2, 5, 3, 2), twin=_lrn(size), size=size, alpha=0.5, beta=0.75, bias=2.0)
+      for size in (3, 4, 2)),
     sample("MeanVarianceNormalization", normal(2, 3, 4, 2),
            twin=lambda x: (x - x.mean((0, 2, 3), True)) / (x.std((0, 2, 3), correction=0, keepdim=True) + 1e-9)),
 ]  # fmt: skip

@@ -166,6 +166,11 @@ def renamed(proto: onnx.ModelProto, index: int, name: str) -> None:
         (lambda p: setattr(p.graph.node[0].attribute[0], "type", 1), "'transB'"),
         (lambda p: p.graph.initializer[0].dims.append(2), r"'fc1.weight'.* its shape \[8, 6, 2\] of FLOAT needs 384"),
         (lambda p: p.graph.initializer[0].dims.__setitem__(0, -8), "a dimension is negative"),
+        (lambda p: p.graph.initializer[0].dims.extend([1] * 63), "'fc1.weight'.* has 65 dimensions"),
+        (lambda p: p.graph.node[0].attribute.append(p.graph.node[0].attribute[0]), "an attribute is given twice"),
+        (lambda p: p.graph.initializer[0].segment.SetInParent(), "'fc1.weight'.* is stored in segments"),
+        (lambda p: setattr(p.graph.initializer[0], "raw_data", p.graph.initializer[0].raw_data + b"0000"),
+         "'fc1.weight'.* has 196 bytes, its shape .* needs 192"),
         (lambda p: setattr(p.opset_import[0], "version", 9999), "asks for opset 9999"),
         (lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 0), "input 'x'"),
         (lambda p: setattr(p.graph.output[0], "name", "z"), "output 'z' of the model is made by no node"),
@@ -178,6 +183,37 @@ def test_damage_is_named(rng, damage, says):
     proto = mlp(rng).proto
     damage(proto)
     with pytest.raises(GraphError, match=says):
+        load_onnx(proto)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attribute", "others"),
+    [
+        ("Conv", "x w", "group", {}),
+        ("Conv", "x w", "strides", {}),
+        ("Conv", "x w", "dilations", {}),
+        ("MaxPool", "x", "kernel_shape", {}),
+        ("ConvTranspose", "x w", "group", {}),
+        ("LRN", "x", "size", {}),
+        ("DepthToSpace", "x", "blocksize", {}),
+        ("SpaceToDepth", "x", "blocksize", {}),
+        ("Split", "x", "num_outputs", {}),
+        ("GroupNormalization", "x b b", "num_groups", {}),
+        ("LSTM", "t r r", "hidden_size", {}),
+        ("Attention", "t t t", "q_num_heads", {"kv_num_heads": 1}),
+        ("Attention", "t t t", "kv_num_heads", {"q_num_heads": 1}),
+        ("RotaryEmbedding", "t m m", "num_heads", {}),
+        ("MaxRoiPool", "x m", "pooled_shape", {}),
+    ],
+)
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_number_that_kernels_divide_by_is_positive(op_type, inputs, attribute, others, number):
+    several = attribute in ("strides", "dilations", "kernel_shape", "pooled_shape")
+    given = {**others, attribute: [number, number] if several else number}
+    shapes = {"w": (4, 4, 1, 1), "b": (4,), "t": (1, 2, 8), "r": (1, 8, 8), "m": (1, 5)}
+    stored = [const(name, np.ones(shape), np.float32) for name, shape in shapes.items()]
+    proto = one_node(node(op_type, inputs, "y", **given), stored, (1, 4, 6, 6), opset=23)
+    with pytest.raises(GraphError, match=f"(?s)attribute '{attribute}' is .*{number}.*must be positive"):
         load_onnx(proto)
 
 

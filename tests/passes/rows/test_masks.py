@@ -102,8 +102,15 @@ def test_a_mask_that_depends_on_parameters_is_left_alone(make):
     assert find_mask(model.graph, bias) is None
 
 
-def test_a_small_penalty_hides_nothing():
-    model, bias = graph(lambda op, mask, table: op.Add(table, op.Where(padding(op, mask), 0.0, -10.0)))
+@pytest.mark.parametrize("penalty", [-10.0, -1e3, -1e5, -1e8])
+@pytest.mark.parametrize("chosen", [False, True], ids=["added", "chosen"])
+def test_a_penalty_that_scores_could_outweigh_hides_nothing(penalty, chosen):
+    def make(op, mask, table):
+        if chosen:
+            return op.Where(padding(op, mask), table, penalty)
+        return op.Add(table, op.Where(padding(op, mask), 0.0, penalty))
+
+    model, bias = graph(make)
     mask = find_mask(model.graph, bias)
     values = [v for v, _ in mask.computed]
     part = extract(model, [v for v in model.graph.inputs if v.name == "mask"], values)

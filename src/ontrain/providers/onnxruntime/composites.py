@@ -12,9 +12,10 @@ import onnx_ir as ir
 from ontrain.functions import attributes_of
 from ontrain.functions.loss import NO_IGNORE
 from ontrain.graph import Builder, static_dims
+from ontrain.providers.onnxruntime.random import drawn_share
 from ontrain.providers.onnxruntime.rules import Inputs, Outputs
 
-__all__ = ["COMPOSITES"]
+__all__ = ["COMPOSITES", "MASKED"]
 
 _PLACES = 25
 """Up to how many places of a kernel x is copied for each of them."""
@@ -106,6 +107,18 @@ def _softmax_cross_entropy_loss_grad(op: Any, node: ir.Node, inputs: Inputs) -> 
     return [op.ScatterElements(op.Exp(log_prob), chosen, ones, axis=1, reduction="add") * factor]
 
 
+def _drawn(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
+    """With the share that was really dropped, which the factor of what is kept has to follow."""
+    name = "ratio" if node.op_type == "DropoutGrad" else "dropout"
+    share = node.attributes.get_float(name, 0.5 if name == "ratio" else 0.0)
+    if drawn_share(share) == share:
+        return None
+    attributes = [one for one in node.attributes.values() if one.name != name]
+    attributes.append(ir.AttrFloat32(name, drawn_share(share)))
+    made = op.add(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
+    return list(made) if isinstance(made, tuple) else [made]
+
+
 COMPOSITES: dict[str, Callable[[Builder, ir.Node, Inputs], Outputs | None]] = {
     "ConvGrad": _conv_grad,
     "EmbeddingGrad": _embedding_grad,
@@ -113,3 +126,8 @@ COMPOSITES: dict[str, Callable[[Builder, ir.Node, Inputs], Outputs | None]] = {
     "SoftmaxCrossEntropyLossGrad": _softmax_cross_entropy_loss_grad,
 }
 """Forms by composite; None leaves the body."""
+
+MASKED: dict[str, Callable[[Builder, ir.Node, Inputs], Outputs | None]] = dict.fromkeys(
+    ("Attention", "AttentionGrad", "DropoutGrad"), _drawn
+)
+"""Forms of composites that apply a mask of dropout, where this provider draws it."""

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ontrain.graph import Builder, Role, set_role, static_dims
 
-__all__ = ["Streams", "mix"]
+__all__ = ["Streams", "drawn_share", "mix"]
 
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
@@ -35,6 +35,11 @@ def mix(*counters: int) -> int:
     return z
 
 
+def drawn_share(ratio: float) -> float:
+    """Return the share that `Streams.keep` drops: the multiple of 2⁻¹⁶ next to `ratio`, and never all."""
+    return min(round(ratio * 2**16), 2**16 - 1) / 2**16
+
+
 class Streams:
     """Writes random numbers into one graph, each use from a stream of its own.
 
@@ -46,7 +51,7 @@ class Streams:
         self._key: ir.Value | None = None
 
     def keep(self, op: Builder, shape: tuple[int, ...], ratio: float) -> Any:
-        """Return a bool tensor that is false with probability `ratio`, rounded to a multiple of 2⁻¹⁶.
+        """Return a bool tensor that is false with probability `ratio`, as `drawn_share` rounds it.
 
         One number of 64 bits makes four decisions, each by its upper bits after a shift.
         """
@@ -54,7 +59,7 @@ class Streams:
         bits = self._bits(op, -(-count // _LANES))
         shifts = np.arange(_LANES, dtype=np.uint64).reshape(_LANES, 1) * np.uint64(64 // _LANES)
         lanes = op.BitShift(op.Reshape(bits, [1, -1]), shifts, direction="LEFT")
-        threshold = np.array(min(round(ratio * 2**16), 2**16 - 1) << 48, np.uint64)
+        threshold = np.array(int(drawn_share(ratio) * 2**16) << 48, np.uint64)
         return _first(op, op.Reshape(op.GreaterOrEqual(lanes, threshold), [-1]), shape)
 
     def uniform(self, op: Builder, shape: tuple[int, ...], dtype: ir.DataType) -> Any:

@@ -10,7 +10,7 @@ from ontrain.errors import GraphError, ProviderError
 from ontrain.functions import expand, has_body, inline_all
 from ontrain.graph import DOMAIN, Builder, describe, rebuild, source_of
 from ontrain.graph.subgraphs import all_nodes, subgraphs
-from ontrain.providers.onnxruntime.composites import COMPOSITES
+from ontrain.providers.onnxruntime.composites import COMPOSITES, MASKED
 from ontrain.providers.onnxruntime.random import Streams
 from ontrain.providers.onnxruntime.rules import RULES, Inputs, Outputs, is_random
 from ontrain.providers.onnxruntime.support import refusal
@@ -32,6 +32,15 @@ def prepare(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
         ProviderError: onnxruntime has no kernel for an operator with these dtypes, and there is no body to take.
     """
     streams = Streams()
+    composites = COMPOSITES if "Dropout" in keep else {**COMPOSITES, **MASKED}
+
+    def written(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
+        """A composite in the form that onnxruntime is to run, where that is not its body."""
+        rule = composites.get(node.op_type) if node.domain == DOMAIN else None
+        if rule is None:
+            return None
+        with op.arithmetic():
+            return rule(op, node, inputs)
 
     def rewrite(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
         rule = None if node.domain or node.op_type in keep else RULES.get(node.op_type)
@@ -40,7 +49,7 @@ def prepare(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
         with op.arithmetic():
             return rule(op, streams, node, inputs)
 
-    plain = inline_all(rebuild(model, _written))
+    plain = inline_all(rebuild(model, written))
     if not keep:
         _check_loops(plain)
     model = rebuild(plain, rewrite)
@@ -49,15 +58,6 @@ def prepare(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
         if not refused:
             return model
         model = inline_all(_with_bodies(model, refused))
-
-
-def _written(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
-    """A composite in the form that is fastest on onnxruntime, where that is not its body."""
-    rule = COMPOSITES.get(node.op_type) if node.domain == DOMAIN else None
-    if rule is None:
-        return None
-    with op.arithmetic():
-        return rule(op, node, inputs)
 
 
 def _check_loops(model: ir.Model) -> None:

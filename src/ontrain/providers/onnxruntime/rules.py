@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
-from ontrain.providers.onnxruntime.random import Streams
+from ontrain.providers.onnxruntime.random import Streams, drawn_share
 
 __all__ = ["RULES", "Inputs", "Outputs", "is_random"]
 
@@ -45,7 +45,7 @@ def _dropout(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Output
     if not share:
         return [op.Identity(x), op.Expand(op.const(True), list(shape)) if len(node.outputs) > 1 else None]
     mask = streams.keep(op, shape, share)
-    return [op.Where(mask, op.Mul(x, 1 / (1 - share)), 0.0), mask]
+    return [op.Where(mask, op.Mul(x, 1 / (1 - drawn_share(share))), 0.0), mask]
 
 
 def _of(node: ir.Node) -> tuple[tuple[int, ...], ir.DataType]:

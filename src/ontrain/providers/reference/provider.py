@@ -24,8 +24,9 @@ __all__ = ["ReferenceExecutionProvider"]
 Array = np.ndarray[Any, Any]
 
 
-# One direction, no lengths, no clipping, no activations but the defaults.
-_IN_PART = frozenset({"GRU", "LSTM", "RNN"})
+# Of recurrent layers one direction, no lengths, no clipping, no activations but the defaults; of the others not all
+# modes, paddings and strides.
+_IN_PART = frozenset({"GRU", "LSTM", "RNN", "GridSample", "LpPool"})
 
 
 class _NumpyState:

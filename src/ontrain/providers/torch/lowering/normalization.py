@@ -73,9 +73,7 @@ def by_function(e: Emitter, node: ir.Node) -> None:
         "InstanceNormalization": lambda x, s, b: functional.instance_norm(x, weight=s, bias=b, eps=eps),
         "GroupNormalization": lambda x, s, b: functional.group_norm(x, a["num_groups"], s, b, eps),
         "LpNormalization": lambda x: functional.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
-        "LRN": lambda x: functional.local_response_norm(
-            x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)
-        ),
+        "LRN": lambda x: _across_channels(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
         "MeanVarianceNormalization": lambda x: _standardised(x, a.get("axes", [0, 2, 3])),
     }
     e.compute(functions[node.op_type], *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])], fresh=True)
@@ -84,6 +82,13 @@ def by_function(e: Emitter, node: ir.Node) -> None:
 def _rms(x: torch.Tensor, scale: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
     axes = list(range(axis % x.dim(), x.dim()))
     return x * torch.rsqrt(x.square().mean(axes, keepdim=True) + eps) * scale
+
+
+def _across_channels(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
+    """A window of an even size reaches one channel further behind than before in ONNX, and the other way in torch."""
+    mirrored = size % 2 == 0
+    y = functional.local_response_norm(x.flip(1) if mirrored else x, size, alpha, beta, bias)
+    return y.flip(1) if mirrored else y
 
 
 def _standardised(x: torch.Tensor, axes: list[int]) -> torch.Tensor:

@@ -1,0 +1,60 @@
+"""The sizes that a captured graph holds for, at their very bounds."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+
+from ontrain.capture.expression import Expression
+from ontrain.capture.guards import Guards
+
+B, S = sympy.symbols("b s", integer=True, positive=True)
+
+
+def guards(conditions=(), ranges=(("b", 2, 8),)) -> Guards:
+    dims = [("x", 0, B), ("x", 1, S), ("y", 0, B), ("y", 1, sympy.Integer(3)), ("z", 0, 2 * S + 1)]
+    return Guards(
+        [(name, axis, Expression.of(size)) for name, axis, size in dims],
+        [Expression.of(one) for one in conditions],
+        list(ranges),
+    )
+
+
+def shapes(b=4, s=5, **changed):
+    return {"x": (b, s), "y": (b, 3), "z": (2 * s + 1,), **changed}
+
+
+@pytest.mark.parametrize("form", [lambda one: one, lambda one: Guards.from_plain(one.plain())], ids=["made", "read"])
+@pytest.mark.parametrize(
+    ("given", "violated"),
+    [
+        ({}, None),
+        ({"b": 8}, None),
+        ({"b": 9}, "2 <= x.shape[0] <= 8"),
+        ({"b": 2}, None),
+        ({"b": 1}, "2 <= x.shape[0] <= 8"),
+        ({"y": (5, 3)}, "y.shape[0] == x.shape[0]"),
+        ({"y": (4, 2)}, "y.shape[1] == 3"),
+        ({"z": (10,)}, "z.shape[0] == "),
+    ],
+)
+def test_a_size_on_either_side_of_a_bound(form, given, violated):
+    said = form(guards()).violated(shapes(**given))
+    assert said is None if violated is None else said is not None and said.startswith(violated)
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [(S <= 5, (5, 6)), (S < 5, (4, 5)), (S >= 5, (5, 4)), (S > 5, (6, 5)), (sympy.Eq(S % 4, 0), (8, 9)),
+     (sympy.Ne(S, 5), (4, 5)), (B + S <= 9, (5, 6))],
+)  # fmt: skip
+def test_a_condition_holds_up_to_its_bound_and_not_beyond(condition, holds):
+    fulfils, violates = holds
+    assert guards([condition]).violated(shapes(s=fulfils)) is None
+    assert guards([condition]).violated(shapes(s=violates)) is not None
+
+
+def test_one_may_be_allowed_where_torch_only_assumed_two():
+    assert guards().violated(shapes(b=1), ones=False) is None
+    assert guards(ranges=[("b", 3, None)]).violated(shapes(b=2), ones=False) is not None
+    assert guards(ranges=[("b", 3, None)]).violated(shapes(b=10**6), ones=False) is None

@@ -1,0 +1,31 @@
+"""The mutants by room: a hand-picked selection of mistakes that somebody could make."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import (
+    autodiff,
+    capture,
+    capture_files,
+    checkpoint,
+    command_line,
+    distributed,
+    functions,
+    graph,
+    optim,
+    passes,
+    providers,
+    session,
+    training,
+)
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = [
+    mutant
+    for room in (
+        graph, functions, capture, capture_files, autodiff, optim, passes, providers, session, distributed, checkpoint,
+        training, command_line,
+    )
+    for mutant in room.MUTANTS
+]  # fmt: skip

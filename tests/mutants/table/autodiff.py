@@ -1,0 +1,145 @@
+"""Mistakes in src/ontrain/autodiff."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+RULES, DRIVER, SHAPES = "autodiff/test_rules.py", "autodiff/test_driver.py", "autodiff/test_shapes.py"
+
+MUTANTS = [
+    mutant(
+        "autodiff/driver.py",
+        "adjoints[value] = grad if before is None else op.Add(before, grad)",
+        "adjoints[value] = grad",
+        DRIVER,
+    ),
+    mutant("autodiff/driver.py", "grad = op.Cast(grad, to=value.dtype)", "pass", DRIVER),
+    mutant("autodiff/driver.py", "if w == 1 and have[lead + i] != 1)]", "if w == 1 and have[i] != 1)]", SHAPES),
+    mutant(
+        "autodiff/driver.py",
+        "passes = (node.domain, node.op_type) not in zero_gradients",
+        "passes = True",
+        DRIVER + " autodiff/test_differentiability.py autodiff/test_conventions.py",
+    ),
+    mutant(
+        "autodiff/registry.py",
+        "return max(fitting, key=lambda e: e.since)",
+        "return min(fitting, key=lambda e: e.since)",
+        "autodiff/test_registry.py autodiff/test_driver.py autodiff/test_rules.py",
+        "registry or driver or GroupNorm",
+    ),
+    mutant(
+        "autodiff/rules/activation.py",
+        "op.Where(op.Greater(x, 0.0), 1.0, y / alpha + 1)",
+        "op.Where(op.Greater(x, 0.0), 1.0, y + 1)",
+        RULES,
+        "Celu",
+    ),
+    mutant(
+        "autodiff/rules/activation.py",
+        "op.Where(positive, 0.0, dy * x) if",
+        "op.Where(positive, dy * x, 0.0) if",
+        RULES,
+        "PRelu",
+    ),
+    mutant("autodiff/rules/activation.py", "dy * (x / 3 + 0.5), dy)", "dy * (x / 6 + 0.5), dy)", RULES, "HardSwish"),
+    mutant(
+        "autodiff/rules/activation.py",
+        "op.Where(op.saved(1), dy / (1 - op.Cast(ratio, to=dy.dtype)), 0.0)",
+        "op.Where(op.saved(1), dy, 0.0)",
+        RULES + " autodiff/test_conventions.py",
+        "Dropout or mask",
+    ),
+    mutant(
+        "autodiff/rules/attention.py",
+        "op.RotaryEmbedding(dy, cos, op.Neg(sin), positions",
+        "op.RotaryEmbedding(dy, cos, sin, positions",
+        RULES,
+        "Rotary",
+    ),
+    mutant(
+        "autodiff/rules/conv.py",
+        "less + more if upper else more + less",
+        "more + less if upper else less + more",
+        RULES,
+        "Conv or AveragePool",
+    ),
+    mutant(
+        "autodiff/rules/conv.py",
+        "[(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)], strides",
+        "[k * d for k, d in zip(kernel, dilations, strict=True)], strides",
+        RULES,
+        "Conv",
+    ),
+    mutant(
+        "autodiff/rules/normalization.py",
+        "inv * (g - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1))",
+        "inv * (g - x_hat * op.ReduceMean(g * wide, inner, keepdims=1))",
+        RULES,
+        "RMSNorm",
+    ),
+    mutant(
+        "autodiff/rules/normalization.py",
+        "dvar = -0.5 * dslope * slope * inv_std * inv_std",
+        "dvar = -0.5 * dslope * slope * inv_std",
+        RULES,
+        "BatchNorm",
+    ),
+    # The window of an even size reaches one channel further on one side than on the other; backward it is mirrored.
+    mutant(
+        "autodiff/rules/normalization.py",
+        "op.outputs[0] / s, after, before)",
+        "op.outputs[0] / s, before, after)",
+        RULES,
+        "LRN",
+    ),
+    mutant(
+        "autodiff/rules/normalization.py", "(2 * alpha * beta) * x * inner", "(2 * alpha) * x * inner", RULES, "LRN"
+    ),
+    mutant(
+        "autodiff/rules/pooling.py",
+        "hits * (dy / op.ReduceSum(hits,",
+        "hits * (dy / op.ReduceMax(hits,",
+        RULES + " autodiff/test_conventions.py",
+        "GlobalMaxPool or ties",
+    ),
+    mutant(
+        "autodiff/rules/reduce.py",
+        "if i in over else d",
+        "if i in over and noop_with_empty_axes == 0 else d",
+        RULES + " autodiff/test_shapes.py",
+        "Reduce or reductions",
+    ),
+    mutant("autodiff/rules/reduce.py", "reverse=1 - reverse", "reverse=reverse", RULES, "CumSum"),
+    mutant(
+        "autodiff/rules/scatter.py", "ids = op.Where(op.Less(ids, 0), op.Add(ids, size), ids)", "pass", RULES, "Gather"
+    ),
+    mutant(
+        "autodiff/rules/scatter.py",
+        "strides = np.array([math.prod(sizes[i + 1 :])",
+        "strides = np.array([math.prod(sizes[i:])",
+        RULES,
+        "GatherND",
+    ),
+    mutant(
+        "autodiff/rules/scatter.py",
+        "return op.Where(padding, 0.0, picked), None",
+        "return picked, None",
+        "autodiff/test_conventions.py",
+    ),
+    mutant(
+        "autodiff/rules/shape.py",
+        "start + size * (start < 0), end + size * (end < 0)",
+        "start + size * (start < 0), end",
+        RULES + " autodiff/test_shapes.py",
+        "Slice or slice",
+    ),
+    mutant("autodiff/rules/shape.py", "for i in np.argsort(perm)]", "for i in perm]", RULES, "Transpose"),
+    mutant(
+        "autodiff/rules/einsum.py",
+        'term.replace("...", ellipsis[most - (rank - len(name)) :])',
+        'term.replace("...", ellipsis[: rank - len(name)])',
+        RULES,
+        "Einsum",
+    ),
+]

@@ -1,0 +1,172 @@
+"""Mistakes in src/ontrain/capture: the table from ATen to ONNX, guards and the cache."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+OPERATORS, TRAPS, CACHE = "capture/test_operators.py", "capture/test_traps.py", "capture/test_cache.py"
+GUARDS, LOSSES = "capture/test_guards.py", "capture/test_operators.py"
+
+MUTANTS = [
+    # torch's default is the dtype's own step from one to the next number.
+    mutant(
+        "capture/aten/normalization.py",
+        "eps = torch.finfo(op.val.dtype).eps if eps is None else eps",
+        "eps = 1e-5 if eps is None else eps",
+        OPERATORS,
+    ),
+    mutant(
+        "capture/aten/normalization.py", "op.cast(n / max(n - 1, 1), dtype)", "op.cast(1.0, dtype)", TRAPS, "statistics"
+    ),
+    mutant(
+        "capture/aten/normalization.py",
+        "epsilon=eps, momentum=1 - momentum, training_mode=1",
+        "epsilon=eps, momentum=momentum, training_mode=1",
+        TRAPS,
+        "statistics",
+    ),
+    mutant(
+        "capture/aten/normalization.py",
+        "own, [0, *axes], keepdims=0), before.dtype)",
+        "own, axes, keepdims=0), before.dtype)",
+        "capture/test_autograd.py",
+        "instance_norm",
+    ),
+    mutant("capture/aten/activation.py", "alpha=1 / 6, beta=0.5)", "alpha=0.2, beta=0.5)", OPERATORS, "activation"),
+    mutant(
+        "capture/aten/activation.py", "x, op.Softplus(x * b) / b)", "x, op.Softplus(x * b))", OPERATORS, "activation"
+    ),
+    mutant(
+        "capture/aten/activation.py",
+        "small = op.Less(op.Abs(x), op.cast(0.5, op.dtype))",
+        "small = op.Less(op.Abs(x), op.cast(-1, op.dtype))",
+        OPERATORS,
+    ),
+    mutant(
+        "capture/aten/attention.py", "scale = 1 / math.sqrt(width)", "scale = 1 / width", OPERATORS, "normalization"
+    ),
+    mutant(
+        "capture/aten/attention.py",
+        "op.Where(op.Less(rows, columns), op.cast(_lowest(dtype), dtype)",
+        "op.Where(op.LessOrEqual(rows, columns), op.cast(_lowest(dtype), dtype)",
+        OPERATORS,
+        "normalization",
+    ),
+    mutant("capture/aten/attention.py", "y = y * seen", "pass", OPERATORS, "normalization"),
+    mutant(
+        "capture/aten/attention.py",
+        "scale=float(scale), dropout=float(dropout_p), outputs=3)",
+        "scale=float(scale), outputs=3)",
+        TRAPS,
+        "attention_dropout",
+    ),
+    mutant(
+        "capture/aten/convolution.py",
+        "pads = [w // 2 for w in whole] + [w - w // 2 for w in whole]",
+        "pads = [w - w // 2 for w in whole] + [w // 2 for w in whole]",
+        OPERATORS,
+        "linear",
+    ),
+    mutant(
+        "capture/aten/convolution.py",
+        "output_padding=full(output_padding, rank), dilations",
+        "dilations",
+        OPERATORS,
+        "linear",
+    ),
+    mutant(
+        "capture/aten/loss.py",
+        "op.cast(1 - label_smoothing, x.dtype) + op.cast(label_smoothing / classes, x.dtype)",
+        "op.cast(1 - label_smoothing, x.dtype) + op.cast(label_smoothing, x.dtype)",
+        OPERATORS,
+        "loss",
+    ),
+    mutant(
+        "capture/aten/loss.py",
+        "rows = op.Where(ignored, zero, op.Gather(weight, safe, axis=0))",
+        "rows = op.Gather(weight, safe, axis=0)",
+        OPERATORS,
+        "loss",
+    ),
+    mutant(
+        "capture/aten/pooling.py",
+        "[list(range(i * have // want, -(-(i + 1) * have // want)))",
+        "[list(range(i * have // want, (i + 1) * have // want))",
+        OPERATORS,
+        "linear",
+    ),
+    mutant("capture/aten/pooling.py", "count_include_pad=int(count_include_pad),", "", OPERATORS, "linear"),
+    mutant(
+        "capture/aten/recurrent.py",
+        "if dropout and train and layer < num_layers - 1:",
+        "if dropout and train:",
+        "capture/test_recurrent.py capture/test_models.py",
+        "dropout",
+    ),
+    mutant(
+        "capture/aten/recurrent.py",
+        "return [parts[i] for i in kind.order]",
+        "return list(parts)",
+        "capture/test_recurrent.py",
+        "gradients",
+    ),
+    mutant(
+        "capture/aten/random.py",
+        "high - low, low))\n    return op.cast(op.Min(drawn",
+        "high - low + 1, low))\n    return op.cast(op.Min(drawn",
+        "capture/test_autograd.py",
+        "distribution",
+    ),
+    mutant(
+        "capture/aten/reduction.py",
+        "return op.Sqrt(found) if root else found\n\n    def unbiased",
+        "return found\n\n    def unbiased",
+        OPERATORS,
+        "reduction",
+    ),
+    mutant(
+        "capture/aten/indexing.py", 'reduction="add" if accumulate else None)', "reduction=None)", OPERATORS, "indexing"
+    ),
+    mutant(
+        "capture/guards.py",
+        "if (upper is not None and size > upper) or",
+        "if (upper is not None and size >= upper) or",
+        "capture/test_guards.py capture/test_cache.py training/test_errors.py training/ortmodule/test_cases.py",
+        "branch or branches or size or guards",
+    ),
+    mutant(
+        "capture/guards.py",
+        "condition.value(sizes) is False:",
+        "condition.value(sizes) is None:",
+        CACHE + " training/test_errors.py",
+        "branch",
+    ),
+    mutant(
+        "capture/cache/question.py",
+        "list(one.shape), list(one.stride()), one.requires_grad, name in kept,",
+        "list(one.stride()), one.requires_grad, name in kept,",
+        CACHE,
+        "changed",
+    ),
+    mutant(
+        "capture/cache/question.py",
+        "return [name, self.type(type(one)), one.training, held,",
+        "return [name, self.type(type(one)), held,",
+        CACHE + " training/ortmodule/test_loop.py",
+        "changed or another or evaluation",
+    ),
+    mutant(
+        "capture/cache/folder.py",
+        "if not data.startswith(_MAGIC) or hashlib.sha256(data[start:]).digest() != data[len(_MAGIC) : start]:",
+        "if not data.startswith(_MAGIC):",
+        CACHE,
+        "torn",
+    ),
+    mutant(
+        "capture/cache/folder.py",
+        'files = sorted(self.path.glob(f"*{_SUFFIX}"), key=_time, reverse=True)',
+        'files = sorted(self.path.glob(f"*{_SUFFIX}"), key=_time)',
+        CACHE,
+        "longest",
+    ),
+]

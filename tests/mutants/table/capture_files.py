@@ -1,0 +1,75 @@
+"""Mistakes in src/ontrain/capture/onnx_file: hostile files, older operator sets, modes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+HOSTILE, UPGRADE, FILES = (
+    "capture/onnx_file/test_hostile_files.py",
+    "capture/onnx_file/test_upgrade.py",
+    "training/test_onnx_files.py",
+)
+
+MUTANTS = [
+    mutant(
+        "capture/onnx_file/checks.py",
+        '"strides", "dilations", "kernel_shape", "group", "blocksize"',
+        '"strides", "dilations", "kernel_shape", "blocksize"',
+        HOSTILE,
+        "named",
+    ),
+    mutant(
+        "capture/onnx_file/checks.py",
+        "if any(not 1 <= v <= _LARGEST for v in values):",
+        "if any(not 0 <= v <= _LARGEST for v in values):",
+        HOSTILE,
+        "named",
+    ),
+    mutant("capture/onnx_file/checks.py", "if any(math.isnan(x) for x in numbers):", "if False:", HOSTILE, "named"),
+    mutant("capture/onnx_file/checks.py", "if len(set(names)) != len(names):", "if False:", HOSTILE, "named"),
+    mutant("capture/onnx_file/checks.py", "if depth > _DEEPEST:", "if False:", HOSTILE, "nested"),
+    mutant("capture/onnx_file/tensors.py", "if len(tensor.dims) > _MAX_RANK:", "if False:", HOSTILE, "named"),
+    mutant("capture/onnx_file/tensors.py", "if have != want:", "if have < want:", HOSTILE, "named"),
+    mutant("capture/onnx_file/tensors.py", 'if tensor.HasField("segment"):', "if False:", HOSTILE, "named"),
+    mutant(
+        "capture/onnx_file/choose.py",
+        "elif value.shape is not None and len(value.shape) and 0 not in value.shape and",
+        "elif value.shape is not None and 0 not in value.shape and",
+        FILES,
+    ),
+    mutant("capture/onnx_file/choose.py", "if pattern not in floats:", "if False:", FILES, "integer or fit"),
+    mutant(
+        "capture/onnx_file/load.py",
+        'if name in choice.kept:\n                value.metadata_props[REQUIRES_GRAD] = "0"',
+        "",
+        FILES + " training/test_onnx_files.py capture/onnx_file/test_upgrade.py",
+    ),
+    mutant(
+        "capture/onnx_file/modes.py",
+        "node.replace_input_with(3 + index, latest.get(statistic, statistic))",
+        "pass",
+        FILES,
+        "statistics",
+    ),
+    mutant("capture/onnx_file/modes.py", "node.resize_inputs(min(len(node.inputs), 2))", "pass", FILES, "dropout"),
+    mutant(
+        "capture/onnx_file/upgrade.py",
+        'x, axis = site.input(0), site.take("axis", 1)',
+        'x, axis = site.input(0), site.take("axis", -1)',
+        UPGRADE,
+    ),
+    mutant(
+        "capture/onnx_file/upgrade.py",
+        "steps.sort(key=lambda step: step[0])",
+        "steps.sort(key=lambda step: -step[0])",
+        UPGRADE,
+    ),
+    mutant(
+        "capture/onnx_file/upgrade.py",
+        'coordinate_transformation_mode="asymmetric", nearest_mode="floor",',
+        'nearest_mode="floor",',
+        UPGRADE,
+    ),
+    mutant("capture/onnx_file/upgrade.py", 'site.set("num_outputs", len(site.node.outputs))', "pass", UPGRADE),
+    mutant("capture/onnx_file/upgrade.py", "training = len(site.node.outputs) > 1 and not", "training = not", UPGRADE),
+]

@@ -1,0 +1,50 @@
+"""Mistakes in src/ontrain/distributed."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+SHARDS, PROCESSES = "distributed/test_shards.py", "distributed/test_training.py"
+
+MUTANTS = [
+    mutant(
+        "distributed/shares.py",
+        "stop = min(math.prod(shape), (rank + 1) * part - first)",
+        "stop = min(math.prod(shape), (rank + 1) * part)",
+        SHARDS,
+    ),
+    mutant("distributed/shares.py", "start = max(0, rank * part - first)", "start = rank * part", SHARDS),
+    mutant(
+        "distributed/adasum.py",
+        "left = 1 - across / (2 * of_a) if of_a else 1.0",
+        "left = 1 - across / of_a if of_a else 1.0",
+        PROCESSES,
+        "two_and_four",
+    ),
+    mutant(
+        "distributed/adasum.py",
+        "first, second = (ours, theirs) if world.rank < partner else (theirs, ours)",
+        "first, second = ours, theirs",
+        PROCESSES,
+        "two_and_four",
+    ),
+    mutant(
+        "distributed/adasum.py", "if size & (size - 1):", "if size % 2:", "distributed/test_failures.py", "power_of_two"
+    ),
+    mutant("distributed/reduction.py", "if said[1] != updates * self.size:", "if False:", PROCESSES, "two_and_four"),
+    mutant(
+        "distributed/reduction.py",
+        "part.div_(said[0] or 1.0)",
+        "part.div_(own or 1.0)",
+        PROCESSES,
+        "two_and_four",
+    ),
+    mutant(
+        "distributed/agreement.py",
+        'said[f"the optimizer for {name!r}"] = json.dumps(session.optimizer.attributes_for(name), sort_keys=True)',
+        "pass",
+        PROCESSES,
+        "two_and_four",
+    ),
+    mutant("distributed/agreement.py", '"the norm to clip to": str(session.max_norm),', "", PROCESSES, "two_and_four"),
+]

@@ -1,0 +1,131 @@
+"""Mistakes in src/ontrain/passes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+PASSES, HEAD, HALF = "passes/test_passes.py", "passes/test_fuse_head.py", "passes/test_lower_precision.py"
+MASKS, EQUAL = "passes/rows/test_masks.py", "passes/rows/test_equality.py"
+
+MUTANTS = [
+    mutant(
+        "passes/common_subexpressions.py",
+        '"Dropout", "Attention", "RandomNormal"',
+        '"Attention", "RandomNormal"',
+        PASSES,
+    ),
+    mutant(
+        "passes/common_subexpressions.py",
+        "tuple(sorted((name, _plain(attr.value)) for name, attr in node.attributes.items())),",
+        "",
+        PASSES,
+    ),
+    mutant("passes/linear_to_gemm.py", "and len(product.uses()) == 1", "", PASSES),
+    mutant(
+        "passes/linear_to_gemm.py",
+        "and static_dims(bias) == static_dims(product)[-1:]",
+        "",
+        PASSES + " capture/test_models.py",
+        "linear or bias or sum or products or hugging",
+    ),
+    mutant("passes/simplify.py", "both = [inner[i] for i in perm]", "both = [perm[i] for i in inner]", PASSES),
+    mutant(
+        "passes/simplify.py",
+        "return _neutral([None, inputs[1]], 1.0, shape, inputs[0])",
+        "return _neutral(inputs, 1.0, shape)",
+        PASSES,
+    ),
+    mutant("passes/simplify.py", "or static_dims(other) != shape:", "or False:", PASSES),
+    mutant(
+        "passes/fuse_head.py",
+        "if any(value.uses() or value in self._outputs for value in node.outputs[1:]):",
+        "if False:",
+        HEAD,
+        "left_alone or equals_eager",
+    ),
+    mutant(
+        "passes/fuse_head.py",
+        'if node.attributes.get_string("reduction", "mean") == "none":',
+        "if False:",
+        HEAD,
+        "left_alone",
+    ),
+    mutant(
+        "passes/fuse_head.py",
+        'ignore_index=node.attributes.get_int("ignore_index", NO_IGNORE),',
+        "ignore_index=NO_IGNORE,",
+        HEAD,
+        "equals_eager or underflows or label",
+    ),
+    mutant(
+        "passes/lower_precision.py", "return not number < np.inf or number <= _LARGEST[self.dtype]", "return True", HALF
+    ),
+    mutant(
+        "passes/lower_precision.py",
+        "return floats if trained and self._all_float32(node) else []",
+        "return floats if self._all_float32(node) else []",
+        HALF,
+    ),
+    mutant(
+        "passes/lower_precision.py",
+        "return floats if self.dtype == ir.DataType.BFLOAT16 and self._all_float32(node) else []",
+        "return floats",
+        HALF + " " + HEAD,
+        "half or head or float16",
+    ),
+    mutant("passes/rows/masks.py", "return -1e9", "return -1e2", MASKS),
+    mutant(
+        "passes/rows/masks.py",
+        'return _both(_condition(graph, condition, "not"), _added(graph, y))',
+        'return _both(_condition(graph, condition, "is"), _added(graph, y))',
+        MASKS,
+    ),
+    mutant(
+        "passes/rows/selection.py",
+        "step = max(power // 8, rows // 64, 1)",
+        "step = max(power // 8, rows // 64, 0)",
+        "session/test_rows.py",
+        "bucket",
+    ),
+    mutant(
+        "passes/rows/selection.py",
+        "size = max(-(-count // step) * step, 1)",
+        "size = max(count // step * step, 1)",
+        "session/test_rows.py",
+        "bucket",
+    ),
+    mutant(
+        "passes/rows/selection.py",
+        "if node.op_type in RANDOM:\n                return None",
+        "if False:\n                return None",
+        "passes/rows/test_masks.py passes/rows/test_savings.py passes/rows/test_equality.py",
+        "random or dropout or chance or drawn",
+    ),
+    mutant(
+        "passes/rows/labels.py",
+        "kept: ir.Value = op.Not(op.Equal(flat,",
+        "kept: ir.Value = op.Not(op.Less(flat,",
+        EQUAL,
+    ),
+    mutant(
+        "passes/rows/operators.py",
+        "return None if _axis(node) in layout.axes else _first(node, layout)",
+        "return _first(node, layout)",
+        "passes/rows/test_operators.py",
+    ),
+    mutant(
+        "passes/rows/operators.py",
+        "axes = list(range(len(starts))) if axes is None else [a % len(shape) for a in axes]",
+        "axes = list(range(len(starts)))",
+        "passes/rows/test_operators.py",
+    ),
+    mutant("passes/bisect.py", "while bad - good > 1:", "while bad - good > 2:", "passes/test_bisect.py"),
+    mutant(
+        "passes/bisect.py",
+        "finally:\n        _set(before)",
+        "finally:\n        pass",
+        "passes/test_bisect.py",
+        "environment",
+    ),
+    mutant("passes/recompute/request.py", "0 < given <= 1:", "0 < given < 1:", "passes/recompute/test_switches.py"),
+]

@@ -1,0 +1,166 @@
+"""Mistakes in src/ontrain/providers."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+DROPOUT, OPERATORS, PLAN = "providers/test_dropout.py", "providers/test_operators.py", "providers/test_plan.py"
+STEP = "providers/torch/test_optimizers.py"
+NORMS, TUNING, TORCH = "providers/torch/test_norms.py", "providers/test_tuning.py", "providers/torch/lowering/"
+
+MUTANTS = [
+    # The second and later blocks of a mask would be the first again: 2²¹ decisions, then the same.
+    mutant(TORCH + "random.py", "lambda t, a=columns + first, n=height", "lambda t, a=columns, n=height", DROPOUT),
+    mutant(
+        TORCH + "random.py",
+        "return _LEVELS / (_LEVELS - _dropped(ratio)) if e.device.type",
+        "return 1 / (1 - ratio) if e.device.type",
+        DROPOUT,
+    ),
+    mutant(
+        TORCH + "random.py",
+        "_dropped(ratio) - _LEVELS // 2, out=numbers)",
+        "_dropped(ratio) - _LEVELS // 2 - 64, out=numbers)",
+        DROPOUT,
+    ),
+    mutant(TORCH + "random.py", "e.run(torch.Tensor.add_, x, upper, writes=[x])", "pass", DROPOUT),
+    mutant(
+        TORCH + "random.py",
+        "return min(_LEVELS - 1, round(ratio * _LEVELS))",
+        "return min(_LEVELS, round(ratio * _LEVELS))",
+        DROPOUT,
+    ),
+    mutant(TORCH + "optimizer.py", 'torch.where(step == 1, 1.0, 1 - a["dampening"])', '1 - a["dampening"]', STEP),
+    mutant(
+        TORCH + "optimizer.py",
+        'g = g.add_(buffers[i], alpha=a["momentum"]) if a["nesterov"] else buffers[i]',
+        "g = buffers[i]",
+        STEP,
+    ),
+    mutant(TORCH + "optimizer.py", "p.sub_(g.mul_(lr * ratio))", "p.sub_(g.mul_(lr))", STEP + " " + NORMS),
+    mutant(
+        TORCH + "optimizer.py",
+        "ratio = torch.where((p_norm > 0) & (u_norm > 0), ratio, 1.0)",
+        "ratio = torch.where(u_norm > 0, ratio, 1.0)",
+        STEP,
+    ),
+    mutant(TORCH + "optimizer.py", 'm.lerp_(g, 1 - a["alpha"])', 'm.lerp_(g, a["alpha"])', STEP),
+    mutant(
+        TORCH + "normalization.py",
+        "return (x - mean) / (var.sqrt() + 1e-9)",
+        "return (x - mean) / (var + 1e-9).sqrt()",
+        OPERATORS + " passes/rows/test_operators.py session/test_inference.py",
+    ),
+    mutant(
+        TORCH + "normalization.py",
+        'x, a["size"], a.get("alpha", 1e-4)',
+        'x, a["size"], a.get("alpha", 1.0)',
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "convolution.py",
+        "result = result + (index % n - b) * place",
+        "result = result + (index % n) * place",
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "convolution.py",
+        'pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))',
+        'pairs.append((large, small) if mode == "SAME_UPPER" else (small, large))',
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "convolution.py",
+        "dx = dx.narrow(2 + i, before,",
+        "dx = dx.narrow(2 + i, after,",
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "elementwise.py",
+        'mode = None if x.dtype.is_floating_point else "trunc"',
+        'mode = None if x.dtype.is_floating_point else "floor"',
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "elementwise.py",
+        'if attributes(node).get("fmod") else torch.remainder',
+        'if not attributes(node).get("fmod") else torch.remainder',
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "indexing.py",
+        "torch.where(tensor < 0, tensor + size, tensor)",
+        "tensor.abs()",
+        OPERATORS,
+    ),
+    mutant(TORCH + "indexing.py", "e.run(torch.Tensor.zero_, pad, writes=[pad])", "pass", OPERATORS),
+    mutant(
+        TORCH + "loss.py",
+        "return e.reshape(e.view(x, lambda t: t.movedim(1, -1)), (-1, x.shape[1]))",
+        "return e.reshape(x, (-1, x.shape[1]))",
+        OPERATORS,
+    ),
+    mutant(
+        TORCH + "reduction.py",
+        "total = total - t if exclusive else total",
+        "total = total",
+        OPERATORS,
+    ),
+    mutant(
+        "providers/torch/norms.py", "tensor = torch.cat([rows, flat[whole:]]).double()", "tensor = rows.double()", NORMS
+    ),
+    mutant(
+        "providers/torch/plan.py",
+        "if root.dies != index or root.nbytes != out.storage.nbytes:",
+        "if root.nbytes != out.storage.nbytes:",
+        PLAN,
+    ),
+    mutant("providers/torch/plan.py", "if all(b.same_layout(out) for b in readers):", "if True:", PLAN),
+    mutant(
+        "providers/torch/plan.py",
+        "for storage in kept:\n        storage.dies = len(program)",
+        "for storage in ():\n        storage.dies = len(program)",
+        PLAN,
+    ),
+    mutant(
+        "providers/torch/placement.py",
+        "(self._born[:n] <= dies) & (self._dies[:n] >= born)",
+        "(self._born[:n] < dies) & (self._dies[:n] > born)",
+        "providers/test_placement.py " + PLAN,
+    ),
+    mutant(
+        "providers/torch/sums.py",
+        "if len(first.uses()) > 1 or not e.value(first).same_layout(place):",
+        "if not e.value(first).same_layout(place):",
+        "providers/torch/test_sums.py",
+    ),
+    mutant(
+        "providers/torch/memory.py",
+        "if block.memory.numel() >= nbytes:",
+        "if True:",
+        "providers/torch/test_arena.py training/ortmodule/test_loop.py",
+        "block or several or changing_shapes",
+    ),
+    mutant(
+        "providers/torch/memory.py",
+        "return not self.taken and list(map(sys.getrefcount, self._arrays)) == self._idle",
+        "return not self.taken",
+        "training/ortmodule/test_loop.py training/ortmodule/test_calls.py",
+        "gradient or accumul or several or backwards",
+    ),
+    mutant("providers/torch/tuning.py", "if set(mine.get(product, {})) != set(times):", "if True:", TUNING),
+    mutant(
+        "providers/torch/state.py",
+        "return self.flat[twin][start : start + tensor.numel()].view(tensor.shape)",
+        "return self.flat[twin][: tensor.numel()].view(tensor.shape)",
+        "optim/test_update.py providers/torch/test_sums.py",
+    ),
+    mutant("providers/onnxruntime/random.py", "* np.uint64(64 // _LANES)", "* np.uint64(0)", DROPOUT),
+    mutant("providers/onnxruntime/random.py", "self._count += 1", "pass", DROPOUT),
+    mutant(
+        "providers/onnxruntime/state.py",
+        "self._present[name], self._next[name] = self._next[name], self._present[name]",
+        "self._present[name] = self._next[name]",
+        "providers/test_onnxruntime.py golden/test_optimizers.py",
+    ),
+]

@@ -1,0 +1,72 @@
+"""Mistakes in src/ontrain/session."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+STEPS = "session/test_training.py"
+ERRORS = "training/test_errors.py"
+
+MUTANTS = [
+    # The labels of the update before would weigh in the next one.
+    mutant(
+        "session/training.py",
+        "for name in self._accumulators:\n            self.state[name]",
+        "for name in self._accumulators[:-1]:\n            self.state[name]",
+        STEPS,
+    ),
+    mutant(
+        "session/training.py",
+        "last = self.counters.pending == self.accumulation_steps - 1",
+        "last = self.counters.pending == self.accumulation_steps",
+        STEPS,
+    ),
+    mutant(
+        "session/training.py",
+        "number if exchange is None else number * exchange.size + exchange.rank",
+        "0 if exchange is None else number * exchange.size + exchange.rank",
+        STEPS,
+    ),
+    mutant(
+        "session/training.py",
+        'for key in [key for key in self._plans if key[0] != "eval"]:\n            del self._plans[key]',
+        "",
+        "training/test_between_steps.py",
+    ),
+    mutant(
+        "session/training.py",
+        "for name, value in saved.items():\n                self.state[name] = value",
+        "pass",
+        STEPS + " providers/test_onnxruntime.py",
+    ),
+    mutant(
+        "session/training.py",
+        "if self._memory_limit and needed > self._memory_limit:",
+        "if self._memory_limit and needed > 2 * self._memory_limit:",
+        STEPS,
+    ),
+    mutant(
+        "session/training.py",
+        'if not bool(outputs["all_finite"]):',
+        "if not math.isfinite(loss):",
+        STEPS + " " + ERRORS,
+    ),
+    mutant("session/feeds.py", "(wrong >= limit)]", "(wrong > limit)]", ERRORS),
+    mutant("session/feeds.py", "if before[0] != size:", "if False:", ERRORS + " session/test_feeds.py"),
+    mutant("session/feeds.py", "wrong = wrong[wrong != ignore]", "pass", ERRORS + " session/test_feeds.py"),
+    mutant("session/feeds.py", "if tensor.device.type != device.type:", "if False:", "session/test_feeds.py"),
+    mutant(
+        "session/recent.py",
+        "self.popitem(last=False)",
+        "self.popitem()",
+        "session/test_recent.py training/ortmodule/test_loop.py",
+        "recent or plans_are_bounded",
+    ),
+    mutant(
+        "session/recent.py", "self.move_to_end(key)\n        return found", "return found", "session/test_recent.py"
+    ),
+    mutant("session/plans.py", "if running:\n            gc.enable()", "pass", "session/test_plans.py"),
+    mutant(
+        "session/inference.py", "if pair and provider_options is not None:", "if False:", "session/test_inference.py"
+    ),
+]
