@@ -23,7 +23,7 @@ export PIP_NO_INPUT := 1
 SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 PINNED_TORCH = $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help train test lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
+.PHONY: help train test thorough lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 20
@@ -33,6 +33,9 @@ train: $(STAMPS)/recipes ## train the getting-started model
 
 test: $(STAMPS)/dev ## run the tests, the examples in the documents among them
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+
+thorough: $(STAMPS)/dev ## run what takes too long for each commit, part by part (ARGS=--list)
+	@$(PY) -m tests.thorough $(ARGS)
 
 lint: $(STAMPS)/dev ## check style and the rules of the architecture
 	@$(PY) -m ruff check .

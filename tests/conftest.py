@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.slices import sliced
+
 # Examples build graphs and run them, so a deadline would only measure how busy the machine is.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -28,17 +30,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough", action="store_true", help="run the tests marked thorough, too: near duplicates of others"
     )
+    parser.addoption("--slice", metavar="K/N", help="run the K-th of N parts of the tests that are chosen otherwise")
     parser.addoption(
         "--all-samples", action="store_true", help="capture eight of torch's samples of each operator, not one"
     )
 
 
+@pytest.hookimpl(trylast=True)  # behind -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--thorough"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("thorough")]
-    items[:] = [item for item in items if not item.get_closest_marker("thorough")]
-    config.hook.pytest_deselected(items=left_out)
+    kept = items
+    if not config.getoption("--thorough"):
+        kept = [item for item in kept if not item.get_closest_marker("thorough")]
+    if config.getoption("--slice"):
+        kept = sliced(kept, config.getoption("--slice"))
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept
 
 
 def pytest_report_header(config: pytest.Config) -> str:

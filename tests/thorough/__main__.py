@@ -1,0 +1,103 @@
+"""Runs the parts of the thorough run.
+
+    python -m tests.thorough                         all, one after another
+    python -m tests.thorough --today                 those of the commit that is checked out, as CI does
+    python -m tests.thorough --part "mutants 1/7"    one; may be repeated
+    python -m tests.thorough --list                  what there is
+    python -m tests.thorough --write                 put the results into docs/thorough.md as they come
+
+Exit code: 0 if every part that can run here passes, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.thorough.page import Row, read_rows, render, today, versions
+from tests.thorough.parts import PARTS, Part, parts_of
+from tests.thorough.rotation import day_of_history
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "thorough.md"
+TODAYS_MINUTES = 8.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.thorough", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--today", action="store_true", help="the parts of this commit's day")
+    parser.add_argument("--part", action="append", choices=[part.name for part in PARTS], metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="print the parts and run nothing")
+    parser.add_argument("--write", action="store_true", help="write docs/thorough.md")
+    parser.add_argument("--minutes", type=float, help="for all chosen parts together (8 with --today, else no limit)")
+    given = parser.parse_args(arguments)
+    chosen = list(parts_of(day_of_history(ROOT))) if given.today else PARTS
+    chosen = [part for part in PARTS if part.name in given.part] if given.part else chosen
+    if given.list:
+        for part in chosen:
+            print(f"day {part.day}  {part.name:22} {part.text()}")
+        return 0
+    minutes = given.minutes or (TODAYS_MINUTES if given.today else None)
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    failed = [part.name for part in chosen if not _passes(part, end, given.write)]
+    print(
+        f"thorough: {len(chosen) - len(failed)} of {len(chosen)} parts passed" + (f", not {failed}" if failed else "")
+    )
+    return bool(failed)
+
+
+def _passes(part: Part, end: float | None, write: bool) -> bool:
+    print(f"\n-- {part.name}: {part.text()}", flush=True)
+    missing = part.missing()
+    if missing is not None:
+        print(f"left out: {missing}")
+        _note(part, f"left out: {missing}", write)
+        return True
+    code, result = _run(part, None if end is None else end - time.monotonic())
+    result = result if code == 0 else f"**failed**: {result}"
+    print(f"-- {part.name}: {result}", flush=True)
+    _note(part, result, write)
+    return code == 0
+
+
+def _run(part: Part, seconds: float | None) -> tuple[int, str]:
+    """Return the exit code and the last line that the command prints, which says how it went."""
+    process = subprocess.Popen(
+        part.argv(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
+
+    watch = threading.Timer(max(seconds, 1), stop) if seconds is not None else None
+    if watch is not None:
+        watch.start()
+    last = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        last = line.strip(" =\n") or last
+    code = process.wait()
+    if watch is not None:
+        watch.cancel()
+    return (1, f"stopped when the time was over, at: {last}") if stopped.is_set() else (code, last)
+
+
+def _note(part: Part, result: str, write: bool) -> None:
+    if write:
+        rows = {**read_rows(PAGE), part.name: Row(today(), result, versions())}
+        PAGE.write_text(render(rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

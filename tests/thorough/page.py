@@ -1,0 +1,71 @@
+"""docs/thorough.md: what of the thorough run was run when, and what came out. Only the run itself writes it."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tests.thorough.parts import PARTS
+
+__all__ = ["NOT_YET", "Row", "read_rows", "render", "versions"]
+
+NOT_YET = "not run yet"
+_HEAD = """# The thorough run
+
+What takes too long for each commit: near duplicates of tests, the rest of torch's operators, mistakes put into a copy
+of the sources that the tests have to notice, damaged files, other Pythons. `make thorough` runs all of it,
+`make thorough ARGS='--part "mutants 1/7"'` one part, `make thorough ARGS=--list` says what there is.
+
+Each commit's CI runs the parts of one of seven days, for eight minutes at most. The days take turns with the days that
+have commits: seven days with landings in a row run every part, be there weekends between them or not. A branch that
+brings commits of several days moves on by as many.
+
+The table is written by `make thorough ARGS=--write`, a row when its part has run.
+
+| part | day | command | date | result | with |
+|---|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a part."""
+
+    date: str
+    result: str
+    versions: str
+
+
+def versions() -> str:
+    """Return what a result depends on."""
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "onnx", "onnxruntime"))
+    return f"Python {platform.python_version()}, {packages}"
+
+
+def today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def read_rows(page: Path) -> dict[str, Row]:
+    """Return the rows of a page by part."""
+    rows = {}
+    for line in page.read_text().splitlines() if page.is_file() else ():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 6 and cells[0] in {part.name for part in PARTS} and cells[4] != NOT_YET:
+            rows[cells[0]] = Row(cells[3], cells[4], cells[5])
+    return rows
+
+
+def render(rows: Mapping[str, Row]) -> str:
+    """Return the page; a part without a row was not run yet."""
+    lines = []
+    for part in PARTS:
+        row = rows.get(part.name, Row("–", NOT_YET, "–"))
+        result = row.result.replace("\\|", "|").replace("|", "\\|")
+        lines.append(f"| {part.name} | {part.day} | `{part.text()}` | {row.date} | {result} | {row.versions} |")
+    return _HEAD + "\n".join(lines) + "\n"

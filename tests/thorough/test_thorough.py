@@ -1,0 +1,125 @@
+"""Which parts a commit's CI runs, what is written about them, and how a part ends."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.thorough import __main__ as thorough
+from tests.thorough.page import NOT_YET, Row, read_rows, render
+from tests.thorough.parts import DAYS, PARTS, Part, parts_of
+from tests.thorough.rotation import day_of, day_of_history
+
+DATES = st.dates(datetime.date(2024, 1, 1), datetime.date(2030, 1, 1))
+
+
+@given(st.sets(DATES), st.lists(st.integers(1, 40), min_size=DAYS, max_size=DAYS), st.integers(1, 4))
+def test_seven_days_with_landings_run_every_part_whatever_lies_between_them(before, gaps, landings):
+    history = [str(date) for date in before]
+    day = max(before, default=datetime.date(2024, 1, 1))
+    seen = set()
+    for gap in gaps:
+        day += datetime.timedelta(gap)
+        for _ in range(landings):  # of one day, all of the same parts
+            history.append(str(day))
+            seen.add(day_of(history))
+    assert seen == set(range(DAYS))
+    assert {part for day in seen for part in parts_of(day)} == set(PARTS)
+
+
+def test_every_day_has_parts_and_every_part_a_day():
+    assert all(parts_of(day) for day in range(DAYS)) and all(part.day in range(DAYS) for part in PARTS)
+    assert len({part.name for part in PARTS}) == len(PARTS)
+    # All slices of a kind are among them.
+    for kind in {part.name.rpartition(" ")[0] for part in PARTS if "/" in part.name}:
+        found = [part.name.rpartition(" ")[2].split("/") for part in PARTS if part.name.rpartition(" ")[0] == kind]
+        assert [int(k) for k, _ in found] == list(range(1, len(found) + 1)) and {n for _, n in found} == {
+            str(len(found))
+        }
+
+
+def git(folder: Path, *arguments: str, date: str = "2026-01-01") -> None:
+    who = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    when = {"GIT_AUTHOR_DATE": f"{date}T12:00:00Z", "GIT_COMMITTER_DATE": f"{date}T12:00:00Z"}
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, env={**os.environ, **who, **when})
+
+
+def test_the_day_is_read_off_the_history(tmp_path):
+    origin, today = tmp_path / "origin", datetime.date(2026, 3, 1)
+    origin.mkdir()
+    git(origin, "init", "-q")
+    for number, date in enumerate(["2026-01-05", "2026-01-05", "2026-01-09", "2026-02-02"]):
+        git(origin, "commit", "-q", "--allow-empty", "-m", str(number), date=date)
+    assert day_of_history(origin, today) == 3
+    clone, shallow, plain = tmp_path / "clone", tmp_path / "shallow", tmp_path / "plain"
+    git(tmp_path, "clone", "-q", f"file://{origin}", str(clone))
+    assert day_of_history(clone, today) == 3
+    # Without a whole history the calendar has to do.
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{origin}", str(shallow))
+    plain.mkdir()
+    (clone / "inside").mkdir()
+    for folder in (shallow, plain, clone / "inside"):
+        assert {day_of_history(folder, today + datetime.timedelta(n)) for n in range(DAYS)} == set(range(DAYS))
+
+
+def test_the_page_keeps_rows_and_says_what_was_not_run(tmp_path):
+    page = tmp_path / "thorough.md"
+    first, second = PARTS[0].name, PARTS[-1].name
+    rows = {
+        first: Row("2026-01-05", "30 of 40 | killed", "Python 3.11"),
+        second: Row("2026-01-06", "left out: no", "x"),
+    }
+    page.write_text(render(rows))
+    assert page.read_text().count(NOT_YET) == len(PARTS) - 2
+    again = {**read_rows(page), first: Row("2026-02-01", "40 of 40", "Python 3.12")}
+    page.write_text(render(again))
+    assert set(read_rows(page)) == {first, second}
+    assert read_rows(page)[second] == rows[second] and read_rows(page)[first].date == "2026-02-01"
+    assert "30 of 40" not in page.read_text()
+
+
+def test_the_published_page_is_one_that_the_run_writes():
+    text = thorough.PAGE.read_text()
+    assert text == render(read_rows(thorough.PAGE)), "renew it by `make thorough ARGS=--write`"
+
+
+@pytest.mark.parametrize(
+    ("code", "minutes", "passes", "result"),
+    [
+        ("print('7 killed of 7')", 1.0, True, "7 killed of 7"),
+        ("print('1 failed'); raise SystemExit(1)", None, False, "**failed**: 1 failed"),
+        ("import time; print('begun', flush=True); time.sleep(600)", 0.05, False, "**failed**: stopped"),
+    ],
+)
+def test_a_part_ends_with_its_last_line(tmp_path, monkeypatch, code, minutes, passes, result):
+    part = Part(PARTS[0].name, 0, ("python", "-c", code))
+    monkeypatch.setattr(thorough, "PARTS", [part])
+    monkeypatch.setattr(thorough, "PAGE", tmp_path / "thorough.md")
+    given = ["--part", part.name, "--write"] + (["--minutes", str(minutes)] if minutes else [])
+    assert thorough.main(given) == (not passes)
+    assert read_rows(tmp_path / "thorough.md")[part.name].result.startswith(result)
+
+
+def test_what_cannot_run_here_is_left_out_with_a_reason(tmp_path, monkeypatch):
+    part = Part(PARTS[0].name, 0, ("false",), module="tests.no_such_module")
+    monkeypatch.setattr(thorough, "PARTS", [part])
+    monkeypatch.setattr(thorough, "PAGE", tmp_path / "thorough.md")
+    assert thorough.main(["--write"]) == 0
+    assert read_rows(tmp_path / "thorough.md")[part.name].result == "left out: there is no tests.no_such_module"
+
+
+def test_slices_of_tests_are_the_whole_without_doubles():
+    def collected(*arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/optim/test_spec.py", *arguments]
+        done = subprocess.run(command, cwd=thorough.ROOT, check=True, capture_output=True, text=True)
+        return [line for line in done.stdout.splitlines() if "::" in line]
+
+    parts = [collected("--slice", f"{k}/2") for k in (1, 2)]
+    assert sorted(parts[0] + parts[1]) == sorted(collected()) and all(parts)
