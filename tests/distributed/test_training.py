@@ -171,7 +171,7 @@ def weights_of_process_0() -> None:
     one.train_step(*batch)
     loaded.train_step(*batch)
     assert t.furthest(t.weights(one), t.weights(loaded)) == 0
-    with pytest.raises(ProcessError, match=f"rank {me.rank} of 2 has made {1 - me.rank} updates, on average .* 0.5"):
+    with pytest.raises(ProcessError, match="the updates that they have made: 1 on rank 0; 0 on rank 1"):
         two.train_step(*batch)
 
 

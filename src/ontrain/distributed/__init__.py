@@ -1,12 +1,13 @@
 """Several processes of one run, over torch.distributed."""
 
-from ontrain.distributed.agreement import agree, facts
+from ontrain.distributed.agreement import Agreement, agree, facts
 from ontrain.distributed.launchers import Processes, find_processes
 from ontrain.distributed.reduction import Reduction
 from ontrain.distributed.shares import Share, all_shares, shares
 from ontrain.distributed.world import World
 
 __all__ = [
+    "Agreement",
     "Processes",
     "Reduction",
     "Share",

@@ -1,131 +1,132 @@
-"""Who of the processes is still there: each writes a growing number to a shared store, and reads the others'."""
+"""Who of the processes is still there: found out when a collective fails, by asking each of the others."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Sequence
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
+from ontrain.distributed.presence import Peer, Responder, State, Verdict, ask, named
 from ontrain.errors import ProcessError
 
-__all__ = ["Liveness", "named"]
+__all__ = ["Liveness", "patience"]
 
-_PERIOD = 0.5
-_MISSED = 5
-"""Beats that a process may miss once something went wrong. As long as nothing does, nobody is suspected."""
-_GRACE = 10.0
-"""Seconds in which the others must meet the failure, too, before they are said to be elsewhere."""
+_PATIENCE = (3.0, 5.0)
+"""Seconds, at least and at most, that a process has for an answer."""
+_PAUSE = 0.1
+
+_STEPS = (
+    "all processes must make the same number of steps, and save, at the same times; "
+    "for slow ones raise the option distributed.timeout"
+)
+_FIRST_ERROR = "look for the first error in its own output, and go on from the last checkpoint"
+
+
+def patience(timeout: float) -> float:
+    """Return the seconds to wait for an answer where the others are waited for `timeout` seconds."""
+    return min(max(timeout / 4, _PATIENCE[0]), _PATIENCE[1])
 
 
 class Liveness:
-    """The heartbeat of one process, and its view of the others'.
+    """What one process knows of the others.
 
     Args:
-        store: a connection of its own to a store of all processes, which lives in process 0.
-        rank, size: of this process and of all.
-        together: waits for all processes, once each has written its first beat.
+        responder: what answers for this process.
+        peers: all processes, by rank.
+        timeout: seconds that the others are waited for.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, together: Callable[[], object]) -> None:
-        self._store, self._rank, self._size = store, rank, size
-        self._beats = [f"beat/{number}" for number in range(size)]
-        self._notices = [f"notice/{number}" for number in range(size)]
-        store.set(self._beats[rank], "0")
-        store.set(self._notices[rank], "-")
-        if rank == 0:
-            store.set("dead", "-")
-        together()
-        self._missed, self._noticed = [0] * size, [False] * size
-        self._dead: list[int] | None = None
-        self._store_lost = False
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ontrain heartbeat", daemon=True)
-        self._thread.start()
-        atexit.register(self.stop)
+    def __init__(self, responder: Responder, peers: Sequence[Peer], timeout: float) -> None:
+        self._responder, self._peers, self._patience = responder, list(peers), patience(timeout)
 
-    def stop(self) -> None:
-        """End the heartbeat."""
-        self._stopped.set()
-        self._thread.join(timeout=5)
+    @property
+    def is_over(self) -> bool:
+        """Whether a process, this or another, has found that the run cannot go on."""
+        return self._responder.verdict is not None
 
-    def explain(self, doing: str, error: BaseException) -> ProcessError:
-        """Find out which processes have ended, after `doing` something with them failed; takes some seconds."""
-        with contextlib.suppress(RuntimeError):
-            self._store.set(self._notices[self._rank], "+")
-        end = time.monotonic() + _GRACE
-        while time.monotonic() < end and not self._store_lost and self._dead is None:
-            gone = self._gone()
-            if gone and all(self._noticed[other] or other in gone for other in range(self._size)):
-                break
-            time.sleep(0.1)
-        gone = [0] if self._store_lost else self._agreed(self._gone())
-        if self._rank == 0:
-            time.sleep(2 * self._period())  # the store goes with this process: let the others read it
-        reason = f"{doing} failed: {str(error).strip().partition(chr(10))[0].partition('. This is typically')[0]}"
-        if gone:
+    def begin(self) -> None:
+        """Count a collective that begins."""
+        self._responder.collectives += 1
+
+    def explain(self, doing: str, error: BaseException | None = None, *, met: bool = True) -> ProcessError:
+        """Find out which process is to blame, after `doing` something with the others failed; takes some seconds.
+
+        The others are told before this returns: who reads the error ends next, and must not be taken for the cause.
+
+        Args:
+            doing: what failed.
+            error: what it failed with; None where another process has found out that the run cannot go on.
+            met: whether all processes know where the others are. Some that do not may have ended without a word.
+        """
+        responder = self._responder
+        responder.noticed = True
+        verdict, silent = responder.verdict, set[int]()
+        end = time.monotonic() + self._patience
+        while verdict is None:
+            answers = ask(responder, self._others(), self._patience)
+            silent = {rank for rank, answer in answers.items() if answer is State.SILENT}
+            verdict = responder.verdict
+            ended = [rank for rank, answer in answers.items() if answer is State.ENDED]
+            if verdict is None and ended and (met or not silent):
+                verdict = Verdict(State.ENDED, tuple(ended))  # certain; what does not answer may only be slow to
+            elif verdict is None and silent:
+                verdict = Verdict(State.SILENT, tuple(sorted(silent)))
+            elif verdict is None and time.monotonic() > end:
+                own = responder.collectives
+                behind = [
+                    rank for rank, answer in answers.items()
+                    if not isinstance(answer, State) and answer["collectives"] < own
+                ]  # fmt: skip
+                verdict = Verdict(State.BEHIND, tuple(behind)) if behind else Verdict(State.LOST, ())
+            elif verdict is None:
+                time.sleep(_PAUSE)  # one that ends may answer until it has
+        verdict = responder.settle(verdict)
+        ask(responder, [peer for peer in self._others() if peer.rank not in silent], self._patience)
+        # One that goes on after all finds the message, too.
+        ask(responder, [peer for peer in self._others() if peer.rank in silent], _PAUSE)
+        return self._error(verdict, doing, error)
+
+    def _others(self) -> list[Peer]:
+        return [peer for peer in self._peers if peer.rank != self._responder.rank]
+
+    def _error(self, verdict: Verdict, doing: str, error: BaseException | None) -> ProcessError:
+        own, size, several = self._responder.rank, self._responder.size, len(verdict.ranks) > 1
+        said = "another process gave up" if error is None else _first_line(error)
+        reason = f"{doing} failed: {said}"
+        if own in verdict.ranks:
             return ProcessError(
-                f"{named(gone)} of {self._size} {'has' if len(gone) == 1 else 'have'} died or ended",
-                reason=reason,
-                way_out="look for the first error in its own output, and go on from the last checkpoint",
+                f"the others waited in vain for this process, rank {own} of {size}",
+                reason="it did not answer them: it was stopped, or hung" if verdict.state is State.SILENT else reason,
+                way_out=_STEPS,
             )
-        absent = [other for other in range(self._size) if not self._noticed[other] and other != self._rank]
+        who = f"{named(verdict.ranks)} of {size}"
+        if verdict.state is State.ENDED:
+            return ProcessError(
+                f"{who} {'have' if several else 'has'} died or ended ({self._places(verdict.ranks)})",
+                reason=reason, way_out=_FIRST_ERROR,
+            )  # fmt: skip
+        if verdict.state is State.SILENT:
+            return ProcessError(
+                f"{who} {'do' if several else 'does'} not answer ({self._places(verdict.ranks)})",
+                reason=f"{reason}; stopped by a signal or a debugger, hung in a call that keeps Python's lock, or on a "
+                "machine that cannot be reached",
+                way_out="end what is left of it, and go on from the last checkpoint; "
+                "for one that comes back by itself raise the option distributed.timeout",
+            )
+        if verdict.state is State.BEHIND:
+            return ProcessError(
+                f"{who} did not take part ({self._places(verdict.ranks)})",
+                reason=f"{reason}; {'they are' if several else 'it is'} alive",
+                way_out=_STEPS,
+            )
         return ProcessError(
-            f"{named(absent)} of {self._size} did not take part" if absent else "the processes lost each other",
-            reason=f"{reason}; the process is alive" if absent else reason,
-            way_out="all processes must make the same number of steps, and save, at the same times; "
-            "for slow ones raise the option distributed.timeout",
-        )
+            "the processes lost each other", reason=f"{reason}; all of them are alive",
+            way_out="look at the network between their machines; for slow ones raise the option distributed.timeout",
+        )  # fmt: skip
 
-    def _period(self) -> float:
-        return _PERIOD * max(1.0, self._size / 64)
-
-    def _gone(self) -> list[int]:
-        return [other for other, missed in enumerate(self._missed) if missed >= _MISSED and other != self._rank]
-
-    def _agreed(self, gone: Sequence[int]) -> list[int]:
-        """The first finding holds for all: who reads it ends next, and must not be taken for the cause."""
-        if self._dead is not None or not gone:
-            return list(self._dead or [])
-        try:
-            said = self._store.compare_set("dead", "-", " ".join(map(str, gone))).decode()
-        except RuntimeError:
-            return [0]
-        return [int(number) for number in said.split()]
-
-    def _run(self) -> None:
-        before: list[bytes] = []
-        beats = 0
-        while not self._stopped.wait(self._period()):
-            beats += 1
-            try:
-                self._store.set(self._beats[self._rank], str(beats))
-                found = self._store.multi_get([*self._beats, *self._notices, "dead"])
-            except RuntimeError:
-                self._store_lost = True
-                return
-            now, notices = found[: self._size], found[self._size : -1]
-            if before:
-                self._missed = [
-                    missed + 1 if new == old else 0 for missed, new, old in zip(self._missed, now, before, strict=True)
-                ]
-            before = now
-            self._noticed = [notice == b"+" for notice in notices]
-            if found[-1] != b"-":
-                self._dead = [int(number) for number in found[-1].split()]
+    def _places(self, ranks: Sequence[int]) -> str:
+        places = {peer.rank: f"process {peer.process} on {peer.host}" for peer in self._peers}
+        return ", ".join(places[rank] for rank in ranks)
 
 
-def open_store(address: str, port: int | None, timeout: timedelta) -> tuple[Any, int]:
-    """Open a store at a free port, or connect to the one at `port`; return it with its port."""
-    store = TCPStore(address, port or 0, is_master=port is None, wait_for_workers=False, timeout=timeout)
-    return store, store.port
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Ranks as an error names them: "rank 1", "ranks 1, 3"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].partition(". This is typically")[0]

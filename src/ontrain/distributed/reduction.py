@@ -17,9 +17,10 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.distributed.adasum import adasum_, check_adasum
+from ontrain.distributed.agreement import Agreement, optimizer_facts
 from ontrain.distributed.shares import Share, shares
 from ontrain.distributed.world import World
-from ontrain.errors import OptionError, ProcessError
+from ontrain.errors import OptionError
 from ontrain.graph import Role, by_role, updates_of, verify, verify_requested
 from ontrain.optim import Part, build_lamb_directions, build_lamb_moves, build_update
 from ontrain.providers import Executable, FlatState, State, StateSpec
@@ -47,6 +48,8 @@ class Reduction:
             check_adasum(world.size)
         self.world, self.rank, self.size = world, world.rank, world.size
         self.stage, self.keeps_moments, self._adasum = stage, stage == 0, adasum
+        self.agreement = Agreement(world)
+        """What this process must have in common with the others."""
         self.shares: list[Share] = []
         """What this process updates, in stage 1."""
         self._update: Callable[[TrainingSession, Mapping[str, float]], None] | None = None
@@ -79,7 +82,7 @@ class Reduction:
         """Make one update of all processes' gradients; see `ontrain.session.Exchange`.
 
         Raises:
-            ProcessError: another process has died, or is at another update.
+            ProcessError: another process has died, or would make another update.
         """
         trained = {
             name.removesuffix(".grad_acc")
@@ -87,7 +90,7 @@ class Reduction:
             if (name := updates_of(value) or "").endswith(".grad_acc")
         }
         state = _flat(session)
-        self._reduce(session, state)
+        self._reduce(session, state, hyper)
         parts = self._parts(session, trained)
         norm = self._norm(session, parts)
         finite = math.isfinite(norm)
@@ -102,9 +105,10 @@ class Reduction:
         self._share_buffers(session, plan)
         return {"grad_norm": torch.tensor(norm / hyper["loss_scale"]), "all_finite": torch.tensor(finite)}
 
-    def forget_plans(self) -> None:
-        """Make the graph of the update anew at the next one."""
+    def follow_optimizer(self, session: TrainingSession) -> None:
+        """Make the graph of the update anew at the next one, and see that all processes do."""
         self._update = None
+        self.agreement.follow(optimizer_facts(session))
 
     def _share_out(self, session: TrainingSession, state: FlatState, specs: Mapping[str, StateSpec]) -> None:
         """Make the own stretches of parameters and gradients resident under names of their own, with moments."""
@@ -127,17 +131,18 @@ class Reduction:
                 moments.append(StateSpec(f"{share.name}.{kind}", shape, spec.dtype, kind, spec.group))
         state.extend(moments)
 
-    def _reduce(self, session: TrainingSession, state: FlatState) -> None:
+    def _reduce(self, session: TrainingSession, state: FlatState, hyper: Mapping[str, float]) -> None:
         """Bring the mean gradient over all labels into the accumulators, in stage 1 into the own stretches of them."""
         own = float(session.state["loss_weight_acc"])
-        updates = session.counters.updates
-        said = self.world.sum_(torch.tensor([own, updates], dtype=torch.float64, device=self.world.device)).tolist()
-        if said[1] != updates * self.size:
-            average = said[1] / self.size
-            raise ProcessError(
-                f"rank {self.rank} of {self.size} has made {updates} updates, on average they have made {average:g}",
-                way_out="load a checkpoint on all processes or on none, and give all of them as many batches",
-            )
+        labels = self.agreement.all_labels(
+            own,
+            {
+                "the updates that they have made": session.counters.updates,
+                "the micro-batches that they have seen": session.counters.micro_steps,
+                "the learning rate": hyper["learning_rate"],
+                "the loss scale": hyper["loss_scale"],
+            },
+        )
         for key, flat in state.flat.items():
             if key[0] != "gradient":
                 continue
@@ -152,7 +157,7 @@ class Reduction:
                 adasum_(self.world, flat, spans)
             else:
                 part = self.world.sum_(flat) if self.keeps_moments else self.world.reduce_scatter_(flat)
-                part.div_(said[0] or 1.0)  # no label anywhere: the sums are zero, and so shall the gradient be
+                part.div_(labels or 1.0)  # no label anywhere: the sums are zero, and so shall the gradient be
 
     def _parts(self, session: TrainingSession, trained: set[str]) -> list[Part]:
         """What this process updates; a parameter on which the loss does not depend is left alone."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -14,9 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ontrain.distributed.launchers import find_processes
-from ontrain.distributed.liveness import Liveness, open_store
-from ontrain.errors import OntrainError, OptionError, ProcessError
+from ontrain.distributed.liveness import Liveness
+from ontrain.distributed.meeting import address_towards, check_place, meet
+from ontrain.distributed.presence import Peer, Responder
+from ontrain.errors import OntrainError, ProcessError
 
 __all__ = ["World"]
 
@@ -45,11 +44,17 @@ class World:
     def __init__(self, rank: int, size: int, device: torch.device, timeout: float | None = None) -> None:
         self.rank, self.size, self.device = rank, size, device
         wait = timedelta(seconds=timeout) if timeout else timedelta(minutes=30)
-        address = _join(rank, size, device, wait)
+        said = check_place(rank, size)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        responder = Responder(rank, size)
+        self._liveness: Liveness | None = None
+        peers = [] if dist.is_initialized() else meet(said, responder, device, wait)
         # Small messages travel where the backend's tensors are.
         self._messages = device if "nccl" in dist.get_backend() else torch.device("cpu")
-        self._liveness: Liveness | None = None
-        self._liveness = self._watch(address, wait)
+        if not peers:
+            peers = [Peer(**peer) for peer in self.gather(responder.peer(address_towards(said)).to_json())]
+        self._liveness = Liveness(responder, peers, wait.total_seconds())
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Add up a tensor over all processes, in place."""
@@ -101,6 +106,13 @@ class World:
     def _exchange(self, doing: str, received: torch.Tensor, sent: torch.Tensor) -> None:
         self._wait(doing, lambda: dist.all_to_all_single(received, sent, async_op=True))
 
+    def rows(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return the numbers that each process gave, as many as each other, in the order of ranks."""
+        flat = torch.zeros(self.size * len(numbers), dtype=torch.float64, device=self._messages)
+        self.own(flat).copy_(torch.tensor(list(numbers), dtype=torch.float64))
+        rows: list[list[float]] = self.all_gather_(flat).view(self.size, -1).tolist()
+        return rows
+
     def gather(self, value: Any) -> list[Any]:
         """Return what each process gave, in the order of ranks; anything that JSON can hold."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -133,77 +145,38 @@ class World:
                 raise ProcessError(f"rank {rank} could not {doing}", reason=text.replace("\n", "\n    "))
 
     def _wait(self, doing: str, start: Callable[[], Any]) -> None:
-        """Wait for a collective in small naps, so that an interrupt ends the wait."""
+        """Wait for a collective in small naps, so that an interrupt ends the wait, and what another found out, too."""
+        liveness = self._liveness
+        if liveness is not None:
+            liveness.begin()
+        work: Any = None
         try:
+            if liveness is not None and liveness.is_over:
+                raise liveness.explain(doing)
             work, nap = start(), 2e-5
             while not work.is_completed():
                 time.sleep(nap)
                 nap = min(2 * nap, 1e-3)
+                if liveness is not None and liveness.is_over:
+                    raise liveness.explain(doing)
             work.wait()
         except RuntimeError as error:
-            if self._liveness is None:
+            if liveness is None:
                 raise ProcessError(f"{doing} failed", reason=str(error)) from error
-            raise self._liveness.explain(doing, error) from error
-
-    def _watch(self, address: str, wait: timedelta) -> Liveness:
-        """Let process 0 open a store for heartbeats, and all connect to it."""
-        host = socket.gethostname()
-        store, port = open_store("127.0.0.1", None, wait) if self.rank == 0 else (None, 0)
-        first_host, first_port = self.gather([host, port])[0]
-        if store is None:
-            store, _ = open_store("127.0.0.1" if first_host == host else address, first_port, wait)
-        return Liveness(store, self.rank, self.size, lambda: self.gather(None))
+            raise liveness.explain(doing, error) from error
+        finally:
+            if work is not None and not work.is_completed():
+                _abandon(work)
 
 
-def _join(rank: int, size: int, device: torch.device, wait: timedelta) -> str:
-    """Be in a process group of that size under that rank; return the address of process 0."""
-    if not 0 <= rank < size:
-        raise OptionError(
-            f"distributed.world_rank is {rank} and distributed.world_size {size}", way_out="ranks count from 0"
-        )
-    said = find_processes()
-    if dist.is_initialized():
-        have = (dist.get_rank(), dist.get_world_size())
-        _compare((rank, size), have, "the process group has")
-        return said.master_address
-    if said.launcher != "none":
-        _compare((rank, size), (said.rank, said.world_size), f"{said.launcher} started")
-    elif "MASTER_ADDR" not in os.environ:
-        raise OptionError(
-            f"option 'distributed.world_size' is {size}, and the other processes cannot be met",
-            reason="no launcher that is known of started this one, and there is no process group",
-            way_out="start with torchrun, mpirun or srun, set MASTER_ADDR and MASTER_PORT, or initialise "
-            "torch.distributed first",
-        )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    try:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            init_method=f"tcp://{said.master_address}:{said.master_port}",
-            rank=rank, world_size=size, timeout=wait,
-        )  # fmt: skip
-    except RuntimeError as error:
-        raise ProcessError(
-            f"rank {rank} of {size} did not meet the others at {said.master_address}:{said.master_port}",
-            reason=str(error).strip().partition("\n")[0],
-            way_out="start all of them within distributed.timeout, and set MASTER_ADDR and MASTER_PORT "
-            "where they do not run on one machine",
-        ) from error
-    atexit.register(_leave, os.getpid())
-    return said.master_address
+def _abandon(work: Any) -> None:
+    """Let nobody wait for a collective that was given up: a process group waits for all of its own before it goes.
 
+    A daemon's frame is never left at exit, so what it refers to stays, and the process can end.
+    """
 
-def _leave(process: int) -> None:
-    """End a group that was made here: some backends complain of one that is left open."""
-    if os.getpid() == process and dist.is_initialized():
-        dist.destroy_process_group()
+    def hold(work: Any, group: Any) -> None:
+        while not work.is_completed():
+            time.sleep(1)
 
-
-def _compare(asked: tuple[int, int], found: tuple[int, int], who: str) -> None:
-    if asked != found:
-        raise OptionError(
-            f"the options say rank {asked[0]} of {asked[1]}, {who} rank {found[0]} of {found[1]}",
-            way_out="give distributed.world_rank and distributed.world_size as they are; "
-            "ontrain.distributed.find_processes reads them of the launcher",
-        )
+    threading.Thread(target=hold, args=(work, dist.group.WORLD), name="ontrain gave up", daemon=True).start()

@@ -69,8 +69,8 @@ class Exchange(Protocol):
         """
         ...
 
-    def forget_plans(self) -> None:
-        """Make plans of updates anew: hyper-parameters have changed."""
+    def follow_optimizer(self, session: TrainingSession) -> None:
+        """Make plans of updates anew: the session's hyper-parameters have changed."""
         ...
 
 
@@ -228,7 +228,7 @@ class TrainingSession:
                 )
         self.optimizer = optimizer
         if self.exchange is not None:
-            self.exchange.forget_plans()
+            self.exchange.follow_optimizer(self)
         for key in [key for key in self._plans if key[0] != "eval"]:
             del self._plans[key]
 

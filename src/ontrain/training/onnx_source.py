@@ -86,8 +86,9 @@ class OnnxSource:
     def refresh(self) -> None:
         """Nothing: values are read from the session whenever they are asked for."""
 
-    def adopt(self) -> None:
+    def adopt(self) -> list[str]:
         """Nothing: a file's tensors have no other place that a user could write to."""
+        return []
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of weights and running statistics by the file's names."""

@@ -143,7 +143,7 @@ class ORTTrainer:
         first = self._session is None
         session = self._ready(batch)
         self._check_fetches(session, wanted)
-        self._source.adopt()
+        self._adopt(session)
         self._follow_config(session)
         with taken_back_if_refused(self.options.lr_scheduler):
             outputs = self._step(session, batch, self._learning_rate())
@@ -161,7 +161,7 @@ class ORTTrainer:
         """
         batch = bind_batch(self.model_desc, args, kwargs, self.device, partial=self._session is not None)
         session = self._ready(batch)
-        self._source.adopt()
+        self._adopt(session)
         self._ready_for_evaluation(batch)
         missing = tuple(d.name for d in self.model_desc.inputs if d.name not in batch)
         if not missing:
@@ -200,6 +200,7 @@ class ORTTrainer:
                 way_out="give a value of the parameter's own shape",
             )
         session.state[name] = given.to(present.dtype)
+        processes.follow_tensor(self._reduction, name, given)
         self._source.refresh()
 
     def save_as_onnx(
@@ -237,7 +238,7 @@ class ORTTrainer:
 
     def _inference_model(self, opset: int | None, *, copies: bool) -> ir.Model:
         session = self._require_session("export")
-        self._source.adopt()
+        self._adopt(session)
         self._ready_for_evaluation(self._samples)
         assert session.eval_model is not None
         names = [d.name for d in self.model_desc.outputs if not d.is_loss] or [self.model_desc.loss.name]
@@ -485,7 +486,7 @@ class ORTTrainer:
             exchange=self._reduction,
         )
         if self._reduction is not None:
-            processes.start_together(self._reduction, session, self.options)
+            processes.start_together(self._reduction, session, self.options, self.model_desc, self.optim_config.lr)
         self._source.attach(session)
         self._session = session
         self._take_pending(session)
@@ -498,6 +499,11 @@ class ORTTrainer:
         if self._pending_state is not None:
             self._apply(session, *self._pending_state)
 
+    def _adopt(self, session: TrainingSession) -> None:
+        """Give the session what the user has changed in the module since the last step."""
+        for name in self._source.adopt():
+            processes.follow_tensor(self._reduction, name, torch.as_tensor(session.state[name]))
+
     def _form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
         form = self._source.form(batch, training=training)
         function = self.options._internal_use.extra_postprocess
@@ -505,6 +511,7 @@ class ORTTrainer:
 
     def _apply(self, session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
         apply_state_dict(session, state, strict, self._parts())
+        processes.follow_state(self._reduction, session, state, first=self._pending_state is not None)
         self._pending_state = None
         self._source.refresh()
         scaler = self.options.mixed_precision.loss_scaler

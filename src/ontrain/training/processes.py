@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,12 +12,16 @@ import torch
 from ontrain.distributed import Reduction, World, agree, facts, find_processes
 from ontrain.errors import OptionError
 from ontrain.session import TrainingSession
+from ontrain.training.model_desc import ModelDescription
 from ontrain.training.options import ORTTrainerOptions
 
-__all__ = ["device_of", "join", "start_together"]
+__all__ = ["device_of", "follow_state", "follow_tensor", "join", "start_together"]
 
 # What may differ: the process's own place, and what only writes to files or the screen.
-_OWN = ("distributed.world_rank", "distributed.local_rank", "device.", "utils.seed", "debug.")
+_OWN = (
+    "distributed.world_rank", "distributed.local_rank", "distributed.timeout", "device.", "utils.seed", "debug.dump",
+    "debug.verbose", "debug.graph_save_paths", "debug.check_model_export",
+)  # fmt: skip
 
 
 def device_of(options: ORTTrainerOptions) -> str:
@@ -61,17 +66,65 @@ def join(options: ORTTrainerOptions, device: str) -> Reduction | None:
     return Reduction(world, asked.deepspeed_zero_optimization.stage, asked.enable_adasum)
 
 
-def start_together(reduction: Reduction, session: TrainingSession, options: ORTTrainerOptions) -> None:
+def start_together(
+    reduction: Reduction,
+    session: TrainingSession,
+    options: ORTTrainerOptions,
+    description: ModelDescription,
+    learning_rate: float,
+) -> None:
     """Let all processes compare what they will train, and begin with the weights and the seed of process 0.
 
     Raises:
         ProcessError: they differ.
     """
     said = facts(session)
+    for tensor in (*description.inputs, *description.outputs):
+        loss = ", the loss" if tensor.is_loss else ""
+        said[f"{tensor.name!r} of the description"] = f"{len(tensor.shape)} dimensions{loss}"
     said |= {f"the option {path}": _text(value) for path, value in _leaves(options, "") if not path.startswith(_OWN)}
-    agree(reduction.world, said)
+    # The learning rate goes with each step from here on.
+    agree(reduction.world, said | {"the learning rate": repr(float(learning_rate))})
+    reduction.agreement.follow(said)
     session.seed = reduction.world.gather(session.seed)[0]
     reduction.start(session)
+
+
+def follow_state(reduction: Reduction | None, session: TrainingSession, state: Mapping[str, Any], first: bool) -> None:
+    """Take note of a state that was loaded: with the next update the processes compare theirs.
+
+    Args:
+        reduction: with the other processes; None for one alone.
+        session: that took over the state.
+        state: see `ORTTrainer.load_state_dict`.
+        first: no step was made yet. Weights alone are then those of process 0, whatever the others loaded.
+    """
+    counted = bool(state.get("train_step_info"))
+    if reduction is None or (first and not counted):
+        return
+    tensors = {name: session.state[name] for name in session.model_tensors}
+    if reduction.keeps_moments:
+        tensors |= {name: session.state[name] for n in session.trainable for name in session.optimizer.state_names(n)}
+    done = f"of update {session.counters.updates} " if counted else ""
+    reduction.agreement.follow(
+        {"the state that was loaded": f"{done}with hash {_bits(tensors)}", "the seed": str(session.seed)}
+    )
+
+
+def follow_tensor(reduction: Reduction | None, name: str, value: torch.Tensor) -> None:
+    """Take note of a parameter that was given another value: with the next update the processes compare theirs."""
+    if reduction is not None:
+        reduction.agreement.follow({f"the value given to {name!r}": f"one with hash {_bits({name: value})}"})
+
+
+def _bits(tensors: Mapping[str, Any]) -> str:
+    """A short hash of tensors: of the sums of their bits, read as numbers, which takes no longer than reading them."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        flat = torch.as_tensor(tensor).detach().contiguous().reshape(-1)
+        whole = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64))
+        digest.update(f"{name} {flat.dtype} {int(whole.sum(dtype=torch.int64))} ".encode())
+    return digest.hexdigest()[:12]
 
 
 def _leaves(section: Any, path: str) -> Iterator[tuple[str, Any]]:

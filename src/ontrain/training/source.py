@@ -50,8 +50,8 @@ class ModelSource(Protocol):
         """Take over what the session has changed."""
         ...
 
-    def adopt(self) -> None:
-        """Give the session what the user has changed since the last `refresh`."""
+    def adopt(self) -> list[str]:
+        """Give the session what the user has changed since the last `refresh`; return the names."""
         ...
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -117,17 +117,21 @@ class ModuleSource:
                 tensor.copy_(torch.as_tensor(self._session.state[name]))
         self._versions = [(name, tensor, _version(tensor)) for name, tensor in self._copied.items()]
 
-    def adopt(self) -> None:
+    def adopt(self) -> list[str]:
         """Take over tensors that were given other memory (`p.data = …`), and copies that were written to."""
+        changed: list[str] = []
         if self._session is None:
-            return
+            return changed
         for name, tensor, place in self._views:
             if tensor.data_ptr() != place:
                 _give(self._session, name, tensor)
                 tensor.data = self._session.state[name]
+                changed.append(name)
         for name, tensor, version in self._versions:
             if _version(tensor) != version:
                 _give(self._session, name, tensor)
+                changed.append(name)
+        return changed
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of what the module's own state_dict holds."""

@@ -1,0 +1,271 @@
+"""Whichever process stands still, and wherever: the others end by themselves, and say which one it was."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ontrain import ProcessError
+from ontrain.checkpoint import together
+from ontrain.distributed import Processes, World, find_processes, meeting
+from ontrain.session import TrainingSession
+from ontrain.training import ORTTrainer
+from tests.distributed import together as t
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 6
+PATIENCE = 200
+"""Seconds after which a test says that a process does not end by itself: far above what an idle machine takes."""
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stop_instead_of(module: Any, name: str) -> None:
+    """Stand still as soon as something is called, and go on with it once continued."""
+    before = getattr(module, name)
+
+    def stopping(*args: Any, **kwargs: Any) -> Any:
+        stop()
+        return before(*args, **kwargs)
+
+    setattr(module, name, stopping)
+
+
+@contextmanager
+def started(size: int, function: Callable[..., None], *args: Any) -> Iterator[list[Any]]:
+    """Processes that share nothing but what they import; those that are left are killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        multiprocessing.forkserver.ensure_running()
+    port = t.free_port()
+    processes = [context.Process(target=enter, args=(rank, size, port, function, args)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def enter(rank: int, size: int, port: int, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.environ.update(Processes("torchrun", rank, size, rank, size, "127.0.0.1", port).environment())
+    torch.set_num_threads(1)
+    function(*args)
+
+
+def told_by_the_others(folder: Path, processes: list[Any], absent: tuple[int, ...]) -> list[str]:
+    others = [rank for rank in range(len(processes)) if rank not in absent]
+    for rank in others:
+        processes[rank].join(PATIENCE)
+        assert processes[rank].exitcode == 0, f"rank {rank} did not end by itself"
+    return [(folder / f"told{rank}").read_text() for rank in others]
+
+
+@contextmanager
+def telling(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except ProcessError as error:
+        (folder / f"told{find_processes().rank}").write_text(str(error))
+
+
+def meet_and_stop(folder: Path, stopping: tuple[int, ...], where: str) -> None:
+    me = find_processes()
+    (folder / f"ready{me.rank}").touch()
+    while not all((folder / f"ready{rank}").exists() for rank in range(me.world_size)):
+        time.sleep(0.01)  # from here on none is far behind another, however busy the machine is
+    if me.rank in stopping and not where:
+        stop()
+    elif me.rank in stopping:
+        stop_instead_of(torch.distributed if where == "init_process_group" else meeting, where)
+    with telling(folder):
+        World(me.rank, me.world_size, torch.device("cpu"), TIMEOUT).gather(None)
+
+
+@pytest.mark.parametrize("stopping", [(0,), (2,), pytest.param((1, 2), marks=pytest.mark.thorough)], ids=str)
+def test_a_process_that_does_not_come_is_named(tmp_path, stopping):
+    with started(3, meet_and_stop, tmp_path, stopping, "") as processes:
+        for text in told_by_the_others(tmp_path, processes, stopping):
+            if 0 in stopping:
+                assert re.match(r"rank 0 did not answer rank . of 3 at 127.0.0.1:\d+", text)
+            else:
+                assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 did not come", text)
+
+
+@pytest.mark.parametrize("stopping", [(0,), (1,), pytest.param((0, 2), marks=pytest.mark.thorough)], ids=str)
+@pytest.mark.parametrize("where", ["_wait_for_all", "init_process_group"])
+def test_a_process_that_stops_while_the_others_are_met_is_named(tmp_path, stopping, where):
+    with started(3, meet_and_stop, tmp_path, stopping, where) as processes:
+        pids = [processes[rank].pid for rank in stopping]
+        for text in told_by_the_others(tmp_path, processes, stopping):
+            if re.match(r"rank 0 did not answer rank . of 3 at 127.0.0.1:\d+", text):
+                assert 0 in stopping  # its store was not asked in time for where the others are
+                continue
+            assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 do(es)? not answer", text)
+            assert all(f"process {pid} on" in text for pid in pids)
+
+
+def warmed_up(stage: int = 0) -> tuple[ORTTrainer, tuple[Any, Any]]:
+    """A trainer that has captured and planned, so that from now on no process is far behind another."""
+    trainer = t.trainer("Adam", stage=stage)
+    batch = t.batches(1)[0][find_processes().rank]
+    trainer.train_step(*batch)
+    trainer.eval_step(*batch)
+    trainer._reduction.world.gather(None)
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT))
+    return trainer, batch
+
+
+def train_and_stop(folder: Path, stopping: tuple[int, ...], where: str) -> None:
+    """Train, evaluate and save; some processes stand still at one of the places, the others tell what they meet."""
+    trainer, batch = warmed_up(stage=1)
+    mine = where if find_processes().rank in stopping else ""
+    with telling(folder):
+        if mine == "between steps":
+            stop()
+        elif mine == "in a collective":
+            stop_instead_of(torch.distributed, "all_to_all_single")
+        trainer.train_step(*batch)
+        if mine == "in evaluation":
+            stop_instead_of(TrainingSession, "evaluate")
+        trainer.eval_step(*batch)
+        if mine == "while a checkpoint is written":
+            stop_instead_of(together, "write_tensors")
+        trainer.save_checkpoint(folder / "checkpoint")
+
+
+PLACES = ["between steps", "in a collective", "in evaluation", "while a checkpoint is written"]
+STOPPING = [(0,), (1,), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("where", "stopping"),
+    [
+        pytest.param(where, stopping, marks=[pytest.mark.thorough] if (i + k) % 3 else [])
+        for i, where in enumerate(PLACES)
+        for k, stopping in enumerate(STOPPING)
+    ],
+    ids=str,
+)
+def test_a_process_that_stands_still_is_named(tmp_path, where, stopping):
+    with started(3, train_and_stop, tmp_path, stopping, where) as processes:
+        pids = [processes[rank].pid for rank in stopping]
+        for text in told_by_the_others(tmp_path, processes, stopping):
+            assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 do(es)? not answer", text)
+            assert all(f"process {pid} on" in text for pid in pids)
+
+
+def train_on(folder: Path) -> None:
+    trainer, batch = warmed_up()
+    rank = find_processes().rank
+    if rank == 0:
+        (folder / "stops").touch()
+        stop()
+    trainer.train_step(*batch)
+    assert trainer.train_step_info.optimization_step == 2
+    (folder / f"done{rank}").touch()
+
+
+def test_training_goes_on_after_a_pause(tmp_path):
+    with started(2, train_on, tmp_path) as processes:
+        is_stopped = Path(f"/proc/{processes[0].pid}/stat")
+        while not (tmp_path / "stops").exists() or is_stopped.read_text().rpartition(")")[2].split()[0] != "T":
+            assert processes[0].is_alive()
+            time.sleep(0.1)
+        time.sleep(1)
+        os.kill(processes[0].pid, signal.SIGCONT)
+        for process in processes:
+            process.join(PATIENCE)
+        assert [process.exitcode for process in processes] == [0, 0]
+    assert (tmp_path / "done0").exists() and (tmp_path / "done1").exists()
+
+
+def hang_in_python(folder: Path) -> None:
+    trainer, batch = warmed_up()
+    if find_processes().rank == 1:
+        while True:  # the interpreter's lock is let go now and then, so this one answers
+            pass
+    with telling(folder):
+        trainer.train_step(*batch)
+
+
+def keep_the_lock(folder: Path) -> None:
+    trainer, batch = warmed_up()
+    if find_processes().rank == 0:
+        ctypes.PyDLL(None).sleep(PATIENCE)  # a call of C that keeps the interpreter's lock
+    with telling(folder):
+        trainer.train_step(*batch)
+
+
+def raise_between_steps(folder: Path) -> None:
+    trainer, batch = warmed_up()
+    if find_processes().rank == 1:
+        raise SystemExit(3)
+    with telling(folder):
+        trainer.train_step(*batch)
+
+
+@pytest.mark.parametrize(
+    ("hanging", "rank", "says"),
+    [
+        (hang_in_python, 1, "rank 1 of 3 did not take part .process"),
+        (keep_the_lock, 0, "rank 0 of 3 does not answer .process"),
+        (raise_between_steps, 1, "rank 1 of 3 has died or ended .process"),
+    ],
+)
+def test_a_process_that_is_elsewhere_is_named(tmp_path, hanging, rank, says):
+    with started(3, hanging, tmp_path) as processes:
+        for text in told_by_the_others(tmp_path, processes, (rank,)):
+            assert re.match(says, text)
+
+
+SCRIPT = """
+import os, signal, torch
+from ontrain.distributed import World, find_processes
+
+me = find_processes()
+world = World(me.rank, me.world_size, torch.device("cpu"), 5)
+if me.rank == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+world.gather(None)
+"""
+
+
+def test_programs_end_by_themselves_while_process_0_stands_still(tmp_path):
+    """Nothing at the end of an interpreter waits for it: neither threads, nor the process group."""
+    port, programs = t.free_port(), []
+    for rank in range(3):
+        environment = {**os.environ, **Processes("torchrun", rank, 3, rank, 3, "127.0.0.1", port).environment()}
+        programs.append(
+            subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        for program in programs[1:]:
+            _, said = program.communicate(timeout=PATIENCE)
+            assert program.returncode == 1
+            assert f"ProcessError: rank 0 of 3 does not answer (process {programs[0].pid} on " in said
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
