@@ -16,12 +16,13 @@ __all__ = ["products"]
 
 def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the matrix products that were measured, and which formulation of each is taken."""
-    from ontrain.providers.torch.tuning import choice, read_timings, sizes_of, tuning_file
+    from ontrain.providers.torch import timings
+    from ontrain.providers.torch.timings import ATEN, choice, read_timings, sizes_of, tuning_file
 
     file = tuning_file()
     machines = read_timings(file)
     if as_json:
-        print_json({"file": str(file), "machines": machines})
+        print_json({"file": str(file), "machines": timings.as_json(machines)})
         return
     console = console_of()
     console.print(
@@ -34,11 +35,12 @@ def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
     )
     for machine, known in machines.items():
         table = Table("rows x inner x columns", title=escape(machine), title_justify="left")
-        names = list(dict.fromkeys(name for times in known.values() for name in times))
+        names = list(dict.fromkeys(name for entry in known.values() for name in entry.seconds))
         for name in (*names, "gain", "taken"):
             table.add_column(name, justify="right" if name != "taken" else "left")
-        for product, times in sorted(known.items()):
-            work = 2 * math.prod(sizes_of(product))
+        for product, entry in sorted(known.items()):
+            work, times = 2 * math.prod(sizes_of(product)), entry.seconds
             rates = [f"{work / times[name] / 1e9:.0f} GFLOP/s" if name in times else "" for name in names]
-            table.add_row(product, *rates, f"{times['aten'] / min(times.values()) - 1:.0%}", choice(product, times))
+            gain = f"{times[ATEN] / min(times.values()) - 1:.0%}" if times else "not measured yet"
+            table.add_row(product, *rates, gain, entry.taken or choice(product, times))
         console.print(table)

@@ -20,7 +20,7 @@ Factory = Callable[..., Any]
 
 
 def _torch(
-    device: str, logits_bytes: int | None = None, tune: bool | None = None, cuda_graphs: bool | None = None
+    device: str, logits_bytes: int | None = None, tune: bool | str | None = None, cuda_graphs: bool | None = None
 ) -> ExecutionProvider:
     from ontrain.providers.torch import TorchExecutionProvider
 

@@ -17,7 +17,7 @@ import torch
 
 from ontrain.providers.torch.strips import strips
 
-__all__ = ["HAS_KERNELS", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
+__all__ = ["HAS_KERNELS", "LINEAR", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
 
 PACKED_BYTES = 4 << 20
 """What a factor may take, so that a few packs do for all products of a model."""
@@ -34,6 +34,8 @@ _BYTES: Any = getattr(torch.ops.mkldnn, "_nbytes", None)
 _CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_", None), "binary", None)
 HAS_KERNELS = None not in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION)
 """Whether this build of torch has what is called here."""
+LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+"""oneDNN's kernel for linear layers, or None in a build of torch that lacks it."""
 
 
 class _Pack:

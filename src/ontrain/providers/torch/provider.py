@@ -11,6 +11,7 @@ import torch
 from ontrain.errors import OptionError
 from ontrain.graph import role_of, static_dims, updates_of
 from ontrain.providers.base import StateSpec
+from ontrain.providers.torch.between import Plan, PlanOfHalves
 from ontrain.providers.torch.buffers import Buf, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.executable import Arena, TorchExecutable
@@ -20,7 +21,6 @@ from ontrain.providers.torch.lowering.head import pin_units
 from ontrain.providers.torch.lowering.nodes import lower_nodes, why_not, with_bodies
 from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
 from ontrain.providers.torch.memory import Memory, Residents
-from ontrain.providers.torch.module import TorchModuleExecutable
 from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, plan_memory
 from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
@@ -41,12 +41,13 @@ class TorchExecutionProvider:
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows; by
             default `ONTRAIN_LOGITS_BYTES`, or 64 MiB.
         tune: measure each large product in single precision once on this machine's CPU and take the fastest way to it,
-            which may round otherwise than eager PyTorch. By default `ONTRAIN_TUNE`, or so.
+            which may round otherwise than eager PyTorch; or the name of the formulation that every such product takes.
+            By default `ONTRAIN_TUNE`, or so.
         cuda_graphs: on a GPU record each plan's kernels once, and launch them as a whole from then on. By default
             `ONTRAIN_CUDA_GRAPHS`, or so.
 
     Raises:
-        OptionError: there is no such device, or `logits_bytes` is no positive whole number.
+        OptionError: there is no such device or formulation, or `logits_bytes` is no positive whole number.
     """
 
     name = "TorchExecutionProvider"
@@ -54,7 +55,7 @@ class TorchExecutionProvider:
     """Nodes run in the graph's order, each of them, on memory that is laid out beforehand: recomputation saves some."""
 
     def __init__(
-        self, device: str = "cpu", logits_bytes: int | None = None, tune: bool | None = None,
+        self, device: str = "cpu", logits_bytes: int | None = None, tune: bool | str | None = None,
         cuda_graphs: bool | None = None,
     ) -> None:  # fmt: skip
         self.device = torch.device(device)
@@ -80,9 +81,12 @@ class TorchExecutionProvider:
         """Allocate flat buffers, filled with zeros."""
         return TorchState(specs, self.device)
 
-    def compile(self, model: ir.Model, state: Any) -> TorchExecutable:
+    def compile(self, model: ir.Model, state: Any) -> Plan:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
         graph = with_bodies(model).graph
+        return Plan(lambda: self._lower(graph, state), self.settings.tuning)
+
+    def _lower(self, graph: ir.Graph, state: TorchState) -> TorchExecutable:
         e = Emitter(self.device, settings=self.settings)
         feeds = _bind_inputs(e, graph, state)
         late = _pin_updates(e, graph, state)
@@ -102,9 +106,10 @@ class TorchExecutionProvider:
         """Return what the plans of one module share; `tensors` are its parameters and buffers, used where they are."""
         return Memory(Residents(tensors), self.device, self.settings, self.recording)
 
-    def compile_module(self, model: ir.Model, memory: Memory) -> TorchModuleExecutable:
+    def compile_module(self, model: ir.Model, memory: Memory) -> PlanOfHalves:
         """Compile a graph made by `autodiff.build_backward`, or a forward graph alone; see `ModuleExecutable`."""
-        return compile_halves(with_bodies(model).graph, memory, lower_nodes)
+        graph = with_bodies(model).graph
+        return PlanOfHalves(lambda: compile_halves(graph, memory, lower_nodes), self.settings.tuning)
 
 
 def _bind_inputs(e: Emitter, graph: ir.Graph, state: TorchState) -> dict[str, Buf]:

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 
 from ontrain.errors import OptionError
-from ontrain.providers.torch.tuning import Tuning, open_tuning
+from ontrain.providers.torch.neighbours import VARIABLE
+from ontrain.providers.torch.tuning import Choices, Forced, formulations, open_tuning
 
 __all__ = ["LOGITS_BYTES", "Settings"]
 
@@ -20,17 +21,17 @@ class Settings:
 
     Attributes:
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows.
-        tuning: which formulation of a product is the fastest here; None takes eager PyTorch's, and of other kernels
-            those that ask the allocator for nothing.
+        tuning: chooses the formulation of each product; None takes eager PyTorch's, and of other kernels those that ask
+            the allocator for nothing.
         cuda_graphs: whether plans on a GPU are recorded and played.
     """
 
     logits_bytes: int = LOGITS_BYTES
-    tuning: Tuning | None = None
+    tuning: Choices | None = None
     cuda_graphs: bool = True
 
     @classmethod
-    def chosen(cls, logits_bytes: int | None, tune: bool | None, cuda_graphs: bool | None = None) -> Settings:
+    def chosen(cls, logits_bytes: int | None, tune: bool | str | None, cuda_graphs: bool | None = None) -> Settings:
         """Return the options given, for those left out what the environment says, then the defaults.
 
         Raises:
@@ -39,15 +40,27 @@ class Settings:
         size = _from_environment("ONTRAIN_LOGITS_BYTES", "logits_bytes", logits_bytes, LOGITS_BYTES)
         if size < 1:
             raise OptionError(f"logits_bytes is {size}", way_out="give a whole number of bytes from 1")
-        flag = _from_environment("ONTRAIN_TUNE", "tune", tune, 1)
-        if flag not in (0, 1):
-            raise OptionError(f"tune is {flag}", way_out="1 measures products and keeps the fastest, 0 does not")
         graphs = _from_environment("ONTRAIN_CUDA_GRAPHS", "cuda_graphs", cuda_graphs, 1)
         if graphs not in (0, 1):
             raise OptionError(
                 f"cuda_graphs is {graphs}", way_out="1 records a plan's kernels and launches them as one, 0 does not"
             )
-        return cls(size, open_tuning() if flag else None, bool(graphs))
+        if (said := os.environ.get(VARIABLE, "")) not in ("", "0", "1"):
+            raise OptionError(f"{VARIABLE} is {said!r}", way_out="1 has threads sleep beside other work, 0 spin")
+        return cls(size, _tuning(tune), bool(graphs))
+
+
+def _tuning(tune: bool | str | None) -> Choices | None:
+    said = os.environ.get("ONTRAIN_TUNE", "") if tune is None else str(int(tune) if isinstance(tune, bool) else tune)
+    if said in formulations():
+        return Forced(said)
+    if said not in ("", "0", "1"):
+        raise OptionError(
+            f"{'ONTRAIN_TUNE' if tune is None else 'tune'} is {said!r}",
+            way_out="1 takes each product's fastest formulation, 0 eager PyTorch's products and kernels, and "
+            f"{', '.join(map(repr, formulations()))} one formulation for all products",
+        )
+    return None if said == "0" else open_tuning()
 
 
 def _from_environment(variable: str, option: str, given: int | None, default: int) -> int:

@@ -1,158 +1,267 @@
-"""Which formulation of a matrix product is the fastest on this machine: measured once, and kept in a small file."""
+"""Which formulation of a matrix product is taken: the fastest on this machine, or the one that is asked for."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
+import math
 import os
-import platform
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+from weakref import WeakSet
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
-__all__ = ["ATEN", "Tuning", "choice", "open_tuning", "processor", "read_timings", "sizes_of", "tuning_file"]
+from ontrain.providers.torch.expected import expected, expected_rate
+from ontrain.providers.torch.packing import HAS_KERNELS, LINEAR
+from ontrain.providers.torch.timings import (
+    ATEN,
+    Entry,
+    Timings,
+    choice,
+    machine,
+    read_timings,
+    sizes_of,
+    tuning_file,
+    update_timings,
+)
+
+__all__ = ["Choices", "Forced", "Measure", "Tuning", "formulations", "open_tuning", "plausible", "rate_of"]
 
 _logger = logging.getLogger("ontrain.providers.torch.tuning")
-ATEN = "aten"
-"""The formulation of eager PyTorch."""
-_ABOUT = 1.05
-"""How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does."""
-_PACKED, _PLANNED, _LARGE = "packed", 1.25, 4 << 20
-"""The formulation that writes to planned memory, and its times for results of so many bytes: where kernels return as
-large ones, the C library's heap grows by the gaps between them."""
-_PATIENCE = 10.0
-"""Seconds to wait for another process that writes the file."""
 
-_NAME = re.compile(r"\d+x\d+x\d+( |$)")
-"""How the name of a product begins."""
+Measure = Callable[[], Mapping[str, float] | None]
+"""Returns the seconds of each formulation, or None if other work on the machine disturbed them."""
 
-Timings = dict[str, dict[str, dict[str, float]]]
-"""Seconds, by machine, product and formulation."""
+_SLOWER = 4.0
+"""How many times as long as its shape predicts the fastest formulation may take."""
+_APART = 8.0
+"""How many times as long as the fastest the slowest formulation may take."""
+_RATE = 5e11
+"""Floating-point operations a second that no core reaches: two units of 16 numbers at 5 GHz do 3.2e11."""
+_BANDWIDTH = 5e9
+"""Bytes a second that every machine moves."""
+_CLEARLY = 1.25
+"""How many times as long as another a formulation must take, in two measurements, until it is replaced."""
+_PAUSE, _SHARE = 20.0, 200.0
+"""Seconds at least between two looks at choices, and the time between them as a multiple of what a look takes."""
+
+
+def formulations() -> tuple[str, ...]:
+    """Return the names of the formulations, the preferred first; a build of torch may lack oneDNN."""
+    return (ATEN, *["packed"] * HAS_KERNELS, *["linear"] * (LINEAR is not None))
+
+
+class Choices(Protocol):
+    """Chooses formulations."""
+
+    def fastest(self, product: str, names: Collection[str], measure: Measure) -> str:
+        """Return the name of the formulation to take for a product; see `Tuning.fastest`."""
+        ...
+
+    def review(self) -> None:
+        """Look at a choice again if it is time to; called between steps."""
+        ...
+
+    def version(self) -> int:
+        """Return a number that changes whenever a choice has been replaced: plans with the old one are made anew."""
+        ...
+
+
+class Forced:
+    """The same formulation for every product, whatever it takes. A product that the kernel cannot do stays ATen's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def fastest(self, product: str, names: Collection[str], measure: Measure) -> str:
+        """Return the one formulation."""
+        return self.name
+
+    def review(self) -> None:
+        """Do nothing."""
+
+    def version(self) -> int:
+        """Return 0."""
+        return 0
 
 
 class Tuning:
-    """Seconds that products took, by machine, and the choice that follows from them.
+    """Choices that follow from measurements, kept in a file.
 
-    A choice is made once and holds: of processes that measure the same product at the same time the first to write
-    decides for all, and a time that cannot be written decides nothing. So a run that is resumed rounds as before.
+    A choice is made when a plan first needs it, and holds: of processes that measure the same product at the same time
+    the first to write decides for all. So a run that is resumed rounds as before. What was disturbed by other work, or
+    is not what the shape predicts, decides nothing: then the package's own table answers, and so it does where the file
+    cannot be written. A choice that is clearly slow, in two undisturbed measurements between steps, is replaced; none
+    is while torch is told to be deterministic.
 
     Args:
-        file: JSON, {machine: {product: {formulation: seconds}}}. One that is torn, of another form or unreadable is as
-            if it were not there.
+        file: see `read_timings`. One that is torn, of another form or unreadable is as if it were not there.
     """
 
     def __init__(self, file: Path) -> None:
-        self.file, self.machine = file, _machine()
-        self._read = read_timings(file).get(self.machine, {})
-        self._chosen: dict[str, str] = {}
-        self._said = False
+        self.file = file
+        self._read = read_timings(file)
+        self._chosen: dict[tuple[str, str], str] = {}
+        self._measures: dict[tuple[str, str], Measure] = {}
+        self._suspects: set[tuple[str, str]] = set()
+        self._turn, self._replaced = 0, 0
+        self._due = time.monotonic() + _PAUSE
+        self._can_write = True
+        self._lock = threading.Lock()
+        _open.add(self)
 
-    def fastest(self, product: str, names: Iterable[str], measure: Callable[[], Mapping[str, float]]) -> str:
+    def after_fork(self) -> None:
+        """Have a lock of one's own in a process that was forked: whoever held the old one is not there."""
+        self._lock = threading.Lock()
+
+    def fastest(self, product: str, names: Collection[str], measure: Measure) -> str:
         """Return the name of the formulation to take for a product.
 
         Args:
             product: rows x inner size x columns, and what tells it from others: "1024x768x3072 NTN + bias".
-            names: the formulations that there are, the preferred first. Times of others are as if there were none.
-            measure: returns the seconds of each formulation; called if there are none yet.
+            names: the formulations that there are, the preferred first. Entries of others are as if there were none.
+            measure: called if nothing plausible is known yet.
         """
-        if product not in self._chosen:
-            times = self._read.get(product, {})
-            self._chosen[product] = choice(
-                product, times if set(times) == set(names) else self._settle(product, dict(measure()))
-            )
-        return self._chosen[product]
+        key = machine(), product
+        with self._lock:
+            if key not in self._chosen:
+                self._measures[key] = measure
+                known = self._known(self._read, key, names)
+                self._chosen[key] = (known or self._settle(key, names, measure)).taken
+            return self._chosen[key]
 
-    def _settle(self, product: str, times: dict[str, float]) -> dict[str, float]:
-        """Add times to the file as it is now, and return what it holds then."""
+    def version(self) -> int:
+        """Return how many choices were replaced."""
+        return self._replaced
+
+    def review(self) -> None:
+        """Measure one product again if it is time to, and replace a choice that turned out to be clearly slow."""
+        if time.monotonic() < self._due or not self._measures or not self._can_write:
+            return
+        if torch.are_deterministic_algorithms_enabled() or not self._lock.acquire(blocking=False):
+            return
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.file}.lock", timeout=_PATIENCE):
-                found = read_timings(self.file)
-                mine = found.setdefault(self.machine, {})
-                if set(mine.get(product, {})) != set(times):
-                    mine[product] = times
-                handle, half = tempfile.mkstemp(dir=self.file.parent)
-                try:
-                    with os.fdopen(handle, "w", encoding="utf-8") as out:
-                        json.dump(found, out, indent=1)
-                    os.replace(half, self.file)
-                except BaseException:
-                    Path(half).unlink(missing_ok=True)
-                    raise
+            begin = time.monotonic()
+            # Those that were never measured come first, and a suspect is not left waiting.
+            mine = [key for key in self._measures if key[0] == machine()]
+            waiting = [key for key in mine if key in self._suspects or not self._seconds(key)] or mine
+            if waiting:
+                self._turn += 1
+                key = waiting[self._turn % len(waiting)]
+                self._judge(key, self._measures[key]())
+            now = time.monotonic()
+            self._due = now + max(_PAUSE, _SHARE * (now - begin))
+        finally:
+            self._lock.release()
+
+    def _seconds(self, key: tuple[str, str]) -> Mapping[str, float]:
+        entry = self._read.get(key[0], {}).get(key[1])
+        return entry.seconds if entry is not None else {}
+
+    def _judge(self, key: tuple[str, str], times: Mapping[str, float] | None) -> None:
+        if times is None or not plausible(key[1], times, rate_of(self._read, key[0])):
+            return
+        taken, best = self._chosen[key], choice(key[1], times)
+        if times[taken] <= _CLEARLY * times[best]:
+            self._suspects.discard(key)
+            if not self._seconds(key):
+                self._write(key, Entry(taken, times), over=True)
+        elif key not in self._suspects:
+            self._suspects.add(key)
+        elif self._write(key, Entry(best, times), over=True) is not None:
+            self._suspects.discard(key)
+            self._chosen[key] = best
+            self._replaced += 1
+            _logger.info("%s is multiplied as %r from now on, not as %r: %s", key[1], best, taken, times)
+
+    def _known(self, timings: Timings, key: tuple[str, str], names: Collection[str]) -> Entry | None:
+        """What a file says of a product, if it is of these formulations and plausible."""
+        entry = timings.get(key[0], {}).get(key[1])
+        if entry is None or (entry.seconds and set(entry.seconds) != set(names)):
+            return None
+        if entry.seconds and not plausible(key[1], entry.seconds, rate_of(timings, key[0])):
+            return None
+        taken = entry.taken or choice(key[1], entry.seconds)
+        return replace(entry, taken=taken) if taken in names else None
+
+    def _settle(self, key: tuple[str, str], names: Collection[str], measure: Measure) -> Entry:
+        times = measure() if self._can_write else None
+        if times is not None and plausible(key[1], times, rate_of(self._read, key[0])):
+            entry = Entry(choice(key[1], times), dict(times))
+        else:
+            entry = Entry(expected(key[1], names))
+        return self._write(key, entry, names=names) or Entry(expected(key[1], names))
+
+    def _write(
+        self, key: tuple[str, str], entry: Entry, *, names: Collection[str] = (), over: bool = False
+    ) -> Entry | None:
+        """Write an entry, unless another process did first, and return what the file holds then; None if it cannot."""
+
+        def add(timings: Timings) -> None:
+            if over or self._known(timings, key, names) is None:
+                timings.setdefault(key[0], {})[key[1]] = entry
+            self._read = timings
+
+        try:
+            update_timings(self.file, add)
         except (OSError, Timeout) as error:
-            if not self._said:
+            if self._can_write:
                 _logger.warning(
-                    "%s cannot be written (%s): matrix products stay eager PyTorch's, even where others are faster; "
-                    "set ONTRAIN_CACHE_DIR to a folder that can be written, or ONTRAIN_TUNE=0", self.file, error,
+                    "%s cannot be written (%s): each matrix product takes the formulation that is known to be fast on "
+                    "processors of this kind; set ONTRAIN_CACHE_DIR to a folder that can be written and they are "
+                    "measured, or ONTRAIN_TUNE=0", self.file, error,
                 )  # fmt: skip
-            self._said = True
-            return {ATEN: times[ATEN]}
-        return mine[product]
+            self._can_write = False
+            return None
+        return entry if over else self._known(self._read, key, names)
 
 
-def choice(product: str, seconds: Mapping[str, float]) -> str:
-    """Return the name of the formulation that these times speak for: the first preferred that is about the fastest."""
-    rows, _, columns = sizes_of(product)
-    large = 4 * rows * columns > _LARGE
-    best = min(seconds.values())
-    return next(
-        name for name, taken in seconds.items()
-        if taken <= (_PLANNED if large and name == _PACKED else _ABOUT) * best
-    )  # fmt: skip
+_open: WeakSet[Tuning] = WeakSet()
 
 
-def sizes_of(product: str) -> tuple[int, int, int]:
-    """Return rows, inner size and columns of a product by its name."""
-    rows, inner, columns = map(int, product.split()[0].split("x"))
-    return rows, inner, columns
+def _after_fork() -> None:
+    for one in _open:
+        one.after_fork()
 
 
-def tuning_file() -> Path:
-    """Return where the times are kept: in ONTRAIN_CACHE_DIR, else in the user's own cache folder."""
-    named = os.environ.get("ONTRAIN_CACHE_DIR")
-    if named:
-        return Path(named) / "products.json"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ontrain" / "products.json"
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def plausible(product: str, seconds: Mapping[str, float], rate: float) -> bool:
+    """Whether times are what the product's sizes predict.
+
+    Args:
+        product: its name.
+        seconds: of each formulation.
+        rate: floating-point operations a second that this machine is known to reach.
+    """
+    rows, inner, columns = sizes_of(product)
+    work, moved = 2.0 * rows * inner * columns, 4.0 * (rows * inner + inner * columns + rows * columns)
+    fastest = min(seconds.values())
+    predicted = work / rate + moved / _BANDWIDTH
+    return (
+        work / fastest <= _RATE * torch.get_num_threads()
+        and fastest <= _SLOWER * predicted
+        and max(seconds.values()) <= _APART * fastest
+    )
+
+
+def rate_of(timings: Timings, name: str) -> float:
+    """Return the highest rate that a machine reached in any product, at least what its kind is known for."""
+    threads = torch.get_num_threads()
+    rates = [
+        2 * math.prod(sizes_of(product)) / min(entry.seconds.values())
+        for product, entry in timings.get(name, {}).items() if entry.seconds
+    ]  # fmt: skip
+    return max([expected_rate() * threads, *(rate for rate in rates if rate <= _RATE * threads)])
 
 
 def open_tuning() -> Tuning:
     """Return the choices that the user's cache holds, and that are added to it."""
     return Tuning(tuning_file())
-
-
-def read_timings(file: Path) -> Timings:
-    """Return what is sound in a file of times, {machine: {product: {formulation: seconds}}}."""
-    found: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        machine: {name: times for name, times in products.items() if _NAME.match(name) and _is_sound(times)}
-        for machine, products in (found.items() if isinstance(found, dict) else ())
-        if isinstance(products, dict)
-    }
-
-
-def processor() -> str:
-    """Return the processor's name, or what the system knows of it instead."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    return model
-
-
-def _is_sound(times: Any) -> bool:
-    return isinstance(times, dict) and ATEN in times and all(
-        isinstance(one, float) and 0 < one < float("inf") for one in times.values()
-    )  # fmt: skip
-
-
-def _machine() -> str:
-    """What the times depend on: processor, threads, and the libraries that torch brings."""
-    return f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -15,7 +15,7 @@ import ontrain
 from ontrain.capture.cache import open_cache
 from ontrain.errors import OntrainError
 from ontrain.providers import available_providers
-from ontrain.providers.torch.tuning import processor, tuning_file
+from ontrain.providers.torch.timings import processor, tuning_file
 from ontrain.training.environment.variables import VARIABLES, unknown_variables
 
 __all__ = ["Environment", "collect_environment"]

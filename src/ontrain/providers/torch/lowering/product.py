@@ -15,9 +15,11 @@ from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.heap import return_freed_pages
-from ontrain.providers.torch.packing import HAS_KERNELS, PACKED_BYTES, add_product, can_pack
+from ontrain.providers.torch.neighbours import delay
+from ontrain.providers.torch.packing import LINEAR, PACKED_BYTES, add_product, can_pack
 from ontrain.providers.torch.plan import plan_memory
-from ontrain.providers.torch.tuning import ATEN
+from ontrain.providers.torch.timings import ATEN
+from ontrain.providers.torch.tuning import formulations
 
 __all__ = ["FORMULATIONS", "Factors", "multiply"]
 
@@ -30,10 +32,11 @@ _LEAST = 16
 """Rows, columns and inner size from which on there is more than one formulation."""
 _ROUNDS, _ALIKE, _ENOUGH = range(3, 13), 1.05, 0.5
 """Rounds of measuring, how much the two least times may differ in the end, and seconds that are enough before."""
+_LATE = 0.05
+"""Share of a time that threads may have waited for a core in it."""
 _NARROW = 256
 """Columns to which a factor is cut to be packed; below, its inner side is cut."""
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 @dataclass(frozen=True)
@@ -212,16 +215,13 @@ def _linear(e: Emitter, f: Factors) -> None:
         w = e.contiguous(w)
     elif _order(w) == "t":
         w = e.view(e.contiguous(f.w), torch.t)
-    e.compute(_LINEAR, x, w, f.bias, "none", [], "", outs=[result], fresh=True)
+    e.compute(LINEAR, x, w, f.bias, "none", [], "", outs=[result], fresh=True)
     if f.before is not None:
         e.call(torch.add, f.before, result, out=f.out)
 
 
-FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {
-    ATEN: _aten,
-    **({"packed": _packed} if HAS_KERNELS else {}),
-    **({"linear": _linear} if _LINEAR is not None else {}),
-}
+_EMITTERS = {"aten": _aten, "packed": _packed, "linear": _linear}
+FORMULATIONS: dict[str, Callable[[Emitter, Factors], None]] = {name: _EMITTERS[name] for name in formulations()}
 """By name, the preferred first; a build of torch may lack oneDNN."""
 
 
@@ -258,22 +258,28 @@ def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "")
     return lambda: run([])
 
 
-def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, float]:
-    """The least seconds of each formulation; they take turns until each has come about as low twice."""
+def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, float] | None:
+    """The least seconds of each formulation; they take turns until each has come about as low twice.
+
+    What was taken while a thread of ours waited for a core does not count. None if too little does.
+    """
     with torch.no_grad():
         ways = {name: _runner(name, sizes, orders, adds) for name in FORMULATIONS}
         taken: dict[str, list[float]] = {name: [] for name in ways}
         begin = time.perf_counter()
         for number in range(1, _ROUNDS.stop):
             for name, run in ways.items():
+                before = delay()
                 start = time.perf_counter()
                 run()
-                taken[name].append(time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                if delay() - before <= _LATE * seconds:
+                    taken[name].append(seconds)
             if number < _ROUNDS.start:
-                continue  # the first round makes kernels and touches memory; others may be disturbed
-            alike = all(sorted(times)[1] <= _ALIKE * min(times) for times in taken.values())
+                continue  # the first round makes kernels and touches memory
+            alike = all(len(times) > 1 and sorted(times)[1] <= _ALIKE * min(times) for times in taken.values())
             if alike or time.perf_counter() - begin > _ENOUGH:
                 break
         del ways, run
     return_freed_pages()
-    return {name: min(times) for name, times in taken.items()}
+    return {name: min(times) for name, times in taken.items()} if min(map(len, taken.values())) > 1 else None

@@ -1,0 +1,83 @@
+"""What is known of processors by their kind: the formulation that is fast for a product, before it is measured.
+
+`expected.json` is written by `python -m benchmarks.expected`. All formulations are right on all processors; a kind
+that is not in the table takes ATen's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Collection
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ontrain.providers.torch.timings import ATEN, sizes_of
+
+__all__ = ["expected", "expected_rate", "kind", "layout_of"]
+
+_RATE = 1e10
+"""Floating-point operations a second that a core reaches of which nothing is known."""
+
+
+def expected(product: str, names: Collection[str]) -> str:
+    """Return the formulation that is fast for products like this one on processors like this one.
+
+    Args:
+        product: its name; of the table's products in the same layout the one of the nearest sizes answers.
+        names: the formulations that there are.
+    """
+    threads = "1" if torch.get_num_threads() == 1 else "2"
+    known = _known().get("products", {}).get(threads, {})
+    layout = layout_of(product)
+    # Gaps between rows and what is added matter less than which way a matrix lies.
+    likenesses = (layout, layout.partition(" ")[0], layout.partition(" ")[0].upper(), "")
+    rows: list[tuple[list[int], str]] = next((known[one] for one in likenesses if one in known), [])
+    mine = [math.log2(size) for size in sizes_of(product)]
+    nearest = min(rows, key=lambda row: math.dist([math.log2(size) for size in row[0]], mine), default=([], ATEN))
+    return nearest[1] if nearest[1] in names else ATEN
+
+
+def expected_rate() -> float:
+    """Return the floating-point operations a second that a core of this kind reaches at least, in a large product."""
+    return float(_known().get("rate", _RATE))
+
+
+def layout_of(product: str) -> str:
+    """Return a product's name without its sizes: "NTN + bias"."""
+    return product.partition(" ")[2]
+
+
+@functools.cache
+def kind() -> str:
+    """Return the maker of the processor and the widest vectors that torch's kernels use: "intel AMX", "amd AVX512"."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    maker = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(_field(text, "vendor_id"), "other")
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return f"{maker} {'AMX' if vectors == 'AVX512' and 'amx_tile' in _field(text, 'flags').split() else vectors}"
+
+
+def _field(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else ""
+
+
+def _known() -> dict[str, Any]:
+    """The table's part for this kind of processor. Tiles multiply no float32: they make no difference."""
+    table = _table()
+    mine: dict[str, Any] = table.get(kind()) or table.get(kind().replace("AVX512", "AMX")) or {}
+    return mine
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((files(__package__) / "expected.json").read_text(encoding="utf-8"))
+    return table
