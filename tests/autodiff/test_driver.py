@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from ontrain.autodiff import differentiate
+from ontrain.autodiff import differentiable_outputs, differentiate
 from ontrain.errors import GradientError
 from ontrain.functions import inline_all
 from ontrain.graph import Builder, annotate, new_model, rebuild, static_dims
@@ -169,3 +169,15 @@ def test_a_rule_that_needs_an_output_the_node_left_out_adds_it() -> None:
     differentiate(op, [(op.ReduceSum(y, keepdims=0), None)], [value])
     mean, inv_std = y.producer().outputs[1:]
     assert static_dims(mean) == static_dims(inv_std) == (2, 1) and mean.name and mean.dtype == ir.DataType.FLOAT
+
+
+def test_an_output_behind_what_is_flat_is_not_differentiable():
+    x, y = (ir.Value(name=n, shape=ir.Shape(["n"]), type=ir.TensorType(ir.DataType.FLOAT)) for n in "xy")
+    model = new_model([x, y], "g")
+    op = Builder(model.graph)
+    made = {"smooth": op.Exp(x), "flat": op.Exp(op.Floor(x)), "other": op.Exp(y), "both": op.Add(op.Sign(x), op.Sin(x))}
+    for name, value in made.items():
+        value.name = name
+        model.graph.outputs.append(value)
+    assert differentiable_outputs(model, ["x"]) == ["smooth", "both"]
+    assert differentiable_outputs(model, ["x", "y"]) == ["smooth", "other", "both"]

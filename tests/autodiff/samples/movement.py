@@ -107,6 +107,7 @@ def _reduced(x, ids, updates, *, how):
 INDEX = [
     sample("Gather", normal(4, 5), _IDS, twin=lambda x, i: x[i]),
     sample("Gather", normal(4, 5), np.array([3, -1, 0]), twin=lambda x, i: x[i]),
+    sample("Gather", normal(3, 5), np.array([[2, -1], [0, -3]]), twin=lambda x, i: x[i], fed=[1]),
     sample("Gather", normal(3, 5), _FED, twin=lambda x, i: x[i], fed=[1]),
     sample("Gather", normal(4), np.array([1, 1, 3]), twin=lambda x, i: x[i]),
     sample("Gather", normal(2, 4, 3), _IDS, twin=lambda x, i: x[:, i], axis=1),

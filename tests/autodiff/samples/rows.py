@@ -109,6 +109,8 @@ NORMALIZATION = [
     sample("LpNormalization", spread(3, 4), twin=lambda x: F.normalize(x, 1.0, 0), axis=0, p=1),
     *(sample("LRN", normal(2, 5, 3, 2), twin=_lrn(size), size=size, alpha=0.5, beta=0.75, bias=2.0)
       for size in (3, 4, 2)),
+    sample("LRN", 30 * np.eye(3, 4)[None, ..., None] + 1, size=3,
+           twin=lambda x: F.local_response_norm(x, 3, alpha=float(np.float32(1e-4)))),
     sample("MeanVarianceNormalization", normal(2, 3, 4, 2),
            twin=lambda x: (x - x.mean((0, 2, 3), True)) / (x.std((0, 2, 3), correction=0, keepdim=True) + 1e-9)),
 ]  # fmt: skip

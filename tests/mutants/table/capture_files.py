@@ -16,21 +16,33 @@ MUTANTS = [
         '"strides", "dilations", "kernel_shape", "group", "blocksize"',
         '"strides", "dilations", "kernel_shape", "blocksize"',
         HOSTILE,
-        "named",
+        "damage or positive",
     ),
     mutant(
         "capture/onnx_file/checks.py",
         "if any(not 1 <= v <= _LARGEST for v in values):",
         "if any(not 0 <= v <= _LARGEST for v in values):",
         HOSTILE,
-        "named",
+        "damage or positive",
     ),
-    mutant("capture/onnx_file/checks.py", "if any(math.isnan(x) for x in numbers):", "if False:", HOSTILE, "named"),
-    mutant("capture/onnx_file/checks.py", "if len(set(names)) != len(names):", "if False:", HOSTILE, "named"),
+    mutant(
+        "capture/onnx_file/checks.py",
+        "if any(math.isnan(x) for x in numbers):",
+        "if False:",
+        HOSTILE,
+        "damage or positive",
+    ),
+    mutant(
+        "capture/onnx_file/checks.py", "if len(set(names)) != len(names):", "if False:", HOSTILE, "damage or positive"
+    ),
     mutant("capture/onnx_file/checks.py", "if depth > _DEEPEST:", "if False:", HOSTILE, "nested"),
-    mutant("capture/onnx_file/tensors.py", "if len(tensor.dims) > _MAX_RANK:", "if False:", HOSTILE, "named"),
-    mutant("capture/onnx_file/tensors.py", "if have != want:", "if have < want:", HOSTILE, "named"),
-    mutant("capture/onnx_file/tensors.py", 'if tensor.HasField("segment"):', "if False:", HOSTILE, "named"),
+    mutant(
+        "capture/onnx_file/tensors.py", "if len(tensor.dims) > _MAX_RANK:", "if False:", HOSTILE, "damage or positive"
+    ),
+    mutant("capture/onnx_file/tensors.py", "if have != want:", "if have < want:", HOSTILE, "damage or positive"),
+    mutant(
+        "capture/onnx_file/tensors.py", 'if tensor.HasField("segment"):', "if False:", HOSTILE, "damage or positive"
+    ),
     mutant(
         "capture/onnx_file/choose.py",
         "elif value.shape is not None and len(value.shape) and 0 not in value.shape and",

@@ -11,8 +11,8 @@ MUTANTS = [
     mutant("optim/loss.py", "return node if mean and value is node.outputs[0] else None", "return node", LOSS),
     mutant(
         "optim/loss.py",
-        "op.Cast(op.Div(op.Size(source), op.Size(mean)), to=ir.DataType.FLOAT)",
-        "op.Cast(op.Size(source), to=ir.DataType.FLOAT)",
+        "op.Cast(op.Size(labels), to=ir.DataType.FLOAT)",
+        "op.Cast(op.Size(node.inputs[0]), to=ir.DataType.FLOAT)",
         LOSS,
     ),
     mutant("optim/loss.py", "m = op.Relu(logits)", "m = op.Neg(op.Relu(logits))", LOSS, "bce"),

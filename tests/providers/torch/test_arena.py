@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ontrain.graph import Builder, new_model
+from ontrain.providers.torch.memory import Blocks
 from ontrain.providers.torch.provider import TorchExecutionProvider
 
 
@@ -41,3 +42,15 @@ def test_a_block_that_became_too_small_is_let_go_at_once(rng):
     assert provider._arena.memory.untyped_storage().data_ptr() != block.data_ptr()
     again = small.run(feeds[3])
     assert all(torch.equal(before[name], again[name]) for name in before)
+
+
+def test_a_module_s_block_is_as_large_as_asked_and_nobody_elses():
+    blocks = Blocks(torch.device("cpu"))
+    small = blocks.take(64)
+    blocks.give(small)
+    large = blocks.take(4096)
+    assert large is not small and large.memory.numel() >= 4096
+    other = blocks.take(64)
+    assert other is not large and other.memory.data_ptr() != large.memory.data_ptr()
+    blocks.give(large)
+    assert blocks.take(64) is large  # what fits is used again
