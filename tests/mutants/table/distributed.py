@@ -31,20 +31,30 @@ MUTANTS = [
     mutant(
         "distributed/adasum.py", "if size & (size - 1):", "if size % 2:", "distributed/test_failures.py", "power_of_two"
     ),
-    mutant("distributed/reduction.py", "if said[1] != updates * self.size:", "if False:", PROCESSES, "two_and_four"),
     mutant(
         "distributed/reduction.py",
-        "part.div_(said[0] or 1.0)",
+        "part.div_(labels or 1.0)",
         "part.div_(own or 1.0)",
         PROCESSES,
         "two_and_four",
     ),
     mutant(
-        "distributed/agreement.py",
-        'said[f"the optimizer for {name!r}"] = json.dumps(session.optimizer.attributes_for(name), sort_keys=True)',
-        "pass",
-        PROCESSES,
-        "two_and_four",
+        "distributed/reduction.py",
+        '"the learning rate": hyper["learning_rate"],',
+        "",
+        "distributed/test_agreement.py",
     ),
-    mutant("distributed/agreement.py", '"the norm to clip to": str(session.max_norm),', "", PROCESSES, "two_and_four"),
+    mutant(
+        "distributed/agreement.py",
+        'said[f"the optimizer\'s {attribute} for {name!r}"] = str(value)',
+        "pass",
+        "distributed/test_agreement.py",
+    ),
+    mutant(
+        "distributed/agreement.py",
+        ', "the norm to clip to": str(session.max_norm)}',
+        "}",
+        "distributed/test_agreement.py " + PROCESSES,
+        "make_different or two_and_four",
+    ),
 ]

@@ -155,7 +155,20 @@ MUTANTS = [
         "training/ortmodule/test_loop.py training/ortmodule/test_calls.py",
         "gradient or accumul or several or backwards",
     ),
-    mutant("providers/torch/tuning.py", "if set(mine.get(product, {})) != set(times):", "if True:", TUNING),
+    mutant(
+        "providers/torch/tuning.py",
+        "if over or self._known(timings, key, names) is None:",
+        "if True:",
+        TUNING,
+        "measure_at_once or agree_and_lose",
+    ),
+    mutant(
+        "providers/torch/tuning.py",
+        "and max(seconds.values()) <= _APART * fastest",
+        "",
+        TUNING,
+        "do_not_predict or polluted",
+    ),
     mutant(
         "providers/torch/state.py",
         "return self.flat[twin][start : start + tensor.numel()].view(tensor.shape)",
