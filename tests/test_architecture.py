@@ -17,13 +17,14 @@ SOURCE = ROOT / "src" / "ontrain"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 ROOMS = (
-    "graph", "functions", "capture", "autodiff", "optim", "passes",
+    "graph", "functions", "internals", "capture", "autodiff", "optim", "passes",
     "providers", "session", "distributed", "checkpoint", "training", "capi", "ort_supplement", "cli",
 )  # fmt: skip
 """In the order in which a model flows through them."""
 
 HOMES = {
     "torch": (
+        "internals",
         "capture",
         "providers/torch",
         "session",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import operator
 
-import torch
 from torch import fx
 
-from ontrain.capture.aten.registry import is_view
+from ontrain.capture.aten.registry import is_view, schema
 from ontrain.capture.aten.writing import is_followed
+from ontrain.internals import OpOverload
 
 __all__ = ["Aliases", "canonical", "mutates"]
 
 
 def mutates(node: fx.Node) -> bool:
     """Whether a node writes to its first argument."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and schema(node.target).is_mutable
 
 
 def canonical(node: fx.Node) -> fx.Node:

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
-from torch.autograd.function import BackwardCFunction, FunctionMeta
-from torch.utils import checkpoint
+from torch.autograd.function import BackwardCFunction
 
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
 from ontrain.errors import CaptureError
+from ontrain.internals import LIBRARY_FUNCTIONS, available, of, private, replaced
 
 __all__ = ["check_functions", "traced_autograd", "traced_here"]
 
@@ -30,8 +29,7 @@ def traced_autograd() -> Iterator[None]:
         CaptureError: from within the forward, at the call concerned.
     """
     with ExitStack() as stack:
-        for owner, name, made in _replacements():
-            stack.enter_context(mock.patch.object(owner, name, made))
+        stack.enter_context(replaced(_replacements()))
         _own.tracing, _own.calls = True, _Calls()
         try:
             yield
@@ -40,8 +38,6 @@ def traced_autograd() -> Iterator[None]:
 
 
 _own = threading.local()
-_TORCHS = frozenset({"torch._library.autograd", "torch.utils.checkpoint", "torch._higher_order_ops.cond",
-                     "torch._higher_order_ops.while_loop"})  # fmt: skip
 
 
 def traced_here() -> bool:
@@ -61,8 +57,10 @@ def check_functions(results: Iterable[torch.Tensor]) -> None:
     known = set(left)
     while left:
         node = left.pop()
-        function = getattr(node, "_forward_cls", None)
-        if isinstance(node, BackwardCFunction) and not _of_torch(function) and function not in _own.calls.seen:
+        function = (
+            of("torch.autograd.Function.apply._forward_cls", node) if isinstance(node, BackwardCFunction) else None
+        )
+        if function is not None and not _of_torch(function) and function not in _own.calls.seen:
             raise CaptureError(
                 f"torch {torch.__version__} calls the autograd function {function.__module__}.{function.__qualname__} "
                 "in a way that capture does not know",
@@ -80,26 +78,28 @@ def _elsewhere() -> bool:
     return not getattr(_own, "tracing", False)
 
 
-def _replacements() -> list[tuple[Any, str, Any]]:
-    functions: Any = torch.autograd
-    return [
-        (FunctionMeta, "__getattribute__", _attribute),
-        (checkpoint.CheckpointFunction, "apply", _plain(checkpoint.CheckpointFunction.apply)),
-        # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
-        # result detached in a trace.
-        (checkpoint, "_checkpoint_without_reentrant_generator",
-         _nothing_around(checkpoint._checkpoint_without_reentrant_generator)),
+def _replacements() -> dict[str, Any]:
+    def refusing(name: str, problem: str, why: tuple[str, str]) -> dict[str, Any]:
+        return {name: _refuses(private(name), problem, *why)}
+
+    # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
+    # result detached in a trace.
+    around = "torch.utils.checkpoint._checkpoint_without_reentrant_generator"
+    around = around if available(around) is not None else f"{around}_impl"
+    plain = "torch.utils.checkpoint.CheckpointFunction.apply"
+    return {
+        **({_FUNCTION: _attribute} if available(_FUNCTION) is not None else {}),  # else `check_functions` refuses
+        plain: _plain(private(plain)),
+        around: _nothing_around(private(around)),
         # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
-        (functions, "_engine_run_backward",
-         _refuses(functions._engine_run_backward, "computes gradients itself", *_BACKWARD)),
-        (torch.Tensor, "register_hook",
-         _refuses(torch.Tensor.register_hook, "registers a hook on a tensor's gradient", *_HOOK)),
-        (torch, "ctc_loss", ctc_loss),
-        (torch._VF, "_pack_padded_sequence",
-         _refuses(torch._VF._pack_padded_sequence, "packs sequences of different lengths", *_PACKED)),
-    ]  # fmt: skip
+        **refusing("torch.autograd._engine_run_backward", "computes gradients itself", _BACKWARD),
+        **refusing("torch.Tensor.register_hook", "registers a hook on a tensor's gradient", _HOOK),
+        "torch.ctc_loss": ctc_loss,
+        **refusing("torch._VF._pack_padded_sequence", "packs sequences of different lengths", _PACKED),
+    }
 
 
+_FUNCTION = "torch.autograd.function.FunctionMeta.__getattribute__"
 _BACKWARD = (
     "the gradients are made from the graph, after forward",
     "move torch.autograd.grad or backward out of forward, or write the derivative with tensor operators",
@@ -165,7 +165,7 @@ class _Calls:
                 result, keeps, mode = own(*args), setup, False
             if setup is not None and keeps is not None:
                 self._setup = function, _in_mode(mode, keeps)
-            torch._C._set_grad_enabled(enabled)
+            private("torch._C._set_grad_enabled")(enabled)
             return result
 
         return forward
@@ -189,9 +189,9 @@ def _in_mode(enabled: bool, setup: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any) -> None:
         before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(enabled)
+        private("torch._C._set_grad_enabled")(enabled)
         setup(*args)
-        torch._C._set_grad_enabled(before)
+        private("torch._C._set_grad_enabled")(before)
 
     return run
 
@@ -201,7 +201,7 @@ def _of_torch(function: type[torch.autograd.Function]) -> bool:
 
     And torch 2.11 keeps a checkpoint's arguments in a function without results.
     """
-    return function.__module__ in _TORCHS
+    return function.__module__ in LIBRARY_FUNCTIONS
 
 
 def _plain(apply: Callable[..., Any]) -> Callable[..., Any]:

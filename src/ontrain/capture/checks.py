@@ -7,14 +7,13 @@ import functools
 import linecache
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest import mock
 
-import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from ontrain.internals import DataDependentOutputException, private, replaced
 
 __all__ = ["passed_checks"]
 
@@ -29,9 +28,7 @@ def passed_checks() -> Iterator[None]:
 
     A condition that chooses between two computations is left to torch.export, which refuses it.
     """
-    with ExitStack() as stack:
-        for owner in (torch.Tensor, torch.SymBool):
-            stack.enter_context(mock.patch.object(owner, "__bool__", _asked(owner.__bool__)))
+    with replaced({name: _asked(private(name)) for name in ("torch.Tensor.__bool__", "torch.SymBool.__bool__")}):
         yield
 
 

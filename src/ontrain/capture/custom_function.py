@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ontrain.errors import CaptureError
+from ontrain.internals import private
 
 __all__ = ["OwnBackward", "has_derivative_of_forward", "own_setup_of"]
 
@@ -37,6 +37,14 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
     thread.start()
     thread.join()
     return found == [True]
+
+
+def _set_grad_enabled(enabled: bool) -> None:
+    private("torch._C._set_grad_enabled")(enabled)
+
+
+def _pytree() -> Any:
+    return private("torch.utils._pytree")
 
 
 class OwnBackward:
@@ -66,9 +74,9 @@ class OwnBackward:
             made = self._forward(context, *args)
         else:
             made = self._forward(*args)
-            torch._C._set_grad_enabled(False)  # as `apply` has it, unseen by the trace
+            _set_grad_enabled(False)  # as `apply` has it, unseen by the trace
             self._setup(context, args, made)
-        torch._C._set_grad_enabled(True)  # what forward and setup_context left is none of the backward's matter
+        _set_grad_enabled(True)  # what forward and setup_context left is none of the backward's matter
         results = list(made) if isinstance(made, tuple) else [made]
         places = [at for at, y in enumerate(results) if context.takes_adjoint(y)]
         ys = [results[at] for at in places]
@@ -76,7 +84,7 @@ class OwnBackward:
         standing = dict(zip(places, adjoints, strict=True))
         dys = [standing[at] if at in standing else context.nothing(y) for at, y in enumerate(results)]
         pairs = _gradients_of(self._name, args, _backward_of(self._function)(context, *dys))
-        torch._C._set_grad_enabled(True)
+        _set_grad_enabled(True)
         through = torch.ops.ontrain.through(ys, adjoints, [x for x, _ in pairs], [g for _, g in pairs])
         for at, y in zip(places, through, strict=True):
             results[at] = y
@@ -189,7 +197,7 @@ def own_setup_of(function: type[torch.autograd.Function]) -> Callable[..., Any] 
 def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
     generator = torch.Generator().manual_seed(0)
     for scale in _SCALES:
-        sample = pytree.tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
+        sample = _pytree().tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
         try:
             for size in _ADJOINTS:
                 own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
@@ -232,8 +240,8 @@ def _random(value: Any, scale: float, generator: torch.Generator) -> Any:
 
 def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tensor | None] | None:
     """Outputs, and gradients of their weighted sum over the weights' size; None if none depends on the inputs."""
-    wanted = [t for t in pytree.tree_leaves(sample) if isinstance(t, torch.Tensor) and t.requires_grad]
-    outputs = [t for t in pytree.tree_leaves(run(*sample)) if isinstance(t, torch.Tensor)]
+    wanted = [t for t in _pytree().tree_leaves(sample) if isinstance(t, torch.Tensor) and t.requires_grad]
+    outputs = [t for t in _pytree().tree_leaves(run(*sample)) if isinstance(t, torch.Tensor)]
     active = [t for t in outputs if t.requires_grad]
     if not active:
         return None

@@ -11,11 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ontrain.capture.autograd import check_functions, traced_autograd
@@ -25,6 +23,16 @@ from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
 from ontrain.errors import CaptureError, OntrainError
+from ontrain.internals import (
+    MODULE_STATE,
+    TALKATIVE_LOGGERS,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    injected,
+    of,
+    private,
+    replaced,
+)
 
 __all__ = ["PREFIX", "Flat", "export", "quiet", "tracing"]
 
@@ -127,7 +135,6 @@ class Flat(nn.Module):
         return tuple(leaves)
 
 
-_STATE = ("_parameters", "_buffers", "_modules")
 _AUTOCAST = ("cpu", "cuda")
 
 
@@ -136,14 +143,16 @@ def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
     """Give every submodule's attributes their values back, containers their items; buffers only with `state`."""
     before = []
     for one in module.modules():
-        kept = {name: (value, _items(value)) for name, value in one.__dict__.items() if state or name not in _STATE}
+        kept = {
+            name: (value, _items(value)) for name, value in one.__dict__.items() if state or name not in MODULE_STATE
+        }
         before.append((one, kept))
     try:
         yield
     finally:
         for one, kept in before:
             _warn_of_counting(one, kept)
-            for name in [n for n in one.__dict__ if n not in kept and (state or n not in _STATE)]:
+            for name in [n for n in one.__dict__ if n not in kept and (state or n not in MODULE_STATE)]:
                 del one.__dict__[name]
             for name, (value, items) in kept.items():
                 one.__dict__[name] = value
@@ -167,10 +176,12 @@ def _warn_of_counting(module: nn.Module, before: Mapping[str, tuple[Any, Any]]) 
 @contextmanager
 def _assigned_buffers(module: nn.Module) -> Iterator[None]:
     """Make `self.buffer = new` a write to the buffer: torch.export records it for the outermost module only."""
-    before = [(one, name, buffer) for one in module.modules() for name, buffer in one._buffers.items()]
+    before = [
+        (one, name, buffer) for one in module.modules() for name, buffer in of("torch.nn.Module._buffers", one).items()
+    ]
     yield
     for one, name, buffer in before:
-        new = one._buffers.get(name)
+        new = of("torch.nn.Module._buffers", one).get(name)
         if new is buffer:
             continue
         if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
@@ -179,7 +190,7 @@ def _assigned_buffers(module: nn.Module) -> Iterator[None]:
                 reason="a graph's state keeps its shape and dtype from step to step",
                 way_out="register the buffer with its final shape and dtype before training",
             )
-        one._buffers[name] = buffer
+        of("torch.nn.Module._buffers", one)[name] = buffer
         buffer.copy_(new.detach())
 
 
@@ -216,15 +227,16 @@ def _traceable_masks() -> Iterator[None]:
 
     The comparison only chooses a kernel: the mask itself is always applied.
     """
-    transformer: Any = torch.nn.modules.transformer
-    before, fast = transformer._detect_is_causal_mask, torch.backends.mha.get_fastpath_enabled()
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with replaced({_MASK: lambda mask, is_causal=None, size=None: bool(is_causal)}):
+            yield
     finally:
-        transformer._detect_is_causal_mask = before
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+_MASK = "torch.nn.modules.transformer._detect_is_causal_mask"
 
 
 @contextmanager
@@ -233,7 +245,7 @@ def _no_conversions() -> Iterator[None]:
     convert = nn.Module.to
 
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-        device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, layout = private("torch._C._nn._parse_to")(*args, **kwargs)
         state = [*self.parameters(), *self.buffers()]
         floats = [one for one in state if one.is_floating_point() or one.is_complex()]
         same = all(one.dtype == (dtype or one.dtype) for one in floats) and layout is None
@@ -241,7 +253,7 @@ def _no_conversions() -> Iterator[None]:
             return self
         return convert(self, *args, **kwargs)
 
-    with mock.patch.object(nn.Module, "to", to):
+    with replaced({"torch.nn.Module.to": to}):
         yield
 
 
@@ -252,14 +264,9 @@ def _lengths(module: nn.Module) -> Iterator[None]:
     def length(value: Any) -> Any:
         return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else builtins.len(value)
 
-    scopes = {id(scope): scope for one in module.modules() if (scope := _scope(one)) is not None and "len" not in scope}
-    for scope in scopes.values():
-        scope["len"] = length
-    try:
+    scopes = {id(scope): scope for one in module.modules() if (scope := _scope(one)) is not None}
+    with injected(scopes.values(), "len", length):
         yield
-    finally:
-        for scope in scopes.values():
-            del scope["len"]
 
 
 @contextmanager
@@ -268,10 +275,9 @@ def _shared_memory() -> Iterator[None]:
 
     torch refuses it for what a write through one would do to another; what writes is refused by itself.
     """
-    from torch._dynamo import output_graph  # here, for it takes a second that `import ontrain` need not wait
-
-    apart = output_graph.AliasingInfo(False, "")
-    with mock.patch.object(output_graph.SubgraphTracer, "has_aliasing", lambda *_, **__: apart):
+    dynamo = "torch._dynamo.output_graph"
+    apart = private(f"{dynamo}.AliasingInfo")(False, "")
+    with replaced({f"{dynamo}.SubgraphTracer.has_aliasing": lambda *_, **__: apart}):
         yield
 
 
@@ -281,22 +287,19 @@ def _scope(module: nn.Module) -> dict[str, Any] | None:
     return None if scope is None or str(scope.get("__name__")).split(".")[0] == "torch" else scope
 
 
-_TALKATIVE = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Drop what torch.export's own code warns of and logs; errors are raised all the same."""
-    talkative = [one for one in map(logging.getLogger, _TALKATIVE) if not one.disabled]
+    talkative = [one for one in map(logging.getLogger, TALKATIVE_LOGGERS) if not one.disabled]
     with warnings.catch_warnings(), ExitStack() as after:
         for one in talkative:  # a hundred lines of traceback before the error that says where and why
             one.disabled = True
             after.callback(setattr, one, "disabled", False)
         # Up to torch 2.12 an export that fails leaves its hook there, and no later graph could be kept in the cache.
-        hooks = nn.modules.module._global_buffer_registration_hooks
+        hooks = private("torch.nn.modules.module._global_buffer_registration_hooks")
         after.callback(lambda there: [hooks.pop(one) for one in [*hooks] if one not in there], frozenset(hooks))
         # It prints the part of the graph that it had, too.
-        after.enter_context(mock.patch("torch.export._trace.print", lambda *_, **__: None, create=True))
+        after.enter_context(replaced({"torch.export._trace.print": lambda *_, **__: None}))
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*export.*", category=UserWarning)
@@ -305,7 +308,11 @@ def quiet() -> Iterator[None]:
 
 def _refuse_known(module: nn.Module) -> None:
     for name, one in module.named_modules():
-        tracks = isinstance(one, nn.modules.batchnorm._BatchNorm) and one.training and one.track_running_stats
+        tracks = (
+            isinstance(one, private("torch.nn.modules.batchnorm._BatchNorm"))
+            and one.training
+            and one.track_running_stats
+        )
         if tracks and one.momentum is None:
             raise CaptureError(
                 f"batch normalisation {name!r} has momentum=None",

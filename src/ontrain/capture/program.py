@@ -15,6 +15,7 @@ from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError, nearest
+from ontrain.internals import HigherOrderOperator, OpOverload, of, private
 
 __all__ = ["BRANCHES", "flat_graph", "is_ignored", "prepare"]
 
@@ -71,9 +72,9 @@ def _casts(module: fx.GraphModule) -> bool:
 def is_ignored(node: fx.Node) -> bool:
     """Whether a node only asserts what the trace found out."""
     target = node.target
-    if target in (operator.eq, operator.ge, operator.le, torch._check):
+    if target in (operator.eq, operator.ge, operator.le, private("torch._check")):
         return True
-    return isinstance(target, torch._ops.OpOverload) and operator_name(target) in _SKIPPED
+    return isinstance(target, OpOverload) and operator_name(target) in _SKIPPED
 
 
 def _keep_no_grad(module: fx.GraphModule) -> None:
@@ -164,7 +165,7 @@ def _call(flat: fx.Graph, node: fx.Node, kind: str, args: list[Any]) -> Any:
 
 def _higher(node: fx.Node) -> str:
     target = node.target
-    return str(target._name) if isinstance(target, torch._ops.HigherOrderOperator) else ""
+    return str(of("torch._ops.HigherOrderOperator._name", target)) if isinstance(target, HigherOrderOperator) else ""
 
 
 def _followed(graph: fx.Graph) -> bool:
@@ -188,12 +189,12 @@ def _missing(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _known_complex(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and operator_name(node.target) in complexes
+    return isinstance(node.target, OpOverload) and operator_name(node.target) in complexes
 
 
 def _missing_error(node: fx.Node) -> CaptureError:
     name = str(node.target)
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator):
         return CaptureError(
             f"torch's higher-order operator {_higher(node)} has no translation",
             source=source_line(node),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
-from torch._decomp import decompositions
 from torch.nn import functional
+
+from ontrain.internals import private, replaced
 
 __all__ = ["varying_lengths"]
 
-_alone = threading.RLock()
+_DECOMPOSITIONS = "torch._decomp.decompositions"
+_NAMES = ("one_layer_lstm", "one_layer_rnn", "select_one_layer_lstm_function")
 
 
 @contextmanager
@@ -25,16 +26,13 @@ def varying_lengths() -> Iterator[None]:
     to the sample's. Left to torch is an LSTM with `proj_size`, which no operator of ONNX expresses; its final states
     come as [layers, batch, hidden], where torch before 2.13 keeps a dimension too many.
     """
-    with _alone, ExitStack() as stack:
-        for name, made in _replacements(decompositions, threading.get_ident()).items():
-            stack.enter_context(mock.patch.object(decompositions, name, made))
+    with replaced(_replacements(threading.get_ident())):
         yield
 
 
-def _replacements(torchs: Any, tracing: int) -> dict[str, Callable[..., Any]]:
+def _replacements(tracing: int) -> dict[str, Callable[..., Any]]:
     """Functions by the names that they have in torch; another thread, which compiles meanwhile, gets torch's."""
-    one_layer_lstm, one_layer_rnn = torchs.one_layer_lstm, torchs.one_layer_rnn
-    select = torchs.select_one_layer_lstm_function
+    one_layer_lstm, one_layer_rnn, select = (private(f"{_DECOMPOSITIONS}.{name}") for name in _NAMES)
 
     def lstm(x: Any, hidden: Any, params: Any, has_biases: bool, reverse: bool = False) -> tuple[Any, tuple[Any, ...]]:
         if threading.get_ident() == tracing and len(params) % 2 == 0:
@@ -51,7 +49,7 @@ def _replacements(torchs: Any, tracing: int) -> dict[str, Callable[..., Any]]:
         # Of the two for an LSTM, the other is for inference on a CPU.
         return lstm if threading.get_ident() == tracing else select(*operands)
 
-    return {"one_layer_lstm": lstm, "one_layer_rnn": rnn, "select_one_layer_lstm_function": selected}
+    return dict(zip([f"{_DECOMPOSITIONS}.{name}" for name in _NAMES], (lstm, rnn, selected), strict=True))
 
 
 def _layer(x: torch.Tensor, state: torch.Tensor, params: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnx
@@ -21,6 +20,7 @@ from ontrain.errors import CaptureError
 from ontrain.functions import expand, inline_all
 from ontrain.graph import Builder, describe, rebuild, source_of, specialise, updates_of
 from ontrain.graph.corrections import CORRECTIONS
+from ontrain.internals import private, replaced
 
 __all__ = ["validate"]
 
@@ -84,7 +84,7 @@ def _check_proto(model: ir.Model) -> None:
 
 
 def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> None:
-    norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    norms = {n: m for n, m in module.named_modules() if isinstance(m, private("torch.nn.modules.batchnorm._BatchNorm"))}
     all_train = all(m.training for m in norms.values())
     for node in model.graph:
         inference = False
@@ -181,11 +181,10 @@ def _no_dropout(module: nn.Module) -> Iterator[None]:
         named.pop("dropout_p", None)
         return attention(query, key, value, named.pop("attn_mask", mask), 0.0, *rest, **named)
 
-    with ExitStack() as stack:
-        for owner in (torch, torch._VF):
-            for name in _DROPOUTS:
-                stack.enter_context(mock.patch.object(owner, name, lambda x, *_, **__: x))
-        stack.enter_context(mock.patch.object(functional, "scaled_dot_product_attention", without))
+    names = [f"{owner}.{name}" for owner in ("torch", "torch._VF") for name in _DROPOUTS]
+    with replaced(
+        {**dict.fromkeys(names, lambda x, *_, **__: x), "torch.nn.functional.scaled_dot_product_attention": without}
+    ):
         for one, _ in rates:
             one.dropout = 0.0
         try:

@@ -20,6 +20,7 @@ from ontrain.capture.source import module_of, source_line
 from ontrain.errors import CaptureError, GraphError
 from ontrain.graph import OPSET, annotate, is_float, live_nodes, shape_text
 from ontrain.graph.replay import as_outputs
+from ontrain.internals import private
 
 __all__ = ["Walk", "constant", "written"]
 
@@ -212,7 +213,7 @@ class Walk:
                 value.dtype, value.shape = dtype, ir.Shape(shape)
 
 
-_NUMBERS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+_NUMBERS = (torch.ops.aten.item.default, private("torch.ops.aten._local_scalar_dense").default)
 _WHILE = torch.ops.higher_order.while_loop
 _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 

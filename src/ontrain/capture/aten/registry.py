@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from ontrain.internals import OpOverload, of
 
 __all__ = ["aten", "find", "is_view", "operator_name", "table"]
 
@@ -34,10 +34,20 @@ def aten(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-def operator_name(target: torch._ops.OpOverload) -> str:
+def schema(target: OpOverload) -> Any:
+    """Return what an operator takes and returns, and what it writes."""
+    return of("torch._ops.OpOverload._schema", target)
+
+
+def overload(target: OpOverload) -> str:
+    """Return the name of an operator's overload."""
+    return str(of("torch._ops.OpOverload._overloadname", target))
+
+
+def operator_name(target: OpOverload) -> str:
     """Return "add" for aten::add.Tensor, "prims::add" in another namespace, the functional name of an in-place one."""
-    name: str = target._schema.name.removeprefix("aten::")
-    if target._schema.is_mutable:
+    name: str = schema(target).name.removeprefix("aten::")
+    if schema(target).is_mutable:
         if name.startswith("__i"):
             return f"__{name[3:]}"
         return name.removesuffix("_")
@@ -46,17 +56,17 @@ def operator_name(target: torch._ops.OpOverload) -> str:
 
 def find(target: Any) -> Handler | None:
     """Return the translation of an operator; an in-place operator has that of its functional form."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return None
-    if target._schema.is_mutable and not _first_argument_only(target):
+    if schema(target).is_mutable and not _first_argument_only(target):
         return None
     name = operator_name(target)
-    found = table.get(f"{name}.{target._overloadname}", table.get(name))
+    found = table.get(f"{name}.{overload(target)}", table.get(name))
     if found is not None:
         return found
     # A graph has no memory to share: what copies is what views.
     same = name.removesuffix("_copy").removeprefix("prims::" if name in _SAME_PRIMS else "")
-    return table.get(f"{same}.{target._overloadname}", table.get(same)) if same != name else None
+    return table.get(f"{same}.{overload(target)}", table.get(same)) if same != name else None
 
 
 _SAME_PRIMS = frozenset({
@@ -70,11 +80,11 @@ _SAME_PRIMS = frozenset({
 
 def is_view(target: Any) -> bool:
     """Whether the operator's result may share memory with an argument that it does not write."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
-    return any(out.alias_info is not None and not out.alias_info.is_write for out in target._schema.returns)
+    return any(out.alias_info is not None and not out.alias_info.is_write for out in schema(target).returns)
 
 
-def _first_argument_only(target: torch._ops.OpOverload) -> bool:
-    arguments = target._schema.arguments
+def _first_argument_only(target: OpOverload) -> bool:
+    arguments = schema(target).arguments
     return not any(a.alias_info is not None and a.alias_info.is_write for a in arguments[1:])

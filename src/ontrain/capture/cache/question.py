@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_modules
 
 from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec, Spec
+from ontrain.internals import of
 
 __all__ = ["UncacheableError", "describe", "digest"]
 
@@ -108,8 +109,8 @@ def _state(module: nn.Module) -> list[Any]:
 
 def _persistent(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
     for prefix, one in module.named_modules():
-        for name, buffer in one._buffers.items():
-            if buffer is not None and name not in one._non_persistent_buffers_set:
+        for name, buffer in of("torch.nn.Module._buffers", one).items():
+            if buffer is not None and name not in of("torch.nn.Module._non_persistent_buffers_set", one):
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
@@ -133,7 +134,11 @@ class _Walk:
         if "forward" in one.__dict__:
             raise UncacheableError(f"forward of {name or 'the module'} was replaced")
         attributes = {key: value for key, value in one.__dict__.items() if key not in _OWN}
-        held = [[key, entry is None] for table in (one._parameters, one._buffers) for key, entry in table.items()]
+        held = [
+            [key, entry is None]
+            for table in (of("torch.nn.Module._parameters", one), of("torch.nn.Module._buffers", one))
+            for key, entry in table.items()
+        ]
         return [name, self.type(type(one)), one.training, held, self.value(attributes, name or "the module")]
 
     def spec(self, spec: Spec) -> list[Any]:

@@ -8,20 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ontrain.capture.cache.question import UncacheableError
 from ontrain.capture.export import Flat, quiet, tracing
+from ontrain.internals import FakeTensor, FakeTensorMode, TorchDispatchMode, private, replaced
 
 __all__ = ["executed_files", "trace"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
+
+
+_USED = ("torch._subclasses.fake_tensor.FakeTensor", "torch._subclasses.fake_tensor.FakeTensorMode",
+         "torch.utils._python_dispatch.TorchDispatchMode")  # fmt: skip
 
 
 def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: Sequence[torch.Tensor]) -> str:
@@ -36,6 +38,8 @@ def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: 
     Raises:
         UncacheableError: forward needs values, or calls what cannot be written down.
     """
+    for used in _USED:
+        private(used)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     written = _Written(flat)
     with quiet(), tracing(module), _exporting(), torch.inference_mode(False), torch.enable_grad():
@@ -111,7 +115,7 @@ class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A tensor that is neither given nor computed: its values are written."""
         if isinstance(tensor, FakeTensor) or tensor.numel() > 1 << 20 or tensor.device.type == "meta":
             raise UncacheableError("forward takes a tensor from where it cannot be followed")
-        with torch._C._DisableTorchDispatch():
+        with private("torch._C._DisableTorchDispatch")():
             values = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         return f"constant {tensor.dtype}{list(tensor.shape)} {hashlib.sha256(values).hexdigest()}"
 
@@ -119,12 +123,8 @@ class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def _exporting() -> Iterator[None]:
     """Say what torch.export says to a forward that asks whether it is exported, and compile nothing."""
-    compiler: Any = torch.compiler
-    with (
-        mock.patch.object(compiler, "_is_compiling_flag", True),
-        mock.patch.object(compiler, "_is_exporting_flag", True),
-        mock.patch.object(torch, "compile", _not_compiled),
-    ):
+    flags = dict.fromkeys(("torch.compiler._is_compiling_flag", "torch.compiler._is_exporting_flag"), True)
+    with replaced({**flags, "torch.compile": _not_compiled}):
         yield
 
 

@@ -1,0 +1,48 @@
+"""What ontrain takes of torch that torch does not promise to keep: private names, and what is replaced while tracing.
+
+Every other room comes here for it. `table` lists each name with what it is for, what checks it and what is refused
+without it; `private`, `of` and `replaced` give it out. docs/dependencies.md says what a user of a newer torch sees.
+"""
+
+from ontrain.internals.access import available, check_all, injected, of, private, replaced
+from ontrain.internals.classes import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+)
+from ontrain.internals.constants import (
+    LIBRARY_FUNCTIONS,
+    MODULE_HOOKS,
+    MODULE_STATE,
+    TALKATIVE_LOGGERS,
+)
+from ontrain.internals.row import TESTED, Finding, Row
+from ontrain.internals.table import TABLE
+
+__all__ = [
+    "LIBRARY_FUNCTIONS",
+    "MODULE_HOOKS",
+    "MODULE_STATE",
+    "TABLE",
+    "TALKATIVE_LOGGERS",
+    "TESTED",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "Finding",
+    "HigherOrderOperator",
+    "OpOverload",
+    "Row",
+    "TorchDispatchMode",
+    "available",
+    "check_all",
+    "injected",
+    "of",
+    "private",
+    "replaced",
+]

@@ -1,0 +1,196 @@
+"""Where the other rooms get what torch does not promise: looked up, tried on a torch that is new, refused by name."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import torch
+
+from ontrain.errors import OntrainError
+from ontrain.internals.row import TESTED, Finding, Row
+from ontrain.internals.table import TABLE
+
+__all__ = ["available", "check_all", "injected", "of", "private", "replaced"]
+
+_ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
+_objects: dict[str, Any] = {}
+_replacing = threading.RLock()
+
+
+def private(name: str) -> Any:
+    """Return what torch has under a name of the table.
+
+    Raises:
+        OntrainError: it is gone, or does something else in this torch.
+    """
+    try:
+        return _objects[name]
+    except KeyError:
+        _objects[name] = found = _checked(name)
+        return found
+
+
+def available(name: str) -> Any:
+    """Return what torch has under a name of the table, None if it is gone or does something else."""
+    return _at(_ROWS[name]) if _finding(name).holds else None
+
+
+def of(name: str, instance: Any) -> Any:
+    """Return an attribute of an object of torch's, which the table lists as "torch.Class.attribute".
+
+    Raises:
+        OntrainError: such objects have it no longer.
+    """
+    try:
+        return getattr(instance, _ROWS[name].attribute)
+    except AttributeError as error:
+        raise _refusal(Finding(_ROWS[name], "gone", str(error))) from None
+
+
+@contextmanager
+def replaced(replacements: Mapping[str, Any]) -> Iterator[None]:
+    """Have something else under names of the table, for a while, for the whole process.
+
+    One thread at a time replaces: two that do so overlapping would leave each other's behind.
+
+    Args:
+        replacements: what to put there, by name. Other threads go on meanwhile, so it must ask who calls.
+
+    Raises:
+        OntrainError: a name is gone, or replacing it has no effect in this torch.
+    """
+    with _replacing, ExitStack() as stack:
+        for name, replacement in replacements.items():
+            if not _ROWS[name].of_instance:
+                private(name)
+            owner, _, attribute = name.rpartition(".")
+            stack.enter_context(mock.patch.object(_walk(owner), attribute, replacement, create=_ROWS[name].of_instance))
+        yield
+
+
+@contextmanager
+def injected(scopes: Iterable[dict[str, Any]], name: str, value: Any) -> Iterator[None]:
+    """Give the globals of users' files a name that they lack, for a while."""
+    with _replacing:
+        lacking = [scope for scope in scopes if name not in scope]
+        for scope in lacking:
+            scope[name] = value
+        try:
+            yield
+        finally:
+            for scope in lacking:
+                scope.pop(name, None)
+
+
+def check_all() -> list[Finding]:
+    """Try every row of the table, whatever the version of torch."""
+    return [_try(row) for row in TABLE]
+
+
+def _checked(name: str) -> Any:
+    finding = _finding(name)
+    if not finding.holds:
+        raise _refusal(finding)
+    return _at(_ROWS[name])
+
+
+@cache
+def _finding(name: str) -> Finding:
+    """What can be said of a row: on a torch that was tested, whether it is there; on a newer one it is tried."""
+    row = _ROWS[name]
+    if _release() <= TESTED:
+        return _presence(row)
+    _warn_of_newer()
+    return _try(row)
+
+
+def _presence(row: Row) -> Finding:
+    if _release() < row.since or _release() > (row.until or _release()):
+        return Finding(row, "of another release")
+    if row.of_instance:
+        return Finding(row, "there")
+    try:
+        _at(row)
+    except (AttributeError, ImportError, RuntimeError) as error:
+        return Finding(row, "gone", str(error))
+    return Finding(row, "there")
+
+
+def _try(row: Row) -> Finding:
+    finding = _presence(row)
+    if not finding.holds or row.canary is None:
+        return finding
+    if row.device == "cuda" and not torch.cuda.is_available():
+        return Finding(row, "not tried")
+    raised: list[str] = []
+
+    def sing() -> None:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                row.canary(None if row.of_instance else _at(row))  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001 (whatever a torch that nobody has seen raises)
+            raised.append(f"{type(error).__name__}: {error}".strip().splitlines()[0])
+
+    # A thread of its own has none of the modes of a trace that may be under way.
+    thread = threading.Thread(target=sing)
+    thread.start()
+    thread.join()
+    return Finding(row, "changed", raised[0]) if raised else Finding(row, "works")
+
+
+def _refusal(finding: Finding) -> OntrainError:
+    row = finding.row
+    what = "does something else with" if finding.state == "changed" else "has no"
+    return OntrainError(
+        f"torch {torch.__version__} {what} {row.name}, so this does not work: {row.refuses}",
+        reason=f"it is there to {row.purpose} ({finding.reason})",
+        way_out="install a torch that docs/dependencies.md lists; `ontrain env` shows what else this one lacks",
+    )
+
+
+@cache
+def _warn_of_newer() -> None:
+    newest = ".".join(map(str, TESTED))
+    warnings.warn(
+        f"torch {torch.__version__} is newer than any that ontrain was tested with, the newest of which is {newest}; "
+        "each of its private functions is tried before it is used",
+        stacklevel=2,
+    )
+
+
+def _release() -> tuple[int, int]:
+    major, minor = torch.__version__.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def _at(row: Row) -> Any:
+    return _walk(row.name)
+
+
+def _walk(name: str) -> Any:
+    """The object of a dotted name; a module that nothing has imported yet is imported."""
+    first, *rest = name.split(".")
+    found: Any = {"torch": torch}[first]
+    path = first
+    for part in rest:
+        path = f"{path}.{part}"
+        if not hasattr(found, part) and isinstance(found, type(torch)):
+            _import(path)
+        found = getattr(found, part)
+    return found
+
+
+def _import(path: str) -> None:
+    import importlib
+
+    try:
+        importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise

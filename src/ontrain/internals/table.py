@@ -1,0 +1,169 @@
+"""The table: every name of torch's that ontrain uses or replaces and torch does not promise to keep."""
+
+from __future__ import annotations
+
+from ontrain.internals import canaries as c
+from ontrain.internals.row import Row
+
+__all__ = ["TABLE"]
+
+_FUNCTIONS = "modules with a torch.autograd.Function that brings a backward of its own"
+_CAPTURE = "capturing a module"
+_RECURRENT = "capturing LSTM, GRU and RNN layers"
+_CHECKPOINT = "capturing a checkpoint that is not reentrant"
+_COND = "capturing torch.cond and torch.while_loop in a module whose parameters share memory"
+_PACKED = "packed products; others are taken"
+_FUSED_LAMB = "ontrain.training.optim.FusedLamb"
+_CUDA_ATTENTION = "attention by torch's fused kernels on a GPU"
+_NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
+
+TABLE: tuple[Row, ...] = (
+    # What is replaced while a module is traced
+    Row("torch.autograd.function.FunctionMeta.__getattribute__", "see calls of autograd functions",
+        c.ask_class_for_forward, _FUNCTIONS, replaced=True),
+    Row("torch.autograd.Function.apply._forward_cls", "name the autograd functions that a trace has not seen",
+        c.records_forward, _FUNCTIONS, of_instance=True),
+    Row("torch.utils.checkpoint.CheckpointFunction.apply", "take a checkpoint as its function", None,
+        "capturing a reentrant checkpoint", replaced=True),
+    Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator", "take a checkpoint as its function",
+        c.checkpoints, _CHECKPOINT, replaced=True, until=(2, 13)),
+    Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator_impl", "take a checkpoint as its function",
+        c.checkpoints, _CHECKPOINT, replaced=True, since=(2, 14)),
+    Row("torch.autograd._engine_run_backward", "refuse a backward inside forward", c.engine, _CAPTURE, replaced=True),
+    Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", None, _CAPTURE, replaced=True),
+    Row("torch.ctc_loss", "trace CTC as one operator", None, _CAPTURE, replaced=True),
+    Row("torch._VF._pack_padded_sequence", "refuse packed sequences inside forward", c.packs, _CAPTURE, replaced=True),
+    Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values, _CAPTURE, replaced=True),
+    Row("torch.SymBool.__bool__", "let checks of sizes pass", None, _CAPTURE, replaced=True),
+    Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CAPTURE, replaced=True),
+    Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
+        c.detects_causal, "capturing nn.TransformerEncoder", replaced=True),
+    Row("torch._decomp.decompositions.one_layer_lstm", "find a recurrent layer's shapes at any length", None,
+        _RECURRENT, replaced=True),
+    Row("torch._decomp.decompositions.one_layer_rnn", "find a recurrent layer's shapes at any length", None,
+        _RECURRENT, replaced=True),
+    Row("torch._decomp.decompositions.select_one_layer_lstm_function",
+        "find a recurrent layer's shapes at any length", c.decomposes, _RECURRENT, replaced=True),
+    Row("torch._dynamo.output_graph.SubgraphTracer.has_aliasing", "let branches share memory", None, _COND,
+        replaced=True),
+    Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", c.fields_of_aliasing, _COND),
+    Row("torch.export._trace.print", "keep a failed export from printing its graph", None, _CAPTURE, replaced=True,
+        of_instance=True),
+    Row("torch.compiler._is_compiling_flag", "look like an export", c.returns(False), "the cache of captures",
+        replaced=True),
+    Row("torch.compiler._is_exporting_flag", "look like an export", c.returns(False), "the cache of captures",
+        replaced=True),
+    Row("torch.compile", "refuse compiled parts in a trace for the cache", None, "the cache of captures",
+        replaced=True),
+    *(
+        Row(f"{owner}.{kind}dropout{place}", "turn dropout off while a capture is compared with eager", None,
+            "ontrain.capture.validate", replaced=True)
+        for owner in ("torch", "torch._VF") for kind in ("", "feature_", "alpha_", "feature_alpha_")
+        for place in ("", "_")
+    ),
+    Row("torch.nn.functional.scaled_dot_product_attention", "turn its dropout off while a capture is compared", None,
+        "ontrain.capture.validate", replaced=True),
+    # What is read or called around a trace
+    Row("torch._C._set_grad_enabled", "set the mode of gradients where a trace sees it", c.modes, _FUNCTIONS),
+    Row("torch._C._nn._parse_to", "read the arguments of Module.to", c.parses_to,
+        "capturing a module that converts its layers in forward"),
+    Row("torch.nn.modules.module._global_buffer_registration_hooks", "take back the hook of a failed export",
+        c.is_a_dictionary, _CAPTURE),
+    Row("torch.nn.modules.batchnorm._BatchNorm", "find batch normalisations of every kind", c.is_base_of_batch_norms,
+        _CAPTURE),
+    Row("torch._subclasses.fake_tensor.FakeTensor", "know tensors without values", None, "the cache of captures"),
+    Row("torch._subclasses.fake_tensor.FakeTensorMode", "run forward on tensors without values", c.fakes,
+        "the cache of captures"),
+    Row("torch.utils._python_dispatch.TorchDispatchMode", "write down the operators that forward calls", c.dispatches,
+        "the cache of captures"),
+    Row("torch._C._DisableTorchDispatch", "read a constant under that mode", c.dispatches_not, "the cache of captures"),
+    Row("torch._ops.OpOverload", "read an operator's schema", c.knows_operators, _CAPTURE),
+    *(
+        Row(f"torch._ops.OpOverload.{one}", "read an operator's schema and name, and call it without detours",
+            c.knows_operators_of_instance, "capturing a module, and the torch provider", of_instance=True)
+        for one in ("_schema", "_overloadname", "_op")
+    ),
+    Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", c.nests, _CAPTURE),
+    Row("torch._ops.HigherOrderOperator._name", "tell them apart", c.nests_of_instance, _CAPTURE, of_instance=True),
+    Row("torch._check", "pass by what a trace only asserts", None, _CAPTURE),
+    Row("torch.ops.aten._local_scalar_dense", "translate tensor.item()", None, _CAPTURE),
+    Row("torch.utils._pytree", "walk through nested tensors", c.maps_trees,
+        f"{_FUNCTIONS}, and ontrain.training.data.on_device"),
+    # Modules and tensors
+    *(
+        Row(f"torch.nn.Module.{one}", "read a module's tables", c.tables_of_modules, _CAPTURE, of_instance=True)
+        for one in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+    ),
+    *(
+        Row(f"torch.nn.Module.{one}", "find hooks", c.tables_of_hooks, _NO_HOOKS, of_instance=True)
+        for one in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    ),
+    Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
+    Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
+        of_instance=True),
+    Row("torch.Tensor._make_wrapper_subclass", "make outputs that are computed when looked at", c.wraps,
+        "ORTModule with lazy outputs"),
+    Row("torch._C.DisableTorchFunctionSubclass", "ask such an output for its shape", None,
+        "ORTModule with lazy outputs"),
+    Row("torch._C._is_tracing", "refuse a call within torch.jit.trace", c.returns(False), "ORTModule"),
+    Row("torch._C._functorch.peek_interpreter_stack", "refuse a call within torch.func", c.returns(None), "ORTModule"),
+    Row("torch._C._functorch.is_legacy_batchedtensor", "refuse a batch of adjoints",
+        c.returns(False, c.number()), "the backward of an ORTModule"),
+    Row("torch.autograd.forward_ad._current_level", "refuse forward-mode differentiation", c.returns(-1), "ORTModule"),
+    Row("torch._C._current_graph_task_id", "know a checkpoint's second run", c.returns(-1),
+        "ontrain.training.inspection"),
+    Row("torch.UntypedStorage._cdata", "tell empty memory apart", c.tells_storages_apart, "the torch provider",
+        of_instance=True),
+    # Kernels
+    Row("torch._foreach_copy_", "copy a matrix strip by strip", c.multiplies_lists("copy_", list),
+        "copies of transposed matrices by the torch provider"),
+    Row("torch._foreach_norm", "norms of many tensors on a GPU", c.multiplies_lists("norm"),
+        "clipping by the global norm on a GPU"),
+    Row("torch._foreach_mul_", "update parameters", c.multiplies_lists("mul_", 0.5),
+        f"{_FUSED_LAMB}, and FusedAdam with AdamWMode.ADAMW_TRANSFORMERS"),
+    Row("torch._foreach_add_", "update parameters", c.multiplies_lists("add_", list, alpha=0.5), _FUSED_LAMB),
+    Row("torch._foreach_addcmul_", "update moments", c.multiplies_lists("addcmul_", list, list, value=0.5),
+        _FUSED_LAMB),
+    Row("torch._foreach_sqrt", "divide by the second moment", c.multiplies_lists("sqrt"), _FUSED_LAMB),
+    Row("torch._foreach_div_", "divide by the second moment", c.multiplies_lists("div_", list), _FUSED_LAMB),
+    Row("torch._foreach_div", "correct the first moment", c.multiplies_lists("div", 0.5), _FUSED_LAMB),
+    Row("torch._fused_adam_", "Adam in one kernel", c.fuses_adam(False),
+        "Adam by the torch provider, and ontrain.training.optim.FusedAdam"),
+    Row("torch._fused_adamw_", "AdamW in one kernel", c.fuses_adam(True),
+        "AdamW by the torch provider, and ontrain.training.optim.FusedAdam"),
+    Row("torch._amp_foreach_non_finite_check_and_unscale_", "scale gradients, and find infinite ones", c.fuses_amp,
+        "ontrain.training.optim.FP16_Optimizer"),
+    Row("torch.ops.aten._softmax_backward_data", "the adjoint of softmax", c.softmax_backward(False),
+        "training through softmax and attention by the torch provider"),
+    Row("torch.ops.aten._log_softmax_backward_data", "the adjoint of log-softmax", c.softmax_backward(True),
+        "training through log-softmax and cross-entropy by the torch provider"),
+    Row("torch.ops.aten.native_layer_norm_backward", "three adjoints, read by their places", c.layer_norm_backward,
+        "training through layer normalisation by the torch provider"),
+    Row("torch.ops.aten.native_batch_norm_backward", "three adjoints, read by their places", c.batch_norm_backward,
+        "training through batch normalisation by the torch provider"),
+    Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", c.convolution_backward,
+        "training through convolutions by the torch provider"),
+    Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", "attention on a CPU", c.attention_forward,
+        "attention without dropout by the torch provider on a CPU"),
+    Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward", "its adjoints", c.attention_backward,
+        "training through attention without dropout by the torch provider on a CPU"),
+    Row("torch.ops.aten._scaled_dot_product_flash_attention", "attention on a GPU", c.flash_attention(False),
+        _CUDA_ATTENTION, device="cuda"),
+    Row("torch.ops.aten._scaled_dot_product_flash_attention_backward", "its adjoints", c.flash_attention(True),
+        _CUDA_ATTENTION, device="cuda"),
+    Row("torch.ops.aten._scaled_dot_product_efficient_attention", "attention on a GPU", c.efficient_attention(False),
+        _CUDA_ATTENTION, device="cuda"),
+    Row("torch.ops.aten._scaled_dot_product_efficient_attention_backward", "its adjoints",
+        c.efficient_attention(True), _CUDA_ATTENTION, device="cuda"),
+    *(
+        Row(f"torch.ops.aten.{one}", "attention of packed sequences on a GPU", None, _CUDA_ATTENTION, device="cuda")
+        for one in ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
+                    "_efficient_attention_backward")
+    ),
+    Row("torch.ops.mkldnn._linear_pointwise", "products by oneDNN", c.linear, "products by oneDNN; others are taken"),
+    Row("torch.ops.mkldnn._reorder_convolution_weight", "products by oneDNN in memory of ours", None, _PACKED),
+    Row("torch.ops.mkldnn.data_ptr", "products by oneDNN in memory of ours", None, _PACKED),
+    Row("torch.ops.mkldnn._nbytes", "products by oneDNN in memory of ours", None, _PACKED),
+    Row("torch.ops.mkldnn._convolution_pointwise_", "products by oneDNN in memory of ours", c.convolves_packed,
+        _PACKED),
+)  # fmt: skip
