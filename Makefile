@@ -23,13 +23,16 @@ export PIP_NO_INPUT := 1
 SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 PINNED_TORCH = $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help train test thorough lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
+.PHONY: help train recipes test thorough lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 20
 
 train: $(STAMPS)/recipes ## train the getting-started model
 	@$(PY) recipes/getting_started/train.py $(ARGS)
+
+recipes: $(STAMPS)/recipes ## install what the recipes need; then $(PY) recipes/…
+	@echo "the recipes' packages are in $(VENV): source $(VENV)/bin/activate, or $(PY) recipes/bert/run_glue.py --help"
 
 test: $(STAMPS)/dev ## run the tests, the examples in the documents among them
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
@@ -116,7 +119,7 @@ $(PINS): constraints.txt $(STAMPS)/venv $(if $(TORCH),FORCE)
 
 $(STAMPS)/recipes: $(PINS) pyproject.toml
 	@echo "installing ontrain and what the recipes need"
-	@$(PIP) install -qq --no-build-isolation -c $(PINS) -e '.[recipes]' && touch $@
+	@$(PIP) install -qq --no-build-isolation -c $(PINS) -e '.[recipes,hf]' && touch $@
 
 $(STAMPS)/dev: $(STAMPS)/recipes
 	@echo "installing what the tests need"

@@ -5,7 +5,7 @@
     $ python azureml/submit.py bert-phase1 --submit    submit it to the workspace that config.json names
     $ python azureml/submit.py --write                 write azureml/jobs/*.yml anew
 
-It needs `pip install 'ontrain[azure]'`. Nothing but `--submit` needs a network or an account.
+It needs `pip install -e '.[azure]'` in the clone. Nothing but `--submit` needs a network or an account.
 
 Exit codes: 0 done; 2 an option or the workspace is at fault.
 """

@@ -9,7 +9,7 @@ the same contents is not sent again, so an upload that stopped goes on. Then the
 in the workspace that config.json names; without config.json they are printed.
 
 Who you are is asked of Azure (`az login`, a managed identity), or read from AZURE_STORAGE_CONNECTION_STRING where that
-is set. It needs `pip install 'ontrain[azure]'`.
+is set. It needs `pip install -e '.[azure]'` in the clone.
 
 Exit codes: 0 done; 1 the service refused or was not reached; 2 an option or the folder is at fault; 130 interrupted.
 """

@@ -11,6 +11,14 @@ Exit codes: 0 done; 1 the curves differ by more than --tolerance; 2 a run or the
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
+
 import json
 import platform
 import shlex

@@ -15,6 +15,14 @@ Exit codes: 0 done; 2 a flag, the weights or the disk is at fault.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
+
 import shutil
 import sys
 from enum import StrEnum

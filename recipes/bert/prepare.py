@@ -39,6 +39,14 @@ Exit codes: 0 done; 2 an option, the data or the disk is at fault, said in one l
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers", "mwparserfromhell")
+
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum

@@ -32,6 +32,14 @@ and a checkpoint written.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
+
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -32,6 +32,14 @@ Exit codes: 0 done; 1 the loss became NaN or infinite; 2 a flag, the data, a che
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
+
 import shlex
 import sys
 import time

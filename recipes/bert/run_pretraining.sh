@@ -9,6 +9,12 @@
 # Batch and accumulation follow from the number of GPUs and their memory: about 65,536 sequences an update in phase 1 and
 # 32,768 in phase 2 over all GPUs, in micro-batches of 128 and 16 from 32 GB on, of 48 and 8 below.
 set -euo pipefail
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 given=()

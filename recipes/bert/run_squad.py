@@ -33,6 +33,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
+
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer

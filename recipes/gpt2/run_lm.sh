@@ -7,6 +7,12 @@
 #
 #   num_gpus=1 use_ort=false bash recipes/gpt2/run_lm.sh --per_gpu_train_batch_size=1 --max_steps=100
 set -euo pipefail
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 
 num_gpus=${num_gpus:-1}
 use_ort=${use_ort:-true}

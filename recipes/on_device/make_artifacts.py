@@ -21,7 +21,24 @@ Exit codes: 0 done; 2 an option is at fault.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from needs import need
+
+need("ontrain", "torch", "numpy")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "artifacts", help="folder to write to")
+    parser.add_argument("--epochs", type=int, default=8, help="of training before personal/ is written (8)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    OPTIONS = parse()  # before torch, which --help need not wait for
 
 import numpy as np
 import torch
@@ -78,11 +95,7 @@ def write(model: Path, folder: Path, trained: list[str] | None) -> None:
     print(folder, *sorted(path.name for path in folder.iterdir()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=HERE / "artifacts", help="folder to write to")
-    parser.add_argument("--epochs", type=int, default=8, help="of training before personal/ is written (8)")
-    options = parser.parse_args()
+def main(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     images, digits, test_images, test_digits = load()
     trainer = ORTTrainer(
@@ -103,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS)

@@ -88,7 +88,9 @@ def test_a_recipe_trains_as_the_later_trainer_with_the_same_settings():
     device = ort_supplement.setup_onnxruntime_with_mpi(args)
     trainer = ort_supplement.create_ort_trainer(args, torch.device("cpu") if device.type == "cuda" else device, ours)
     no_decay = [n for n, _ in theirs.named_parameters() if any(p in n for p in ("bias", "gamma", "beta", "LayerNorm"))]
-    config = optim.LambConfig([{"params": no_decay, "lambda_coef": 0.0}], lr=1.0, lambda_coef=0.01)
+    config = optim.LambConfig(
+        [{"params": no_decay, "lambda_coef": 0.0}], lr=1.0, lambda_coef=0.01, do_bias_correction=True
+    )
     desc = ort_supplement.bert_model_description(args).as_dict()
     later = make_trainer(theirs, config, desc=desc, loss_fn=None, batch={"gradient_accumulation_steps": 2})
     step = 0

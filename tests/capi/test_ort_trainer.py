@@ -157,7 +157,7 @@ def test_attributes_are_mapped_by_parameter_name(twins):
     trainer = first_trainer(ours, "LambOptimizer", attributes)
     no_decay = [name for name, _ in theirs.named_parameters() if "bias" in name or "norm" in name]
     config = optim.LambConfig([{"params": no_decay, "lambda_coef": 0.0}], lr=0.02, alpha=0.8, beta=0.95,
-                              lambda_coef=0.1, epsilon=1e-6)  # fmt: skip
+                              lambda_coef=0.1, epsilon=1e-6, do_bias_correction=True)  # fmt: skip
     later = make_trainer(theirs, config)
     for ids, label in batches(4):
         found, wanted = trainer.train_step(ids, label, rate(0.02))[0], later.train_step(ids, label)[0]
@@ -374,3 +374,29 @@ def test_the_seed_of_the_process_is_that_of_the_dropout():
         assert losses(1) == losses(1) != losses(2)
     finally:
         _pybind_state.set_seed(0)
+
+
+def test_all_arguments_of_the_last_release_are_taken(twins, tmp_path):
+    ours, theirs = twins
+    plain = first_trainer(theirs, "LambOptimizer")
+    trainer = first_trainer(
+        ours, "LambOptimizer", _enable_internal_postprocess=False, use_memory_efficient_gradient=True,
+        enable_adasum=False, optimized_model_filepath=str(tmp_path / "step.onnx"),
+        loss_scaler=LossScaler("loss_scale", True),
+    )  # fmt: skip
+    for ids, label in batches(2):  # in float32 there is no scale to give, and none to adapt
+        assert float(trainer.train_step(ids, label, rate(0.1))[0]) == float(plain.train_step(ids, label, rate(0.1))[0])
+    assert trainer.loss_scaler_.loss_scale_ == 2.0**16
+    written = onnx.load(tmp_path / "step.onnx")
+    assert "mix.weight" in {value.name for value in written.graph.input}
+    with pytest.raises(OptionError, match="use_memory_efficient_gradient"):
+        first_trainer(ours, use_memory_efficient_gradient="yes")
+
+
+def test_the_later_trainers_state_is_taken_too(twins):
+    ours, theirs = twins
+    first, second = first_trainer(ours, "AdamOptimizer"), first_trainer(theirs, "AdamOptimizer")
+    ids, label = batches(1)[0]
+    first.train_step(ids, label, rate(0.1))
+    second.load_state_dict(first.later_trainer.state_dict())
+    assert float(first.train_step(ids, label, rate(0.1))[0]) == float(second.train_step(ids, label, rate(0.1))[0])

@@ -65,7 +65,7 @@ _NO_DECAY = [{"params": ["mix.bias", "norm.weight", "norm.bias", "head.bias"], "
 CONFIGS: dict[str, Callable[[], Any]] = {
     "SGD": lambda: optim.SGDConfig(lr=0.2),
     "Adam": lambda: optim.AdamConfig(lr=0.02, lambda_coef=0.01, params=_NO_DECAY),
-    "Lamb": lambda: optim.LambConfig(lr=0.02, lambda_coef=0.01, params=_NO_DECAY),
+    "Lamb": lambda: optim.LambConfig(lr=0.02, lambda_coef=0.01, params=_NO_DECAY, do_bias_correction=True),
 }
 
 

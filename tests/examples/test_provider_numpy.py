@@ -90,9 +90,9 @@ else:
 
 bad = trainer(nn.Linear(4, 4), utils={"nonfinite_loss": "skip"})
 bad.train_step(x, x)
-before = bad.state_dict()["model"]["fp32"]
+before = bad.state_dict()["model"]["full_precision"]
 bad.train_step(x * float("inf"), x)
-after = bad.state_dict()["model"]["fp32"]
+after = bad.state_dict()["model"]["full_precision"]
 assert all(torch.equal(before[name], after[name]) for name in before)
 assert {"Gemm", "Mul"} <= {entry["operator"] for entry in bad.profile(x, x)}
 """

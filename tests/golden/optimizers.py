@@ -107,7 +107,7 @@ RUNS = {
         lambda done: 0.9 * (1 - done) ** 2 + 0.1,
     ),
     "lamb-poly": Run(
-        lambda: optim.LambConfig(lr=0.02, lambda_coef=0.01),
+        lambda: optim.LambConfig(lr=0.02, lambda_coef=0.01, do_bias_correction=True),
         lambda p: Lamb(p, 0.02, (0.9, 0.999), 1e-6, 0.01),
         lambda: lr_scheduler.PolyWarmupLRScheduler(STEPS, lr_end=0.0, power=0.5, warmup=WARMUP),
         lambda done: math.sqrt(1 - done),

@@ -14,7 +14,7 @@ from tests.training.conftest import Net, batches, make_trainer
 
 CONFIGS = {
     "adamw": lambda: optim.AdamConfig(lr=0.01, lambda_coef=0.1),
-    "lamb": lambda: optim.LambConfig(lr=0.01),
+    "lamb": lambda: optim.LambConfig(lr=0.01, do_bias_correction=True),
     "momentum": lambda: optim.SGDConfig(lr=0.1, momentum=0.9),
 }
 

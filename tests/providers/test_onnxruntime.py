@@ -110,11 +110,11 @@ def test_profiling_names_operators_and_updates_nothing():
     trainer = make_trainer(Net(), provider=NAME)
     (batch,) = batches(1)
     trainer.train_step(*batch)
-    before = trainer.state_dict()["model"]["fp32"]
+    before = trainer.state_dict()["model"]["full_precision"]
     times = trainer.profile(*batch)
     assert {"Gather", "Gemm", "ScatterElements"} <= {entry["operator"] for entry in times}
     assert all(entry["calls"] > 0 and entry["milliseconds"] >= 0 for entry in times)
-    after = trainer.state_dict()["model"]["fp32"]
+    after = trainer.state_dict()["model"]["full_precision"]
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 

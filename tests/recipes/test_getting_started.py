@@ -266,3 +266,23 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(
     assert "step" in err
     assert f"the last good checkpoint stays in {tmp_path / 'checkpoint'}" in err
     assert {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()} == before
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "checkpoint/manifest.json"])
+def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, left: str) -> None:
+    kept = tmp_path / "run" / left
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}\n")
+    code, out, err = train("--output", tmp_path / "run", "--max-steps", 1)
+    assert (code, out) == (2, "") and kept.read_text() == "{}\n"
+    assert "--resume goes on" in err and "--overwrite begins anew" in err
+    code, _, err = train("--output", tmp_path / "run", "--resume", "--overwrite")
+    assert code == 2 and "give one of them" in err
+
+
+def test_overwriting_begins_anew(tmp_path: Path, small_text: Path) -> None:
+    options = ("--data", small_text, "--output", tmp_path / "run", "--max-steps", 1)
+    assert train(*options)[0] == 0
+    first = rows(tmp_path / "run")
+    assert train(*options, "--overwrite")[0] == 0
+    assert [row["loss"] for row in rows(tmp_path / "run")] == [row["loss"] for row in first]

@@ -96,11 +96,11 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_nothing_runs_or_changes(kin
         file.write_text("not a checkpoint")
     else:
         torch.save([torch.zeros(1)] if kind == "list" else {"model": {"mix.weight": 3}}, file)
-    before = trainer.state_dict()["model"]["fp32"]
+    before = trainer.state_dict()["model"]["full_precision"]
     with pytest.raises(CheckpointError, match="ORT_checkpoint.ort.pt"):
         checkpoint.experimental_load_checkpoint(trainer, tmp_path)
     assert not marker.exists()
-    after = trainer.state_dict()["model"]["fp32"]
+    after = trainer.state_dict()["model"]["full_precision"]
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
 
 
@@ -115,3 +115,41 @@ def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
     other.prepare(*batches(1)[0])
     with pytest.raises(CheckpointError, match="missing parameter '0.weight'(.|\n)*unexpected parameter 'embed.weight'"):
         checkpoint.experimental_load_checkpoint(other, tmp_path, strict=True)
+
+
+def with_schedule(total_steps: int, warmup: float, seed: int = 0) -> Any:
+    schedule = optim.lr_scheduler.LinearWarmupLRScheduler(total_steps, warmup=warmup)
+    return trained(0, seed=seed, lr_scheduler=schedule), schedule
+
+
+@pytest.mark.parametrize("read", [lambda trainer: trainer.state_dict(), checkpoint.experimental_state_dict])
+def test_either_form_of_a_state_resumes_a_run_with_its_schedule(read):
+    (first, _), (second, _) = with_schedule(6, 0.5), with_schedule(6, 0.5, seed=1)
+    for batch in batches(4):
+        first.train_step(*batch)
+    checkpoint.experimental_load_state_dict(second, read(first), strict=False)
+    for _ in range(2):
+        a, b = go_on(first, second)
+        assert a == b
+
+
+@pytest.mark.parametrize("read", [lambda trainer: trainer.state_dict(), checkpoint.experimental_state_dict])
+def test_a_second_phase_takes_weights_and_moments_and_begins_its_own_schedule(read):
+    (first, _), (second, schedule) = with_schedule(4, 0.5), with_schedule(8, 0.5, seed=1)
+    for batch in batches(4):
+        first.train_step(*batch)
+    with pytest.warns(UserWarning, match=r"total_steps 4 there, 8 here[\s\S]*begins at step 4"):
+        checkpoint.experimental_load_state_dict(second, read(first), strict=False)
+    after, rates = first.state_dict(), []
+    for batch in batches(3):
+        second.train_step(*batch)
+        rates.append(schedule.get_last_lr()[0])
+        if len(rates) == 1:  # a rate of 0: the weights are still those of the first phase
+            weights = second.state_dict()["model"]["full_precision"]
+            assert all(torch.equal(tensor, weights[name]) for name, tensor in after["model"]["full_precision"].items())
+    assert rates == pytest.approx([0.0, 0.01 / 4, 0.01 * 2 / 4])
+    assert second.train_step_info.optimization_step == 7
+    third, again = with_schedule(8, 0.5, seed=2)
+    checkpoint.experimental_load_state_dict(third, read(second), strict=False)
+    a, b = go_on(second, third)
+    assert a == b and again.get_last_lr() == schedule.get_last_lr() == pytest.approx([0.01 * 3 / 4])

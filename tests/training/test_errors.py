@@ -103,7 +103,9 @@ def test_a_nan_loss_names_the_step_and_leaves_everything_as_it_was(provider, acc
         for _ in range(accumulation):
             trainer.train_step(X * float("nan"), Y)
     after = trainer.state_dict()
-    assert all(torch.equal(t, after["model"]["fp32"][n]) for n, t in before["model"]["fp32"].items())
+    assert all(
+        torch.equal(t, after["model"]["full_precision"][n]) for n, t in before["model"]["full_precision"].items()
+    )
     assert all(torch.equal(t, after["optimizer"][p][k]) for p, s in before["optimizer"].items() for k, t in s.items())
     assert trainer.train_step_info.optimization_step == 2 and not trainer.train_step_info.all_finite
     for _ in range(accumulation):
@@ -132,7 +134,9 @@ def test_labels_out_of_range_are_refused_before_anything_changes():
     with pytest.raises(InputError, match=r"'ids' holds index 12, allowed is 0 to 10"):
         trainer.train_step(torch.where(ids == ids[0, 0], 12, ids), label)
     after = trainer.state_dict()
-    assert all(torch.equal(t, after["model"]["fp32"][n]) for n, t in before["model"]["fp32"].items())
+    assert all(
+        torch.equal(t, after["model"]["full_precision"][n]) for n, t in before["model"]["full_precision"].items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,10 +260,10 @@ def test_a_batch_without_a_single_label_is_said_and_has_no_gradient(provider):
     trainer = make_trainer(Net(), optim.SGDConfig(lr=0.1), provider=provider)
     ids, label = batches(1)[0]
     trainer.train_step(ids, label)
-    before = trainer.state_dict()["model"]["fp32"]
+    before = trainer.state_dict()["model"]["full_precision"]
     with pytest.warns(UserWarning, match="the loss is nan at step 2 and its gradient finite"):
         trainer.train_step(ids, torch.full_like(label, -100))
-    after = trainer.state_dict()["model"]["fp32"]
+    after = trainer.state_dict()["model"]["full_precision"]
     assert all(torch.equal(t, after[n]) for n, t in before.items())
 
 
@@ -272,7 +276,7 @@ def test_a_micro_batch_without_a_label_counts_for_nothing(provider):
     alone.train_step(ids, label)
     beside.train_step(ids, torch.full_like(label, -100))
     beside.train_step(ids, label)
-    a, b = (t.state_dict()["model"]["fp32"] for t in (alone, beside))
+    a, b = (t.state_dict()["model"]["full_precision"] for t in (alone, beside))
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-6, atol=1e-7)
 

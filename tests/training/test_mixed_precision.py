@@ -33,7 +33,7 @@ def half(dtype: str, scaler: amp.LossScaler | None = None) -> dict[str, Any]:
 
 
 def weights(trainer: ORTTrainer) -> dict[str, torch.Tensor]:
-    return trainer.state_dict()["model"]["fp32"]
+    return trainer.state_dict()["model"]["full_precision"]
 
 
 def moved(trainer: ORTTrainer, *batch: torch.Tensor) -> torch.Tensor:
@@ -77,9 +77,12 @@ def test_weights_and_moments_stay_float32_and_keep_what_half_would_lose(twins, d
     for batch in batches(2):
         trainer.train_step(*batch)
     state = trainer.state_dict()
-    tensors = [*state["model"]["fp32"].values(), *(t for kinds in state["optimizer"].values() for t in kinds.values())]
+    tensors = [
+        *state["model"]["full_precision"].values(),
+        *(t for kinds in state["optimizer"].values() for t in kinds.values()),
+    ]
     assert {tensor.dtype for tensor in tensors} == {torch.float32}
-    change = (state["model"]["fp32"]["mix.weight"] - before["mix.weight"]).abs()
+    change = (state["model"]["full_precision"]["mix.weight"] - before["mix.weight"]).abs()
     assert 0 < change.max() < 4e-6 and state["trainer_options"]["mixed_precision"] is True
 
 
@@ -139,9 +142,9 @@ def test_an_overflow_skips_the_step_halves_the_scale_and_touches_nothing(accumul
         trainer.train_step(X * 1e6, Y)
     info, state = trainer.train_step_info, trainer.state_dict()
     assert (info.all_finite, info.optimization_step, scaler.loss_scale) == (False, 1, 4.0)
-    for name, tensor in state["model"]["fp32"].items():  # running statistics among them
+    for name, tensor in state["model"]["full_precision"].items():  # running statistics among them
         if name != "norm.num_batches_tracked":
-            assert torch.equal(tensor, before["model"]["fp32"][name]), name
+            assert torch.equal(tensor, before["model"]["full_precision"][name]), name
     for name, kinds in state["optimizer"].items():
         assert all(torch.equal(tensor, before["optimizer"][name][kind]) for kind, tensor in kinds.items())
     for _ in range(accumulation):
@@ -308,7 +311,10 @@ OPTIMIZERS = {
         lambda: optim.AdamConfig(lr=0.01, lambda_coef=0.1),
         lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
     ),
-    "lamb": (lambda: optim.LambConfig(lr=0.02), lambda p: Lamb(p, 0.02, (0.9, 0.999), 1e-6, 0.0)),
+    "lamb": (
+        lambda: optim.LambConfig(lr=0.02, do_bias_correction=True),
+        lambda p: Lamb(p, 0.02, (0.9, 0.999), 1e-6, 0.0),
+    ),
 }
 
 
@@ -328,7 +334,7 @@ def test_a_model_that_is_half_itself_is_updated_in_float32_and_rounded_once(twin
         found, wanted = trainer.parameter(key), parameter.detach().bfloat16()
         np.testing.assert_allclose(found.float(), wanted.float(), rtol=2**-7, atol=2e-3, err_msg=key)
     state = trainer.state_dict()
-    assert {tensor.dtype for tensor in state["model"]["fp32"].values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in state["model"]["full_precision"].values()} == {torch.bfloat16}
     assert {t.dtype for kinds in state["optimizer"].values() for t in kinds.values()} == {torch.float32}
     trainer.save_as_onnx(tmp_path / "half.onnx")
     written = {one.name: one.data_type for one in onnx.load(tmp_path / "half.onnx").graph.initializer}

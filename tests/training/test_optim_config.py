@@ -26,6 +26,7 @@ def test_defaults_are_those_of_onnxruntime_training():
     adam = AdamConfig()
     assert (adam.name, adam.lr, adam.alpha, adam.beta) == ("AdamOptimizer", 0.001, 0.9, 0.999)
     assert (adam.lambda_coef, adam.epsilon, adam.do_bias_correction) == (0.0, 1e-8, True)
+    assert (adam.max_norm_clip, LambConfig().max_norm_clip, LambConfig().do_bias_correction) == (1.0, 1.0, False)
     assert adam.weight_decay_mode is AdamConfig.DecayMode.BEFORE_WEIGHT_UPDATE
     lamb = LambConfig()
     assert (lamb.name, lamb.epsilon, lamb.ratio_min, lamb.ratio_max) == ("LambOptimizer", 1e-6, -math.inf, math.inf)
@@ -36,9 +37,10 @@ def test_defaults_are_those_of_onnxruntime_training():
 
 def test_arguments_are_positional_in_upstreams_order():
     groups = [{"params": ["w"], "alpha": 0.5}]
-    adam = AdamConfig(groups, 0.1, 0.2, 0.3, 0.4, 0.5, False, AdamConfig.DecayMode.AFTER_WEIGHT_UPDATE)
+    adam = AdamConfig(groups, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, False, AdamConfig.DecayMode.AFTER_WEIGHT_UPDATE)
     assert (adam.lr, adam.alpha, adam.beta, adam.lambda_coef, adam.epsilon) == (0.1, 0.2, 0.3, 0.4, 0.5)
-    lamb = LambConfig(groups, 0.1, 0.2, 0.3, 0.4, -1.0, 2.0, 0.5, False)
+    lamb = LambConfig(groups, 0.1, 0.2, 0.3, 0.4, -1.0, 2.0, 0.5, 0.6, False)
+    assert (adam.max_norm_clip, lamb.max_norm_clip) == (0.6, 0.6)
     assert (lamb.ratio_min, lamb.ratio_max, lamb.epsilon, lamb.do_bias_correction) == (-1.0, 2.0, 0.5, False)
 
 
@@ -108,6 +110,8 @@ def test_a_config_can_be_copied():
         (lambda: SGDConfig(params=[{"params": ["w"], "momentum": 0.5}]), r"pass params=\[\]"),
         (lambda: SGDConfig(nesterov=True), "momentum above 0"),
         (lambda: AdamConfig([{"params": ["w"], "lr": 0.1}]), "one learning rate for all parameters"),
+        (lambda: AdamConfig([{"params": ["w"], "max_norm_clip": 0.1}]), "one norm for all parameters"),
+        (lambda: LambConfig(max_norm_clip=0.0), "use a positive number"),
         (lambda: AdamConfig([{"params": ["w"], "epsilom": 0.1}]), "nearest: 'epsilon'"),
         (lambda: AdamConfig([{"params": ["w"], "alpha": 2.0}]), r"alpha.*\n.*\[0, 1\)"),
         (lambda: AdamConfig([{"params": ["w"]}]), "is no parameter group"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ontrain import CaptureError, OptionError
+from ontrain.graph import to_text
 from ontrain.training import ORTTrainerOptions, amp, optim
 from ontrain.training.options import SCHEMA
 from tests.training.conftest import Net, batches, make_trainer
@@ -93,7 +94,7 @@ def steps(one: Any, count: int = 2) -> list[float]:
 
 
 def weights(one: Any) -> dict[str, torch.Tensor]:
-    return one.state_dict()["model"]["fp32"]
+    return one.state_dict()["model"]["full_precision"]
 
 
 def accumulates(path: str, tmp_path: Path) -> None:
@@ -220,6 +221,16 @@ def reaches_the_provider(path: str, tmp_path: Path) -> None:
         trainer(path, {"no_such_option": 1})
 
 
+def captures_nothing_that_needs_repair(path, tmp_path):
+    graphs = []
+    for value in (True, False):
+        torch.manual_seed(0)
+        trainer = make_trainer(Net(), optim.AdamConfig(lr=0.01), **nested(path, value))
+        trainer.train_step(*batches(1)[0])
+        graphs.append(to_text(trainer.step_model()))
+    assert graphs[0] == graphs[1]
+
+
 ACTS: dict[str, Callable[[str, Path], None]] = {
     "batch.gradient_accumulation_steps": accumulates,
     "device.id": chooses_the_device,
@@ -240,6 +251,7 @@ ACTS: dict[str, Callable[[str, Path], None]] = {
     "debug.graph_save_paths.model_with_training_graph_after_optimization_path": saves_the_graph,
     "_internal_use.extra_postprocess": postprocesses,
     "_internal_use.onnx_opset_version": writes_the_opset,
+    "_internal_use.enable_internal_postprocess": captures_nothing_that_needs_repair,
     "_internal_use.enable_onnx_contrib_ops": needs_no_contributed_operators,
     "provider_options": reaches_the_provider,
 }

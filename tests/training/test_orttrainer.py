@@ -92,10 +92,10 @@ def test_evaluation_uses_no_dropout_and_changes_nothing(provider):
     (batch,) = batches(1)
     trainer = make_trainer(model, provider=provider)
     trainer.train_step(*batch)
-    before = trainer.state_dict()["model"]["fp32"]
+    before = trainer.state_dict()["model"]["full_precision"]
     first, second = trainer.eval_step(*batch), trainer.eval_step(*batch)
     assert torch.equal(first[1], second[1])
-    after = trainer.state_dict()["model"]["fp32"]
+    after = trainer.state_dict()["model"]["full_precision"]
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -113,10 +113,10 @@ def test_the_module_sees_every_update(provider, twins):
     before = copy.deepcopy(ours.state_dict())
     trainer.train_step(*batch)
     start = trainer.state_dict()
-    assert all(torch.equal(ours.state_dict()[n], t) for n, t in start["model"]["fp32"].items())
+    assert all(torch.equal(ours.state_dict()[n], t) for n, t in start["model"]["full_precision"].items())
     trainer.train_step(*batch)
     trainer.load_state_dict(start)
-    assert all(torch.equal(t, start["model"]["fp32"][n]) for n, t in ours.named_parameters())
+    assert all(torch.equal(t, start["model"]["full_precision"][n]) for n, t in ours.named_parameters())
     assert not torch.equal(before["mix.weight"], ours.state_dict()["mix.weight"])
     assert ours.head.weight is ours.embed.weight
 
@@ -127,7 +127,7 @@ def test_frozen_weights_stay(provider, twins):
     start = copy.deepcopy(ours.state_dict())
     for batch in batches(2):
         trainer.train_step(*batch)
-    state = trainer.state_dict()["model"]["fp32"]
+    state = trainer.state_dict()["model"]["full_precision"]
     assert torch.equal(state["mix.weight"], start["mix.weight"])
     assert not torch.equal(state["mix.bias"], start["mix.bias"])
 
@@ -145,7 +145,7 @@ def test_batch_normalisation_keeps_running_statistics(provider):
         optimizer.zero_grad()
         nn.functional.cross_entropy(theirs(x), y).backward()
         optimizer.step()
-    state = trainer.state_dict()["model"]["fp32"]
+    state = trainer.state_dict()["model"]["full_precision"]
     for name, tensor in theirs.state_dict().items():
         torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
     theirs.eval()
@@ -239,3 +239,34 @@ def test_a_span_head_whose_ignored_place_is_the_sequence_length_trains():
         theirs.load_state_dict(ours.state_dict())
         wanted = float(theirs.train()(**batch).loss.detach())
         assert float(trainer.train_step(**batch)) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [optim.AdamConfig, optim.LambConfig])
+def test_the_configurations_norm_clips_the_gradient(make):
+    def losses(config, later=None, **options):
+        torch.manual_seed(3)
+        trainer = make_trainer(Net(dropout=0.0), config, **options)
+        found = []
+        for number, batch in enumerate(batches(4)):
+            if number == 2 and later is not None:
+                config.max_norm_clip = later
+            found.append(float(trainer.train_step(*batch)[0]))
+        return found
+
+    narrow = losses(make(lr=0.05, epsilon=0.1, max_norm_clip=0.01))
+    assert narrow == losses(make(lr=0.05, epsilon=0.1), utils={"max_grad_norm": 0.01})
+    assert narrow != losses(make(lr=0.05, epsilon=0.1))
+    changed = losses(make(lr=0.05, epsilon=0.1), later=0.01)
+    assert changed[:3] == losses(make(lr=0.05, epsilon=0.1))[:3] and changed[3] != losses(make(lr=0.05, epsilon=0.1))[3]
+
+
+def test_the_first_evaluation_needs_no_label_beside_an_outside_loss():
+    torch.manual_seed(3)
+    module = Net()
+    reference = copy.deepcopy(module).eval()
+    trainer = make_trainer(module, optim.SGDConfig(lr=0.0))
+    trainer.train_step(*batches(1)[0])
+    ids = batches(1, batch=4, length=7)[0][0]
+    torch.testing.assert_close(trainer.eval_step(ids), reference(ids), atol=1e-5, rtol=1e-5)
+    loss, _ = trainer.eval_step(*batches(1, batch=2)[0])
+    assert loss.ndim == 0

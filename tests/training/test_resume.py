@@ -35,7 +35,7 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path, provider, 
     resumed = [second.train_step(*b)[0] for b in data[stop:]]
     assert all(torch.equal(a, b) for a, b in zip(curve[stop:], resumed, strict=True))
     end, other = whole.state_dict(), second.state_dict()
-    assert all(torch.equal(t, other["model"]["fp32"][n]) for n, t in end["model"]["fp32"].items())
+    assert all(torch.equal(t, other["model"]["full_precision"][n]) for n, t in end["model"]["full_precision"].items())
     assert second.train_step_info.optimization_step == whole.train_step_info.optimization_step
 
 
@@ -56,12 +56,12 @@ def test_another_models_state_is_refused_by_name_and_changes_nothing():
     (batch,) = batches(1)
     trainer.train_step(*batch)
     other.train_step(*batch)
-    before = trainer.state_dict()["model"]["fp32"]
+    before = trainer.state_dict()["model"]["full_precision"]
     with pytest.raises(CheckpointError) as error:
         trainer.load_state_dict(other.state_dict())
     assert "missing parameter 'mix.weight'" in str(error.value)
     assert "unexpected parameter '0.weight'" in str(error.value)
-    after = trainer.state_dict()["model"]["fp32"]
+    after = trainer.state_dict()["model"]["full_precision"]
     assert all(torch.equal(before[n], after[n]) for n in before)
 
 
@@ -69,7 +69,7 @@ def test_a_parameter_of_another_shape_is_named():
     trainer = make_trainer(Net())
     trainer.train_step(*batches(1)[0])
     state = trainer.state_dict()
-    state["model"]["fp32"]["mix.bias"] = torch.zeros(9)
+    state["model"]["full_precision"]["mix.bias"] = torch.zeros(9)
     with pytest.raises(CheckpointError, match=r"'mix.bias' has shape \[9\], the model's is \[8\]"):
         trainer.load_state_dict(state)
 

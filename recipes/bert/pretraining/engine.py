@@ -93,6 +93,7 @@ class OntrainEngine:
         self._model, self._device = model, device
         config = optim.LambConfig(
             lr=options.learning_rate, alpha=0.9, beta=0.999, lambda_coef=0.01, epsilon=1e-6,
+            do_bias_correction=True,
             params=[{"params": without_decay([n for n, _ in model.named_parameters()]), "lambda_coef": 0.0}],
         )  # fmt: skip
         self.trainer = ORTTrainer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ontrain.errors import OptionError, nearest
@@ -17,7 +18,8 @@ Attributes = Callable[[str], Mapping[str, Any]]
 _CONFIGS: dict[str, Callable[..., _OptimizerConfig]] = {
     "SGDOptimizer": optim.SGDConfig,
     "AdamOptimizer": optim.AdamConfig,
-    "LambOptimizer": optim.LambConfig,
+    # The operator of that API corrects where it is not told otherwise; the later configuration does not.
+    "LambOptimizer": partial(optim.LambConfig, do_bias_correction=True),
 }
 _NAMES = {"lambda": "lambda_coef"}
 _FLAGS = ("do_bias_correction",)

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import torch
 
+from ontrain.arguments import checked_flag, checked_kind
 from ontrain.capi import _pybind_state as process
 from ontrain.capi.description import IODescription, ModelDescription, fitted, generate_sample
 from ontrain.capi.loss_scaler import LossScaler
@@ -16,8 +17,12 @@ from ontrain.capi.optimizer import Attributes, optimizer_config
 from ontrain.errors import InputError, OptionError
 from ontrain.training import ORTTrainer as Trainer
 from ontrain.training import amp
-from ontrain.training.checkpoint import experimental_load_checkpoint, experimental_save_checkpoint
-from ontrain.training.flat_state import flat_state, nested_state
+from ontrain.training.checkpoint import (
+    experimental_load_checkpoint,
+    experimental_load_state_dict,
+    experimental_save_checkpoint,
+)
+from ontrain.training.flat_state import flat_state
 from ontrain.training.optim.config import _OptimizerConfig
 
 __all__ = [
@@ -47,18 +52,21 @@ class ORTTrainer:
         learning_rate_description: its name is that of the learning rate among keyword arguments of `train_step`.
         device: a torch device or its name.
         gradient_accumulation_steps: micro-batches per update.
-        postprocess_model: gets the captured graph as an `onnx.ModelProto` and changes it in place or returns another.
-        world_rank, world_size, allreduce_post_accumulation, deepspeed_zero_stage: as the later trainer's
+        world_rank, world_size, allreduce_post_accumulation, deepspeed_zero_stage, enable_adasum: as the later trainer's
             `distributed` options.
         use_mixed_precision: train in float16 with float32 weights.
         global_step: where `get_lr_this_step` starts to count; 0 to go on from the updates of a state that is loaded.
         get_lr_this_step: function of the number of updates made; without it each step is given the learning rate.
-        loss_scaler: None: each step is given the loss scale, and tells after an update whether all was finite.
+        loss_scaler: None: each step is given the loss scale, and tells after an update whether all was finite. Without
+            mixed precision there is nothing to scale, and it is not used.
         enable_grad_norm_clip: clip the gradient to norm 1, for Adam and LAMB.
         frozen_weights: names of parameters to leave as they are.
         partition_optimizer: an older name of `deepspeed_zero_stage=1`.
-        use_invertible_layernorm_grad, run_symbolic_shape_infer, _use_deterministic_compute, _extra_postprocess: as
-            the later trainer's options.
+        _enable_internal_postprocess, _extra_postprocess, _use_deterministic_compute, run_symbolic_shape_infer,
+            use_invertible_layernorm_grad: as the later trainer's options.
+        use_memory_efficient_gradient: either is right: what backward keeps is chosen for its memory in any case.
+        optimized_model_filepath: a file for the optimised training graph, written at the first step; "" for none.
+        postprocess_model: gets the captured graph as an `onnx.ModelProto` and changes it in place or returns another.
         _opset_version: of the files that `save_as_onnx` writes.
 
     Raises:
@@ -75,7 +83,6 @@ class ORTTrainer:
         learning_rate_description: IODescription,
         device: torch.device | str,
         gradient_accumulation_steps: int = 1,
-        postprocess_model: Callable[[onnx.ModelProto], Any] | None = None,
         world_rank: int = 0,
         world_size: int = 1,
         use_mixed_precision: bool = False,
@@ -87,12 +94,17 @@ class ORTTrainer:
         enable_grad_norm_clip: bool = True,
         frozen_weights: Sequence[str] = (),
         _opset_version: int = 12,
+        _enable_internal_postprocess: bool = True,
+        _extra_postprocess: Callable[[onnx.ModelProto], Any] | None = None,
+        _use_deterministic_compute: bool = False,
+        use_memory_efficient_gradient: bool = False,
+        run_symbolic_shape_infer: bool = False,
+        enable_adasum: bool = False,
+        optimized_model_filepath: str | os.PathLike[str] = "",
         *,
+        postprocess_model: Callable[[onnx.ModelProto], Any] | None = None,
         partition_optimizer: bool = False,
         use_invertible_layernorm_grad: bool = False,
-        run_symbolic_shape_infer: bool = False,
-        _use_deterministic_compute: bool = False,
-        _extra_postprocess: Callable[[onnx.ModelProto], Any] | None = None,
     ) -> None:
         if not isinstance(model_desc, ModelDescription):
             raise OptionError(f"model_desc is a {type(model_desc).__name__}", way_out="give a ModelDescription")
@@ -110,6 +122,10 @@ class ORTTrainer:
             raise OptionError(
                 f"get_lr_this_step is {get_lr_this_step!r}", way_out="give a function of the number of updates, or None"
             )
+        checked_flag("use_memory_efficient_gradient", use_memory_efficient_gradient)
+        optimized_model_filepath = checked_kind(
+            "optimized_model_filepath", optimized_model_filepath, (str, os.PathLike), "give a path, or '' for none"
+        )
         self.is_train = True
         self.current_step, self.global_step_ = 0, global_step
         self._follows, self._updates = global_step == 0, 0
@@ -127,17 +143,27 @@ class ORTTrainer:
                 "world_rank": world_rank,
                 "world_size": world_size,
                 "allreduce_post_accumulation": allreduce_post_accumulation,
+                "enable_adasum": enable_adasum,
                 "deepspeed_zero_optimization": {"stage": int(deepspeed_zero_stage or partition_optimizer)},
             },
-            "mixed_precision": {"enabled": use_mixed_precision, "loss_scaler": loss_scaler or self._given_scale},
+            "mixed_precision": {
+                "enabled": use_mixed_precision,
+                "loss_scaler": (loss_scaler or self._given_scale) if use_mixed_precision else None,
+            },
             "utils": {
                 "frozen_weights": list(frozen_weights),
                 "grad_norm_clip": enable_grad_norm_clip,
                 "invertible_layer_norm_gradient": use_invertible_layernorm_grad,
                 "run_symbolic_shape_infer": run_symbolic_shape_infer,
             },
-            "debug": {"deterministic_compute": _use_deterministic_compute},
+            "debug": {
+                "deterministic_compute": _use_deterministic_compute,
+                "graph_save_paths": {
+                    "model_with_training_graph_after_optimization_path": os.fspath(optimized_model_filepath)
+                },
+            },
             "_internal_use": {
+                "enable_internal_postprocess": _enable_internal_postprocess,
                 "extra_postprocess": _chain(postprocess_model, _extra_postprocess),
                 "onnx_opset_version": _opset_version,
             },
@@ -228,7 +254,7 @@ class ORTTrainer:
         Raises:
             CheckpointError: a shape does not fit, or, with `strict`, a name; nothing was changed.
         """
-        self._trainer.load_state_dict(nested_state(state_dict, self._config.spec().algorithm), strict)
+        experimental_load_state_dict(self._trainer, state_dict, strict)
 
     @property
     def later_trainer(self) -> Trainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from ontrain.checkpoint import read_checkpoint
 from ontrain.errors import CheckpointError, OptionError
 from ontrain.training.flat_state import flat_state, nested_state
+from ontrain.training.optim.lr_scheduler import WarmupLRScheduler
 from ontrain.training.orttrainer import ORTTrainer
-from ontrain.training.state import from_files
+from ontrain.training.state import FULL_PRECISION, from_files
 from ontrain.training.upstream_checkpoint import files_of_run, read_upstream_checkpoint
 
 __all__ = [
@@ -39,12 +41,37 @@ def experimental_state_dict(ort_trainer: ORTTrainer, include_optimizer_state: bo
 
 
 def experimental_load_state_dict(ort_trainer: ORTTrainer, state_dict: Mapping[str, Any], strict: bool = False) -> None:
-    """Take over what `experimental_state_dict` returned.
+    """Take over what `experimental_state_dict` or `ORTTrainer.state_dict` returned.
+
+    Where the trainer has another warmup schedule than the state, a new phase of training begins: weights, moments and
+    counters are taken over, and the trainer's own schedule starts from here.
 
     Raises:
         CheckpointError: a shape does not fit, or, with `strict`, a name; nothing was changed.
+
+    Warns:
+        UserWarning: the schedules differ.
     """
-    ort_trainer.load_state_dict(nested_state(state_dict, ort_trainer.optim_config.spec().algorithm), strict)
+    state = nested_state(state_dict, ort_trainer.optim_config.spec().algorithm)
+    ort_trainer.load_state_dict(_for_schedule(state, ort_trainer.options.lr_scheduler), strict)
+
+
+def _for_schedule(state: dict[str, Any], scheduler: Any) -> dict[str, Any]:
+    """The state for a trainer with this scheduler; another one's settings are left out, its steps are over."""
+    saved, info = state.get("lr_scheduler"), state.get("train_step_info")
+    if not isinstance(scheduler, WarmupLRScheduler) or not isinstance(saved, Mapping) or not isinstance(info, Mapping):
+        return state
+    differing = [name for name, value in scheduler.settings.items() if saved.get(name) != value]
+    if not differing:
+        return state
+    step = info.get("optimization_step", 0)
+    told = ", ".join(f"{name} {saved.get(name)!r} there, {scheduler.settings[name]!r} here" for name in differing)
+    warnings.warn(
+        f"the state is of another learning-rate schedule ({told}): this trainer's begins at step {step}, its first",
+        stacklevel=3,
+    )
+    others = {name: part for name, part in state.items() if name != "lr_scheduler"}
+    return {**others, "train_step_info": {**info, "schedule_start": step}}
 
 
 def experimental_save_checkpoint(
@@ -122,5 +149,5 @@ def aggregate_checkpoints(paths: Sequence[str | os.PathLike[str]], pytorch_forma
         found = read_upstream_checkpoint(places)
         state = nested_state(found.flat, _ALGORITHMS.get(str(found.optimizer), str(found.optimizer)))
         state["user_dict"] = found.beside
-    weights: dict[str, Any] = state["model"]["fp32"]
+    weights: dict[str, Any] = state["model"][FULL_PRECISION]
     return weights if pytorch_format else state

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from ontrain.errors import CheckpointError
+from ontrain.training.state import FULL_PRECISION
 
 __all__ = ["flat_state", "nested_state"]
 
 _KINDS = ("Moment_1", "Moment_2", "Momentum_Buffer", "Gradient")
-_STEP, _MICRO, _PENDING, _SEED = "Step", "Micro_Step", "Pending", "Seed"
+_STEP, _MICRO, _PENDING, _SEED, _START = "Step", "Micro_Step", "Pending", "Seed", "Schedule_Start"
 _RUN = "Run_State"
 """What is not a tensor: loss scale, schedule, and whose moments these are, as the bytes of JSON."""
-_COUNTERS = {"optimization_step": _STEP, "step": _MICRO, "pending": _PENDING, "seed": _SEED}
+_COUNTERS = {"optimization_step": _STEP, "step": _MICRO, "pending": _PENDING, "seed": _SEED, "schedule_start": _START}
 
 
 def flat_state(state: Mapping[str, Any], include_optimizer_state: bool) -> dict[str, torch.Tensor]:
@@ -26,12 +27,12 @@ def flat_state(state: Mapping[str, Any], include_optimizer_state: bool) -> dict[
     Warns:
         UserWarning: the moments are one process's share (ZeRO stage 1): each has to save its own.
     """
-    flat: dict[str, torch.Tensor] = dict(state["model"]["fp32"])
+    flat: dict[str, torch.Tensor] = dict(state["model"][FULL_PRECISION])
     if include_optimizer_state:
         for parameter, kinds in state["optimizer"].items():
             flat.update({f"{kind}_{parameter}": tensor for kind, tensor in kinds.items()})
         info = state["train_step_info"]
-        flat.update({name: torch.tensor([info[key]]) for key, name in _COUNTERS.items()})
+        flat.update({name: torch.tensor([info[key]]) for key, name in _COUNTERS.items() if key in info})
         plain = {key: value for key, value in state.items() if key not in ("model", "optimizer", "train_step_info")}
         flat[_RUN] = torch.frombuffer(bytearray(_json(plain)), dtype=torch.uint8)
         if "partition_info" in plain:
@@ -72,7 +73,7 @@ def _number(name: str, tensor: Any) -> int:
 
 
 def nested_state(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """Return a flat state as the later trainer's state_dict.
+    """Return a flat state as the later trainer's state_dict; that one itself stays what it is.
 
     Args:
         flat: made by `flat_state`, or by onnxruntime.
@@ -87,6 +88,8 @@ def nested_state(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     plain: dict[str, Any] = {"trainer_options": {"optimizer_name": algorithm}}
     if not isinstance(flat, Mapping):
         raise CheckpointError(f"the state is a {type(flat).__name__}", way_out="give a dictionary of tensors by name")
+    if isinstance(flat.get("model"), Mapping):
+        return dict(flat)
     for name, tensor in flat.items():
         kind = next((one for one in _KINDS if name.startswith(f"{one}_")), None)
         if kind is not None:
@@ -98,4 +101,4 @@ def nested_state(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
             plain = _parsed(tensor)
         else:
             model[name] = tensor
-    return {**plain, "model": {"fp32": model}, "optimizer": optimizer, "train_step_info": info}
+    return {**plain, "model": {FULL_PRECISION: model}, "optimizer": optimizer, "train_step_info": info}

@@ -144,7 +144,7 @@ SCHEMA: dict[str, Any] = {
     "utils": {
         "frozen_weights": _names(),
         "grad_norm_clip": _flag(True),
-        "max_grad_norm": _Key(1.0, lambda v: _is_positive(v), "a positive number"),
+        "max_grad_norm": _Key(None, lambda v: v is None or _is_positive(v), "a positive number, or None"),
         "seed": _Key(None, lambda v: v is None or _is_int(v, 0), "a whole number from 0, or None"),
         "nonfinite_loss": _Key("raise", lambda v: isinstance(v, str) and v in ("raise", "skip"), "'raise' or 'skip'"),
         "invertible_layer_norm_gradient": _flag(False, "the gradient reads the saved input"),
@@ -176,9 +176,7 @@ SCHEMA: dict[str, Any] = {
         "provider, see provider_options",
     ),
     "_internal_use": {
-        "enable_internal_postprocess": _Key(
-            True, lambda v: isinstance(v, bool), "True", "what is captured needs no repair that could be left out"
-        ),
+        "enable_internal_postprocess": _flag(True),
         "extra_postprocess": _Key(
             None, lambda v: v is None or callable(v), "a function of an onnx.ModelProto, or None"
         ),
@@ -227,7 +225,8 @@ class ORTTrainerOptions(_Section):
     - `graph_transformer.gelu_recompute`, `graph_transformer.attn_dropout_recompute`,
       `graph_transformer.transformer_layer_recompute`, `graph_transformer.number_recompute_layers` (the first n; 0 is
       all but the last): these parts are computed again in any case;
-    - `utils.frozen_weights`, `utils.grad_norm_clip` (on, for Adam and LAMB), `utils.max_grad_norm` (1.0), `utils.seed`
+    - `utils.frozen_weights`, `utils.grad_norm_clip` (on, for Adam and LAMB), `utils.max_grad_norm` (None for
+      the optimizer configuration's `max_norm_clip`, 1.0), `utils.seed`
       (of the dropout stream; None for what `ontrain.set_seed` set, at first 0), `utils.nonfinite_loss` ('raise', or
       'skip' the update), `utils.run_symbolic_shape_infer` (always done);
     - `debug.check_model_export`, `debug.deterministic_compute`, `debug.dump` (a folder for the graph after each
@@ -236,7 +235,8 @@ class ORTTrainerOptions(_Section):
     - `provider`, a name or (name, options of that provider), and `provider_options`, more of these;
     - `_internal_use.extra_postprocess` (a function that gets the captured graph as an `onnx.ModelProto` and changes it
       or returns another), `_internal_use.onnx_opset_version` (of files that `save_as_onnx` writes),
-      `_internal_use.enable_onnx_contrib_ops` (never used in files).
+      `_internal_use.enable_onnx_contrib_ops` (never used in files), `_internal_use.enable_internal_postprocess` (what
+      is captured needs no repair that could be left out).
 
     The other keys of onnxruntime's trainer are known, and refused with the reason if set.
 

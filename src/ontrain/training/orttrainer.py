@@ -29,13 +29,13 @@ from ontrain.session.opsets import check_opset
 from ontrain.session.partial import without_inputs
 from ontrain.training import process, processes
 from ontrain.training.model_desc import ModelDescription
-from ontrain.training.onnx_source import OnnxSource
 from ontrain.training.optim.config import _OptimizerConfig
 from ontrain.training.optim.lr_scheduler import taken_back_if_refused
 from ontrain.training.options import ORTTrainerOptions
 from ontrain.training.postprocess import postprocessed
 from ontrain.training.shared_state import Place
-from ontrain.training.source import Form, ModelSource, ModuleSource, check_parameter_names
+from ontrain.training.source import Form, check_parameter_names
+from ontrain.training.sources import source_of
 from ontrain.training.state import apply_state_dict, check_state, from_files, make_state_dict, to_files
 from ontrain.training.step_info import TrainStepInfo
 from ontrain.training.wrapping import bind_batch
@@ -93,7 +93,7 @@ class ORTTrainer:
             show_phases()
         self.optim_config, self.loss_fn = optim_config, loss_fn
         self.device = processes.device_of(self.options)
-        self._source = _source(model, self.model_desc, loss_fn, self.options, requires_grad)
+        self._source = source_of(model, self.model_desc, loss_fn, self.options, requires_grad)
         chosen = self.options.provider
         name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
         self._provider = get_provider(name, self.device, {**settings, **self.options.provider_options})
@@ -101,7 +101,7 @@ class ORTTrainer:
         self._pending_state: tuple[Mapping[str, Any], bool] | None = None
         self._info = TrainStepInfo(optim_config)
         self._seed = process.seed() if self.options.utils.seed is None else self.options.utils.seed
-        self._scale = 1.0
+        self._scale, self._schedule_start = 1.0, 0
         self._partial: dict[tuple[str, ...], ir.Model] = {}
         self._hyper = _graph_hyper(optim_config)
         self._samples: dict[str, torch.Tensor] = {}
@@ -253,7 +253,10 @@ class ORTTrainer:
         """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
         if checked_flag("pytorch_format", pytorch_format):
             return self._source.state_dict()
-        return make_state_dict(self._require_session("read the state"), self._parts())
+        state = make_state_dict(self._require_session("read the state"), self._parts())
+        if self._schedule_start:
+            state["train_step_info"]["schedule_start"] = self._schedule_start
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take over a state made by `state_dict`, at once or, before the first step, as soon as there is a session.
@@ -370,7 +373,8 @@ class ORTTrainer:
         scheduler = self.options.lr_scheduler
         if scheduler is None:
             return float(self.optim_config.lr)
-        given = scheduler._step(self._info)
+        info, start = self._info, self._schedule_start
+        given = scheduler._step(replace(info, optimization_step=info.optimization_step - start) if start else info)
         rate = given[0] if isinstance(given, list | tuple) and len(given) == 1 else math.nan
         if not isinstance(rate, numbers.Real | torch.Tensor) or not 0 <= float(rate) < math.inf:
             raise OptionError(
@@ -452,6 +456,7 @@ class ORTTrainer:
         """Let hyper-parameters that were set since the last step act from this one on."""
         hyper = _graph_hyper(self.optim_config)
         if hyper != self._hyper:
+            session.max_norm = self._max_norm()
             session.set_optimizer(self._spec({v.name for v in session.model.graph.inputs}))
             self._hyper = hyper
 
@@ -464,7 +469,6 @@ class ORTTrainer:
         self._samples = {name: tensor.clone() for name, tensor in batch.items()}
         used = {v.name for v in form.model.graph.inputs}
         precision = self.options.mixed_precision
-        clip = self.options.utils.grad_norm_clip and self.optim_config.spec().algorithm != "SGD"
         session = TrainingSession(
             form.model,
             loss=self.model_desc.loss.name,
@@ -472,7 +476,7 @@ class ORTTrainer:
             trainable=form.trainable,
             provider=self._provider,
             initial=self._source.tensors(),
-            max_norm=self.options.utils.max_grad_norm if clip else None,
+            max_norm=self._max_norm(),
             accumulation_steps=self.options.batch.gradient_accumulation_steps,
             seed=self._seed,
             disabled_passes=self.options.graph_transformer.disabled_passes,
@@ -510,9 +514,10 @@ class ORTTrainer:
         return form if function is None else replace(form, model=postprocessed(form.model, function))
 
     def _apply(self, session: TrainingSession, state: Mapping[str, Any], strict: bool) -> None:
-        apply_state_dict(session, state, strict, self._parts())
+        counters = apply_state_dict(session, state, strict, self._parts())
         processes.follow_state(self._reduction, session, state, first=self._pending_state is not None)
         self._pending_state = None
+        self._schedule_start = counters.get("schedule_start", 0) if counters else self._schedule_start
         self._source.refresh()
         scaler = self.options.mixed_precision.loss_scaler
         self._scale = 1.0 if scaler is None else float(scaler.loss_scale)  # that of an update that is under way
@@ -540,7 +545,9 @@ class ORTTrainer:
     def _ready_for_evaluation(self, batch: Mapping[str, torch.Tensor]) -> None:
         session = self._require_session("evaluate")
         if session.eval_model is None:
-            session.eval_model = self._form(batch, training=False).model
+            # Where something is left out, the first batch stands in for all of it: its sizes belong together.
+            whole = all(d.name in batch for d in self.model_desc.inputs)
+            session.eval_model = self._form(batch if whole else self._samples, training=False).model
 
     def _require_session(self, purpose: str) -> TrainingSession:
         if self._session is None:
@@ -550,6 +557,13 @@ class ORTTrainer:
                 way_out="run one step first",
             )
         return self._session
+
+    def _max_norm(self) -> float | None:
+        """What the gradient's global norm is clipped to; None for no clipping."""
+        asked = self.options.utils
+        if not asked.grad_norm_clip or self.optim_config.spec().algorithm == "SGD":
+            return None
+        return float(self.optim_config.max_norm_clip if asked.max_grad_norm is None else asked.max_grad_norm)
 
     def _spec(self, used: set[str | None]) -> OptimizerSpec:
         """The optimizer's groups without parameters that the graph does not use."""
@@ -572,22 +586,3 @@ def _tensors(session: TrainingSession, copies: bool) -> dict[str, TorchTensor]:
 def _graph_hyper(config: _OptimizerConfig) -> dict[str, Any]:
     """The hyper-parameters that are part of the step's graph: all but the learning rate."""
     return {name: value for name, value in config.defaults.items() if name != "lr"}
-
-
-def _source(
-    model: Any, desc: ModelDescription, loss_fn: Callable[..., Any] | str | None, options: ORTTrainerOptions,
-    requires_grad: Sequence[str] | None,
-) -> ModelSource:  # fmt: skip
-    frozen, check = options.utils.frozen_weights, options.debug.check_model_export
-    if isinstance(model, str | os.PathLike | bytes | onnx.ModelProto | ir.Model):
-        return OnnxSource(model, desc, loss_fn, requires_grad=requires_grad, frozen=frozen, check=check)
-    if not isinstance(model, torch.nn.Module):
-        raise OptionError(
-            f"model is a {type(model).__name__}",
-            way_out="give a torch.nn.Module, or the path or ModelProto of an ONNX model",
-        )
-    if requires_grad is not None:
-        raise OptionError("requires_grad chooses initializers of an ONNX model", way_out="set it on the parameters")
-    if isinstance(loss_fn, str):
-        raise OptionError(f"loss_fn is {loss_fn!r}", way_out="give a function of (output, label)")
-    return ModuleSource(model, desc, loss_fn, frozen=frozen, check=check)

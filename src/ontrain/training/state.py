@@ -24,7 +24,10 @@ from ontrain.training.shared_state import (
     wanted_moments,
 )
 
-__all__ = ["apply_state_dict", "check_state", "from_files", "make_state_dict", "to_files"]
+__all__ = ["FULL_PRECISION", "apply_state_dict", "check_state", "from_files", "make_state_dict", "to_files"]
+
+FULL_PRECISION = "full_precision"
+"""Where a state_dict has the weights; onnxruntime's first releases, and states of ontrain before, say "fp32"."""
 
 # onnxruntime's names for an optimizer's state, by ours.
 _UPSTREAM = {
@@ -35,7 +38,7 @@ _UPSTREAM = {
 }
 _OURS = {theirs: ours for ours, theirs in _UPSTREAM.items()}
 _WEIGHT = "loss_weight_acc"
-_COUNTERS = ("optimization_step", "step", "pending", "seed")
+_COUNTERS = ("optimization_step", "step", "pending", "seed", "schedule_start")
 
 Tensors = dict[str, torch.Tensor]
 
@@ -58,7 +61,7 @@ def make_state_dict(session: TrainingSession, parts: Mapping[str, Any]) -> dict[
     if counters.pending:
         optimizer[_WEIGHT] = {"Gradient": _copy(session, _WEIGHT)}
     return {
-        "model": {"fp32": {name: _copy(session, name) for name in session.model_tensors}},
+        "model": {FULL_PRECISION: {name: _copy(session, name) for name in session.model_tensors}},
         "optimizer": optimizer,
         "trainer_options": {
             "mixed_precision": session.precision is not None,
@@ -86,7 +89,7 @@ def to_files(state: Mapping[str, Any], include_optimizer_states: bool) -> tuple[
     """
     said = state["trainer_options"]
     rank, size = said["world_rank"], said["world_size"]
-    files: dict[str, Tensors] = {"model": state["model"]["fp32"]} if rank == 0 else {}
+    files: dict[str, Tensors] = {"model": state["model"][FULL_PRECISION]} if rank == 0 else {}
     plain = {name: value for name, value in state.items() if name not in ("model", "optimizer")}
     if include_optimizer_states:
         flat = {f"{p}.{k}": t for p, kinds in state["optimizer"].items() for k, t in kinds.items()}
@@ -105,7 +108,7 @@ def from_files(
     for name, tensor in flat.items():
         parameter, _, kind = name.rpartition(".")
         optimizer.setdefault(parameter, {})[kind] = tensor
-    return {**plain, "model": {"fp32": files.get("model", {})}, "optimizer": optimizer}
+    return {**plain, "model": {FULL_PRECISION: files.get("model", {})}, "optimizer": optimizer}
 
 
 def check_state(
@@ -129,10 +132,10 @@ def _check_model(state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], s
         CheckpointError: lists every name that is missing, unexpected or of another shape.
     """
     model = state.get("model") if isinstance(state, Mapping) else None
-    given = (model.get("fp32") or model.get("full_precision")) if isinstance(model, Mapping) else None
+    given = (model.get(FULL_PRECISION) or model.get("fp32")) if isinstance(model, Mapping) else None
     if not isinstance(given, Mapping):
         raise CheckpointError(
-            "this is no state_dict of ORTTrainer", reason="it has no ['model']['fp32']",
+            "this is no state_dict of ORTTrainer", reason="it has no ['model']['full_precision']",
             way_out="for a plain state_dict call load_state_dict of the module itself before the first step",
         )  # fmt: skip
     return _checked("parameter", wanted, given, strict)
@@ -140,8 +143,8 @@ def _check_model(state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], s
 
 def apply_state_dict(
     session: TrainingSession, state: Mapping[str, Any], strict: bool, parts: Mapping[str, Any]
-) -> None:
-    """Check a state_dict against the session, then take it over.
+) -> dict[str, int]:
+    """Check a state_dict against the session, take it over, and return its counters.
 
     A state without counters is weights only: counters, moments and `parts` stay.
 
@@ -171,6 +174,7 @@ def apply_state_dict(
     session.counters.micro_steps = counters.get("step", session.counters.micro_steps)
     session.counters.pending = counters.get("pending", session.counters.pending)
     session.seed = counters.get("seed", session.seed)
+    return counters
 
 
 def _section(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:

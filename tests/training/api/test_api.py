@@ -200,6 +200,21 @@ def test_an_exported_model_needs_no_labels_and_gives_the_same(tmp_path, state, m
     np.testing.assert_allclose(session.run(None, {"x": batch[0]})[0], logits, atol=1e-6)
 
 
+def test_the_files_own_output_can_be_exported_though_the_graphs_return_the_loss_alone(tmp_path, rng):
+    model, network = perceptron()
+    generate_artifacts(model, loss=LossType.CrossEntropyLoss, artifact_directory=tmp_path)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    x, labels = rng.standard_normal((6, 12), np.float32), rng.integers(0, 5, 6)
+    assert module.eval()(x, labels).shape == ()
+    module.export_model_for_inferencing(tmp_path / "inference.onnx", ["logits"])
+    session = onnxruntime.InferenceSession(tmp_path / "inference.onnx")
+    assert [one.name for one in session.get_inputs()] == ["x"]
+    np.testing.assert_allclose(
+        session.run(None, {"x": x})[0], network(torch.from_numpy(x)).detach(), rtol=1e-5, atol=1e-6
+    )
+
+
 WRONG_CALLS = {
     "too few inputs": (lambda x, y: (x,), r"1 inputs were given, the model takes 2[\s\S]*give x, labels"),
     "another dtype": (lambda x, y: (x.astype(np.float64), y), r"'x' is float64 \[6, 12\], the graph takes float32"),

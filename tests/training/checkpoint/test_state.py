@@ -66,14 +66,14 @@ CHANGES = {
     "counters that are a list": (["train_step_info"], [1], "'train_step_info' of the state is a list"),
     "options that are a list": (["trainer_options"], [1], "'trainer_options' of the state is a list"),
     "another optimizer": (["trainer_options", "optimizer_name"], "Lamb", "optimizer Lamb, this trainer uses AdamW"),
-    "no weights": (["model", "fp32"], None, "no state_dict"),
-    "text for a tensor": (["model", "fp32", "mix.weight"], "ones", "'mix.weight' is a str"),
-    "whole numbers": (["model", "fp32", "mix.weight"], torch.ones(8, 8).long(), "'mix.weight' has dtype torch.int64"),
-    "no values": (["model", "fp32", "mix.weight"], torch.ones(8, 8, device="meta"), "'mix.weight' has dtype"),
+    "no weights": (["model", "full_precision"], None, "no state_dict"),
+    "text for a tensor": (["model", "full_precision", "mix.weight"], "ones", "'mix.weight' is a str"),
+    "whole numbers": (["model", "full_precision", "mix.weight"], torch.ones(8, 8).long(), "has dtype torch.int64"),
+    "no values": (["model", "full_precision", "mix.weight"], torch.ones(8, 8, device="meta"), "'mix.weight' has dtype"),
     "a moment's shape": (["optimizer", "mix.bias", "Moment_2"], torch.ones(9), r"bias.exp_avg_sq' has shape \[9\]"),
     "a gradient's shape": (["optimizer", "mix.bias", "Gradient"], torch.ones(9), r"bias.grad_acc' has shape \[9\]"),
     "an unknown moment": (["optimizer", "mix.bias", "Moment_3"], torch.ones(8), "unexpected optimizer state"),
-    "an unknown parameter": (["model", "fp32", "mix.wait"], torch.ones(8), "unexpected parameter 'mix.wait'"),
+    "an unknown parameter": (["model", "full_precision", "mix.wait"], torch.ones(8), "unexpected parameter 'mix.wait'"),
 }  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(trainer, chang
     before = trainer.state_dict()
     state = copy.deepcopy(before)
     # All that could be taken over is different, so that a half-taken state shows.
-    for tensors in (state["model"]["fp32"], *state["optimizer"].values()):
+    for tensors in (state["model"]["full_precision"], *state["optimizer"].values()):
         for tensor in tensors.values():
             tensor.mul_(2)
     state["train_step_info"].update(step=77, optimization_step=33, seed=5)

@@ -96,7 +96,7 @@ def test_the_files_of_all_processes_are_one_run(first, expected, mixed, tmp_path
     weights = checkpoint.aggregate_checkpoints([str(path) for path in files])
     module = Net()
     module.load_state_dict(weights, strict=False)  # the tied weight is there once
-    for name, tensor in first.state_dict()["model"]["fp32"].items():
+    for name, tensor in first.state_dict()["model"]["full_precision"].items():
         assert torch.equal(module.state_dict()[name], tensor)
 
 
@@ -204,7 +204,9 @@ def test_lambs_shared_count_is_read(tmp_path):
 
 def test_a_folder_of_our_own_is_aggregated_too(first, expected, tmp_path):
     first.save_checkpoint(tmp_path / "ck", {"epoch": 1})
-    assert set(checkpoint.aggregate_checkpoints([tmp_path / "ck"])) == set(first.state_dict()["model"]["fp32"])
+    assert set(checkpoint.aggregate_checkpoints([tmp_path / "ck"])) == set(
+        first.state_dict()["model"]["full_precision"]
+    )
     second = trained(0, seed=1)
     state = checkpoint.aggregate_checkpoints([tmp_path / "ck"], pytorch_format=False)
     second.load_state_dict(state)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from ontrain.arguments import checked_names, checked_path
@@ -19,7 +20,7 @@ __all__ = ["inference_model"]
 def inference_model(
     evaluation: str | os.PathLike[str], values: Tensors, outputs: Sequence[str], target: str | os.PathLike[str]
 ) -> None:
-    """Write the part of an evaluation graph that some outputs need, with its parameters as initializers.
+    """Write the part of an evaluation graph that some values need, with its parameters as initializers.
 
     Raises:
         OptionError: the graph is in ORT format, has no such output, or the target cannot be written.
@@ -29,11 +30,11 @@ def inference_model(
             "a model in ORT format cannot be exported", way_out="give Module the evaluation model as .onnx"
         )
     target, outputs = checked_path("the path of the model", target), checked_names("graph_output_names", outputs)
-    model = ir.load(evaluation)
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.load(evaluation)))
     graph = model.graph
-    known = {value.name or "": value for value in graph.outputs}
+    known = {value.name or "": value for node in graph for value in node.outputs}
     if not outputs:
-        raise OptionError("no output was named", way_out=f"name some of {', '.join(known)}")
+        raise OptionError("no output was named", way_out="name outputs of the model that the artifacts were made of")
     for name in outputs:
         if name not in known:
             raise OptionError(f"the model has no output {name!r}", way_out=f"nearest: {nearest(name, known)}")

@@ -159,7 +159,8 @@ class Module:
 
         Args:
             inference_model_uri: where to write it.
-            graph_output_names: outputs to keep; inputs that only the others need are dropped.
+            graph_output_names: outputs to keep, those of the model that the artifacts were made of among them; inputs
+                that only the others need are dropped.
 
         Raises:
             OptionError: there is no evaluation model, it has no such output, or the path cannot be written.

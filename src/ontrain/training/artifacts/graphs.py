@@ -50,6 +50,7 @@ class Source:
         frozen: names of the parameters that are inputs all the same.
         buffers: running statistics that training updates.
         named: whether the parameters to train were chosen by name.
+        beside: names of outputs that the graphs do not return, but that the evaluation graph computes.
     """
 
     loaded: OnnxModel
@@ -58,6 +59,7 @@ class Source:
     frozen: list[str]
     buffers: list[str]
     named: bool
+    beside: list[str]
 
     @property
     def user_inputs(self) -> list[str]:
@@ -70,8 +72,9 @@ class Source:
 
 
 def load_source(
-    proto: onnx.ModelProto, loss: str, requires_grad: Sequence[str] | None, frozen: Sequence[str]
-) -> Source:
+    proto: onnx.ModelProto, loss: str, requires_grad: Sequence[str] | None, frozen: Sequence[str],
+    beside: Sequence[str] = (),
+) -> Source:  # fmt: skip
     """Load a model whose outputs include the loss.
 
     Args:
@@ -80,6 +83,7 @@ def load_source(
         requires_grad: initializers to train; None for all weights that are not frozen.
         frozen: names of initializers that are not trained and yet parameters, which can be set later. What neither
             list names stays a constant of the graphs.
+        beside: outputs that are no results of a step, but of a model for inference.
 
     A batch normalisation of which neither scale nor bias is trained keeps its running statistics.
 
@@ -102,7 +106,7 @@ def load_source(
             for model in (loaded.model, loaded.evaluation):
                 _make_constant(model.graph, name, loaded.initial[name].numpy())
     buffers = [name for name in loaded.buffers if name not in kept]
-    return Source(loaded, loss, loaded.trainable, list(frozen), buffers, requires_grad is not None)
+    return Source(loaded, loss, loaded.trainable, list(frozen), buffers, requires_grad is not None, list(beside))
 
 
 def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
@@ -117,6 +121,7 @@ def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
     """
 
     def build(forward: ir.Model) -> ir.Model:
+        _leave_inside(forward, source.beside)
         made = rebuild(forward)
         op = Builder(made.graph)
         grads = _gradients(op, source)
@@ -136,8 +141,20 @@ def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
 
 
 def evaluation_graph(source: Source) -> ir.Model:
-    """Return forward and loss with dropout off and running statistics in use; inputs and outputs as for training."""
-    return _portable(source.loaded.evaluation, None)
+    """Return forward and loss with dropout off and running statistics in use; inputs and outputs as for training.
+
+    Values of the names that `source.beside` has are computed by it too, so that a model for inference can be cut out.
+    """
+    made = _portable(source.loaded.evaluation, None)
+    _leave_inside(made, source.beside)
+    return made
+
+
+def _leave_inside(model: ir.Model, names: Sequence[str]) -> None:
+    """Take values from the outputs; their nodes stay."""
+    kept = [value for value in model.graph.outputs if value.name not in names]
+    del model.graph.outputs[:]
+    model.graph.outputs.extend(kept)
 
 
 def _portable(model: ir.Model, build: Callable[[ir.Model], ir.Model] | None) -> ir.Model:

@@ -12,6 +12,7 @@ from ontrain.arguments import checked_flag, checked_kind, told
 from ontrain.errors import InputError, OptionError
 from ontrain.training.artifacts.graphs import Source, evaluation_graph, load_source, training_graph
 from ontrain.training.artifacts.proto import to_proto
+from ontrain.training.onnxblock.base import current
 from ontrain.training.onnxblock.blocks import Block
 
 __all__ = ["ForwardBlock", "Parameters", "TrainingBlock"]
@@ -76,12 +77,14 @@ class TrainingBlock(Block):
             GradientError: an operator has no gradient, or the loss depends on no parameter.
             GraphError: the model cannot be trained for all sizes of its batch.
         """
+        present = [value.name for value in current().model.graph.output]
         output = super().__call__(*args, **kwargs)
         outputs = _names(output)
-        self.on.set_outputs(outputs)
+        beside = [name for name in dict.fromkeys(present) if name not in outputs]
+        self.on.set_outputs([*outputs, *beside])
         trained = [name for name, on in self._requires_grad.items() if on]
         frozen = [name for name, on in self._requires_grad.items() if not on]
-        self._source = load_source(self.on.model, outputs[0], trained or None, frozen)
+        self._source = load_source(self.on.model, outputs[0], trained or None, frozen, beside)
         self._models = to_proto(training_graph(self._source)), to_proto(evaluation_graph(self._source))
         self.on.model.CopyFrom(self._models[0])
         return output

@@ -50,9 +50,12 @@ _RANGES: dict[str, _Range] = {
     "weight_decay_mode": _MODE,
     "ratio_min": _ANY_NUMBER,
     "ratio_max": _ANY_NUMBER,
+    "max_norm_clip": ("a positive number", lambda value: _is_number(value) and value > 0),
 }
 _ATTRIBUTES = {"lambda_coef": "weight_decay", "do_bias_correction": "bias_correction", "weight_decay_mode": "mode"}
-_MOMENTS = ("lr", "alpha", "beta", "lambda_coef", "epsilon", "do_bias_correction")
+_MOMENTS = ("lr", "alpha", "beta", "lambda_coef", "epsilon", "max_norm_clip", "do_bias_correction")
+_SHARED = {"lr": "learning rate", "max_norm_clip": "norm"}
+"""What is one for all parameters, and no attribute of their updates."""
 _OPTIMIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SGDOptimizer": ("SGD", ("lr", "momentum", "nesterov", "weight_decay")),
     "AdamOptimizer": ("AdamW", (*_MOMENTS, "weight_decay_mode")),
@@ -76,6 +79,7 @@ class _OptimizerConfig:
     name: str
     defaults: dict[str, Any]
     lr: float
+    max_norm_clip: float
 
     def __init__(self, name: str, params: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
         if not isinstance(name, str) or name not in _OPTIMIZERS:
@@ -108,8 +112,9 @@ class _OptimizerConfig:
                 way_out="use {'params': [names of parameters], 'a hyper-parameter': value, …}",
             )
         overrides = {key: value for key, value in group.items() if key != "params"}
-        if "lr" in overrides:
-            raise OptionError("a parameter group sets 'lr'", way_out="set one learning rate for all parameters")
+        for name, all_share in _SHARED.items():
+            if name in overrides:
+                raise OptionError(f"a parameter group sets {name!r}", way_out=f"set one {all_share} for all parameters")
         self._check(overrides)
         self._groups.append(dict(group))
         self.spec()  # notices a parameter in two groups
@@ -133,7 +138,7 @@ class _OptimizerConfig:
 
     @staticmethod
     def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {_ATTRIBUTES.get(key, key): value for key, value in given.items() if key not in ("lr", "params")}
+        return {_ATTRIBUTES.get(key, key): value for key, value in given.items() if key not in (*_SHARED, "params")}
 
     def __getattr__(self, name: str) -> Any:
         defaults = vars(self).get("defaults", {})
@@ -172,13 +177,18 @@ class SGDConfig(_OptimizerConfig):
 
 
 class AdamConfig(_OptimizerConfig):
-    """Adam with decoupled weight decay `lambda_coef`; as configured by default, torch.optim.AdamW without decay."""
+    """Adam with decoupled weight decay `lambda_coef`; as configured by default, torch.optim.AdamW without decay.
+
+    The gradient is clipped to the global norm `max_norm_clip`, unless `utils.grad_norm_clip` is off or
+    `utils.max_grad_norm` says another norm.
+    """
 
     DecayMode: ClassVar[type[_DecayMode]] = _DecayMode
     alpha: float
     beta: float
     lambda_coef: float
     epsilon: float
+    max_norm_clip: float
     do_bias_correction: bool
     weight_decay_mode: _DecayMode
 
@@ -190,16 +200,18 @@ class AdamConfig(_OptimizerConfig):
         beta: float = 0.999,
         lambda_coef: float = 0.0,
         epsilon: float = 1e-8,
+        max_norm_clip: float = 1.0,
         do_bias_correction: bool = True,
         weight_decay_mode: _DecayMode = _DecayMode.BEFORE_WEIGHT_UPDATE,
     ) -> None:
         hyper = {"lr": lr, "alpha": alpha, "beta": beta, "lambda_coef": lambda_coef, "epsilon": epsilon}
-        hyper |= {"do_bias_correction": do_bias_correction, "weight_decay_mode": weight_decay_mode}
+        hyper |= {"max_norm_clip": max_norm_clip, "do_bias_correction": do_bias_correction}
+        hyper |= {"weight_decay_mode": weight_decay_mode}
         super().__init__("AdamOptimizer", params, hyper)
 
 
 class LambConfig(_OptimizerConfig):
-    """LAMB (You et al. 2020), whose trust ratio is kept in [ratio_min, ratio_max]."""
+    """LAMB (You et al. 2020), whose trust ratio is kept in [ratio_min, ratio_max]; `max_norm_clip` as AdamConfig's."""
 
     alpha: float
     beta: float
@@ -207,6 +219,7 @@ class LambConfig(_OptimizerConfig):
     ratio_min: float
     ratio_max: float
     epsilon: float
+    max_norm_clip: float
     do_bias_correction: bool
 
     def __init__(
@@ -219,8 +232,10 @@ class LambConfig(_OptimizerConfig):
         ratio_min: float = -math.inf,
         ratio_max: float = math.inf,
         epsilon: float = 1e-6,
-        do_bias_correction: bool = True,
+        max_norm_clip: float = 1.0,
+        do_bias_correction: bool = False,
     ) -> None:
         hyper = {"lr": lr, "alpha": alpha, "beta": beta, "lambda_coef": lambda_coef, "epsilon": epsilon}
-        hyper |= {"ratio_min": ratio_min, "ratio_max": ratio_max, "do_bias_correction": do_bias_correction}
+        hyper |= {"ratio_min": ratio_min, "ratio_max": ratio_max, "max_norm_clip": max_norm_clip}
+        hyper |= {"do_bias_correction": do_bias_correction}
         super().__init__("LambOptimizer", params, hyper)

@@ -18,6 +18,7 @@ __all__ = [
     "LinearWarmupLRScheduler",
     "PolyWarmupLRScheduler",
     "TrainStepInfoLike",
+    "WarmupLRScheduler",
 ]
 
 
@@ -74,7 +75,7 @@ class _LRScheduler:
         return self._last_lr
 
 
-class _WarmupLRScheduler(_LRScheduler):
+class WarmupLRScheduler(_LRScheduler):
     """Linear warmup over `warmup · total_steps` steps, then `_decay`.
 
     Args:
@@ -93,7 +94,13 @@ class _WarmupLRScheduler(_LRScheduler):
         self.total_steps, self.warmup = total_steps, warmup
         self._num_warmup_steps = warmup * total_steps
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the schedule was made with."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
     def get_lr(self, train_step_info: TrainStepInfoLike) -> list[float]:
+        """Return the learning rate for this step as a list of one."""
         base, step = train_step_info.optimizer_config.lr, train_step_info.optimization_step
         if step < self._num_warmup_steps:
             return [base * step / max(1.0, self._num_warmup_steps)]
@@ -108,14 +115,14 @@ class _WarmupLRScheduler(_LRScheduler):
         return (step - self._num_warmup_steps) / max(1.0, self.total_steps - self._num_warmup_steps)
 
 
-class ConstantWarmupLRScheduler(_WarmupLRScheduler):
+class ConstantWarmupLRScheduler(WarmupLRScheduler):
     """Warmup, then `optimizer_config.lr`."""
 
     def _decay(self, base: float, step: int) -> float:
         return base
 
 
-class CosineWarmupLRScheduler(_WarmupLRScheduler):
+class CosineWarmupLRScheduler(WarmupLRScheduler):
     """Warmup, then lr · max(0, ½ (1 + cos(2π · cycles · progress))); half a cycle decays to 0 at `total_steps`."""
 
     def __init__(self, total_steps: int, cycles: float = 0.5, warmup: float = 0.002) -> None:
@@ -127,14 +134,14 @@ class CosineWarmupLRScheduler(_WarmupLRScheduler):
         return base * max(0.0, 0.5 * (1.0 + math.cos(2.0 * math.pi * self.cycles * self._progress(step))))
 
 
-class LinearWarmupLRScheduler(_WarmupLRScheduler):
+class LinearWarmupLRScheduler(WarmupLRScheduler):
     """Warmup, then linearly to 0 at `total_steps`."""
 
     def _decay(self, base: float, step: int) -> float:
         return base * max(0.0, (self.total_steps - step) / max(1.0, self.total_steps - self._num_warmup_steps))
 
 
-class PolyWarmupLRScheduler(_WarmupLRScheduler):
+class PolyWarmupLRScheduler(WarmupLRScheduler):
     """Warmup, then (lr − lr_end) · (1 − progress)^power + lr_end, and `lr_end` past `total_steps`."""
 
     def __init__(self, total_steps: int, lr_end: float = 1e-7, power: float = 1.0, warmup: float = 0.002) -> None:
