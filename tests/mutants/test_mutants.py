@@ -36,6 +36,11 @@ def test_a_place_that_is_not_there_exactly_once_is_an_error(text: str) -> None:
         mutant("x.py", text, "new", "").applied("def f():\n    pass\n\n\ndef g():\n    pass\n")
 
 
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    return Tree(tmp_path_factory.mktemp("tree"))
+
+
 UNITS = "from ontrain.units import byte_text\n\n\ndef test_it() -> None:\n    assert {claim}\n"
 
 
@@ -44,30 +49,24 @@ UNITS = "from ontrain.units import byte_text\n\n\ndef test_it() -> None:\n    as
     [
         ("byte_text(2048).startswith('2')", Outcome.KILLED),
         ("byte_text(0)", Outcome.SURVIVED),
-        ("not __import__('time').sleep(60)", Outcome.TIMED_OUT),
+        ("__import__('time').sleep(600)", Outcome.TIMED_OUT),
     ],
 )
-def test_only_tests_that_fail_kill(tmp_path: Path, claim: str, outcome: Outcome) -> None:
+def test_only_tests_that_fail_kill(tree: Tree, tmp_path: Path, claim: str, outcome: Outcome) -> None:
     test = tmp_path / "test_units.py"
     test.write_text(UNITS.format(claim=claim))
     wrong = mutant("units.py", "def byte_text(", "def byte_text(count): return '7'\n\n\ndef _other(", str(test))
     before = (SOURCES / "units.py").read_text()
-    folder = tmp_path / "tree"
-    folder.mkdir()
-    tree = Tree(folder)
-    assert tree.judge(wrong, 2 if outcome is Outcome.TIMED_OUT else 60) is outcome, tree.output
+    assert tree.judge(wrong, 2 if outcome is Outcome.TIMED_OUT else 300) is outcome, tree.output
     # Neither the working tree nor what the next mutant is applied to has changed.
-    copied = (folder / "src" / "ontrain" / "units.py").read_text()
+    copied = (tree.folder / "src" / "ontrain" / "units.py").read_text()
     assert (SOURCES / "units.py").read_text() == copied == before
 
 
-def test_a_selection_without_a_test_is_no_kill(tmp_path: Path) -> None:
-    folder = tmp_path / "tree"
-    folder.mkdir()
-    tree = Tree(folder)
+def test_a_selection_without_a_test_is_no_kill(tree: Tree) -> None:
     for tests, keyword in (("nowhere/test_nothing.py", ""), ("graph/test_graph.py", "no_such_test")):
         one = mutant("units.py", "value /= 1024", "value /= 1000", tests, keyword)
-        assert tree.judge(one, 60) is Outcome.UNTESTED
+        assert tree.judge(one, 300) is Outcome.UNTESTED
 
 
 def test_parts_are_the_whole_without_doubles() -> None:
