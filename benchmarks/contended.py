@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,18 +37,22 @@ _WARM, _SETTLED = 3, 3.0
 
 
 class _Engine(Worker):
-    """An engine's process with a folder of caches."""
+    """An engine's process, with a file of products to find."""
 
-    def __init__(self, engine: str, model: str, layers: int, folder: Path) -> None:
-        before = os.environ.get("ONTRAIN_CACHE_DIR")
-        os.environ["ONTRAIN_CACHE_DIR"] = str(folder)
-        try:
-            super().__init__(ENGINES[engine], model, layers)
-        finally:
-            if before is None:
-                del os.environ["ONTRAIN_CACHE_DIR"]
-            else:
-                os.environ["ONTRAIN_CACHE_DIR"] = before
+    def __init__(self, engine: str, model: str, layers: int, products: str | None = None) -> None:
+        self._products = products
+        super().__init__(ENGINES[engine], model, layers)
+
+    def _command(self, engine: str, model: str, layers: int) -> list[str]:
+        if self._products is not None:
+            self.file.parent.mkdir()
+            self.file.write_text(self._products, encoding="utf-8")
+        return super()._command(engine, model, layers)
+
+    @property
+    def file(self) -> Path:
+        """Where the process keeps its products."""
+        return Path(self._folder.name) / "ONTRAIN_CACHE_DIR" / "products.json"
 
 
 @contextmanager
@@ -67,43 +69,37 @@ def _beside(program: str | None) -> Iterator[None]:
         process.wait()
 
 
-def pollute(file: Path) -> None:
-    """Make a file of products one that was written on a busy machine: eager's formulation, and times far too long."""
-    machines = json.loads(file.read_text(encoding="utf-8"))
+def polluted(text: str) -> str:
+    """Make a file of products one of a busy machine: eager's formulation, and times far too long."""
+    machines = json.loads(text)
     for products in machines.values():
         for name, entry in products.items():
             least = min(entry["seconds"].values(), default=0.004)
             seconds = {way: _SLOW * least * (1.0 if way == "aten" else 1.2) for way in ("aten", "packed", "linear")}
             products[name] = {"taken": "aten", "seconds": seconds}
-    file.write_text(json.dumps(machines), encoding="utf-8")
+    return json.dumps(machines)
 
 
 def measure(model: str, layers: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Return the seconds of each engine's steps in each case."""
+    first = _Engine("ontrain-empty", model, layers)
+    products = polluted(first.file.read_text(encoding="utf-8"))
+    first.close()
     times: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        first = _Engine("ontrain-empty", model, layers, root)
-        first.close()
-        pollute(root / "products.json")
-        polluted = (root / "products.json").read_text(encoding="utf-8")
-        for number, (case, program) in enumerate(NEIGHBOURS.items()):
-            with _beside(program):
-                workers = {}
-                for engine in ENGINES:
-                    folder = root / f"{number} {engine}"
-                    folder.mkdir()
-                    if engine == "ontrain-polluted":
-                        (folder / "products.json").write_text(polluted, encoding="utf-8")
-                    workers[engine] = _Engine(engine, model, layers, folder)
+    for case, program in NEIGHBOURS.items():
+        with _beside(program):
+            workers = {
+                engine: _Engine(engine, model, layers, products if engine == "ontrain-polluted" else None)
+                for engine in ENGINES
+            }
+            for one in workers.values():
+                one.step(_WARM, keep=False)
+            for _ in range(rounds):
                 for one in workers.values():
-                    one.step(_WARM, keep=False)
-                for _ in range(rounds):
-                    for one in workers.values():
-                        one.step()
-                for one in workers.values():
-                    one.close()
-            times[case] = {engine: one.times for engine, one in workers.items()}
+                    one.step()
+            for one in workers.values():
+                one.close()
+        times[case] = {engine: one.times for engine, one in workers.items()}
     return times
 
 

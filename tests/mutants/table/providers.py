@@ -169,6 +169,20 @@ MUTANTS = [
         TUNING,
         "do_not_predict or polluted",
     ),
+    mutant("providers/torch/tuning.py", "fastest <= _SLOWER * predicted", "True", TUNING, "predict or polluted"),
+    mutant("providers/torch/tuning.py", "elif key not in self._suspects:", "elif False:", TUNING, "clearly_slow"),
+    mutant(
+        "providers/torch/code.py",
+        "whole = math.prod(shape) == math.prod(root[0])",
+        "whole = True",
+        "providers/torch/test_code.py",
+    ),
+    mutant(
+        "providers/torch/neighbours.py",
+        "self._calm = self._calm + 1 if share < _FEW else 0",
+        "self._calm += 1",
+        "providers/torch/test_neighbours.py",
+    ),
     mutant(
         "providers/torch/state.py",
         "return self.flat[twin][start : start + tensor.numel()].view(tensor.shape)",
