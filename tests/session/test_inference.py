@@ -140,3 +140,124 @@ def test_what_only_onnxruntime_has_says_so(path):
 
 def test_all_providers_are_listed():
     assert ontrain.get_available_providers()[:3] == list(PROVIDERS)
+
+
+def _model(nodes, inputs, outputs) -> bytes:
+    """Bytes of a small model; nodes of ai.onnx.ml are allowed."""
+    sets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = onnx.helper.make_graph(nodes, "small", inputs, outputs)
+    return onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+
+
+def _tensor(name: str, dtype: int = onnx.TensorProto.FLOAT, shape=None):
+    return onnx.helper.make_tensor_value_info(name, dtype, shape)
+
+
+def test_a_sequence_is_fed_as_a_list():
+    node = onnx.helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    sequence = onnx.helper.make_tensor_sequence_value_info("x", onnx.TensorProto.FLOAT, None)
+    session = ontrain.InferenceSession(_model([node], [sequence], [_tensor("y")]))
+    parts = [torch.ones(2, requires_grad=True), np.zeros(1, np.float32)]
+    np.testing.assert_array_equal(session.run(None, {"x": parts})[0], [1, 1, 0])
+
+
+def test_a_map_is_fed_as_a_dictionary():
+    node = onnx.helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", cast_to="TO_FLOAT", map_form="DENSE")
+    number = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    map_ = onnx.helper.make_value_info("x", onnx.helper.make_map_type_proto(onnx.TensorProto.INT64, number))
+    session = ontrain.InferenceSession(_model([node], [map_], [_tensor("y")]))
+    np.testing.assert_array_equal(session.run(None, {"x": {1: 2.0, 0: 3.0}})[0], [[3, 2]])
+
+
+@pytest.mark.parametrize("words", [["a", "bc"], np.array(["a", "bc"]), np.array(["a", "bc"], object)])
+def test_strings_are_fed(words):
+    string = onnx.TensorProto.STRING
+    model = _model([onnx.helper.make_node("Identity", ["x"], ["y"])], [_tensor("x", string, ["n"])],
+                   [_tensor("y", string, ["n"])])  # fmt: skip
+    assert ontrain.InferenceSession(model).run(None, {"x": words})[0].tolist() == ["a", "bc"]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [1.0, 2.0], (1.0, 2.0), torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0, 2.0, 0.0])[::2],
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.array([1, 2], np.float32)),
+    ],
+    ids=["list", "tuple", "tensor", "strided tensor", "OrtValue"],
+)  # fmt: skip
+def test_a_tensor_is_fed_as_whatever_holds_it(x):
+    x = tuple(map(np.float32, x)) if isinstance(x, tuple) else x
+    model = _model([onnx.helper.make_node("Add", ["x", "x"], ["y"])], [_tensor("x", shape=[2])], [_tensor("y")])
+    np.testing.assert_array_equal(ontrain.InferenceSession(model).run(None, {"x": x})[0], [2, 4])
+
+
+def test_bfloat16_is_fed():
+    node = onnx.helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT)
+    model = _model([node], [_tensor("x", onnx.TensorProto.BFLOAT16, [2])], [_tensor("y", shape=[2])])
+    x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    np.testing.assert_array_equal(ontrain.InferenceSession(model).run(None, {"x": x})[0], [1.5, -2])
+
+
+def _normalising(training: int) -> bytes:
+    """Scale, bias and statistics of three channels; in training mode the next statistics are outputs."""
+    values = np.random.default_rng(5)
+    names = ["scale", "bias", "mean", "var"]
+    weights = [onnx.numpy_helper.from_array(values.uniform(0.5, 2, 3).astype(np.float32), name) for name in names]
+    outputs = ["y", "next_mean", "next_var"][: 3 if training else 1]
+    node = onnx.helper.make_node("BatchNormalization", ["x", *names], outputs, training_mode=training, momentum=0.8)
+    graph = onnx.helper.make_graph(
+        [node], "norm", [_tensor("x", shape=["n", 3, 4])], [_tensor(name) for name in outputs], weights
+    )
+    sets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_batch_normalisation_runs_in_the_mode_that_the_file_says(training, provider, rng):
+    model, x = _normalising(training), rng.standard_normal((5, 3, 4), np.float32)
+    expected = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    session = ontrain.InferenceSession(model, providers=[provider])
+    for _ in range(2):  # the statistics of the file stay what they are
+        for ours, theirs in zip(session.run(None, {"x": x}), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_dropout_runs_in_the_mode_that_the_file_says(training, provider):
+    flags = [
+        onnx.numpy_helper.from_array(np.array(0.25, np.float32), "ratio"),
+        onnx.numpy_helper.from_array(np.array(training), "training"),
+    ]
+    node = onnx.helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
+    graph = onnx.helper.make_graph([node], "drop", [_tensor("x", shape=["n"])], [_tensor("y", shape=["n"])], flags)
+    sets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+    session = ontrain.InferenceSession(model, providers=[provider])
+    x = np.ones(4000, np.float32)
+    found = [session.run(None, {"x": x})[0] for _ in range(2)]
+    if not training:
+        np.testing.assert_array_equal(found, [x, x])
+        return
+    for y in found:
+        np.testing.assert_allclose(np.unique(y), [0, 1 / 0.75], rtol=1e-6)
+        assert abs((y == 0).mean() - 0.25) < 0.04
+    assert (found[0] != found[1]).any(), "each run draws masks of its own, as in onnxruntime"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("pads", ["even", "uneven"])
+def test_places_of_maxima_are_counted_by_columns_where_the_file_says_so(provider, rank, pads, rng):
+    given = {"even": [1] * (2 * rank), "uneven": [0] * rank + [1] * rank}[pads]
+    node = onnx.helper.make_node(
+        "MaxPool", ["x"], ["y", "places"], kernel_shape=[3] * rank, strides=[2] * rank, pads=given, storage_order=1
+    )
+    places = _tensor("places", onnx.TensorProto.INT64)
+    model = _model([node], [_tensor("x", shape=[2, 3, *range(6, 6 + rank)])], [_tensor("y"), places])
+    x = rng.standard_normal((2, 3, *range(6, 6 + rank)), np.float32)
+    expected = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    for ours, theirs in zip(ontrain.InferenceSession(model, providers=[provider]).run(None, {"x": x}), expected,
+                            strict=True):  # fmt: skip
+        np.testing.assert_array_equal(ours, theirs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -26,11 +25,13 @@ from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths,
 from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
+from ontrain.locks import Lock
 
 __all__ = ["Captured", "capture"]
 
-_alone = threading.Lock()
-"""torch.export replaces functions of torch's own while it traces: two traces at once would mix."""
+_alone = Lock(holds_forks=True)
+"""Held while a module is captured: torch.export replaces functions of torch's own. Two traces would mix, and a child
+would never get those functions back."""
 
 
 @dataclass
@@ -145,18 +146,25 @@ def capture(
         frozen=frozenset(name for name, one in state.parameters.items() if not one.requires_grad),
     )
     samples = _enlarged(tensors, names.dynamic)
+    with _alone:
+        return _traced(module, spec, samples, names, state, observed=observed)
+
+
+def _traced(
+    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, state: _State, *, observed: bool
+) -> Captured:
+    """The module as a graph, from the cache or by a trace."""
     folder = open_cache() if not observed else None
     cache = CaptureCache(folder, module, spec, samples, names) if folder is not None else None
     clock = _Clock()
     marks: list[Mark] = []
-    with _alone:
-        found = cache.load() if cache is not None else None
-        clock.lap("cache")
-        if found is not None:
-            return _captured(found.model, found.output_spec, found.guards, found.specialised, [], spec, state, names,
-                             module.training, clock.seconds)  # fmt: skip
-        with recording() if observed else nullcontext(marks) as marks:
-            program, output_spec = export(module, signature, spec.arguments, samples, names.dynamic)
+    found = cache.load() if cache is not None else None
+    clock.lap("cache")
+    if found is not None:
+        return _captured(found.model, found.output_spec, found.guards, found.specialised, [], spec, state, names,
+                         module.training, clock.seconds)  # fmt: skip
+    with recording() if observed else nullcontext(marks) as marks:
+        program, output_spec = export(module, spec.signature, spec.arguments, samples, names.dynamic)
     clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
@@ -167,8 +175,7 @@ def capture(
     clock.lap("translate")
     constants = [one for one in program.constants.values() if isinstance(one, torch.Tensor)]
     if cache is not None:
-        with _alone:
-            cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
+        cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
     made = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip

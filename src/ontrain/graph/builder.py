@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.graph.arithmetic import arithmetic_by
 from ontrain.graph.fold import evaluate, foldable
 from ontrain.graph.infer import DOMAIN, infer_node, schema_of
 from ontrain.graph.subgraphs import subgraphs
@@ -145,14 +146,9 @@ class Builder:
         shape: ir.Value = self.Shape(value)
         return shape
 
-    @contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """Let values be combined by `+ - * /` and unary minus, each making a node here."""
-        before = ir.set_value_magic_handler(self)
-        try:
-            yield
-        finally:
-            ir.set_value_magic_handler(before)
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Let values be combined by `+ - * /` and unary minus, each making a node here, in this thread alone."""
+        return arithmetic_by(self)
 
     def _known(self, node: ir.Node) -> ir.Value | None:
         """Shape, Size and same-dtype Cast of a typed value need no node."""

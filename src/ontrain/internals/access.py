@@ -15,12 +15,13 @@ import torch
 from ontrain.errors import OntrainError
 from ontrain.internals.row import TESTED, Finding, Row
 from ontrain.internals.table import TABLE
+from ontrain.locks import Lock
 
 __all__ = ["available", "check_all", "injected", "of", "private", "replaced"]
 
 _ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
 _objects: dict[str, Any] = {}
-_replacing = threading.RLock()
+_replacing = Lock()
 
 
 def private(name: str) -> Any:

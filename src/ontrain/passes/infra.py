@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -80,7 +81,9 @@ class RewritePass(Pass):
 
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rebuild the model, counting the nodes that were rewritten."""
-        self.begin(model.graph)
+        # What a pass knows of a graph belongs to one application: there is one pass for all threads.
+        own = copy.copy(self)
+        own.begin(model.graph)
         count, fuel = 0, _fuel.get() or Fuel()
 
         def visit(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
@@ -88,7 +91,7 @@ class RewritePass(Pass):
             if fuel.left <= 0:
                 return None
             with op.arithmetic():
-                made = self.rewrite(op, node, inputs)
+                made = own.rewrite(op, node, inputs)
             if made is None:
                 return None
             count += 1
@@ -98,7 +101,7 @@ class RewritePass(Pass):
 
         made = rebuild(model, visit)
         for node in made.graph:
-            count += self._inside(node)
+            count += own._inside(node)
         return made, count
 
     def _inside(self, node: ir.Node) -> int:

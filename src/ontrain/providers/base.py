@@ -80,7 +80,10 @@ class FlatState(State, Protocol):
 
 
 class Executable(Protocol):
-    """A compiled graph for one signature."""
+    """A compiled graph for one signature.
+
+    Several threads may run it, and others of its provider, at the same time unless it updates the state.
+    """
 
     def run(
         self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
@@ -109,6 +112,8 @@ class Executable(Protocol):
 
 class ModuleExecutable(Protocol):
     """A compiled graph in two halves, for one signature of a module in a user's own loop.
+
+    Several threads may run it at the same time.
 
     Attributes:
         stochastic: whether forward draws random numbers.

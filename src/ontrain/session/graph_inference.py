@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import secrets
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +19,10 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.capture.onnx_file import load_onnx
 from ontrain.capture.onnx_file.read import Source, read_proto
 from ontrain.errors import InputError, OptionError, nearest
+from ontrain.graph.subgraphs import all_nodes
 from ontrain.providers import Executable, StateSpec, get_provider
 from ontrain.session.feeds import Signature, check_feeds, explain_index_error
-from ontrain.session.plans import PLANS, Plan, make_plan
+from ontrain.session.plans import PLANNING, PLANS, Plan, make_plan
 from ontrain.session.recent import Recent
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg"]
@@ -72,9 +76,8 @@ class GraphSession:
         proto, _ = read_proto(source)
         self._metadata = _metadata(proto)
         loaded = load_onnx(proto, training_mode=False)
-        self._model = loaded.evaluation
-        # The evaluation form gives the next values of running statistics no outputs; only the file's own remain.
-        outputs = [v for v in self._model.graph.outputs if v.name in loaded.output_names]
+        self._model = loaded.model
+        outputs = list(self._model.graph.outputs)
         self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in loaded.input_names]
         self._outputs = [_node_arg(v) for v in outputs]
         self._state = self._provider.create_state(
@@ -83,6 +86,7 @@ class GraphSession:
         for name, tensor in loaded.initial.items():
             self._state[name] = tensor
         self._plans: Recent[Signature, Plan[Executable]] = Recent(PLANS)
+        self._seed, self._runs = _seed(self._model), itertools.count()
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -94,10 +98,10 @@ class GraphSession:
         signature = check_feeds(self._model.graph, feeds, self._device)
         plan = self._plans.look(signature)
         if plan is None:
-            compiler = functools.partial(self._provider.compile, state=self._state)
-            plan = self._plans.put(signature, make_plan(self._model, signature, compiler))
+            with PLANNING:
+                plan = self._plans.look(signature) or self._plans.put(signature, self._make(signature))
         try:
-            found = plan.executable.run(feeds)
+            found = plan.executable.run(feeds, rng=(self._seed, next(self._runs)))
         except (IndexError, RuntimeError, ValueError) as error:
             explained = explain_index_error(self._model.graph, feeds)
             if explained is None:
@@ -105,6 +109,9 @@ class GraphSession:
             raise explained from error
         names = [o.name for o in self._outputs] if output_names is None else output_names
         return [_array(found[name]) for name in names]
+
+    def _make(self, signature: Signature) -> Plan[Executable]:
+        return make_plan(self._model, signature, functools.partial(self._provider.compile, state=self._state))
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs in the file's order."""
@@ -131,6 +138,12 @@ class GraphSession:
             f"{type(self).__name__} has no {name!r}: the model runs on ontrain's {self.__dict__.get('_name')}; "
             "onnxruntime's own providers have all of its methods"
         )
+
+
+def _seed(model: ir.Model) -> int:
+    """Where random numbers begin: at the seeds that operators state, if any does, else at one of the system's."""
+    stated = [node.attributes["seed"].as_float() for node in all_nodes(model.graph) if "seed" in node.attributes]
+    return zlib.crc32(repr(stated).encode()) if stated else secrets.randbits(32)
 
 
 def _metadata(proto: onnx.ModelProto) -> ModelMetadata:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
+import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from ontrain.errors import InputError, OptionError, ProviderError, nearest
@@ -22,6 +24,11 @@ Array = np.ndarray[Any, Any]
 
 class InferenceSession:
     """Loads an ONNX model and runs it, with onnxruntime's own call signatures.
+
+    Threads may call `run` at the same time. On ontrain's providers each run has working memory of its own, and a new
+    combination of shapes is planned by one thread while the others go on. Dropouts and batch normalisations run in the
+    modes that the file says; random numbers begin at the seeds that its operators state, else anywhere, and go on from
+    run to run.
 
     Args:
         path_or_bytes: an `.onnx` file, or its bytes.
@@ -82,7 +89,8 @@ class InferenceSession:
 
         Args:
             output_names: outputs wanted; None (or none) for all.
-            input_feed: arrays (numpy, or anything numpy can view, torch tensors included) by input name.
+            input_feed: arrays by input name, of numpy or torch. onnxruntime's providers take what they take there, too:
+                lists and dictionaries for sequences and maps, strings, `OrtValue`s.
             run_options: `onnxruntime.RunOptions`, passed on.
 
         Returns:
@@ -97,7 +105,8 @@ class InferenceSession:
         check_names(wanted or (), [o.name for o in self._session.get_outputs()], "output")
         if isinstance(self._session, GraphSession):
             return self._session.run(wanted, input_feed, run_options)
-        feeds = {name: np.asarray(value) for name, value in input_feed.items()}
+        types = {one.name: one.type for one in self._session.get_inputs()}
+        feeds = {name: _fed(value, types[name]) for name, value in input_feed.items()}
         try:
             results: list[Array] = self._session.run(wanted, feeds, run_options)
         except (ValueError, InvalidArgument) as error:
@@ -112,6 +121,23 @@ class InferenceSession:
         if name == "_session":
             raise AttributeError(name)
         return getattr(self._session, name)
+
+
+def _fed(value: Any, kind: str = "") -> Any:
+    """What onnxruntime is given: torch tensors as arrays, in sequences and maps too, all that it knows as it is."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if value.dtype == torch.bfloat16:  # numpy has no such dtype
+            bits = value.contiguous().view(torch.int16).numpy()
+            return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+        return value.numpy()
+    if isinstance(value, list):
+        return [_fed(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _fed(one) for key, one in value.items()}
+    # Numbers and tuples, which onnxruntime itself refuses.
+    plain = kind.startswith("tensor(") and isinstance(value, np.generic | int | float | tuple)
+    return np.asarray(value) if plain else value
 
 
 def _normalised(

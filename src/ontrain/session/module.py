@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from ontrain.passes.recompute import Recomputation
 from ontrain.providers import ExecutionProvider, ModuleExecutable
 from ontrain.session.feeds import Signature, batch_inputs, check_feeds, explain_index_error
 from ontrain.session.halves import create_memory
-from ontrain.session.plans import PLANS, make_plan
+from ontrain.session.plans import PLANNING, PLANS, make_plan
 from ontrain.session.recent import Recent
 from ontrain.session.recompute import check_provider
 from ontrain.session.rows import RowCounts, Rows, plan_key
@@ -74,7 +73,6 @@ class ModuleSession:
         self.inputs = [v.name or "" for v in batch_inputs(model.graph)]
         self._plans: Recent[Key, ModulePlan] = Recent(PLANS)
         self._rows = RowCounts(provider, recomputes=recomputation is not None and recomputation.asked)
-        self._lock = threading.Lock()
 
     def differentiable(self, wrt: Sequence[str]) -> list[str]:
         """Return the outputs that depend on one of these inputs or parameters."""
@@ -103,16 +101,24 @@ class ModuleSession:
             InputError: a tensor's shape, dtype or device does not fit the graph.
             GradientError: an operator between `wrt` and `seeds` has no gradient.
         """
+        found, _ = self._look(inputs, wrt, seeds, outputs)
+        if found is None:
+            with PLANNING:
+                found, rows = self._look(inputs, wrt, seeds, outputs)
+                if found is None:
+                    found, rows = self._make(inputs, wrt, seeds, outputs, rows)
+                    self._plans.put(_key(inputs, wrt, seeds, outputs, rows), found)
+        return found
+
+    def _look(
+        self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...], seeds: tuple[str, ...],
+        outputs: tuple[str, ...] | None,
+    ) -> tuple[ModulePlan | None, Rows | None]:  # fmt: skip
+        """The plan for a call, if it is there, and how many rows a plan for it keeps, if that can be counted yet."""
         shapes = tuple([t.shape for t in inputs])
-        with self._lock:
-            rows = self._rows.of((shapes, outputs), dict(zip(self.inputs, inputs, strict=True)))
-            key = (shapes, wrt, seeds, outputs, plan_key(rows or {}))
-            found = self._plans.look(key) if rows is not None else None
-            if found is None:
-                found, rows = self._make(inputs, wrt, seeds, outputs, rows)
-                key = (shapes, wrt, seeds, outputs, plan_key(rows))
-                self._plans.put(key, found)
-            return found
+        rows = self._rows.of((shapes, outputs), dict(zip(self.inputs, inputs, strict=True)))
+        found = None if rows is None else self._plans.look(_key(inputs, wrt, seeds, outputs, rows))
+        return found, rows
 
     def _make(
         self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...], seeds: tuple[str, ...],
@@ -171,6 +177,13 @@ class ModuleSession:
     def backward(self, plan: ModulePlan, tape: Any, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run a plan's backward half on a tape, for the adjoints of its seeds by output name."""
         return plan.executable.backward(tape, {f"{name}{ADJOINT}": adjoint for name, adjoint in adjoints.items()})
+
+
+def _key(
+    inputs: Sequence[torch.Tensor], wrt: tuple[str, ...], seeds: tuple[str, ...], outputs: tuple[str, ...] | None,
+    rows: Rows,
+) -> Key:  # fmt: skip
+    return tuple([t.shape for t in inputs]), wrt, seeds, outputs, plan_key(rows)
 
 
 def _shape_and_dtype(value: ir.Value) -> tuple[tuple[int, ...], torch.dtype]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,6 +16,7 @@ import onnx_ir as ir
 from ontrain.capture.phases import tell_phases
 from ontrain.functions import without_own_backwards
 from ontrain.graph import check_sizes, drop_outputs, specialise, verify, verify_requested
+from ontrain.locks import Lock
 from ontrain.passes import Journal, Pass, PassReport, pipeline, run_passes
 from ontrain.passes.recompute import Recomputation
 from ontrain.passes.rows import RowPass, given
@@ -21,10 +24,15 @@ from ontrain.session.feeds import Signature
 from ontrain.session.memory import memory_limit
 from ontrain.session.recompute import Recomputed, fit
 
-__all__ = ["PLANS", "Plan", "make_plan"]
+__all__ = ["PLANNING", "PLANS", "Plan", "make_plan"]
 
 PLANS = 64
 """Plans that a session keeps: one costs about a megabyte and some tenths of a second to make."""
+PLANNING = Lock()
+"""Held while a plan is made, of any session: what is measured for one is not measured beside the making of another.
+
+Who finds no plan takes it, looks again, and then makes the plan: of threads that want the same one makes it.
+"""
 
 
 Compiled = TypeVar("Compiled")
@@ -78,7 +86,7 @@ def make_plan(
     """
     if journal is None:
         journal = Journal("eval" if build is None else "step")
-    with _collector_paused(), journal:
+    with PLANNING, _collector.paused(), journal:
         plan = _make_plan(model, signature, compiler, build, journal, outputs, recomputation, rows)
     sizes = ", ".join(f"{name} {list(shape)}" for name, shape in signature)
     tell_phases(f"planned {'a forward' if build is None else 'a step'} for {sizes}", plan.seconds)
@@ -97,16 +105,43 @@ def _forward_passes(graph: ir.Model, journal: Journal, rows: CountRows | None) -
     return graph, reports + more
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hold the cyclic collector: it would walk all of torch's and the model's objects several times a plan."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
+class _Collector:
+    """The cyclic collector, held while a plan is made: it would walk all of torch's and the model's objects each time.
+
+    There is one for all threads, so whoever comes first stops it and whoever leaves last lets it go on. A forked child
+    has none of the threads that would.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._holders, self._running = Lock(), list[int](), False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._lock:
+            if not self._holders:
+                self._running = gc.isenabled()
+                gc.disable()
+            self._holders.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders.remove(threading.get_ident())
+                self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._holders and self._running:
             gc.enable()
+
+    def _forked(self) -> None:
+        if self._holders:
+            self._holders = [one for one in self._holders if one == threading.get_ident()]
+            self._go_on()
+
+
+_collector = _Collector()
 
 
 def _make_plan(

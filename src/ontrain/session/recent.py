@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TypeVar
 
+from ontrain.locks import Lock
+
 __all__ = ["Recent"]
 
 Key = TypeVar("Key", bound=Hashable)
@@ -13,23 +15,28 @@ Value = TypeVar("Value")
 
 
 class Recent(OrderedDict[Key, Value]):
-    """Holds at most `size` entries; the one whose last look or write is longest ago goes first."""
+    """Holds at most `size` entries; the one whose last look or write is longest ago goes first.
+
+    Threads may look and put at the same time.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self._size = size
+        self._size, self._lock = size, Lock()
 
     def look(self, key: Key) -> Value | None:
         """Return an entry and count that as a use; None if there is none."""
-        found = self.get(key)
-        if found is not None:
-            self.move_to_end(key)
-        return found
+        with self._lock:
+            found = self.get(key)
+            if found is not None:
+                self.move_to_end(key)
+            return found
 
     def put(self, key: Key, value: Value) -> Value:
         """Add or replace an entry, and return it."""
-        self[key] = value
-        self.move_to_end(key)
-        while len(self) > self._size:
-            self.popitem(last=False)
-        return value
+        with self._lock:
+            self[key] = value
+            self.move_to_end(key)
+            while len(self) > self._size:
+                self.popitem(last=False)
+            return value

@@ -20,6 +20,7 @@ from ontrain.capture.phases import show_phases
 from ontrain.checkpoint import read_checkpoint, write_checkpoint, write_together
 from ontrain.errors import InputError, NonFiniteLossError, OptionError, nearest
 from ontrain.graph import OPSET
+from ontrain.locks import in_turn
 from ontrain.optim import OptimizerSpec
 from ontrain.passes import HALF, check_names
 from ontrain.providers import get_provider
@@ -46,13 +47,17 @@ _TOLD = ("grad_norm", "all_finite")
 """Outputs that a step with an update has beside those of the model."""
 
 
+@in_turn(
+    "train_step", "eval_step", "parameter", "set_parameter", "save_as_onnx", "inference_model", "state_dict",
+    "load_state_dict", "save_checkpoint", "load_checkpoint", "prepare", "profile",
+)  # fmt: skip
 class ORTTrainer:
     """Trains a module or an ONNX file as one graph: forward, loss, backward, accumulation, clipping and update.
 
     A module is captured at the first step. From then on its parameters live in the session: the module's own
     parameters become views of them, or copies on a provider whose state is not torch's, so `model.state_dict()` stays
     up to date. A file's parameters are its
-    initializers, under their names.
+    initializers, under their names. Threads that share a trainer take turns: a step changes what all others read.
 
     Args:
         model: an `nn.Module`, in any mode; captured in training mode for `train_step`, in evaluation mode for
@@ -390,7 +395,7 @@ class ORTTrainer:
                 warnings.warn(
                     f"model_desc describes {one.name!r} as {list(one.shape)}, in the first batch it is "
                     f"{list(tensor.shape)}: training goes on with the batch's; correct the description",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
 
     def _wanted(self, fetches: Sequence[str] | None) -> list[str]:

@@ -62,7 +62,7 @@ def _step(model, clip, labels):
     batch = {"ids": torch.randint(0, 20, (4, 6)), "labels": labels}
     session, _ = trainer.prepare(*batch.values())
     executable = session.plan(StepKind.UPDATE, batch).executable
-    feeds = {name: batch.get(name, 1.0) for name in executable._inputs or executable._input_bufs}
+    feeds = {name: batch.get(name, 1.0) for name in executable.inputs}
     executable.run(feeds, rng=(0, 0))
     return functools.partial(executable.run, feeds, rng=(0, 1)), executable
 
@@ -71,7 +71,7 @@ def _step(model, clip, labels):
 def test_a_step_asks_the_allocator_for_its_outputs_only(clip):
     run, executable = _step(Classifier(), clip, torch.randint(0, 20, (4, 6)))
     asked = _asked(run)
-    assert len(asked) <= len(executable._output_bufs) <= 6
+    assert len(asked) <= len(executable.outputs) <= 6
     assert max(asked) <= 8, "scalars"
 
 
@@ -84,7 +84,7 @@ def test_large_normalisations_and_attentions_and_chosen_rows_ask_for_nothing_eit
     run, executable = _step(Encoder(), True, labels)
     called = {one.fn for one in executable._program}
     assert {layer_norm._normalise, layer_norm._normalise_backward, attention_tiles._attend} <= called
-    outputs = sorted(one.meta.nbytes for one in executable._output_bufs.values())
+    outputs = sorted(one.meta.nbytes for one in executable.outputs.values())
     asked = sorted(_asked(run))
     assert asked[: len(outputs)] == outputs
     assert len(asked) <= len(outputs) + 2, "the rows that have a label are sorted and moved in memory of ATen's own"

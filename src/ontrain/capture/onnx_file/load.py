@@ -16,7 +16,7 @@ from ontrain.capture.onnx_file.checks import check_proto
 from ontrain.capture.onnx_file.choose import Choice, choose
 from ontrain.capture.onnx_file.functions import inline_functions
 from ontrain.capture.onnx_file.loops import check_loops
-from ontrain.capture.onnx_file.modes import to_inference, to_training
+from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.read import Source, read_proto
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
@@ -78,7 +78,8 @@ def load_onnx(
             inference form.
         shapes: shapes of inputs by name, where the file has none or is to vary in more dimensions (strings).
         training_mode: put dropouts and batch normalisations into training form, as exporters write them in inference
-            form; False leaves each as it is in the file.
+            form; False leaves each as it is in the file, and gives no buffer a next value: `model` is then the file for
+            inference.
 
     Raises:
         InputError: there is no such file.
@@ -98,7 +99,10 @@ def load_onnx(
     output_names = [value.name or "" for value in graph.outputs]
     choice = choose(graph, trainable, frozen)
     initial = _make_state(graph, choice)
-    to_training(graph, choice.frozen_statistics, turn_on=training_mode)
+    if training_mode:
+        to_training(graph, choice.frozen_statistics)
+    else:
+        as_filed(graph)
     training = _rebuilt(model, name)
     to_inference(graph)
     evaluation = _rebuilt(model, name)

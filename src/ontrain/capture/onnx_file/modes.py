@@ -1,4 +1,4 @@
-"""Dropout and batch normalisation between the form they have for inference and the one they have in training."""
+"""Dropout and batch normalisation as the file has them, in the form for inference, and in the one for training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import onnx_ir as ir
 
 from ontrain.graph import Role, role_of, set_updates, updates_of
 
-__all__ = ["to_inference", "to_training"]
+__all__ = ["as_filed", "to_inference", "to_training"]
 
 
-def to_training(graph: ir.Graph, frozen: Collection[str], *, turn_on: bool) -> None:
+def as_filed(graph: ir.Graph) -> None:
+    """Leave the modes as they are; batch normalisations in training mode get all three outputs, in place.
+
+    They use the batch's statistics then, and dropouts whose flag is set drop, as in onnxruntime. No next value is
+    written anywhere: a file that wants one returns it.
+    """
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        if node.op_type == "BatchNormalization" and not node.domain and _is_training(node) and len(node.outputs) < 3:
+            node.resize_outputs(3)
+
+
+def to_training(graph: ir.Graph, frozen: Collection[str]) -> None:
     """Let dropouts drop and batch normalisations use the batch's statistics, in place.
 
     Running statistics that are buffers of the graph get outputs with their next values, by the operator's own formula
@@ -21,13 +32,12 @@ def to_training(graph: ir.Graph, frozen: Collection[str], *, turn_on: bool) -> N
     Args:
         graph: at ontrain's operator set, its statistics inputs of role BUFFER.
         frozen: names of statistics to leave as they are; their normalisation stays in inference form.
-        turn_on: False leaves each operator in the form that it has in the file.
     """
     latest: dict[ir.Value, ir.Value] = {}
     for node in list(ir.traversal.RecursiveGraphIterator(graph)):
         if node.domain:
             continue
-        if node.op_type == "Dropout" and turn_on:
+        if node.op_type == "Dropout":
             _drop(node)
         elif node.op_type == "BatchNormalization":
             statistics = node.inputs[3:5]
@@ -35,7 +45,7 @@ def to_training(graph: ir.Graph, frozen: Collection[str], *, turn_on: bool) -> N
             stays = node.graph is not graph or any(v is not None and v.name in frozen for v in statistics)
             if stays:
                 _fix_statistics(node)
-            elif turn_on or _is_training(node):
+            else:
                 _normalise_batch(node, latest)
     for buffer, value in latest.items():
         # A copy, as the file may itself return the running statistics.

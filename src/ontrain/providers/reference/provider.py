@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,10 @@ class _NumpyState:
         return sum(array.nbytes for array in self._arrays.values())
 
 
+_stream: ContextVar[np.random.RandomState] = ContextVar("_stream")
+"""What the run that a thread is making draws from."""
+
+
 class Dropout(OpRun):
     """onnx's takes a new seed from the system at each call."""
 
@@ -57,7 +62,7 @@ class Dropout(OpRun):
         self, x: Array, ratio: Any = None, training_mode: Any = None, seed: int | None = None
     ) -> tuple[Array, ...]:
         share = (0.5 if ratio is None else float(ratio)) if training_mode else 0.0
-        kept: Array = np.greater_equal(np.random.random_sample(x.shape), share)
+        kept: Array = np.greater_equal(_stream.get().random_sample(x.shape), share)
         dropped: Array = np.where(kept, x * (1 / (1 - share)), 0).astype(x.dtype)
         return (dropped, kept)[: len(self.onnx_node.output)]
 
@@ -86,15 +91,13 @@ class _ReferenceExecutable:
     def run(
         self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
     ) -> dict[str, Any]:
-        # Dropout draws from numpy's global stream: seed it for this run and leave it as it was.
-        before = np.random.get_state()
-        np.random.seed(hash(rng) & 0xFFFFFFFF)
+        arrays = {name: np.asarray(feeds[name]).astype(dtype) for name, dtype in self._fed.items()}
+        arrays.update((name, self._state[name]) for name in self._resident)
+        token = _stream.set(np.random.RandomState(hash(rng) & 0xFFFFFFFF))
         try:
-            arrays = {name: np.asarray(feeds[name]).astype(dtype) for name, dtype in self._fed.items()}
-            arrays.update((name, self._state[name]) for name in self._resident)
             results = self._evaluator.run(None, arrays)
         finally:
-            np.random.set_state(before)
+            _stream.reset(token)
         named = list(zip(self._graph.outputs, results, strict=True))
         outputs = {v.name or "": np.asarray(result) for v, result in named if updates_of(v) is None}
         if guard is None or bool(outputs[guard]):

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ontrain.locks import Lock
 from ontrain.providers.base import OperatorTime
 from ontrain.providers.torch.executable import TorchExecutable
 from ontrain.providers.torch.module import Tape, TorchModuleExecutable
@@ -28,7 +29,7 @@ class _Between(Generic[_Made]):
     """
 
     def __init__(self, lower: Callable[[], _Made], choices: Choices | None) -> None:
-        self._lower, self._choices = lower, choices
+        self._lower, self._choices, self._lock = lower, choices, Lock()
         self._version = choices.version() if choices is not None else 0
         self.current: _Made = lower()
         """The plan as it is run now."""
@@ -39,7 +40,9 @@ class _Between(Generic[_Made]):
             self._choices.review()
             version = self._choices.version()
             if version != self._version:
-                self.current, self._version = self._lower(), version
+                with self._lock:
+                    if version != self._version:
+                        self.current, self._version = self._lower(), version
         return self.current
 
     def __getattr__(self, name: str) -> Any:

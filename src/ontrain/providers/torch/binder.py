@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Generator
 
 from ontrain.providers.torch.buffers import Body, Buf, Storage
 from ontrain.providers.torch.code import codes
 
-__all__ = ["Binder"]
+__all__ = ["Binder", "own_generators"]
 
 
 class Binder:
@@ -20,10 +21,15 @@ class Binder:
     Args:
         memory: the block.
         places: memory for storages that have neither a place in the block nor a tensor of their own.
+        generators: what is drawn from in the place of each of the program's generators, see `own_generators`.
     """
 
-    def __init__(self, memory: torch.Tensor, places: Mapping[Storage, torch.Tensor] | None = None) -> None:
+    def __init__(
+        self, memory: torch.Tensor, places: Mapping[Storage, torch.Tensor] | None = None,
+        generators: Mapping[torch.Generator, torch.Generator] | None = None,
+    ) -> None:  # fmt: skip
         self._untyped, self._device = memory.untyped_storage(), memory.device
+        self._generators = generators or {}
         self._made: dict[int, torch.Tensor] = {}
         self._places = places or {}
 
@@ -49,8 +55,15 @@ class Binder:
         """Return a tree of arguments with tensors for buffers, and functions that make their calls for bodies."""
         if isinstance(tree, Buf):
             return self._tensor(tree)
+        if isinstance(tree, Generator):
+            return self._generators[tree]
         if isinstance(tree, Body):
             return functools.partial(codes([tree.program])[0].bind(self.resolve), [])
         if isinstance(tree, list | tuple):
             return type(tree)(self.resolve(one) for one in tree)
         return tree
+
+
+def own_generators(generators: Sequence[torch.Generator]) -> dict[torch.Generator, torch.Generator]:
+    """Return a generator for each of a program's: another thread would seed those between a run's seed and draws."""
+    return {one: torch.Generator(one.device) for one in generators}

@@ -15,7 +15,7 @@ from ontrain.providers.torch.module import TorchModuleExecutable
 from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, outside_bytes, plan_memory
 from ontrain.providers.torch.sums import add_in_place
 
-__all__ = ["compile_halves", "pass_pins_back"]
+__all__ = ["compile_halves", "pass_pins_back", "places_of_feeds"]
 
 # Through these a place wished for the output is a place for the input.
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose"})
@@ -33,8 +33,7 @@ def compile_halves(
     """
     e = Emitter(memory.device, settings=memory.settings)
     forward, backward = halves(graph)
-    inputs = _arena_inputs(e, [v for v in graph.inputs if _is_fed(v)])
-    e.run(outside, writes=list(inputs.values()))
+    inputs = places_of_feeds(e, [v for v in graph.inputs if _is_fed(v)])
     targets = _residents(e, graph, memory, {v for node in backward for v in reads(node)})
     gradients = _pin_gradients(e, graph, memory)
     pass_pins_back(e, graph)
@@ -46,9 +45,7 @@ def compile_halves(
     outputs = {v.name or "": e.there(e.value(v)) for v in handed}
     e.run(outside, *outputs.values())
     boundary = len(e.program)
-    adjoints = _arena_inputs(e, [v for v in graph.inputs if role_of(v) is Role.ADJOINT])
-    if adjoints:
-        e.run(outside, writes=list(adjoints.values()))
+    adjoints = places_of_feeds(e, [v for v in graph.inputs if role_of(v) is Role.ADJOINT])
     lower(e, backward)
     others = _finish_gradients(e, graph, gradients)
     nbytes = plan_memory(e.program, [buf.storage.root() for buf in others.values() if buf.storage.planned],
@@ -84,13 +81,15 @@ def _is_fed(value: ir.Value) -> bool:
     return not role_of(value).resident and role_of(value) is not Role.ADJOINT
 
 
-def _arena_inputs(e: Emitter, values: Iterable[ir.Value]) -> dict[str, Buf]:
-    """Places in the arena for what each call brings, so that every call in flight has its own."""
-    made = {}
+def places_of_feeds(e: Emitter, values: Iterable[ir.Value]) -> dict[str, Buf]:
+    """Bind what each run brings to places in its own working memory, filled before the instructions that follow."""
+    places = {}
     for value in values:
-        made[value.name or ""] = e.new(static_dims(value), torch_dtype(value.dtype))
-        e.bind(value, made[value.name or ""])
-    return made
+        buf = places[value.name or ""] = e.new(static_dims(value), torch_dtype(value.dtype))
+        e.bind(value, buf)
+    if places:
+        e.run(outside, writes=list(places.values()))
+    return places
 
 
 def _residents(e: Emitter, graph: ir.Graph, memory: Memory, later: set[ir.Value]) -> list[tuple[ir.Value, Buf]]:

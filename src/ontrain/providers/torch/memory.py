@@ -1,16 +1,17 @@
-"""Memory of modules in a user's own loop: working blocks for forwards in flight, and gradients that users keep."""
+"""Working memory, of which every run in flight has its own, and gradients that users of a module keep."""
 
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from ontrain.locks import Lock
 from ontrain.providers.torch.buffers import Buf, Storage
 from ontrain.providers.torch.heap import empty
 from ontrain.providers.torch.replay import Recording
@@ -70,7 +71,7 @@ class Residents:
 
 
 class Block:
-    """Working memory of one forward and its backward, and the calls that plans have bound to it."""
+    """Working memory of one run, or of a forward and its backward, and the calls that plans have bound to it."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.memory = empty(nbytes, device)
@@ -78,13 +79,17 @@ class Block:
 
 
 class Blocks:
-    """A pool of blocks: as many as there are forwards whose backward has not come yet, each as large as the largest."""
+    """A pool of blocks: as many as were in use at one time, each as large as the largest plan.
+
+    In use is a block while a run lasts, or from a forward until its backward. So runs of several threads share nothing
+    that is written, and one thread after the other finds the same block with its calls bound already.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._free: list[Block] = []
         self._largest = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def take(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` that nobody else uses."""
@@ -103,6 +108,15 @@ class Blocks:
         """Take a block back."""
         with self._lock:
             self._free.append(block)
+
+    @contextmanager
+    def taken(self, nbytes: int) -> Iterator[Block]:
+        """Have a block of at least `nbytes` for oneself."""
+        block = self.take(nbytes)
+        try:
+            yield block
+        finally:
+            self.give(block)
 
     def nbytes(self) -> int:
         """Bytes of the blocks that lie idle."""
@@ -157,7 +171,7 @@ class Gradients:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sets: dict[tuple[str, ...], list[GradientSet]] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def take(self, names: tuple[str, ...], places: Mapping[str, Buf]) -> GradientSet:
         """Give memory that nobody refers to for these gradients, and to one backward alone until it gives it back."""

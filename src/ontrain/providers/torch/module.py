@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ontrain.providers.torch.binder import Binder
+from ontrain.providers.torch.binder import Binder, own_generators
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.code import Code, Held, codes
 from ontrain.providers.torch.emitter import Instruction
@@ -22,9 +22,10 @@ __all__ = ["Tape", "TorchModuleExecutable"]
 class _Bound:
     """A plan's calls on the tensors of one block."""
 
-    def __init__(self, version: int, binder: Binder, plan: TorchModuleExecutable) -> None:
-        self.version = version
-        self.forward = plan.part(plan.forward_code, binder)
+    def __init__(self, version: int, block: Block, plan: TorchModuleExecutable) -> None:
+        self.version, self.generators = version, own_generators(plan.generators)
+        binder = Binder(block.memory, generators=self.generators)
+        self.forward = plan.part(plan.forward_code, binder, self)
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
         self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
         self.backward: dict[GradientSet, Replay] = {}
@@ -64,7 +65,7 @@ class TorchModuleExecutable:
         self.gradients, self.other_gradients = gradients, other_gradients
         self._wrt = tuple(gradients)
         self.reads, self.stochastic, self.planned_bytes = list(reads), bool(generators), nbytes + outside_nbytes
-        self._nbytes, self._memory, self._generators = nbytes, memory, generators
+        self._nbytes, self._memory, self.generators = nbytes, memory, generators
         self._latest: weakref.ref[_Bound] | None = None
 
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
@@ -74,7 +75,7 @@ class TorchModuleExecutable:
         bound = tape.bound
         for name, target in bound.inputs.items():
             target.copy_(feeds[name])
-        for index, generator in enumerate(self._generators):
+        for index, generator in enumerate(bound.generators.values()):
             generator.manual_seed(mix(seed, 0, index))
         tape.held = bound.forward([])
         return {name: tensor.clone() for name, tensor in bound.outputs.items()}, tape
@@ -88,9 +89,9 @@ class TorchModuleExecutable:
         try:
             run = bound.backward.get(place)
             if run is None:
-                binder = Binder(tape.block.memory, place.inside)
+                binder = Binder(tape.block.memory, place.inside, bound.generators)
                 before = bound.forward if self.backward_code.taken else None
-                run = bound.backward[place] = self.part(self.backward_code, binder, before)
+                run = bound.backward[place] = self.part(self.backward_code, binder, bound, before)
             run(tape.held)
             found = place.hand_out()
         finally:
@@ -106,16 +107,16 @@ class TorchModuleExecutable:
         bound = self._latest() if self._latest is not None else None
         return told([bound.forward, *bound.backward.values()]) if bound is not None else "not yet"
 
-    def part(self, code: Code, binder: Binder, before: Replay | None = None) -> Replay:
+    def part(self, code: Code, binder: Binder, bound: _Bound, before: Replay | None = None) -> Replay:
         """Return one half as calls on a block's tensors."""
         run, recording = code.bind(binder.resolve), self._memory.recording
-        return recording.part(run, code.program, before=before, generators=self._generators)
+        return recording.part(run, code.program, before=before, generators=[*bound.generators.values()])
 
     def _bound(self, block: Block) -> _Bound:
         bound: Any = block.bound.get(self)
         if bound is None or bound.version != self._memory.residents.version:
             with torch.inference_mode(False):
-                bound = _Bound(self._memory.residents.version, Binder(block.memory), self)
+                bound = _Bound(self._memory.residents.version, block, self)
             block.bound[self] = bound
             self._latest = weakref.ref(bound)
         return bound  # type: ignore[no-any-return]

@@ -9,18 +9,18 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import OptionError
-from ontrain.graph import role_of, static_dims, updates_of
+from ontrain.graph import role_of, updates_of
 from ontrain.providers.base import StateSpec
 from ontrain.providers.torch.between import Plan, PlanOfHalves
-from ontrain.providers.torch.buffers import Buf, torch_dtype
+from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.executable import Arena, TorchExecutable
-from ontrain.providers.torch.halves import compile_halves, pass_pins_back
+from ontrain.providers.torch.executable import TorchExecutable
+from ontrain.providers.torch.halves import compile_halves, pass_pins_back, places_of_feeds
 from ontrain.providers.torch.heap import keep_freed_pages
 from ontrain.providers.torch.lowering.head import pin_units
 from ontrain.providers.torch.lowering.nodes import lower_nodes, why_not, with_bodies
 from ontrain.providers.torch.lowering.optimizer import UPDATES, group_key
-from ontrain.providers.torch.memory import Memory, Residents
+from ontrain.providers.torch.memory import Blocks, Memory, Residents
 from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, plan_memory
 from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
@@ -66,7 +66,7 @@ class TorchExecutionProvider:
         keep_freed_pages()
         self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs)
         self.recording = Recording.on(self.device, wanted=self.settings.cuda_graphs)
-        self._arena = Arena(self.device)
+        self._blocks = Blocks(self.device)
 
     @property
     def attends_sequences(self) -> bool:
@@ -100,7 +100,7 @@ class TorchExecutionProvider:
         outputs = {v.name or "": e.there(e.value(v)) for v in graph.outputs if updates_of(v) is None}
         nbytes = plan_memory(e.program, [buf.storage.root() for buf in outputs.values() if buf.storage.planned],
                          held=HELD_LONG if e.device.type == "cpu" else ALWAYS)  # fmt: skip
-        return TorchExecutable(e.program, feeds, outputs, nbytes, self._arena, e.generators, self.recording)
+        return TorchExecutable(e.program, feeds, outputs, nbytes, self._blocks, e.generators, self.recording)
 
     def create_memory(self, tensors: Mapping[str, torch.Tensor]) -> Memory:
         """Return what the plans of one module share; `tensors` are its parameters and buffers, used where they are."""
@@ -113,17 +113,11 @@ class TorchExecutionProvider:
 
 
 def _bind_inputs(e: Emitter, graph: ir.Graph, state: TorchState) -> dict[str, Buf]:
-    feeds: dict[str, Buf] = {}
     for value in graph.inputs:
-        name = value.name or ""
         if role_of(value).resident:
-            e.bind(value, e.constant(state[name]))
-        else:
-            # Hyper-parameters stay on the device too: a step never waits for the host.
-            memory = torch.zeros(static_dims(value), dtype=torch_dtype(value.dtype), device=e.device)
-            feeds[name] = e.constant(memory)
-            e.bind(value, feeds[name])
-    return feeds
+            e.bind(value, e.constant(state[value.name or ""]))
+    # Hyper-parameters are copied to the device too: a step never waits for the host.
+    return places_of_feeds(e, [value for value in graph.inputs if not role_of(value).resident])
 
 
 def _pin_updates(e: Emitter, graph: ir.Graph, state: TorchState) -> list[tuple[ir.Value, Buf]]:

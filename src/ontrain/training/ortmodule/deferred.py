@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ontrain.errors import InputError
+from ontrain.locks import Lock
 from ontrain.session.module import ModuleSession
 from ontrain.training.ortmodule.lazy import LazyOutput
 
@@ -114,7 +114,7 @@ class Deferred:
         self._mark = state.mark()
         self._copy: _Copy | None = None
         self._waiting: list[tuple[str, weakref.ref[LazyOutput]]] = []
-        self._lock = threading.RLock()
+        self._lock = Lock()
         _open.add(self)
 
     def outputs(self) -> dict[str, LazyOutput]:

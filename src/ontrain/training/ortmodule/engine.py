@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from torch import nn
 from ontrain.capture import capture
 from ontrain.capture.structure import bind, flatten
 from ontrain.errors import CaptureError
+from ontrain.locks import Lock
 from ontrain.passes.recompute import Recomputation
 from ontrain.training.inspection import any_subscribed
 from ontrain.training.ortmodule.debug import DebugOptions
@@ -57,7 +57,7 @@ class Engine:
         self._sites: OrderedDict[Any, list[Site]] = OrderedDict()
         self._entries: dict[Any, list[Entry]] = {}
         self._alike: dict[Any, int] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.captures = 0
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from ontrain.errors import OntrainError, OptionError, nearest
+from ontrain.locks import Lock
 from ontrain.providers import available_providers
 from ontrain.training.environment import warn_of_ignored
 from ontrain.training.ortmodule.debug import DebugOptions
@@ -26,7 +26,7 @@ __all__ = ["ORTModule"]
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 # Hooks of the wrapper itself and what other libraries replace on it.
 _OWN = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
-_one_engine = threading.Lock()
+_one_engine = Lock()
 
 
 class ORTModule(nn.Module):

@@ -134,6 +134,7 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
     fn = pools[len(kernel)]
     even = [max(pair) for pair in pads]
     uneven = any(before != after for before, after in pads)
+    by_columns = bool(a.get("storage_order", 0)) and len(node.outputs) > 1
 
     def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         spatial = x.shape[2:]
@@ -142,6 +143,8 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         y, index = fn(x, kernel, strides, [0] * len(kernel) if uneven else even, dilations, ceil)
         if uneven:
             index = _repad(index, x.shape[2:], spatial, [before for before, _ in pads])
+        if by_columns:
+            index = _by_columns(index, spatial)
         # ATen's indices count within a plane, ONNX's within the tensor.
         planes = torch.arange(y.shape[0] * y.shape[1], device=y.device).view(*y.shape[:2], *([1] * len(kernel)))
         return y, index + planes * int(torch.Size(spatial).numel())
@@ -160,6 +163,16 @@ def _repad(index: torch.Tensor, have: Sequence[int], want: Sequence[int], before
     for n, m, b in zip(reversed(have), reversed(want), reversed(before), strict=True):
         result = result + (index % n - b) * place
         index, place = index // n, place * m
+    return result
+
+
+def _by_columns(index: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Places in a plane counted with the first axis running fastest, of those counted with the last."""
+    result, place = torch.zeros_like(index), int(torch.Size(shape).numel())
+    for size in reversed(shape):
+        place //= size
+        result = result + (index % size) * place
+        index = index // size
     return result
 
 

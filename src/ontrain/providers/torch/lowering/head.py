@@ -181,9 +181,9 @@ def _differentiate(
     if dbias is not None:
         share, across = e.view(c.share, lambda t: t.view(-1)), e.view(c.scores, torch.t)
         if first:
-            e.run(torch.mv, across, share, out=dbias, writes=[dbias])
-        else:
-            e.run(torch.Tensor.addmv_, dbias, across, share, writes=[dbias])
+            # In bfloat16 `mv` multiplies what is in its result by zero, which keeps what is not finite.
+            e.run(torch.Tensor.zero_, dbias, writes=[dbias])
+        e.run(torch.Tensor.addmv_, dbias, across, share, writes=[dbias])
 
 
 def _shares(
