@@ -57,7 +57,8 @@ class Op:
         if first <= index:
             self.node.resize_outputs(index + 1)
             for value, found in list(zip(self.node.outputs, infer_node(self.node), strict=True))[first:]:
-                assert found is not None, f"{self.node.op_type} does not say what its optional outputs are"
+                if found is None:
+                    raise ValueError(f"{self.node.op_type} does not say what its optional outputs are")
                 value.dtype, value.shape = found
                 value.name = self.builder.fresh(f"{self.node.outputs[0].name}_saved")
             self.outputs = self.node.outputs

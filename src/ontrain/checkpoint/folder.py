@@ -20,8 +20,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ontrain.checkpoint.manifest import MANIFEST, DamagedCheckpointError, check_files, manifest_of
-from ontrain.disk import sync
+from ontrain.checkpoint.manifest import MANIFEST, MOST_TEXT, DamagedCheckpointError, check_files, manifest_of
+from ontrain.disk import read_file, sync
 from ontrain.errors import CheckpointError, OntrainError, OptionError
 
 __all__ = [
@@ -187,8 +187,8 @@ def _read(folder: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, A
             if path.suffix == _SUFFIX:
                 tensors[path.stem] = load_file(path)
             elif path.name == _META:
-                meta = json.loads(path.read_text())
-        except (OSError, SafetensorError, ValueError, RecursionError) as error:
+                meta = json.loads(read_file(path, MOST_TEXT))
+        except (OSError, SafetensorError, ValueError, RecursionError, MemoryError) as error:
             raise DamagedCheckpointError(f"{path} cannot be read", reason=str(error)) from error
     if not isinstance(meta, dict):
         raise CheckpointError(f"{folder / _META} holds no JSON object", way_out="give a folder of save_checkpoint")

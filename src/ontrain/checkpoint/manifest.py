@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ontrain.disk import open_file, read_file
 from ontrain.errors import CheckpointError
 
-__all__ = ["FORMAT", "MANIFEST", "DamagedCheckpointError", "check_files", "manifest_of"]
+__all__ = ["FORMAT", "MANIFEST", "MOST_TEXT", "DamagedCheckpointError", "check_files", "manifest_of"]
 
 FORMAT = 2
 """Version of the layout, kept in the manifest."""
 MANIFEST = "manifest.json"
+MOST_TEXT = 256 << 20
+"""Bytes of a JSON file of a checkpoint: a thousandth of the tensors of the largest run."""
 _KNOWN = {"bytes", "sha256"}
 
 
@@ -45,7 +48,11 @@ def check_files(folder: Path) -> list[Path]:
             raise DamagedCheckpointError(
                 f"{path} has {size} bytes, the manifest says {said['bytes']}", reason="it is torn or was altered"
             )
-        if _digest(path) != said["sha256"]:
+        try:
+            digest = _digest(path)
+        except OSError as error:
+            raise DamagedCheckpointError(f"{path} cannot be read", reason=str(error)) from error
+        if digest != said["sha256"]:
             raise DamagedCheckpointError(f"{path} does not have the hash in the manifest", reason="it was altered")
         checked.append(path)
     return checked
@@ -59,7 +66,7 @@ def _text(content: dict[str, Any]) -> str:
 def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     try:
-        text = path.read_bytes().decode()
+        text = read_file(path, MOST_TEXT).decode()
         found = json.loads(text)
     except FileNotFoundError as error:
         raise DamagedCheckpointError(f"there is no checkpoint at {folder}", reason=f"{MANIFEST} is missing") from error
@@ -81,5 +88,5 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO hides readinto

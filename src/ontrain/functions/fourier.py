@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.interpolation import constant_of
+from ontrain.functions.interpolation import check_table, constant_of
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import register_inference, static_dims
 
@@ -19,7 +19,10 @@ def _matrix(n: int, length: int, parts: int, *, inverse: bool, onesided: bool) -
 
     The transform has `length` points: of more places the rest is dropped, fewer are followed by zeros.
     """
+    if length < 1:
+        raise NoBodyError(f"a transform of {length} points", "give it one point at least")
     bins = length // 2 + 1 if onesided else length
+    check_table(n * parts, bins * 2, "a Fourier transform")
     angle = 2 * np.pi * np.outer(np.arange(n), np.arange(bins)) / length
     cos, sin = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
     cos[length:], sin[length:] = 0, 0

@@ -10,8 +10,9 @@ import numpy as np
 
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import is_float, static_dims
+from ontrain.units import byte_text
 
-__all__ = ["along", "constant_of"]
+__all__ = ["along", "check_table", "constant_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -70,6 +71,7 @@ def resize(
         part = (float(window[i]), float(window[len(over) + i])) if window is not None else (0.0, 1.0)
         # Which neighbour is nearest at a tie is a matter of rounding: onnxruntime and torch compute places in single.
         work = np.float32 if mode == "nearest" else np.float64
+        check_table(m, 1 if mode == "nearest" else n, "Resize")
         places = _source(n, m, work(factors[i]), coordinate_transformation_mode, part)
         if mode == "nearest":
             y = op.Gather(y, np.clip(_ROUNDING[nearest_mode](places), 0, n - 1).astype(np.int64), axis=axis)
@@ -89,13 +91,30 @@ def _extents(dims: list[int], scales: Array | None, sizes: Array | None, policy:
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
         return factors, [math.floor(d * s) for d, s in zip(dims, factors, strict=True)]
-    assert sizes is not None, "Resize states scales or sizes"
+    if sizes is None:
+        raise ValueError("Resize states neither scales nor sizes")
     wanted = [int(s) for s in sizes]
     if policy == "stretch":
         return [w / d for w, d in zip(wanted, dims, strict=True)], wanted
     pick: Callable[[list[float]], float] = min if policy == "not_larger" else max
     factor = pick([w / d for w, d in zip(wanted, dims, strict=True)])
     return [factor] * len(dims), [math.floor(factor * d + 0.5) for d in dims]
+
+
+_LARGEST_TABLE = 1 << 30
+
+
+def check_table(rows: int, columns: int, op_type: str) -> None:
+    """Refuse a body whose constant table is larger than a gibibyte of float64: making it would take several times that.
+
+    Raises:
+        NoBodyError: it is.
+    """
+    if max(rows, 1) * max(columns, 1) * 8 > _LARGEST_TABLE:
+        raise NoBodyError(
+            f"a table of {rows} x {columns} numbers is needed for {op_type}, {byte_text(rows * columns * 8)}",
+            "use a smaller size; if none was meant, the file is damaged",
+        )
 
 
 def _source(n: int, m: int, scale: np.floating[Any], transformation: str, part: tuple[float, float]) -> Array:
@@ -154,6 +173,7 @@ def affine_grid(op: Any, theta: Any, size: Any, *, align_corners: int = 0) -> An
     dims = constant_of(size, "its input size")
     assert dims is not None
     n, _, *space = (int(d) for d in dims)
+    check_table(math.prod(space), len(space) + 1, "AffineGrid")
     lines = [_line(d, bool(align_corners)) for d in space]
     places = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(space)], -1).reshape(-1, len(space) + 1)
     grid = op.MatMul(op.const(places, theta.dtype), op.Transpose(theta, perm=[0, 2, 1]))

@@ -14,7 +14,18 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.functions.specification import inline_specified, specified_body
-from ontrain.graph import DOMAIN, OPSET, Builder, all_nodes, describe, rebuild, register_inference, schema_of, source_of
+from ontrain.graph import (
+    DOMAIN,
+    OPSET,
+    Builder,
+    all_nodes,
+    blamed_on,
+    describe,
+    rebuild,
+    register_inference,
+    schema_of,
+    source_of,
+)
 
 __all__ = [
     "Composite",
@@ -173,7 +184,7 @@ def expand(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> lis
 
 def _emit(op: Builder, made: Composite, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
     try:
-        with op.arithmetic():
+        with blamed_on(node, f"this use of {node.op_type} cannot be written in other operators"), op.arithmetic():
             outputs = made.body(op, *inputs, **attributes_of(node, made.defaults))
     except NoBodyError as error:
         raise GraphError(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from ontrain.errors import GraphError, OntrainError
+from ontrain.errors import GradientError, GraphError, OntrainError, ProviderError
 from ontrain.graph.source import describe, source_of
 
 __all__ = ["blamed_on"]
@@ -18,15 +18,31 @@ _REFUSALS = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, 
 
 @contextmanager
 def blamed_on(node: ir.Node, problem: str, kind: type[OntrainError] = GraphError) -> Iterator[None]:
-    """Turn an exception of the block into an error that names the node; ontrain's own errors pass as they are.
+    """Turn an exception of the block into an error that names the node; ontrain's own errors are given the node.
 
     A file may hold a node that every check lets through and whose values still make no sense: an unknown mode, an axis
-    too many. An `AssertionError` stays what it is, a mistake of ours.
+    too many. An assertion that fails in ontrain is called a gap of ontrain's.
     """
     try:
         yield
+    except (GraphError, GradientError, ProviderError) as error:
+        if error.node is not None:
+            raise
+        raise type(error)(
+            error.problem, node=describe(node), source=source_of(node), reason=error.reason, way_out=error.way_out
+        ) from error
     except OntrainError:
         raise
+    except AssertionError as error:
+        raise kind(
+            problem,
+            node=describe(node),
+            source=source_of(node),
+            reason=f"ontrain expects that this cannot be: {error}"
+            if str(error)
+            else "ontrain does not expect such a use",
+            way_out="if the model runs elsewhere, report it with the file; else it is damaged",
+        ) from error
     except _REFUSALS as error:
         text = str(error).strip().splitlines()
         raise kind(

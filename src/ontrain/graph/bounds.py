@@ -34,6 +34,13 @@ def check_sizes(model: ir.Model, limit: int) -> None:
     Raises:
         GraphError: a size depends on the data, or a node needs more than `limit`; names the node.
     """
+    for value in model.graph.inputs:
+        if (nbytes(value) or 0) > limit:
+            raise GraphError(
+                f"input {value.name!r} has {byte_text(nbytes(value) or 0)}, there are {byte_text(limit)}",
+                reason=f"its shape is {', '.join(str(d) for d in value.shape or ())}",
+                way_out="feed a smaller batch; if the batch is small, the file is damaged",
+            )
     outputs = set(model.graph.outputs)
     for node in model.graph:
         # The composites of loops hand tapes of unknown length to their own gradients.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.errors import GraphError
 from ontrain.graph.arithmetic import arithmetic_by
 from ontrain.graph.fold import evaluate, foldable
 from ontrain.graph.infer import DOMAIN, infer_node, schema_of
@@ -27,15 +28,31 @@ def is_float(value: ir.Value) -> bool:
 
 
 def dims(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
-    """Return the shape of a value whose rank is known."""
-    assert value.shape is not None, f"{value.name} has no shape"
+    """Return the shape of a value whose rank is known.
+
+    Raises:
+        GraphError: it is not.
+    """
+    if value.shape is None:
+        raise GraphError(
+            f"the rank of {value.name!r} is not known",
+            reason="what makes it gives no dense tensor, or a shape that depends on the data",
+        )
     return tuple(value.shape)
 
 
 def static_dims(value: ir.Value) -> tuple[int, ...]:
-    """Return the shape of a value all of whose dimensions are numbers."""
+    """Return the shape of a value all of whose dimensions are numbers.
+
+    Raises:
+        GraphError: one depends on the data.
+    """
     shape = dims(value)
-    assert all(isinstance(d, int) for d in shape), f"{value.name} has symbolic dimensions {shape}"
+    if not all(isinstance(d, int) for d in shape):
+        raise GraphError(
+            f"the size of {value.name!r} is not known before the graph runs",
+            reason=f"its shape is {', '.join(str(d) for d in shape)}: it depends on the data",
+        )
     return tuple(d for d in shape if isinstance(d, int))
 
 
@@ -54,6 +71,7 @@ class Builder:
         self._fold = fold
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self._count = 0
+        self._numbers: dict[str, int] = parent._numbers if parent is not None else {}
         self._taken: set[str] = parent._taken if parent is not None else _names(graph)
 
     def __getattr__(self, op_type: str) -> Any:
@@ -132,9 +150,10 @@ class Builder:
 
     def fresh(self, wish: str) -> str:
         """Return `wish`, or `wish` with a number behind it if the name is taken."""
-        name, n = wish, 0
+        name = wish
         while name in self._taken:
-            n += 1
+            # Counted on, for thousands may wish for one name.
+            self._numbers[wish] = n = self._numbers.get(wish, 0) + 1
             name = f"{wish}_{n}"
         self._taken.add(name)
         return name

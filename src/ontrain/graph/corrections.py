@@ -12,7 +12,9 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop as onnx_loop
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
-__all__ = ["CORRECTIONS"]
+from ontrain.graph.rounds import counted_rounds
+
+__all__ = ["CORRECTIONS", "divided"]
 
 Array = np.ndarray[Any, Any]
 
@@ -107,6 +109,49 @@ class ConvTranspose(OpRun):
         return (y if b is None else y + b.reshape(1, -1, *([1] * rank)),)
 
 
+class Div(OpRun):
+    """onnx's gives any integer for a division by zero."""
+
+    def _run(self, x: Array, y: Array) -> tuple[Array]:
+        return (divided(x, y),)
+
+
+class Mod(OpRun):
+    """onnx's gives any integer for a remainder by zero."""
+
+    def _run(self, x: Array, y: Array, fmod: int = 0) -> tuple[Array]:
+        if y.dtype.kind in "iu":
+            check_divisor(y)
+        remainder = np.fmod if fmod else np.mod
+        with np.errstate(all="ignore"):
+            return (remainder(x, y).astype(x.dtype),)
+
+
+def check_divisor(y: Array) -> None:
+    """Raise ZeroDivisionError if an integer is zero."""
+    if not np.all(y):
+        raise ZeroDivisionError("an integer is divided by zero")
+
+
+def divided(x: Array, y: Array) -> Array:
+    """The quotient, of integers towards zero: numpy's goes towards minus infinity.
+
+    Raises:
+        ZeroDivisionError: an integer is divided by zero.
+        OverflowError: the least integer is divided by minus one.
+    """
+    if x.dtype.kind not in "iu":
+        with np.errstate(all="ignore"):
+            found: Array = np.divide(x, y).astype(x.dtype)
+        return found
+    check_divisor(y)
+    if x.dtype.kind == "i" and np.any((x == np.iinfo(x.dtype).min) & (y == -1)):
+        raise OverflowError("the least integer is divided by minus one")
+    quotient, rest = np.divmod(x, y)
+    towards_zero: Array = quotient + ((rest != 0) & ((x < 0) != (y < 0)))
+    return towards_zero.astype(x.dtype)
+
+
 class Loop(onnx_loop.Loop):
     """onnx's joins the rows of the iterations instead of stacking them, and fails without any iteration."""
 
@@ -120,12 +165,14 @@ class Loop(onnx_loop.Loop):
         states, count, rows, done = list(carried), len(carried), [], 0
         limit = np.iinfo(np.int64).max if M is None else int(np.asarray(M).item())
         alive = cond is None or bool(np.asarray(cond).item())
-        while alive and done < limit:
-            given = [np.array(done, np.int64), np.array(True), *states]
-            feeds = {**(context or {}), **dict(zip(self.body.input_names, given, strict=True))}
-            go, *results = self._run_body(feeds, attributes=attributes)
-            states, done, alive = results[:count], done + 1, bool(np.asarray(go).item())
-            rows.append(results[count:])
+        with counted_rounds() as another:
+            while alive and done < limit:
+                another()
+                given = [np.array(done, np.int64), np.array(True), *states]
+                feeds = {**(context or {}), **dict(zip(self.body.input_names, given, strict=True))}
+                go, *results = self._run_body(feeds, attributes=attributes)
+                states, done, alive = results[:count], done + 1, bool(np.asarray(go).item())
+                rows.append(results[count:])
         if rows:
             return (*states, *(np.stack(column) for column in zip(*rows, strict=True)))
         return (*states, *(_no_rows(value.type) for value in self.body.proto_.output[1 + count :]))
@@ -136,4 +183,4 @@ def _no_rows(type_: onnx.TypeProto) -> Array:
     return np.empty(dims, ir.DataType(type_.tensor_type.elem_type).numpy())
 
 
-CORRECTIONS: list[type[OpRun]] = [ConvTranspose, GatherElements, LRN, Loop, LpNormalization, MaxPool]
+CORRECTIONS: list[type[OpRun]] = [ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod]

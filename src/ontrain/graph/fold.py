@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ontrain.graph.blame import blamed_on
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph.corrections import CORRECTIONS, divided
 from ontrain.graph.infer import schema_of
 from ontrain.graph.subgraphs import subgraphs
 
@@ -110,7 +110,10 @@ def _with_reference(node: ir.Node, inputs: list[np.ndarray[Any, Any] | None]) ->
         outputs=[ir.Value(name=f"o{i}") for i in range(len(node.outputs))],
     )
     feeds = {f"i{i}": v for i, v in enumerate(inputs) if v is not None}
-    found = ReferenceEvaluator(ir.to_proto(clone), new_ops=CORRECTIONS).run(None, feeds)
+    try:
+        found = ReferenceEvaluator(ir.to_proto(clone), new_ops=CORRECTIONS).run(None, feeds)
+    except AssertionError as error:  # what it expects of operands it states so
+        raise ValueError(str(error) or "onnx's evaluator does not take such operands") from error
     # A reversed slice comes as a view with a negative stride, which torch does not read.
     return [np.array(v, order="C") for v in found]
 
@@ -154,8 +157,7 @@ def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
 
 
 def _div(a: Attributes, x: Any, y: Any) -> Any:
-    # ONNX divides integers towards zero, numpy towards minus infinity.
-    return (np.trunc(np.true_divide(x, y))).astype(x.dtype) if x.dtype.kind in "iu" else x / y
+    return divided(x, y)
 
 
 def _constant_of_shape(a: Attributes, shape: Any) -> Any:

@@ -13,6 +13,7 @@ from onnx import shape_inference
 from ontrain.errors import GraphError
 from ontrain.graph.axes import check_axes
 from ontrain.graph.blame import blamed_on
+from ontrain.graph.indices import check_indices
 from ontrain.graph.source import describe
 
 __all__ = ["DOMAIN", "OPSET", "TypeAndShape", "infer_node", "register_inference", "schema_of", "type_and_shape"]
@@ -69,6 +70,7 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     if schema is None:
         raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
     check_axes(node)
+    check_indices(node)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -95,8 +97,9 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         found = shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version))
         )
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
-        reason = str(error).splitlines()[-1].strip()
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError,
+            MemoryError, IndexError) as error:  # fmt: skip
+        reason = str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
     known = [_from_proto(found.get(f"o{i}")) for i in range(len(node.outputs))]
     if known[0] is None and node.op_type in _LIKE_FIRST and node.inputs[0] is not None:

@@ -21,7 +21,8 @@ from ontrain.capture.onnx_file.read import Source, read_proto
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.graph.subgraphs import all_nodes
 from ontrain.providers import Executable, StateSpec, get_provider
-from ontrain.session.feeds import Signature, check_feeds, explain_index_error
+from ontrain.session.failures import explained
+from ontrain.session.feeds import Signature, check_feeds
 from ontrain.session.plans import PLANNING, PLANS, Plan, make_plan
 from ontrain.session.recent import Recent
 
@@ -100,13 +101,8 @@ class GraphSession:
         if plan is None:
             with PLANNING:
                 plan = self._plans.look(signature) or self._plans.put(signature, self._make(signature))
-        try:
+        with explained(self._model.graph, feeds, self._name, "a run"):
             found = plan.executable.run(feeds, rng=(self._seed, next(self._runs)))
-        except (IndexError, RuntimeError, ValueError) as error:
-            explained = explain_index_error(self._model.graph, feeds)
-            if explained is None:
-                raise
-            raise explained from error
         names = [o.name for o in self._outputs] if output_names is None else output_names
         return [_array(found[name]) for name in names]
 

@@ -14,8 +14,10 @@ import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from ontrain.errors import InputError, OptionError, ProviderError, nearest
+from ontrain.graph.traps import sprung
 from ontrain.providers import available_providers
 from ontrain.session.graph_inference import GraphSession, check_names
+from ontrain.session.guarded import guarded
 
 __all__ = ["InferenceSession"]
 
@@ -77,10 +79,11 @@ class InferenceSession:
             self._session = GraphSession(source, own[0], chosen[own[0]])
             return
         names, options = list(chosen), list(chosen.values())
+        source, sess_options = guarded(source, sess_options)
         try:
             self._session = onnxruntime.InferenceSession(source, sess_options, names, options, **kwargs)
         except Exception as error:  # onnxruntime's errors share no base but Exception
-            raise InputError("onnxruntime cannot load the model", reason=str(error)) from error
+            raise sprung(str(error)) or InputError("onnxruntime cannot load the model", reason=str(error)) from error
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -110,10 +113,15 @@ class InferenceSession:
         try:
             results: list[Array] = self._session.run(wanted, feeds, run_options)
         except (ValueError, InvalidArgument) as error:
+            trap = sprung(str(error))
+            if trap is not None:
+                raise trap from error
             shapes = ", ".join(f"{i.name}: {i.type}{i.shape}" for i in self._session.get_inputs())
             raise InputError("the feeds do not fit the model", reason=str(error), way_out=f"feed {shapes}") from error
         except Exception as error:  # onnxruntime's errors share no base but Exception
-            raise ProviderError("onnxruntime could not run the model", reason=str(error)) from error
+            raise sprung(str(error)) or ProviderError(
+                "onnxruntime could not run the model", reason=str(error)
+            ) from error
         return results
 
     def __getattr__(self, name: str) -> Any:

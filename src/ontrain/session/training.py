@@ -16,12 +16,13 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.capture.phases import tell_phases
-from ontrain.errors import InputError, NonFiniteLossError, OntrainError, OptionError, ProviderError
+from ontrain.errors import InputError, NonFiniteLossError, OptionError
 from ontrain.optim import OptimizerSpec, StepKind, build_step
 from ontrain.passes import Journal, LowerPrecision, Pass, run_passes
 from ontrain.passes.recompute import Recomputation
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
-from ontrain.session.feeds import Signature, check_feeds, check_guards, explain_index_error
+from ontrain.session.failures import explained
+from ontrain.session.feeds import Signature, check_feeds, check_guards
 from ontrain.session.plans import PLANS, Plan, make_plan
 from ontrain.session.recent import Recent
 from ontrain.session.recompute import check_provider
@@ -242,7 +243,7 @@ class TrainingSession:
         saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
         hyper = {"learning_rate": 0.0, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}
         try:
-            with self._explained(plan, feeds):
+            with explained(plan.model.graph, feeds, self.provider.name):
                 return plan.executable.profile({**feeds, **hyper}, rng=self._rng())
         finally:
             for name, value in saved.items():
@@ -334,7 +335,7 @@ class TrainingSession:
         return StepKind.ACCUMULATE_UPDATE if last else StepKind.ACCUMULATE
 
     def _run(self, plan: Plan[Executable], feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
-        with self._explained(plan, feeds):
+        with explained(plan.model.graph, feeds, self.provider.name):
             with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
                 started = time.perf_counter()
                 outputs = plan.executable.run(feeds, rng=self._rng(), guard=guard)
@@ -342,23 +343,6 @@ class TrainingSession:
                 tell_phases("ran the first step", {"run": time.perf_counter() - started})
             plan.runs += 1
         return {name: torch.as_tensor(value) for name, value in outputs.items()}
-
-    @contextlib.contextmanager
-    def _explained(self, plan: Plan[Executable], feeds: Mapping[str, Any]) -> Iterator[None]:
-        """Turn what a kernel says into an error that names the label or id out of range, or else the node."""
-        try:
-            yield
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            explained: OntrainError | None = explain_index_error(plan.model.graph, feeds)
-            if explained is None and not isinstance(error, OntrainError | torch.OutOfMemoryError):
-                explained = ProviderError(
-                    f"{self.provider.name} failed in a step",
-                    node=next(iter(getattr(error, "__notes__", ())), None),
-                    reason=str(error).strip().partition("\n")[0],
-                )
-            if explained is None:
-                raise
-            raise explained from error
 
     def _clear_accumulators(self) -> None:
         self.counters.pending = 0

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ontrain.disk import read_file
+
 __all__ = ["Folder"]
 
 _logger = logging.getLogger("ontrain.capture.cache")
@@ -36,7 +38,7 @@ class Folder:
         """Yield the sound entries of a key, the last used first."""
         for file in sorted(self.path.glob(f"{key}.*{_SUFFIX}"), key=_time, reverse=True):
             try:
-                data = _sound(file)
+                data = _sound(file, self._limit)
             except OSError as error:
                 _logger.debug("%s cannot be read: %s", file, error)
                 continue
@@ -78,7 +80,7 @@ class Folder:
         for file in files:
             try:
                 total += file.stat().st_size
-            except FileNotFoundError:
+            except OSError:
                 continue
             if total > self._limit:
                 file.unlink(missing_ok=True)
@@ -87,15 +89,15 @@ class Folder:
 def _time(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0
 
 
-def _sound(file: Path) -> bytes | None:
+def _sound(file: Path, limit: int) -> bytes | None:
     """The content of an entry; None if it is not what was written, or not by this user."""
     if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
         return None
-    data = file.read_bytes()
+    data = read_file(file, limit)
     start = len(_MAGIC) + 32
     if not data.startswith(_MAGIC) or hashlib.sha256(data[start:]).digest() != data[len(_MAGIC) : start]:
         return None

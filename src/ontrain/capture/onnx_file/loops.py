@@ -6,19 +6,19 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph import describe, source_of
+from ontrain.graph.rounds import LOOP_LIMIT, loop_limit
 from ontrain.graph.subgraphs import all_nodes
 
 __all__ = ["check_loops"]
 
-_MOST_ROUNDS = 1_000_000
-
 
 def check_loops(model: ir.Model) -> None:
-    """Refuse a Loop with a constant count beyond a million, or without a count and with a condition that stays true.
+    """Refuse a Loop with a constant count beyond `loop_limit`, or without a count and with a condition that stays true.
 
     Raises:
         GraphError: names the node.
     """
+    limit = loop_limit()
     for node in all_nodes(model.graph):
         if node.op_type != "Loop" or node.domain:
             continue
@@ -28,8 +28,8 @@ def check_loops(model: ir.Model) -> None:
                 raise _refused(node, "without end", "it has no count, and its condition never changes")
         elif count.const_value is not None and count.const_value.size == 1:
             rounds = int(count.const_value.numpy().reshape(()))
-            if rounds > _MOST_ROUNDS:
-                raise _refused(node, f"{rounds} times", f"at most {_MOST_ROUNDS} rounds are trained through")
+            if rounds > limit and _stays_true(node):
+                raise _refused(node, f"{rounds} times", f"{LOOP_LIMIT} allows {limit} rounds")
 
 
 def _stays_true(node: ir.Node) -> bool:

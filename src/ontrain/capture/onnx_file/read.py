@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 
 from ontrain.capture.onnx_file.tensors import raw_size
+from ontrain.disk import open_file, read_file
 from ontrain.errors import GraphError, InputError, OptionError
 
-__all__ = ["Source", "read_proto", "tensors_of"]
+__all__ = ["Source", "check_external", "read_proto", "tensors_of"]
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+_MOST = 2**31 - 1
+"""Bytes of one message, by protobuf's rules."""
+_OUTSIDE = "give a regular file below 2 GiB; larger models keep their weights in files beside them"
 
 
 def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
@@ -43,7 +47,11 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
                 way_out="give the path of an ONNX file",
             )
         name, folder = path.name, path.parent
-        proto = _parse(path.read_bytes(), repr(os.fspath(source)))
+        try:
+            content = read_file(path, _MOST)
+        except OSError as error:
+            raise GraphError(f"{name} cannot be read", reason=str(error), way_out=_OUTSIDE) from error
+        proto = _parse(content, repr(os.fspath(source)))
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise GraphError(f"{name} holds no graph", way_out="give a file written by onnx.save or an exporter")
     for graph in _graphs(proto.graph):
@@ -110,11 +118,23 @@ def _constants(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
 
 
-def _read_external(tensor: onnx.TensorProto, folder: Path | None, model: str) -> None:
-    """Move a tensor's bytes from their file into the message.
+def check_external(tensor: onnx.TensorProto, folder: Path | None, model: str) -> None:
+    """Check where a tensor's bytes lie without reading them: a relative path that stays in the folder, links followed.
 
-    The location is a relative path that stays in the model's folder, links followed.
+    Raises:
+        GraphError: they lie outside, are short or too many, or lie in what is no regular file.
     """
+    _external(tensor, folder, model, read=False)
+
+
+def _read_external(tensor: onnx.TensorProto, folder: Path | None, model: str) -> None:
+    """Move a tensor's bytes from their file into the message; see `check_external`."""
+    tensor.raw_data = _external(tensor, folder, model, read=True)
+    tensor.ClearField("external_data")
+    tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def _external(tensor: onnx.TensorProto, folder: Path | None, model: str, *, read: bool) -> bytes:
     what = f"the external data of initializer {tensor.name!r} in {model}"
     if folder is None:
         raise GraphError(f"{what} has no folder to lie in", way_out="give the model's path instead of its content")
@@ -135,10 +155,8 @@ def _read_external(tensor: onnx.TensorProto, folder: Path | None, model: str) ->
     except ValueError as error:
         raise GraphError(f"{what} has an offset or length that is no number", reason=str(error)) from error
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise GraphError(f"{what} lies in {location!r}, which is no regular file")
             length = status.st_size - offset if "length" not in entries else length
             if offset < 0 or length < 0 or offset + length > status.st_size:
                 raise GraphError(
@@ -153,11 +171,8 @@ def _read_external(tensor: onnx.TensorProto, folder: Path | None, model: str) ->
                     way_out="copy the model and its data file from one export",
                 )
             file.seek(offset)
-            content = file.read(length)
-    except OSError as error:
+            return file.read(length) if read else b""
+    except (OSError, RuntimeError) as error:  # links that go in a circle are a RuntimeError before Python 3.13
         raise GraphError(
             f"{what} cannot be read", reason=str(error), way_out=f"put {location!r} beside the model"
         ) from error
-    tensor.raw_data = content
-    tensor.ClearField("external_data")
-    tensor.data_location = onnx.TensorProto.DEFAULT

@@ -6,13 +6,15 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
+from ontrain.disk import read_file
 from ontrain.errors import OptionError
 
 __all__ = ["BUDGET_ALLOWED", "ClusterRequest", "Recomputation", "parse_budget", "parse_clusters"]
 
 BUDGET_ALLOWED = "bytes, a text like '2GiB' or '500 MB', or a fraction above 0 and up to 1.0 of the memory without it"
+_MOST = 1 << 20
+"""Bytes of a file of clusters: a line is some twenty."""
 _UNITS = {
     "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
@@ -105,8 +107,8 @@ def parse_clusters(given: str, name: str) -> tuple[ClusterRequest, ...]:
 
 def _from_file(path: str, name: str) -> list[str]:
     try:
-        found = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+        found = json.loads(read_file(path, _MOST))
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
             f"{name} names {path!r}, which cannot be read", reason=str(error),
             way_out='give a JSON file with a list: ["Gelu+:1:-1"]',

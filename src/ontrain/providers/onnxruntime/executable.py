@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 
 from ontrain.errors import ProviderError
 from ontrain.graph import Role, role_of, static_dims, updates_of
+from ontrain.graph.traps import TRAPS, guard, sprung
 from ontrain.providers.base import OperatorTime
 from ontrain.providers.onnxruntime.random import mix
 from ontrain.providers.onnxruntime.state import OrtState
@@ -119,7 +121,9 @@ class OrtExecutable:
         try:
             session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime's errors share no base but Exception
-            raise ProviderError("onnxruntime could not run the graph", reason=str(error)) from error
+            raise sprung(str(error)) or ProviderError(
+                "onnxruntime could not run the graph", reason=str(error)
+            ) from error
         return outputs
 
 
@@ -128,7 +132,13 @@ def _value(array: Array) -> Any:
 
 
 def _session(model: bytes, options: Any) -> Any:
-    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+    if any(name in model for name in TRAPS):
+        proto = onnx.ModelProto.FromString(model)
+        model = proto.SerializeToString() if guard(proto) else model
+    try:
+        return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no base but Exception
+        raise sprung(str(error)) or ProviderError("onnxruntime could not load the graph", reason=str(error)) from error
 
 
 def _peak_bytes(graph: ir.Graph) -> int:

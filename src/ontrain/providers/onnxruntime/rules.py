@@ -36,7 +36,8 @@ def _dropped(node: ir.Node) -> float:
 def _constant(value: ir.Value | None, default: float) -> float:
     if value is None:
         return default
-    assert value.const_value is not None, "dropout's ratio and mode must be constant"
+    if value.const_value is None:
+        raise ValueError("dropout's ratio and mode must be constant")
     return float(value.const_value.numpy())
 
 

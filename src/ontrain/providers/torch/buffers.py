@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from ontrain.errors import ProviderError
+
 if TYPE_CHECKING:
     from ontrain.providers.torch.emitter import Instruction
 
@@ -33,7 +35,8 @@ _DTYPES: dict[ir.DataType, torch.dtype] = {
 
 def torch_dtype(dtype: ir.DataType | None) -> torch.dtype:
     """Return torch's dtype for an ONNX one."""
-    assert dtype is not None and dtype in _DTYPES, f"torch has no dtype for {dtype}"
+    if dtype is None or dtype not in _DTYPES:
+        raise ProviderError(f"torch has no dtype for {dtype}", way_out="run on another provider")
     return _DTYPES[dtype]
 
 

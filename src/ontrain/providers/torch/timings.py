@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from ontrain.disk import read_file
+
 __all__ = [
     "ATEN",
     "Entry",
@@ -37,6 +39,8 @@ _ABOUT = 1.05
 _PACKED, _PLANNED, _LARGE = "packed", 1.25, 4 << 20
 """The formulation that writes to planned memory, and its times for results of so many bytes: where kernels return as
 large ones, the C library's heap grows by the gaps between them."""
+_MOST = 64 << 20
+"""Bytes of the file: a product takes some hundred."""
 _PATIENCE = 10.0
 """Seconds to wait for another process that writes the file."""
 _NAME = re.compile(r"\d+x\d+x\d+( |$)")
@@ -89,7 +93,7 @@ def read_timings(file: Path) -> Timings:
     """Return what is sound in a file of times, {machine: {product: {"taken": name, "seconds": {name: seconds}}}}."""
     content: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_file(file, _MOST))
     return {
         name: {
             product: entry for product, known in products.items()

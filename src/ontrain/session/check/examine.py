@@ -13,13 +13,27 @@ from onnx_ir.tensor_adapters import to_torch_dtype
 from ontrain.autodiff import Differentiability, differentiability
 from ontrain.errors import GradientError, GraphError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.functions.cost import count_flops, live_bytes, resident_bytes
-from ontrain.graph import Builder, Role, by_role, describe, dims, is_float, rebuild, source_of, specialise, static_dims
+from ontrain.graph import (
+    Builder,
+    Role,
+    by_role,
+    check_sizes,
+    describe,
+    dims,
+    is_float,
+    rebuild,
+    source_of,
+    specialise,
+    static_dims,
+)
 from ontrain.optim import LOSSES, OptimizerSpec, StepKind, add_loss, build_step
 from ontrain.optim.loss import TORCH_NAMES
 from ontrain.passes import pipeline, run_passes
 from ontrain.providers import ExecutionProvider
 from ontrain.session.check.report import CheckReport, Cost, GradientKind, OperatorUse, ParameterUse, Problem
+from ontrain.session.failures import explained
 from ontrain.session.feeds import batch_inputs
+from ontrain.session.memory import memory_limit
 from ontrain.session.training import TrainingSession
 
 __all__ = ["Subject", "examine", "with_loss"]
@@ -82,6 +96,7 @@ def examine(
     report = replace(report, loss=name, loss_origin=origin, sizes=taken, inputs=shapes)
     try:
         forward = specialise(model, shapes)
+        check_sizes(forward, memory_limit())
     except OntrainError as error:
         return replace(report, problems=(Problem.of("capture", error),))
     active, needed = _paths(forward.graph, subject.trainable, name)
@@ -94,7 +109,8 @@ def examine(
         problems.append(_nothing_to_train(name, len(subject.trainable), bool(active)))
     if not problems:
         try:
-            report = replace(report, cost=_cost(subject, model, forward, name, spec, provider))
+            with explained(forward.graph, {}, provider.name, "planning a step"):
+                report = replace(report, cost=_cost(subject, model, forward, name, spec, provider))
         except OntrainError as error:
             problems.append(Problem.of(_kind(error), error))
     return replace(report, problems=tuple(problems))

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ontrain.arguments import checked_path
-from ontrain.disk import sync
+from ontrain.disk import open_file, sync
 from ontrain.errors import CheckpointError, OptionError
 
 __all__ = ["Content", "Property", "read", "write"]
@@ -110,7 +110,7 @@ def _data_start(head: bytes | memoryview) -> int:
 def _checksum(path: str | os.PathLike[str], state: str) -> str:
     """The CRC-32 of the state's JSON and of all numbers in the file, as 8 hexadecimal digits."""
     found = zlib.crc32(state.encode())
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(_data_start(file.read(8)))
         while block := file.read(_BLOCK):
             found = zlib.crc32(block, found)
@@ -130,7 +130,7 @@ def read(path: str | os.PathLike[str]) -> Content:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(
             f"{name!r} is no checkpoint, or is damaged", reason=str(error), way_out="copy the whole file"
         ) from error
@@ -141,7 +141,11 @@ def read(path: str | os.PathLike[str]) -> Content:
             way_out="give the file that generate_artifacts or CheckpointState.save_checkpoint wrote",
         )
     told = metadata.get("checksum")
-    if (told or metadata["format"] == _FORMAT) and told != _checksum(path, metadata.get("state", "")):
+    try:
+        wrong = (told or metadata["format"] == _FORMAT) and told != _checksum(path, metadata.get("state", ""))
+    except OSError as error:
+        raise CheckpointError(f"{name!r} cannot be read", reason=str(error)) from error
+    if wrong:
         raise CheckpointError(
             f"{name!r} is damaged",
             reason="its checksum is not that of what it holds",
@@ -154,7 +158,7 @@ def read(path: str | os.PathLike[str]) -> Content:
         trained = [str(one) for one in header["trained"] if one in parameters]
         rate, properties = header["optimizer"]["learning_rate"], _properties(header["properties"])
         updates = int(header["optimizer"]["updates"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
         raise CheckpointError(f"the header of {name!r} is damaged", reason=repr(error)) from error
     return Content(parameters, trained, moments, updates, rate, properties, nominal)
 

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_path
+from ontrain.capture.onnx_file.checks import check_proto
 from ontrain.capture.onnx_file.read import read_proto
 from ontrain.errors import OptionError, nearest
 from ontrain.graph import Builder
@@ -100,7 +101,8 @@ def generate_artifacts(
     update = _update_block(optimizer)
     if step_model:
         _check_step(update)
-    proto, _ = read_proto(model)
+    proto, name = read_proto(model)
+    check_proto(proto, name)
     block = _Training(_loss_block(loss), additional or [])
     for name in trained or ():
         block.requires_grad(name)

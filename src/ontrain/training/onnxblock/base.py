@@ -89,7 +89,7 @@ class ModelAccessor:
         """
         self.check(name)
         for model in (self.model, None):
-            inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True) if model is None else model
+            inferred = _inferred(self.model) if model is None else model
             graph = inferred.graph
             for value in (*graph.input, *graph.output, *graph.value_info):
                 if value.name == name and value.type.tensor_type.HasField("shape"):
@@ -227,6 +227,26 @@ def custom_op_library(path: str | bytes | os.PathLike[Any]) -> Iterator[None]:
         way_out="write the operator as a function of the model, out of standard operators",
     )
     yield
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the shapes that onnx can tell.
+
+    Raises:
+        GraphError: the model is damaged.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        RuntimeError,
+        ValueError,
+        MemoryError,
+    ) as error:
+        raise GraphError(
+            "the shapes of the model cannot be told", reason=str(error).strip() or type(error).__name__
+        ) from error
 
 
 def _described(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ontrain.disk import open_file
 from ontrain.errors import CheckpointError
 from ontrain.training.upstream_checkpoint.hdf5 import is_hdf5, read_hdf5
 
@@ -154,7 +158,12 @@ def _shape(cut: Mapping[str, Any], name: str, path: Path) -> tuple[int, ...]:
 def _tensor(value: Any, key: str, path: Path, *, number: bool = False) -> torch.Tensor:
     if not isinstance(value, torch.Tensor | np.ndarray) and not (number and type(value) is int):
         raise CheckpointError(f"{key!r} in {str(path)!r} is a {type(value).__name__}, and no tensor")
-    return torch.as_tensor(value)
+    tensor = torch.as_tensor(value)
+    if tensor.numel() * tensor.element_size() > max(path.stat().st_size, 1):
+        raise CheckpointError(
+            f"{key!r} in {str(path)!r} has the shape {list(tensor.shape)}", reason="the file is smaller than that"
+        )
+    return tensor
 
 
 def _arrays() -> list[Any]:
@@ -175,6 +184,24 @@ def _reason(error: Exception) -> str:
     return said.strip().partition("\n")[0] or repr(error)
 
 
+# What torch's unpickler and numpy raise for bytes that were altered: they check little of what they read.
+_DAMAGE = (
+    ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
+    RuntimeError, TypeError, ValueError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive whose members are larger than it is: torch.save compresses nothing."""
+    with open_file(path) as file:
+        if not zipfile.is_zipfile(file):
+            return
+        size = os.fstat(file.fileno()).st_size
+        with zipfile.ZipFile(file) as archive:
+            if sum(one.file_size for one in archive.infolist()) > size:
+                raise ValueError("its members are said to be larger than the file")
+
+
 def _content(path: Path) -> Mapping[str, Any]:
     # Torch raises pickle's error; the module itself is not for us to import.
     refused = torch.serialization.pickle.UnpicklingError  # type: ignore[attr-defined]
@@ -182,11 +209,12 @@ def _content(path: Path) -> Mapping[str, Any]:
         if is_hdf5(path):
             content: Any = read_hdf5(path)
         else:
-            with torch.serialization.safe_globals(_arrays()):
-                content = torch.load(path, map_location="cpu", weights_only=True)
+            _check_archive(path)
+            with open_file(path) as file, torch.serialization.safe_globals(_arrays()):
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    except (refused, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+    except (refused, *_DAMAGE) as error:
         raise CheckpointError(
             f"cannot read {str(path)!r}",
             reason=_reason(error),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ontrain.disk import open_file
 from ontrain.errors import CheckpointError
 
 __all__ = ["is_hdf5", "read_hdf5"]
@@ -17,7 +18,7 @@ _DEPTH = 4
 
 def is_hdf5(path: Path) -> bool:
     """Whether a file starts as HDF5 does."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
@@ -54,7 +55,16 @@ def read_hdf5(path: Path) -> dict[str, Any]:
     try:
         with h5py.File(path, "r") as file:
             return content(file, 1)
-    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+    except (
+        OSError,
+        LookupError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+        MemoryError,
+        ArithmeticError,
+    ) as error:
         raise CheckpointError(
             f"cannot read {str(path)!r}", reason=str(error), way_out="give a file of ORTTrainer.save_checkpoint"
         ) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
+from ontrain.graph.rounds import counted_rounds
 from ontrain.providers.torch.buffers import Body, Buf, Storage
 from ontrain.providers.torch.emitter import Emitter, Instruction, outside
 from ontrain.providers.torch.lowering.nodes import lower_nodes, with_bodies
@@ -114,17 +115,19 @@ def _run_loop(
         state.copy_(value)
     count, done = int(limit), 0
     alive = cond is None or bool(cond)
-    while alive and done < count:
-        index = count - 1 - done if reverse else done
-        at.fill_(index)
-        for row, source in zip(rows, scanned, strict=True):
-            row.copy_(source[index])
-        body()
-        for target, result in zip(targets, results, strict=True):
-            target[index].copy_(result)
-        for state, value in zip(states, nexts, strict=True):
-            state.copy_(value)
-        done += 1
-        alive = bool(go)
+    with counted_rounds() as another:
+        while alive and done < count:
+            another()
+            index = count - 1 - done if reverse else done
+            at.fill_(index)
+            for row, source in zip(rows, scanned, strict=True):
+                row.copy_(source[index])
+            body()
+            for target, result in zip(targets, results, strict=True):
+                target[index].copy_(result)
+            for state, value in zip(states, nexts, strict=True):
+                state.copy_(value)
+            done += 1
+            alive = bool(go)
     for final, state in zip(finals, states, strict=True):
         final.copy_(state)

@@ -193,7 +193,8 @@ def average_pool(e: Emitter, node: ir.Node) -> None:
     strides, dilations, pads = _geometry(a, x, kernel)
     include = bool(a.get("count_include_pad", 0))
     uneven = any(before != after for before, after in pads)
-    assert all(d == 1 for d in dilations), "AveragePool with dilations"
+    if any(d != 1 for d in dilations):
+        raise ValueError("AveragePool with dilations has no kernel")
     fn = {1: torch.nn.functional.avg_pool1d, 2: torch.nn.functional.avg_pool2d, 3: torch.nn.functional.avg_pool3d}
 
     def run(x: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -44,12 +45,33 @@ for _op, _fn in _SAME_NAME.items():
     lowers(_op)(_simple(_fn))
 
 
+_TRAPS = (torch.int32, torch.int64)
+"""The least of these divided by minus one ends the process: the processor has no answer."""
+
+
+def _divides_safely(divisor: ir.Value | None) -> bool:
+    known = None if divisor is None or divisor.const_value is None else divisor.const_value.numpy()
+    return known is not None and not bool(np.any(known == -1))
+
+
+def _divided(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    negated = y == -1
+    if x.device.type == "cpu" and bool((negated & (x == torch.iinfo(x.dtype).min)).any()):
+        raise OverflowError("the least integer is divided by minus one")
+    quotient = torch.div(x, torch.where(negated, torch.ones_like(y), y), rounding_mode="trunc")
+    return torch.where(negated, -x, quotient)
+
+
 @lowers("Div")
 def div(e: Emitter, node: ir.Node) -> None:
     x, y = (e.value(v) for v in node.inputs)
-    # ONNX divides integers towards zero.
-    mode = None if x.dtype.is_floating_point else "trunc"
-    e.call(torch.div, x, y, out=e.out(node.outputs[0]), elementwise=True, rounding_mode=mode)
+    if x.dtype.is_floating_point:
+        e.call(torch.div, x, y, out=e.out(node.outputs[0]), elementwise=True)
+    elif x.dtype in _TRAPS and not _divides_safely(node.inputs[1]):
+        e.compute(_divided, x, y, outs=[e.out(node.outputs[0])])
+    else:
+        # ONNX divides integers towards zero.
+        e.call(torch.div, x, y, out=e.out(node.outputs[0]), elementwise=True, rounding_mode="trunc")
 
 
 @lowers("Mod")

@@ -23,7 +23,8 @@ def gather(e: Emitter, node: ir.Node) -> None:
     axis = attributes(node).get("axis", 0) % len(x.shape)
     const = indices.const_value
     if const is not None and const.size == 1:
-        at = int(const.numpy().reshape(())) % x.shape[axis]
+        at = int(const.numpy().reshape(()))
+        at += x.shape[axis] if at < 0 else 0
         picked = e.view(x, lambda t: t.narrow(axis, at, 1))
         e.bind(node.outputs[0], e.reshape(picked, static_dims(node.outputs[0])))
         return
@@ -159,6 +160,9 @@ def _reduce_nd(out: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, 
     depth = indices.shape[-1]
     rows = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=out.device)
     for place, size in zip(indices.unbind(-1), out.shape[:depth], strict=True):
+        # A device is not waited for: there a wrong index is what ONNX leaves open.
+        if out.device.type == "cpu" and bool(((place < -size) | (place >= size)).any()):
+            raise IndexError(f"an index lies outside of a dimension of size {size}")
         rows = rows * size + place.remainder(size)
     flat = out.view(int(out.shape[:depth].numel()), -1)
     flat.index_reduce_(0, rows.reshape(-1), updates.reshape(rows.numel(), -1), how)
@@ -171,7 +175,9 @@ def one_hot(e: Emitter, node: ir.Node) -> None:
     depth = static_dims(node.outputs[0])[axis]
 
     def run(ids: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        hot = torch.nn.functional.one_hot(ids.long().remainder(depth), depth).movedim(-1, axis).bool()
+        # What lies outside of [-depth, depth) is hot nowhere; so the places are compared, not looked up.
+        places = torch.where(ids < 0, ids + depth, ids)
+        hot = (places.unsqueeze(-1) == torch.arange(depth, device=ids.device)).movedim(-1, axis)
         return torch.where(hot, values[1], values[0])
 
     e.compute(run, e.value(indices), e.value(values), outs=[e.out(node.outputs[0])])

@@ -129,7 +129,8 @@ def _numbers(e: Emitter, count: int) -> Iterator[Buf]:
 def _constant(value: ir.Value | None, default: float) -> float:
     if value is None:
         return default
-    assert value.const_value is not None, "dropout's ratio and mode must be constant"
+    if value.const_value is None:
+        raise ValueError("dropout's ratio and mode must be constant")
     return float(value.const_value.numpy())
 
 

@@ -20,7 +20,8 @@ def constant_ints(value: ir.Value | None) -> list[int] | None:
     """Return a constant int vector (axes, pads, starts …); None if the input is absent."""
     if value is None:
         return None
-    assert value.const_value is not None, f"{value.name} must be constant in a specialised graph"
+    if value.const_value is None:
+        raise ValueError(f"{value.name} must be constant: a plan has fixed sizes")
     return [int(i) for i in value.const_value.numpy().reshape(-1)]
 
 

@@ -1,0 +1,65 @@
+"""How many rounds loops may run: a file of a few bytes can ask for more than anyone's lifetime holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ontrain.errors import OptionError, ProviderError
+
+__all__ = ["LOOP_LIMIT", "counted_rounds", "loop_limit", "loop_refused"]
+
+LOOP_LIMIT = "ONTRAIN_LOOP_LIMIT"
+"""The environment variable that sets the limit."""
+_DEFAULT = 100_000
+_spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
+
+
+def loop_limit() -> int:
+    """Return how many rounds a Loop may run in one run of a graph, those of the loops inside it included.
+
+    Raises:
+        OptionError: ONTRAIN_LOOP_LIMIT is no whole number from 1.
+    """
+    wish = os.environ.get(LOOP_LIMIT, "")
+    if not wish:
+        return _DEFAULT
+    if not wish.isdecimal() or not 1 <= int(wish) < 2**62:
+        raise OptionError(f"{LOOP_LIMIT} is {wish!r}", way_out="give a whole number of rounds from 1")
+    return int(wish)
+
+
+def loop_refused() -> ProviderError:
+    """Return the error for a loop that goes on beyond the limit."""
+    return ProviderError(
+        f"a Loop runs more than {loop_limit()} rounds, those of loops inside it included",
+        reason="so many are taken for a loop without end",
+        way_out=f"set {LOOP_LIMIT} to a larger number if the model is meant so",
+    )
+
+
+@contextmanager
+def counted_rounds() -> Iterator[Callable[[], None]]:
+    """Give a function to be called once a round; loops that run inside the block count on.
+
+    Raises:
+        ProviderError: from that function, when the limit is passed.
+    """
+    spent, limit = _spent.get(), loop_limit()
+    token = None
+    if spent is None:
+        spent = [0]
+        token = _spent.set(spent)
+
+    def another() -> None:
+        spent[0] += 1
+        if spent[0] > limit:
+            raise loop_refused()
+
+    try:
+        yield another
+    finally:
+        if token is not None:
+            _spent.reset(token)

@@ -1,0 +1,54 @@
+"""What a kernel says, as an error that names the input at fault, or else the node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.errors import OntrainError, ProviderError
+from ontrain.session.feeds import explain_index_error
+
+__all__ = ["explained"]
+
+# What torch's kernels, numpy and onnx's evaluator raise for values that an operator cannot take. The evaluator states
+# what it expects of operands by `assert`.
+_REFUSALS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def explained(graph: ir.Graph, feeds: Mapping[str, Any], provider: str, what: str = "a step") -> Iterator[None]:
+    """Turn what a provider raises inside the block into an error for the user.
+
+    Args:
+        graph: that is run.
+        feeds: the batch.
+        provider: its name.
+        what: what is run, for the message.
+
+    Raises:
+        InputError: a label or an index of the batch lies outside of what an operator can take.
+        ProviderError: a kernel refused its operands, or there is no memory for them; names the node where the provider
+            tells which.
+    """
+    try:
+        yield
+    except _REFUSALS as error:
+        index_error = explain_index_error(graph, feeds)
+        if index_error is not None:
+            raise index_error from error
+        if isinstance(error, OntrainError | torch.OutOfMemoryError):
+            raise
+        node = next(iter(getattr(error, "__notes__", ())), None)
+        said = str(error).strip().partition("\n")[0]
+        kind = type(error).__name__
+        raise ProviderError(
+            f"{provider} failed in {what}",
+            node=node,
+            reason=f"{kind}: {said}" if said and kind not in ("RuntimeError", "ValueError") else said or kind,
+        ) from error

@@ -1,0 +1,215 @@
+"""What ended the process or never ended: divisions without an answer, loops without an end, indices out of range."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from ontrain import GraphError, InferenceSession, OntrainError, ProviderError
+from ontrain.graph.traps import guard
+from tests.capture.onnx_file.models import const, node, value
+
+ROOT = Path(__file__).parents[2]
+OWN = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
+PROVIDERS = ["CPUExecutionProvider", "OnnxRuntimeExecutionProvider", *OWN]
+INT64, LEAST = TensorProto.INT64, -(2**63)
+
+
+def file(nodes, inputs, outputs, stored=(), opset=17) -> bytes:
+    graph = helper.make_graph(list(nodes), "g", inputs, outputs, list(stored))
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return made.SerializeToString()
+
+
+def division(op_type: str, dtype: int = INT64, **attributes) -> bytes:
+    operands = [value("a", ["n"], dtype), value("b", ["n"], dtype)]
+    return file([node(op_type, "a b", "y", **attributes)], operands, [value("y", ["n"], dtype)])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    ("op_type", "a", "b"), [("Div", 7, 0), ("Mod", 7, 0), ("Div", LEAST, -1)], ids=["zero", "rest of zero", "overflow"]
+)
+def test_a_division_without_an_answer_is_a_named_error(provider, op_type, a, b):
+    session = InferenceSession(division(op_type), providers=[provider])
+    with pytest.raises(ProviderError, match=r"(?s)divided|Zero|y"):
+        session.run(None, {"a": np.array([4, a]), "b": np.array([2, b])})
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_divisions_with_an_answer_have_it(provider, dtype, rng):
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    a = rng.integers(-99, 99, 64).astype(dtype)
+    b = (rng.integers(1, 9, 64) * rng.choice([-1, 1], 64)).astype(dtype)
+    (found,) = InferenceSession(division("Div", kind), providers=[provider]).run(None, {"a": a, "b": b})
+    np.testing.assert_array_equal(found, [int(abs(x) // abs(y)) * (1 if (x < 0) == (y < 0) else -1)
+                                          for x, y in zip(a.tolist(), b.tolist(), strict=True)])  # fmt: skip
+    (found,) = InferenceSession(division("Mod", kind), providers=[provider]).run(None, {"a": a, "b": b})
+    np.testing.assert_array_equal(found, [x % y for x, y in zip(a.tolist(), b.tolist(), strict=True)])
+
+
+def test_no_division_at_all_is_no_error():
+    none = np.zeros(0, np.int64)
+    assert InferenceSession(division("Div")).run(None, {"a": none, "b": none})[0].shape == (0,)
+
+
+def test_large_quotients_of_constants_are_exact():
+    made = file([node("Div", "a b", "q"), node("Add", "q x", "y")], [value("x", [1], INT64)], [value("y", [1], INT64)],
+                [const("a", [2**62 + 3]), const("b", [1])])  # fmt: skip
+    (found,) = InferenceSession(made, providers=["TorchExecutionProvider"]).run(None, {"x": np.array([0])})
+    assert int(found[0]) == 2**62 + 3
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 18])
+def test_guards_are_valid_in_every_operator_set(opset):
+    body = helper.make_graph(
+        [node("Div", "c d", "n"), node("Identity", "go", "g")], "body",
+        [value("i", [], INT64), value("go", [], TensorProto.BOOL), value("c", [2], INT64)],
+        [value("g", [], TensorProto.BOOL), value("n", [2], INT64)],
+    )  # fmt: skip
+    made = onnx.ModelProto.FromString(
+        file([node("Loop", "m yes x", "y", body=body)], [value("x", [2], INT64), value("d", [2], INT64)],
+             [value("y", [2], INT64)], [const("m", 3), const("yes", True, np.bool_)], opset)
+    )  # fmt: skip
+    assert guard(made)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options)
+    feeds = {"x": np.array([80, 9]), "d": np.array([2, 3])}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], [10, 0])
+    with pytest.raises(Exception, match="integer division"):
+        session.run(None, {**feeds, "d": np.array([2, 0])})
+
+
+def test_a_loop_before_integer_arithmetic_is_refused():
+    body = helper.make_graph(
+        [node("Tanh", "c", "n"), node("Identity", "go", "g")], "body",
+        [value("i", [], INT64), value("go", [], TensorProto.BOOL), value("c", [2])],
+        [value("g", [], TensorProto.BOOL), value("n", [2])],
+    )  # fmt: skip
+    stored = [const("m", 3), const("yes", True, np.bool_)]
+    made = file([node("Loop", "m yes x", "y", body=body)], [value("x", [2])], [value("y", [2])], stored, 5)
+    with pytest.raises(GraphError, match="operator set 5 cannot be bounded"):
+        InferenceSession(made)
+
+
+def counting(depth: int, inner: str = "Loop") -> bytes:
+    """y counts rounds of `depth` loops in loops, each of `m` rounds; the count is fed."""
+
+    def body(level: int) -> onnx.GraphProto:
+        n = f"l{level}"
+        step = [node("Add", f"{n}_c one", f"{n}_n")]
+        if level > 1:
+            step = [node("Loop", f"m - {n}_c", f"{n}_n", body=body(level - 1))]
+        if level > 1 and inner == "If":
+            branch = helper.make_graph([node("Loop", f"m - {n}_c", f"{n}_b", body=body(level - 1))], "b", [],
+                                       [value(f"{n}_b", [], INT64)])  # fmt: skip
+            other = helper.make_graph([node("Identity", f"{n}_c", f"{n}_o")], "o", [], [value(f"{n}_o", [], INT64)])
+            step = [node("If", "yes", f"{n}_n", then_branch=branch, else_branch=other)]
+        return helper.make_graph(
+            [*step, node("Identity", f"{n}_go", f"{n}_g")], "body",
+            [value(f"{n}_i", [], INT64), value(f"{n}_go", [], TensorProto.BOOL), value(f"{n}_c", [], INT64)],
+            [value(f"{n}_g", [], TensorProto.BOOL), value(f"{n}_n", [], INT64)],
+        )  # fmt: skip
+
+    return file([node("Loop", "m - x", "y", body=body(depth))],
+                [value("m", [], INT64), value("x", [], INT64), value("yes", [], TensorProto.BOOL)],
+                [value("y", [], INT64)], [const("one", 1)])  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", *OWN])
+@pytest.mark.parametrize(("depth", "inner"), [(1, "Loop"), (2, "Loop"), (3, "Loop"), (2, "If")])
+def test_rounds_of_loops_in_loops_are_counted_together(provider, depth, inner, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_LOOP_LIMIT", "50")
+    session = InferenceSession(counting(depth, inner), providers=[provider])
+    feeds = {"x": np.array(0), "m": np.array(3), "yes": np.array(True)}
+    assert int(session.run(None, feeds)[0]) == 3**depth
+    # One round of the outermost loop stays below the limit, all of them together do not.
+    for many in (49 if depth > 1 else 51, 2**62):
+        with pytest.raises(ProviderError, match=r"(?s)more than 50 rounds.*ONTRAIN_LOOP_LIMIT"):
+            session.run(None, {**feeds, "m": np.array(many)})
+
+
+def test_a_guarded_file_still_finds_its_external_data(tmp_path):
+    made = onnx.ModelProto.FromString(
+        file([node("Div", "a big", "y")], [value("a", [2], INT64)], [value("y", [2], INT64)], [const("big", [0, 4])])
+    )
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    with pytest.raises(ProviderError, match="divided"):
+        InferenceSession(tmp_path / "m.onnx").run(None, {"a": np.array([1, 8])})
+
+
+def test_external_data_that_is_no_file_is_refused_before_onnxruntime_opens_it(tmp_path):
+    made = onnx.ModelProto.FromString(
+        file([node("Add", "a big", "y")], [value("a", [2], INT64)], [value("y", [2], INT64)], [const("big", [0, 4])])
+    )
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    (tmp_path / "m.data").unlink()
+    (tmp_path / "m.data").symlink_to("/dev/zero")
+    with pytest.raises(GraphError, match=r"(?s)external data of initializer 'big'"):
+        InferenceSession(tmp_path / "m.onnx")
+
+
+_FAR = {
+    "Gather": ("d i", [[1, 9]]), "GatherElements": ("d i", [[1, 9, 0, 1]]), "GatherND": ("d i", [[1, 9]]),
+    "ScatterElements": ("d i u", [[1, 9, 0, 1]]), "ScatterND": ("d i v", [[9]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+@pytest.mark.parametrize("provider", OWN)
+@pytest.mark.parametrize("op_type", _FAR)
+def test_an_index_out_of_range_is_a_named_error_stored_or_fed(op_type, provider, reduction):
+    operands, far = _FAR[op_type]
+    far, extra = np.array(far), {"reduction": reduction} if "Scatter" in op_type else {}
+    stored = [const("d", np.arange(12).reshape(3, 4), np.float32), const("u", np.ones((1, 4)), np.float32),
+              const("v", np.ones((1, 4)), np.float32)]  # fmt: skip
+    made = [node(op_type, operands, "q", **extra), node("Mul", "q x", "y")]
+    x = value("x", [1])
+    with pytest.raises(GraphError, match=rf"(?s){op_type} has the index 9 for a dimension of size"):
+        InferenceSession(file(made, [x], [value("y", None)], [*stored, const("i", far)], 18), providers=[provider])
+    fed = file(made, [x, value("i", list(far.shape), INT64)], [value("y", None)], stored, 18)
+    session = InferenceSession(fed, providers=[provider])
+    with pytest.raises(OntrainError):
+        session.run(None, {"x": np.ones(1, np.float32), "i": far})
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", *OWN])
+def test_one_hot_is_off_for_what_lies_outside(provider):
+    made = file([node("OneHot", "i depth v", "y")], [value("i", [5], INT64)], [value("y", [5, 3])],
+                [const("depth", 3), const("v", [-1, 1], np.float32)])  # fmt: skip
+    (found,) = InferenceSession(made, providers=[provider]).run(None, {"i": np.array([0, -1, 3, -4, 99])})
+    expected = np.full((5, 3), -1, np.float32)
+    expected[0, 0] = expected[1, 2] = 1
+    np.testing.assert_array_equal(found, expected)
+
+
+_CHAIN = """
+import resource, sys
+from onnx import helper
+from ontrain.capture import load_onnx
+from tests.capture.onnx_file.models import node, value
+
+resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
+imports = [helper.make_opsetid("", 17), helper.make_opsetid("c", 1)]
+made = [helper.make_function("c", "f0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
+for i in range(1, 20_000):
+    made.append(helper.make_function("c", f"f{i}", ["a"], ["b"], [node(f"f{i - 1}", "a", "b", domain="c")], imports))
+graph = helper.make_graph([node("f19999", "x", "y", domain="c")], "g", [value("x", [2])], [value("y", [2])])
+loaded = load_onnx(helper.make_model(graph, opset_imports=imports, functions=made, ir_version=8))
+print([n.op_type for n in loaded.evaluation.graph])
+"""
+
+
+def test_a_chain_of_twenty_thousand_functions_is_inlined_in_linear_time():
+    """The square of it took minutes; the limit is of processor time, a multiple of what is needed."""
+    done = subprocess.run([sys.executable, "-c", _CHAIN], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "['Relu']", done.stderr[-2000:]
