@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.generators import without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
@@ -128,7 +129,7 @@ class Flat(nn.Module):
             stack.enter_context(_assigned_buffers(self.module))
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
-            leaves, spec = flatten(self._call(named))
+            leaves, spec = flatten(without_draws(lambda: self._call(named)))
         check_plain(spec)
         check_functions(leaves)
         self._returned(spec)

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.complex import complexes
-from ontrain.capture.aten.registry import find, operator_name, table
+from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError, nearest
@@ -189,7 +189,12 @@ def _missing(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _known_complex(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and operator_name(node.target) in complexes
+    if not isinstance(node.target, OpOverload) or not writes_first_only(node.target):
+        return False
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    tensors = [one for val in values for one in (val if isinstance(val, tuple | list) else [val])]
+    seen = any(isinstance(one, torch.Tensor) and one.is_complex() for one in tensors)
+    return seen and operator_name(node.target) in complexes
 
 
 def _missing_error(node: fx.Node) -> CaptureError:

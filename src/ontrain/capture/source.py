@@ -11,7 +11,7 @@ from types import TracebackType
 import torch
 from torch import fx
 
-__all__ = ["module_of", "node_text", "source_line", "user_frame"]
+__all__ = ["is_foreign", "line_text", "module_of", "node_text", "source_line", "user_frame"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -20,7 +20,7 @@ _PACKAGES = f"{os.sep}site-packages{os.sep}"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s*(?P<code>[^\n]+))?')
 
 
-def _foreign(file: str) -> bool:
+def is_foreign(file: str) -> bool:
     """Whether a frame is the user's or a model library's, not torch's and not ours."""
     return not file.startswith((_OURS, _TORCH, "<")) and (_PACKAGES in file or not file.startswith(_PYTHON))
 
@@ -30,8 +30,8 @@ def source_line(node: fx.Node) -> str | None:
     trace = node.meta.get("stack_trace")
     if not trace:
         return None
-    frames = [match for match in _FRAME.finditer(trace) if _foreign(match["file"])]
-    return _text(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"]) if frames else None
+    frames = [match for match in _FRAME.finditer(trace) if is_foreign(match["file"])]
+    return line_text(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"]) if frames else None
 
 
 def node_text(node: fx.Node) -> str:
@@ -47,11 +47,12 @@ def user_frame(trace: TracebackType | None) -> str | None:
     """
     frames = traceback.extract_tb(trace)
     start = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_OURS)), 0)
-    found = [frame for frame in frames[start:] if _foreign(frame.filename)]
-    return _text(found[-1].filename, found[-1].lineno or 0, found[-1].line) if found else None
+    found = [frame for frame in frames[start:] if is_foreign(frame.filename)]
+    return line_text(found[-1].filename, found[-1].lineno or 0, found[-1].line) if found else None
 
 
-def _text(file: str, line: int, code: str | None) -> str:
+def line_text(file: str, line: int, code: str | None) -> str:
+    """Return "file.py:12: code"."""
     name = file.split(_PACKAGES)[-1] if _PACKAGES in file else os.path.basename(file)
     return f"{name}:{line}: {code.strip()}" if code else f"{name}:{line}"
 

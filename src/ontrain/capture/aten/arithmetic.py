@@ -118,7 +118,10 @@ def atan2(op: AtenBuilder, y: Any, x: Any) -> Any:
 
 def _extreme(op_type: str) -> Callable[..., Any]:
     def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
-        return getattr(op, op_type)(op.cast(a, op.dtype), op.cast(b, op.dtype))
+        a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+        if op.dtype == ir.DataType.BOOL:
+            return op.Or(a, b) if op_type == "Max" else op.And(a, b)
+        return getattr(op, op_type)(a, b)
 
     return translate
 

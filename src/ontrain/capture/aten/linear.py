@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,22 @@ def linear(op: AtenBuilder, x: Any, weight: Any, bias: Any = None) -> Any:
     return y if bias is None else y + bias
 
 
-@aten("matmul", "mm", "bmm", "mv", "dot", "inner")
+@aten("matmul", "mm", "bmm", "mv", "dot")
 def matmul(op: AtenBuilder, a: Any, b: Any) -> Any:
     return op.MatMul(a, b)
+
+
+@aten("inner")
+def inner(op: AtenBuilder, a: Any, b: Any) -> Any:
+    """Sum of products along the last axis of both; a scalar multiplies."""
+    ranks = len(op.input_shape(0)), len(op.input_shape(1))
+    if 0 in ranks:
+        return a * b
+    if ranks[1] <= 2:
+        return op.MatMul(a, transposed(op, b))
+    axes = string.ascii_lowercase
+    rows, columns = axes[: ranks[0] - 1], axes[ranks[0] - 1 : sum(ranks) - 2]
+    return op.Einsum(a, b, equation=f"{rows}z,{columns}z->{rows}{columns}")
 
 
 @aten("addmm", "baddbmm", "addbmm", "addmv")
@@ -50,12 +64,13 @@ def _scaled(op: AtenBuilder, x: Any, factor: Any) -> Any:
 
 @aten("outer", "ger")
 def outer(op: AtenBuilder, a: Any, b: Any) -> Any:
-    return op.Unsqueeze(a, [1]) * op.Unsqueeze(b, [0])
+    times = op.And if op.dtype == ir.DataType.BOOL else op.Mul
+    return times(op.Unsqueeze(op.cast(a, op.dtype), [1]), op.Unsqueeze(op.cast(b, op.dtype), [0]))
 
 
 @aten("einsum")
 def einsum(op: AtenBuilder, equation: str, operands: list[Any], *, path: Any = None) -> Any:
-    return op.Einsum(*operands, equation=equation)
+    return op.Einsum(*(op.cast(operand, op.dtype) for operand in operands), equation=equation)
 
 
 @aten("_linalg_det")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ontrain.internals import OpOverload, of
 
-__all__ = ["aten", "find", "is_view", "operator_name", "table"]
+__all__ = ["aten", "find", "is_view", "operator_name", "table", "writes_first_only"]
 
 Handler = Callable[..., Any]
 
@@ -58,7 +58,7 @@ def find(target: Any) -> Handler | None:
     """Return the translation of an operator; an in-place operator has that of its functional form."""
     if not isinstance(target, OpOverload):
         return None
-    if schema(target).is_mutable and not _first_argument_only(target):
+    if not writes_first_only(target):
         return None
     name = operator_name(target)
     found = table.get(f"{name}.{overload(target)}", table.get(name))
@@ -85,6 +85,7 @@ def is_view(target: Any) -> bool:
     return any(out.alias_info is not None and not out.alias_info.is_write for out in schema(target).returns)
 
 
-def _first_argument_only(target: OpOverload) -> bool:
+def writes_first_only(target: OpOverload) -> bool:
+    """Whether an operator writes to its first argument, as `add_` does, or to none; with `out=` it writes elsewhere."""
     arguments = schema(target).arguments
     return not any(a.alias_info is not None and a.alias_info.is_write for a in arguments[1:])

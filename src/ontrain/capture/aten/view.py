@@ -87,10 +87,16 @@ def transpose(op: AtenBuilder, x: Any, a: int, b: int) -> Any:
     return _permuted(op, x, perm)
 
 
-@aten("t", "numpy_T", "mT")
+@aten("t", "mT")
 def t(op: AtenBuilder, x: Any) -> Any:
     rank = len(op.shape)
     return x if rank < 2 else _permuted(op, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@aten("numpy_T")
+def reversed_axes(op: AtenBuilder, x: Any) -> Any:
+    """All axes in the other order, as numpy has it."""
+    return _permuted(op, x, list(reversed(range(len(op.shape)))))
 
 
 @aten("permute")

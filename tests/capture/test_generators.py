@@ -1,0 +1,104 @@
+"""Random numbers of Python and numpy in a forward: refused by line, for a graph would keep those of its capture."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ontrain.capture import capture
+from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
+
+GENERATOR = np.random.default_rng(3)
+
+
+class Drawing(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.linear, self.factor = nn.Linear(3, 3), factor
+        self.own, self.held = random.Random(1), {"rng": np.random.RandomState(2)}
+
+    def forward(self, x):
+        return self.linear(x) * self.factor(self)
+
+
+def choice():
+    return random.choice([1.0, 2.0])  # the line that draws
+
+
+DRAWS = {
+    "python": lambda _: random.uniform(0, 1),
+    "numpy": lambda _: np.random.rand(),
+    "in a function": lambda _: choice(),
+    "of the module": lambda module: module.own.random(),
+    "held in a dict": lambda module: module.held["rng"].randint(1, 3),
+    "of the file": lambda _: GENERATOR.random(),
+}
+
+
+def states(module):
+    return [
+        repr(one)
+        for one in (random.getstate(), np.random.get_state(), module.own.getstate(), module.held["rng"].get_state(),
+                    GENERATOR.bit_generator.state)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_a_draw_in_forward_is_refused_by_line_and_leaves_the_generators(kind):
+    module = Drawing(DRAWS[kind])
+    before = states(module)
+    with pytest.raises(CaptureError, match="draws random numbers") as refusal:
+        capture(module, (torch.randn(2, 3),))
+    line = "random.choice([1.0, 2.0])  # the line that draws" if kind == "in a function" else f'"{kind}": lambda'
+    assert line in refusal.value.source
+    assert states(module) == before
+
+
+def test_another_threads_draws_are_no_concern_of_a_capture():
+    stop = threading.Event()
+
+    def draw():
+        while not stop.wait(0.001):
+            random.random()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        capture(Drawing(lambda _: 2.0), (torch.randn(2, 3),))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_decision_handed_in_is_captured_once_for_each_value():
+    class Skipping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x, skip):
+            return x * 2 if skip else self.linear(x)
+
+    plain = Skipping()
+    model, x = ORTModule(plain), torch.randn(2, 3)
+    for _ in range(2):
+        for skip in (True, False):
+            torch.testing.assert_close(model(x, skip), plain(x, skip))
+    assert model._engine.captures == 2
+
+
+def test_a_refused_forward_runs_on_pytorch_with_the_numbers_it_would_have_had():
+    plain = Drawing(DRAWS["python"])
+    model, x = ORTModule(plain, fallback="FALLBACK_UNSUPPORTED_TORCH_MODEL"), torch.randn(2, 3)
+    random.seed(5)
+    expected = plain(x)
+    random.seed(5)
+    with pytest.warns(UserWarning, match="draws random numbers"):
+        found = model(x)
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,42 @@
+"""Layers whose weight is computed: three training steps with buffers as in eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm
+from torch.nn.utils import weight_norm as old_weight_norm
+
+from ontrain.training.ortmodule import ORTModule
+
+LAYERS = {
+    "spectral_norm": lambda: spectral_norm(nn.Linear(4, 3)),
+    "spectral_norm of a convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), spectral_norm(nn.Conv1d(2, 3, 2), n_power_iterations=2)
+    ),
+    "parametrizations.spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(4, 3)),
+    "weight_norm": lambda: old_weight_norm(nn.Linear(4, 3)),
+    "parametrizations.weight_norm": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_computed_weight_trains_as_in_eager(name):
+    models = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        models.append(LAYERS[name]())
+    plain, wrapped = models
+    model = ORTModule(wrapped)
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        expected, found = plain(x), model(x)
+        torch.testing.assert_close(found, expected)
+        expected.square().sum().backward()
+        found.square().sum().backward()
+    for ours, theirs in zip(wrapped.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(wrapped.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
