@@ -6,9 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from torch.testing._internal.opinfo.core import SampleInput
 
+from ontrain.capture import capture
 from tests.capture import op_db
+from tests.capture.harness import run_captured
 
 # Sizes that differ, and square ones, where a wrong order has the right shape.
 SHAPES = [(), (3,), (3, 3), (2, 3, 4), (3, 3, 3), (2, 3, 1, 4), (2, 2, 2, 2, 2)]
@@ -89,7 +92,7 @@ def foldings(x):
     return along + whole
 
 
-@pytest.mark.filterwarnings("ignore:.*0-D tensors")
+@pytest.mark.filterwarnings("ignore:.*0-D tensors", "ignore:The use of `x.T`")
 @pytest.mark.parametrize("family", [reversals, exchanges, diagonals, foldings])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_axes_are_those_of_torch_at_every_rank(shape, family):
@@ -107,6 +110,18 @@ INNER = [((3, 3), (3, 3)), ((2, 3, 3), (4, 3)), ((2, 3), (4, 5, 3)), ((), (2, 3)
 def test_an_inner_product_is_along_the_last_axis_of_both(shapes):
     a, b = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     assert not differences(lambda a, b: (torch.inner(a, b),), a, b)
+
+
+@pytest.mark.parametrize("dims", [(), (0,), (0, 1)], ids=str)
+def test_a_roll_goes_round_more_than_once_whatever_the_size(dims):
+    class Rolled(nn.Module):
+        def forward(self, x):
+            return x.roll((7, -9)[: max(len(dims), 1)], dims)
+
+    captured = capture(Rolled(), (torch.randn(9, 4),), dynamic=[{0: "n"}])
+    for n in (2, 3, 7, 11):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(run_captured(captured, (x,))[0], Rolled()(x), rtol=0, atol=0)
 
 
 def test_an_outer_product_has_the_dtype_that_both_promote_to():

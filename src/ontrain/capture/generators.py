@@ -17,6 +17,9 @@ from ontrain.errors import CaptureError
 
 __all__ = ["without_draws"]
 
+_Draw = tuple[str, str, int, int]
+"""A generator's type, the file and line that moved it, and its state after that."""
+_RUNS = 4
 _KINDS = (random.Random, np.random.Generator, np.random.RandomState)
 _WAY_OUT = (
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
@@ -29,8 +32,8 @@ def without_draws(forward: Callable[[], Any]) -> Any:
     """Return what forward returns, unless it draws from a generator of Python's or numpy's.
 
     All generators of the process are looked at: the modules' own, and those that somebody holds anywhere. Where one
-    has moved, forward is run again line by line, which tells its draws from those of another thread. An error leaves
-    the generators as they were.
+    has moved, forward is run again line by line from the same state until two runs agree: draws of another thread don't
+    come at the same lines. An error leaves the generators as they were.
 
     Raises:
         CaptureError: names the line that draws.
@@ -45,15 +48,16 @@ def without_draws(forward: Callable[[], Any]) -> Any:
             generators.restore()
     if not generators.moved():
         return result
-    generators.restore()
-    lines = _Lines(generators)
-    try:
-        lines.run(forward)
-    finally:
+    found: list[_Draw] = []
+    for _ in range(_RUNS):
         generators.restore()
-    if lines.draw is None:
+        before, found = found, _draws(forward, generators)
+        if found and found == before:
+            break
+    else:
         return result
-    kind, file, line = lines.draw
+    generators.restore()
+    kind, file, line, _ = found[0]
     raise CaptureError(
         f"forward draws random numbers from {kind}",
         source=line_text(file, line, linecache.getline(file, line)),
@@ -104,45 +108,38 @@ def _comparable(state: Any) -> Any:
     return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
-class _Lines:
-    """Runs a function and remembers the line of the user's, or of a model library's, during which a generator moved.
+def _draws(function: Callable[[], Any], generators: _Generators) -> list[_Draw]:
+    """Call a function line by line, in this thread, and return the lines during which a generator moved."""
+    found: list[_Draw] = []
+    last: list[tuple[str, int]] = []
+    states = {id(one): _comparable(_state(one)) for one in generators.moved()}
 
-    Attributes:
-        draw: whose generator, the file and the line; None if none has moved.
-    """
+    def look() -> None:
+        for one in generators.moved():
+            state = _comparable(_state(one))
+            if last and states.get(id(one)) != state:
+                states[id(one)] = state
+                kind = type(one)
+                found.append((f"{kind.__module__.split('.')[0]}.{kind.__name__}", *last[0], hash(repr(state))))
 
-    def __init__(self, generators: _Generators) -> None:
-        self._generators = generators
-        self._last: tuple[str, int] | None = None
-        self.draw: tuple[str, str, int] | None = None
+    def step(frame: FrameType, event: str, argument: Any) -> Any:
+        look()
+        last[:] = [(frame.f_code.co_filename, frame.f_lineno)]
+        return step
 
-    def run(self, function: Callable[[], Any]) -> None:
-        """Call the function under a trace of its lines, in this thread only."""
-        before = sys.gettrace()
-        sys.settrace(self._called)
-        try:
-            function()
-        finally:
-            sys.settrace(before)
-        self._look()
-
-    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def enter(frame: FrameType, event: str, argument: Any) -> Any:
         package = str(frame.f_globals.get("__name__")).split(".")[0]
         file = frame.f_code.co_filename
         # What was typed at a prompt is in no file.
         if package == "numpy" or not (is_foreign(file) or file.startswith("<")):
             return None
-        return self._stepped(frame, event, argument)
+        return step(frame, event, argument)
 
-    def _stepped(self, frame: FrameType, event: str, argument: Any) -> Any:
-        self._look()
-        self._last = frame.f_code.co_filename, frame.f_lineno
-        return None if self.draw else self._stepped
-
-    def _look(self) -> None:
-        if self._last is None or self.draw is not None:
-            return
-        moved = self._generators.moved()
-        if moved:
-            kind = type(moved[0])
-            self.draw = f"{kind.__module__.split('.')[0]}.{kind.__name__}", *self._last
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    look()
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import sympy
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Size
@@ -235,16 +236,21 @@ def roll(op: AtenBuilder, x: Any, shifts: Any, dims: Any = ()) -> Any:
     if not shape or any(size == 0 for size in shape):
         return x
     shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
-    flat = not dims
-    if flat:
+    sizes = shape if dims else [_product(shape)]
+    if not dims:
         x, dims = op.Reshape(x, [-1]), [0]
     for shift, dim in zip(shifts, dims, strict=True):
-        size = shape[dim]
-        if isinstance(size, int) and not flat:
-            shift %= size
-        if shift:
-            x = op.Concat(sliced(op, x, dim, -shift, _END), sliced(op, x, dim, 0, -shift), axis=dim)
-    return op.reshape(x, shape, [-1]) if flat else x
+        start = _remainder(shift, sizes[dim])
+        if start != 0:
+            x = op.Concat(sliced(op, x, dim, start, _END), sliced(op, x, dim, 0, start), axis=dim)
+    return x if sizes is shape else op.reshape(x, shape, [-1])
+
+
+def _remainder(shift: Size, size: Size) -> Size:
+    """Where a roll by `shift` begins to read: below the size, however far the roll goes."""
+    by, count = (sympy.sympify(one.expr if isinstance(one, Sym) else one) for one in (shift, size))
+    start = sympy.Mod(-by, count)
+    return int(start) if start.is_Integer else Sym(start)
 
 
 @aten("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
