@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import sympy
+import sympy  # type: ignore[import-untyped]
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Size
