@@ -82,12 +82,6 @@ MUTANTS = [
     ),
     mutant(
         TORCH + "elementwise.py",
-        'mode = None if x.dtype.is_floating_point else "trunc"',
-        'mode = None if x.dtype.is_floating_point else "floor"',
-        "providers/test_integers.py",
-    ),
-    mutant(
-        TORCH + "elementwise.py",
         'if attributes(node).get("fmod") else torch.remainder',
         'if not attributes(node).get("fmod") else torch.remainder',
         "providers/test_integers.py",

@@ -63,10 +63,6 @@ MUTANTS = [
         "recent or plans_are_bounded",
     ),
     mutant(
-        "session/recent.py", "self.move_to_end(key)\n        return found", "return found", "session/test_recent.py"
-    ),
-    mutant("session/plans.py", "if running:\n            gc.enable()", "pass", "session/test_plans.py"),
-    mutant(
         "session/inference.py", "if pair and provider_options is not None:", "if False:", "session/test_inference.py"
     ),
 ]
