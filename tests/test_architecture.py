@@ -98,6 +98,58 @@ def test_libraries_stay_in_their_rooms(path):
     assert not wrong
 
 
+def of_torch(node: ast.AST) -> str | None:
+    """The dotted name of an attribute if it starts at torch, aten or one of torch's modules."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in ("torch", "aten", "nn", "functional", "mkldnn"):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+TENSORS_OWN = {"_version", "_cdata", "_schema", "_overloadname", "_op", "_buffers", "_non_persistent_buffers_set",
+               "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks", "_forward_cls",
+               "_current_level"}  # fmt: skip
+"""Private attributes of torch's objects, whatever the object is called."""
+
+
+def private_uses(path: Path) -> list[str]:
+    """What a file takes of torch that is private, or replaces, other than by the room that is for it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        line = f"{named(path)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Attribute):
+            name = of_torch(node)
+            hidden = name is not None and any(re.match("_[a-zA-Z]", part) for part in name.split("."))
+            if hidden or (node.attr in TENSORS_OWN and ast.unparse(node.value) != "self"):
+                found.append(f"{line} {name or node.attr}")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            full = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
+            found += [
+                f"{line} {name}" for name in full
+                if (name.startswith("torch.") and re.search(r"\._[a-zA-Z]", name)) or name.startswith("unittest")
+            ]  # fmt: skip
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr") and (
+            of_torch(node.args[0]) and isinstance(node.args[1], ast.Constant) and node.args[1].value.startswith("_")
+        ):  # fmt: skip
+            found.append(f"{line} {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "internals" not in path.parts], ids=named)
+def test_what_torch_does_not_promise_is_reached_through_one_room(path):
+    assert not private_uses(path)
+
+
+def test_private_names_are_found_wherever_they_stand():
+    file = SOURCE / "internals" / "canaries.py"
+    names = {use.split()[-1] for use in private_uses(file)}
+    assert {"unittest.mock", "torch._VF", "torch._C._DisableTorchDispatch", "_version", "_forward_cls"} <= names
+
+
 def test_every_folder_is_a_room():
     folders = {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert folders <= set(ROOMS), "a new room needs its place in the order"

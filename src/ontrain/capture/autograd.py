@@ -84,8 +84,8 @@ def _replacements() -> dict[str, Any]:
 
     # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
     # result detached in a trace.
-    around = "torch.utils.checkpoint._checkpoint_without_reentrant_generator"
-    around = around if available(around) is not None else f"{around}_impl"
+    before = "torch.utils.checkpoint._checkpoint_without_reentrant_generator"
+    around = before if available(f"{before}_impl") is None else f"{before}_impl"
     plain = "torch.utils.checkpoint.CheckpointFunction.apply"
     return {
         **({_FUNCTION: _attribute} if available(_FUNCTION) is not None else {}),  # else `check_functions` refuses

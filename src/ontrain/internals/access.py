@@ -112,7 +112,8 @@ def _finding(name: str) -> Finding:
 
 
 def _presence(row: Row) -> Finding:
-    if _release() < row.since or _release() > (row.until or _release()):
+    # A newer release than was tested may have gone back.
+    if _release() < row.since or (row.until is not None and row.until < _release() <= TESTED):
         return Finding(row, "of another release")
     if row.of_instance:
         return Finding(row, "there")

@@ -324,6 +324,11 @@ def tells_storages_apart(_: Any) -> None:
     expect(isinstance(one._cdata, int) and one._cdata != other._cdata, "storages are not told apart")
 
 
+def has_no_level(_: Any) -> None:
+    """Where nothing is differentiated forward, its level is below zero."""
+    expect(torch.autograd.forward_ad._current_level == -1, "the level is another")
+
+
 # Kernels
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import OptionError, nearest
+from ontrain.internals import of
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.wrapping import DescribedModule, capture_described, named_tensors
@@ -140,7 +141,7 @@ class ModuleSource:
 
 def _version(tensor: torch.Tensor) -> tuple[int, int]:
     """Changes when a tensor is written to, or is given other memory."""
-    return tensor.data_ptr(), tensor._version
+    return tensor.data_ptr(), of("torch.Tensor._version", tensor)
 
 
 def _give(session: TrainingSession, name: str, tensor: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ontrain.graph import describe
+from ontrain.internals import OpOverload, of
 from ontrain.providers.torch.buffers import Buf, Layout, Storage
 from ontrain.providers.torch.emitter import Instruction
 
@@ -233,7 +234,7 @@ def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def _direct(value: Any) -> Any:
     """What a call of an operator ends up in: its own `__call__` takes a microsecond in Python first."""
-    return value._op if isinstance(value, torch._ops.OpOverload) else value
+    return of("torch._ops.OpOverload._op", value) if isinstance(value, OpOverload) else value
 
 
 def _put(target: torch.Tensor, result: torch.Tensor) -> None:

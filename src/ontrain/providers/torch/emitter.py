@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.internals import of, private
 from ontrain.providers.torch.buffers import Buf, Storage, torch_dtype
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.strips import strips
@@ -272,7 +273,7 @@ class Emitter:
             columns, rows = buf.shape  # of the matrix that lies there
             cuts = strips(rows, columns, buf.dtype.itemsize)
             places, pieces = ([self.narrow(one, 1, *cut) for cut in cuts] for one in (copy, buf))
-            self.run(torch._foreach_copy_, places, pieces, writes=places)
+            self.run(private("torch._foreach_copy_"), places, pieces, writes=places)
         else:
             self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
         return copy
@@ -293,7 +294,7 @@ class Emitter:
 def _address(tensor: torch.Tensor) -> tuple[int, torch.device]:
     """What tells memory apart; what is empty has no address of its own."""
     memory = tensor.untyped_storage()
-    return memory.data_ptr() or memory._cdata, tensor.device
+    return memory.data_ptr() or of("torch.UntypedStorage._cdata", memory), tensor.device
 
 
 def _meta_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ontrain.internals import private
+
 __all__ = ["ROW", "is_long", "norm", "norms"]
 
 ROW = 1 << 10
@@ -41,4 +43,4 @@ def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the norm of each tensor, 0-d each; on a GPU by one kernel."""
     if any(tensor.device.type == "cpu" for tensor in tensors):
         return [norm(tensor) for tensor in tensors]
-    return list(torch._foreach_norm(list(tensors)))
+    return list(private("torch._foreach_norm")(list(tensors)))

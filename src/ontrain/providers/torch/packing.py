@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ontrain.internals import available
 from ontrain.providers.torch.strips import strips
 
 __all__ = ["HAS_KERNELS", "LINEAR", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
@@ -28,13 +29,13 @@ _KEPT_BYTES = 64 << 20
 _WIDTHS = (64, 48, 32, 16, 8)
 _PLACES = [0, 0], [1, 1], [1, 1], 1
 """Padding, stride, dilation and groups."""
-_REORDER: Any = getattr(torch.ops.mkldnn, "_reorder_convolution_weight", None)
-_ADDRESS: Any = getattr(torch.ops.mkldnn, "data_ptr", None)
-_BYTES: Any = getattr(torch.ops.mkldnn, "_nbytes", None)
-_CONVOLUTION: Any = getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise_", None), "binary", None)
+_REORDER: Any = available("torch.ops.mkldnn._reorder_convolution_weight")
+_ADDRESS: Any = available("torch.ops.mkldnn.data_ptr")
+_BYTES: Any = available("torch.ops.mkldnn._nbytes")
+_CONVOLUTION: Any = getattr(available("torch.ops.mkldnn._convolution_pointwise_"), "binary", None)
 HAS_KERNELS = None not in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION)
 """Whether this build of torch has what is called here."""
-LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+LINEAR: Any = available("torch.ops.mkldnn._linear_pointwise")
 """oneDNN's kernel for linear layers, or None in a build of torch that lacks it."""
 
 

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from ontrain.internals import private
 
 __all__ = ["on_device"]
 
@@ -22,6 +23,7 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
         batches: tensors in dictionaries, lists and tuples; what else is in them stays as it is.
         device: where to.
     """
+    pytree = private("torch.utils._pytree")
     if device.type != "cuda":
         for batch in batches:
             yield pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch)

@@ -15,6 +15,7 @@ from ontrain.capture.autograd import traced_here
 from ontrain.capture.inspection import Mark, mark, numbered
 from ontrain.capture.structure import flatten, unflatten
 from ontrain.errors import OptionError
+from ontrain.internals import private
 
 __all__ = [
     "GlobalSubscriberManager", "Subscriber", "SubscriberManager", "any_subscribed", "inspect_activation", "inspects",
@@ -119,7 +120,7 @@ class SubscriberManager:
         if traced_here():
             return mark(tensor, name, depth, self)
         # Within a backward this is a checkpoint's second run of the same forward: only its gradients are new.
-        again = torch._C._current_graph_task_id() != -1
+        again = private("torch._C._current_graph_task_id")() != -1
         step = self.step if self._running else max(self.step - 1, 0)
         if not again:
             self._calls[name] += 1

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ontrain.errors import OptionError
+from ontrain.internals import private
 
 __all__ = ["FP16_Optimizer", "MasterWeightOptimizer"]
 
@@ -157,7 +158,7 @@ class MasterWeightOptimizer:
         for device, grads in by_device.items():
             found = torch.zeros(1, device=device)
             inverse = torch.full((1,), 1 / self.loss_scale, device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+            private("torch._amp_foreach_non_finite_check_and_unscale_")(grads, found, inverse)
             self.overflow = self.overflow or bool(found)
         self._unscaled = True
 

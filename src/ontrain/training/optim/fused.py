@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ontrain.errors import OptionError
+from ontrain.internals import private
 from ontrain.providers.torch.norms import norm, norms
 
 __all__ = ["AdamWMode", "FusedAdam", "FusedLamb"]
@@ -131,7 +132,7 @@ class FusedAdam(_Fused):
         rate = lr if group["bias_correction"] else lr * first / second
         added = eps / second if transformers or not group["bias_correction"] else eps
         decoupled = self._mode is AdamWMode.ADAMW_TORCH
-        kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        kernel = private("torch._fused_adamw_") if decoupled else private("torch._fused_adam_")
         for params, grads, m, v in self._lists(group):
             # With another rate in the kernel, its decay has to give lr · decay all the same.
             inside = decay * lr / rate if decoupled and rate else decay
@@ -141,7 +142,7 @@ class FusedAdam(_Fused):
                 amsgrad=False, maximize=False,
             )  # fmt: skip
             if transformers and decay:
-                torch._foreach_mul_(params, 1 - lr * decay)
+                private("torch._foreach_mul_")(params, 1 - lr * decay)
 
 
 class FusedLamb(_Fused):
@@ -193,22 +194,22 @@ class FusedLamb(_Fused):
             if self._clip is not None:
                 clip = self._clip.to(grads[0])
                 grads = [grad / clip for grad in grads]
-            torch._foreach_mul_(m, beta1)
-            torch._foreach_add_(m, grads, alpha=taken)
-            torch._foreach_mul_(v, beta2)
-            torch._foreach_addcmul_(v, grads, grads, 1 - beta2)
-            denominator = torch._foreach_sqrt(v)
-            torch._foreach_div_(denominator, second)
-            torch._foreach_add_(denominator, group["eps"])
-            update = torch._foreach_div(m, first)
-            torch._foreach_div_(update, denominator)
+            private("torch._foreach_mul_")(m, beta1)
+            private("torch._foreach_add_")(m, grads, alpha=taken)
+            private("torch._foreach_mul_")(v, beta2)
+            private("torch._foreach_addcmul_")(v, grads, grads, 1 - beta2)
+            denominator = private("torch._foreach_sqrt")(v)
+            private("torch._foreach_div_")(denominator, second)
+            private("torch._foreach_add_")(denominator, group["eps"])
+            update = private("torch._foreach_div")(m, first)
+            private("torch._foreach_div_")(update, denominator)
             if decay:
-                torch._foreach_add_(update, params, alpha=decay)
+                private("torch._foreach_add_")(update, params, alpha=decay)
             if decay or self._nvlamb:
                 weights, lengths = norms(params), norms(update)
                 ratios = [_ratio(w, u) for w, u in zip(weights, lengths, strict=True)]
-                torch._foreach_mul_(update, ratios)
-            torch._foreach_add_(params, update, alpha=-float(group["lr"]))
+                private("torch._foreach_mul_")(update, ratios)
+            private("torch._foreach_add_")(params, update, alpha=-float(group["lr"]))
 
 
 def _ratio(weight: torch.Tensor, update: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ontrain.errors import InputError
+from ontrain.internals import of
 from ontrain.locks import Lock
 from ontrain.session.module import ModuleSession
 from ontrain.training.ortmodule.lazy import LazyOutput
@@ -45,7 +46,8 @@ class State:
     def mark(self) -> _Mark:
         """Return what tells later whether anything was changed."""
         return _Mark(
-            [t._version for t in self._fixed if not t.is_inference()], [t.data_ptr() for t in self._fixed],
+            [of("torch.Tensor._version", t) for t in self._fixed if not t.is_inference()],
+            [t.data_ptr() for t in self._fixed],
             [t.detach().clone() for t in self._samples],
         )  # fmt: skip
 
@@ -55,7 +57,7 @@ class State:
         torch counts writes, but not those through `.data`, which a hand-written update makes to every parameter: so
         the values of a few small ones are compared.
         """
-        now = [t._version for t in self._fixed if not t.is_inference()]
+        now = [of("torch.Tensor._version", t) for t in self._fixed if not t.is_inference()]
         if now != mark.versions or [t.data_ptr() for t in self._fixed] != mark.pointers:
             return False
         pairs = zip(self._samples, mark.samples, strict=True)

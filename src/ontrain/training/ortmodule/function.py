@@ -12,6 +12,7 @@ import torch
 
 from ontrain.capture.inspection import Inspected, Observer
 from ontrain.errors import GradientError, InputError
+from ontrain.internals import of, private
 from ontrain.session.module import ModulePlan, ModuleSession
 from ontrain.training.ortmodule.deferred import Deferred
 
@@ -77,14 +78,14 @@ class Call:
     def forward(self) -> tuple[dict[str, torch.Tensor], Any]:
         """Run the forward half."""
         self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
-        self.versions = [t._version for t in self.inputs if not t.is_inference()]
+        self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
         outputs, tape = self.session.forward(self.plan, self.inputs, self.seed)
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape
 
     def inputs_changed(self) -> bool:
         """Whether an input was changed in place since forward."""
-        return self.versions != [t._version for t in self.inputs if not t.is_inference()]
+        return self.versions != [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
 
     def values(self, other: ModuleSession | None = None) -> dict[str, torch.Tensor]:
         """Run the forward again and return all outputs; in another session, whose buffers may be written, if given."""
@@ -164,7 +165,7 @@ class Run(torch.autograd.Function):
         given = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
         if not given:
             return (None,) * (2 + len(call.mode.wrt))
-        if True in map(torch._C._functorch.is_legacy_batchedtensor, given.values()):
+        if True in map(private("torch._C._functorch.is_legacy_batchedtensor"), given.values()):
             raise GradientError(
                 "many gradients were asked for at once (is_grads_batched or vectorize=True)",
                 reason="a plan's backward is for one set of adjoints",

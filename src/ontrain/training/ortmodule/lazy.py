@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ontrain.internals import private
+
 __all__ = ["LazyOutput", "Source"]
 
 _UNTOUCHED = frozenset(
@@ -55,7 +57,7 @@ class LazyOutput(torch.Tensor):
         cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, source: Source, name: str
     ) -> LazyOutput:
         """Make one without values."""
-        made: LazyOutput = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        made: LazyOutput = private("torch.Tensor._make_wrapper_subclass")(cls, shape, dtype=dtype, device=device)
         made._source, made._name, made._value, made._plain = source, name, None, None
         return made
 
@@ -67,7 +69,7 @@ class LazyOutput(torch.Tensor):
         """Return the plain tensor, the same at each call."""
         if self._plain is None:
             # As autograd would have it, though this look may come without gradients: the next may come with them.
-            with torch.inference_mode(False), torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+            with torch.inference_mode(False), torch.enable_grad(), private("torch._C.DisableTorchFunctionSubclass")():
                 value = self.values()
                 if self._plain is None:
                     self._plain = _Look.apply(self) if self.requires_grad else value  # type: ignore[no-untyped-call]
@@ -91,7 +93,7 @@ class LazyOutput(torch.Tensor):
         if func is torch.Tensor.__hash__:
             return id(one)
         if func in _UNTOUCHED and isinstance(one, LazyOutput) and one._plain is None:
-            with torch._C.DisableTorchFunctionSubclass():
+            with private("torch._C.DisableTorchFunctionSubclass")():
                 return func(*args, **(kwargs or {}))
         return func(*_replace(args, LazyOutput.plain), **_replace(dict(kwargs or {}), LazyOutput.plain))
 

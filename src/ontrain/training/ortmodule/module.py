@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ontrain.errors import OntrainError, OptionError, nearest
+from ontrain.internals import of
 from ontrain.locks import Lock
 from ontrain.providers import available_providers
 from ontrain.training.environment import warn_of_ignored
@@ -244,7 +245,7 @@ def _lazy_by_environment() -> bool:
 def _tree(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     # named_modules would pass over an ORTModule to what it wraps.
     yield name, module
-    for key, child in module._modules.items():
+    for key, child in of("torch.nn.Module._modules", module).items():
         if child is not None:
             yield from _tree(child, f"{name}.{key}" if name else key)
 

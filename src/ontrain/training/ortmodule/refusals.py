@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from ontrain.errors import InputError
+from ontrain.internals import FakeTensor, of, private
 
 __all__ = ["DeviceError", "common_device", "refuse_transforms"]
 
@@ -25,11 +25,15 @@ def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
         InputError: within a function transformed by torch.func, forward-mode differentiation, or a trace.
     """
     # torch.compiler.is_compiling and proxy modes are also true while another thread captures.
-    if torch._C._is_tracing() or torch.compiler.is_dynamo_compiling() or any(type(t) is FakeTensor for t in tensors):
+    if (
+        private("torch._C._is_tracing")()
+        or torch.compiler.is_dynamo_compiling()
+        or any(type(t) is FakeTensor for t in tensors)
+    ):
         what = "a trace by torch.jit, torch.export or torch.compile"
-    elif torch._C._functorch.peek_interpreter_stack() is not None:
+    elif private("torch._C._functorch.peek_interpreter_stack")() is not None:
         what = "a function transformed by torch.func"
-    elif forward_ad._current_level >= 0:
+    elif of("torch.autograd.forward_ad._current_level", forward_ad) >= 0:
         what = "forward-mode differentiation"
     else:
         return

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ontrain.errors import CaptureError
+from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
 from ontrain.training.inspection import inspects
 
 __all__ = ["Watch", "check_hooks"]
@@ -21,8 +22,6 @@ _PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
 _UNSEEN = object()
 _OWN = frozenset(nn.Module().__dict__)  # "training" is part of the key of a capture, for it changes often
-_TABLES = ("_parameters", "_buffers", "_modules")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Watch:
@@ -41,8 +40,8 @@ class Watch:
     def __init__(self, module: nn.Module, constants: Iterable[torch.Tensor] = ()) -> None:
         self.modules = list(module.modules())
         self._constants = frozenset(one.data_ptr() for one in constants)
-        tables = [one.__dict__[name] for one in self.modules for name in _TABLES]
-        hooks = [one.__dict__[name] for one in self.modules for name in _HOOKS]
+        tables = [one.__dict__[name] for one in self.modules for name in MODULE_STATE]
+        hooks = [one.__dict__[name] for one in self.modules for name in MODULE_HOOKS]
         self._tables = [table for table in (*tables, *hooks) if table]
         self._names, self._values = _entries(self._tables)
         self._empty = [table for table in tables if not table]
@@ -108,7 +107,7 @@ class Watch:
             return tuple([(key, self._seen(one, "")) for key, one in value.items()])
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             watched = not value.is_inference() and value.data_ptr() in self._constants
-            return (value.data_ptr(), value._version) if watched else _UNSEEN
+            return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
         if name == "forward":
             return id(value)
         return _UNSEEN
@@ -143,13 +142,14 @@ def check_hooks(module: nn.Module) -> None:
         UserWarning: a submodule has a forward hook.
     """
     for name, one in module.named_modules():
-        if one._backward_hooks or one._backward_pre_hooks:
+        forward, forward_pre, backward, backward_pre = (of(f"torch.nn.Module.{hooks}", one) for hooks in MODULE_HOOKS)
+        if backward or backward_pre:
             raise CaptureError(
                 f"submodule {name!r} has a backward hook",
                 reason="its backward is part of one graph and calls nothing in between",
                 way_out="register the hook on its parameters or on the ORTModule, which both call it",
             )
-        if any(not inspects(hook) for hook in (*one._forward_hooks.values(), *one._forward_pre_hooks.values())):
+        if any(not inspects(hook) for hook in (*forward.values(), *forward_pre.values())):
             warnings.warn(
                 f"the forward hooks of submodule {name!r} run while the module is captured and never again: what they "
                 "do to tensors is part of the graph, what they record is of the capture",

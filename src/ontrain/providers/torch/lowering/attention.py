@@ -6,6 +6,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.functions.attention import in_tiles, probabilities_are_read
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_cuda import (
@@ -50,7 +51,8 @@ def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Bu
     y = out_by_token(e, node.outputs[0])
     sums = e.new(q.shape[:3], torch.float64 if q.dtype == torch.float64 else torch.float32)
     scale = attributes(node).get("scale", 1.0)
-    e.compute(aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, False, outs=[y, sums],
+    kernel = private("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu").default
+    e.compute(kernel, q, k, v, 0.0, False, outs=[y, sums],
               attn_mask=bias, scale=scale, fresh=True)  # fmt: skip
     if len(node.outputs) > 1:
         e.keep(node.outputs[1], y, sums, bias)
@@ -60,8 +62,9 @@ def _flash_attention_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...
     dy, q, k, v = (e.value(i) for i in node.inputs[:4])
     y, sums, bias = kept
     scale = attributes(node).get("scale", 1.0)
+    kernel = private("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward").default
     e.compute(
-        aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dy, q, k, v, y, sums, 0.0, False,
+        kernel, dy, q, k, v, y, sums, 0.0, False,
         outs=[out_by_token(e, value) for value in node.outputs], attn_mask=bias, scale=scale, fresh=True,
     )  # fmt: skip
 
@@ -148,7 +151,15 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
     e.call(torch.bmm, dy3, _transposed(e, v3), out=flat(dscores))
     if dropout:
         e.run(torch.Tensor.mul_, dscores, widen(e, mask, weights), writes=[dscores])
-    e.run(aten._softmax_backward_data.out, dscores, probs, -1, probs.dtype, grad_input=dscores, writes=[dscores])
+    e.run(
+        private("torch.ops.aten._softmax_backward_data").out,
+        dscores,
+        probs,
+        -1,
+        probs.dtype,
+        grad_input=dscores,
+        writes=[dscores],
+    )
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
     e.call(torch.bmm, flat(dscores), batched(e, _scaled(e, k, scale), lead), out=flat(dq))
     e.call(torch.bmm, _transposed(e, flat(dscores)), batched(e, _scaled(e, q, scale), lead), out=flat(dk))

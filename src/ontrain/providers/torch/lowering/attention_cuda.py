@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ontrain.functions.attention import probabilities_are_read
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
@@ -141,7 +142,9 @@ class _Flash:
     causal: bool
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:
-        made = aten._scaled_dot_product_flash_attention(q, k, v, self.dropout, self.causal, False, scale=self.scale)
+        made = private("torch.ops.aten._scaled_dot_product_flash_attention")(
+            q, k, v, self.dropout, self.causal, False, scale=self.scale
+        )
         return made[0], made[1], made[6], made[7]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, generator: Any) -> tuple[Tensor, ...]:
@@ -150,7 +153,7 @@ class _Flash:
 
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
-        made: tuple[Tensor, ...] = aten._scaled_dot_product_flash_attention_backward(
+        made: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_flash_attention_backward")(
             dy, q, k, v, y, sums, None, None, q.shape[2], k.shape[2], self.dropout, self.causal, seed, offset,
             scale=self.scale,
         )  # fmt: skip
@@ -166,7 +169,7 @@ class _Efficient:
     seeds_on: torch.device | None = None
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
-        made: tuple[Tensor, ...] = aten._scaled_dot_product_efficient_attention(
+        made: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_efficient_attention")(
             q, k, v, bias, True, self.dropout, False, scale=self.scale
         )
         return made
@@ -187,7 +190,7 @@ class _Efficient:
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
         seed, offset = self.found(seed, offset)
-        made: tuple[Tensor, ...] = aten._scaled_dot_product_efficient_attention_backward(
+        made: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_efficient_attention_backward")(
             dy, q, k, v, bias, y, sums, seed, offset, self.dropout, [True, True, True, False], False, scale=self.scale
         )
         return made[:3]
@@ -200,7 +203,7 @@ class _FlashApart(_Flash):
     longest: int = 0
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
-        made = aten._flash_attention_forward(
+        made = private("torch.ops.aten._flash_attention_forward")(
             *map(_packed, (q, k, v)), bounds, bounds, self.longest, self.longest, self.dropout, False, False,
             scale=self.scale,
         )  # fmt: skip
@@ -208,7 +211,7 @@ class _FlashApart(_Flash):
 
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
-        made = aten._flash_attention_backward(
+        made = private("torch.ops.aten._flash_attention_backward")(
             *map(_packed, (dy, q, k, v, y)), sums, bounds, bounds, self.longest, self.longest, self.dropout, False,
             seed, offset, scale=self.scale,
         )  # fmt: skip
@@ -222,7 +225,7 @@ class _EfficientApart(_Efficient):
     longest: int = 0
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
-        made = aten._efficient_attention_forward(
+        made = private("torch.ops.aten._efficient_attention_forward")(
             *(one.transpose(1, 2) for one in (q, k, v)), None, bounds, bounds, self.longest, self.longest,
             self.dropout, 0, True, scale=self.scale,
         )  # fmt: skip
@@ -232,7 +235,7 @@ class _EfficientApart(_Efficient):
                  offset: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
         seed, offset = self.found(seed, offset)
         dy, q, k, v, y = (one.transpose(1, 2) for one in (dy, q, k, v, y))
-        made = aten._efficient_attention_backward(
+        made = private("torch.ops.aten._efficient_attention_backward")(
             dy, q, k, v, None, y, bounds, bounds, self.longest, self.longest, sums, self.dropout, seed, offset, 0,
             False, scale=self.scale,
         )  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
@@ -229,7 +230,7 @@ def _attend_backward(
                 made = _shaped(products, *k_.shape[:2], v.shape[3])
                 dv[b, heads, keys].add_(made.baddbmm_(ds.transpose(1, 2), dy_, beta=0, alpha=keep))
                 ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep).mul_(kept)
-                torch.ops.aten._softmax_backward_data.out(ds, probs, -1, probs.dtype, grad_input=ds)
+                private("torch.ops.aten._softmax_backward_data").out(ds, probs, -1, probs.dtype, grad_input=ds)
                 made = _shaped(products, *q_.shape)
                 dq[b, heads, rows] = made.baddbmm_(ds, k_, beta=0, alpha=scale)
                 made = _shaped(products, *k_.shape)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -77,7 +78,7 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
     crop = padded is not x
 
     def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        dx, dw, db = aten.convolution_backward(
+        dx, dw, db = private("torch.ops.aten.convolution_backward")(
             dy, x, w, [w.shape[0]], strides, even, dilations, False, [0] * len(even), group, [True, True, True]
         )
         if crop:

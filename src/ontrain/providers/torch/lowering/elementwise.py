@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -228,8 +229,8 @@ def softmax_grad(e: Emitter, node: ir.Node) -> None:
     axis = attributes(node).get("axis", -1)
     out = e.out(node.outputs[0])
     if node.op_type == "SoftmaxGrad":
-        e.run(aten._softmax_backward_data.out, dy, y, axis, y.dtype, grad_input=out, writes=[out])
+        e.run(private("torch.ops.aten._softmax_backward_data").out, dy, y, axis, y.dtype, grad_input=out, writes=[out])
     else:
-        e.run(aten._log_softmax_backward_data.out, dy, y, axis, y.dtype, out=out, writes=[out])
+        e.run(private("torch.ops.aten._log_softmax_backward_data").out, dy, y, axis, y.dtype, out=out, writes=[out])
     # ATen's row kernels read a row before they write it, so dy's memory can be the result's.
     e.program[-1].reuses = [dy]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 import torch
 
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -168,9 +169,11 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
         outs: list[Buf | None] = [dx, dscale, dbias]
         if dx.meta.numel() * dx.dtype.itemsize <= _TINY and dscale.dtype == dbias.dtype == dx.dtype:
             places = {"out0": dx, "out1": dscale, "out2": dbias}
-            e.run(aten.native_layer_norm_backward.out, *given, **places, writes=[dx, dscale, dbias])
+            e.run(
+                private("torch.ops.aten.native_layer_norm_backward").out, *given, **places, writes=[dx, dscale, dbias]
+            )
         else:
-            e.compute(aten.native_layer_norm_backward.default, *given, outs=outs, fresh=True)
+            e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *given, outs=outs, fresh=True)
         return
     pieces = _pieces(x, axis)
     flat = [_rows(e, one, axis) for one in (dx, dy, x, mean, inv_std)]
@@ -191,7 +194,7 @@ def _backward_by_kernel(e: Emitter, dx: Buf, sums: Sequence[Buf], rows: Sequence
         found = [e.new(one.shape, one.dtype) for one in sums] if start else list(sums)
         # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
         given = *part[1:3], dx.shape[1:], *part[3:], scale, scale, [True, True, True]
-        e.compute(aten.native_layer_norm_backward.default, *given, outs=[part[0], *found])
+        e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *given, outs=[part[0], *found])
         for total, one in zip(sums if start else (), found, strict=bool(start)):
             e.run(torch.Tensor.add_, total, one, writes=[total])
 

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.functions.loss import NO_IGNORE
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -85,7 +86,15 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
     )  # fmt: skip
     if with_softmax:
         # The kernel reads a row of log_prob before it writes it: where log_prob dies, its memory is the result's.
-        e.run(aten._log_softmax_backward_data.out, picked, log_prob, 1, log_prob.dtype, out=out, writes=[out])
+        e.run(
+            private("torch.ops.aten._log_softmax_backward_data").out,
+            picked,
+            log_prob,
+            1,
+            log_prob.dtype,
+            out=out,
+            writes=[out],
+        )
         e.program[-1].reuses = [log_prob]
     if not flat:
         e.bind(node.outputs[0], _unrows(e, out, scores.shape))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -53,7 +54,7 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
         axes = [0, *range(2, x.dim())]
         var, mean = torch.var_mean(x, axes, correction=0)
         inv_std = torch.rsqrt(var + eps)
-        grads: tuple[torch.Tensor, ...] = aten.native_batch_norm_backward(
+        grads: tuple[torch.Tensor, ...] = private("torch.ops.aten.native_batch_norm_backward")(
             dy, x, scale, None, None, mean, inv_std, True, eps, [True, True, True]
         )
         return grads

@@ -18,6 +18,7 @@ import torch
 
 from ontrain.functions import composites
 from ontrain.functions.optimizer import decimal
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
@@ -139,7 +140,7 @@ def _span(run: list[_Update]) -> _Update:
 def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
            scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
     if a["mode"] == 0 and a["bias_correction"] and params[0].dtype == lr.dtype:
-        _fused(torch._fused_adamw_, params, grads, ms, vs, lr, step, scale, a)
+        _fused(private("torch._fused_adamw_"), params, grads, ms, vs, lr, step, scale, a)
         return
     alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
@@ -156,7 +157,7 @@ def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: tor
 def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
           scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
     if a["bias_correction"] and params[0].dtype == lr.dtype:
-        _fused(torch._fused_adam_, params, grads, ms, vs, lr, step, scale, a)
+        _fused(private("torch._fused_adam_"), params, grads, ms, vs, lr, step, scale, a)
         return
     alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
@@ -227,7 +228,7 @@ def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr:
 
 def _norms(norms: torch.Tensor, tensors: Tensors) -> None:
     """A kernel for many tensors, not one for each."""
-    torch.stack(torch._foreach_norm(tensors, 2, norms.dtype), out=norms)
+    torch.stack(private("torch._foreach_norm")(tensors, 2, norms.dtype), out=norms)
 
 
 def _row_norms(e: Emitter, tensor: Buf) -> Buf:
