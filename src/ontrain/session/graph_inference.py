@@ -19,6 +19,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.capture.onnx_file import load_onnx
 from ontrain.capture.onnx_file.read import Source, read_proto
 from ontrain.errors import InputError, OptionError, nearest
+from ontrain.graph.settings import fed_settings, with_values
 from ontrain.graph.subgraphs import all_nodes
 from ontrain.providers import Executable, StateSpec, get_provider
 from ontrain.session.failures import explained
@@ -29,6 +30,10 @@ from ontrain.session.recent import Recent
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg"]
 
 Array = np.ndarray[Any, Any]
+_Key = tuple[Signature, tuple[tuple[str, bytes], ...]]
+"""Shapes, and the values of inputs that say how operators work."""
+_FEW = 64
+"""Elements that such an input has at most: axes, sizes, pads. A larger one is data."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class ModelMetadata:
 class GraphSession:
     """Runs a file's graph on a provider, with one plan for each combination of input shapes.
 
+    Inputs that are axes, sizes or modes of operators are part of the combination with their values.
+
     Args:
         source: a path, or the file's bytes.
         provider: name of one of ontrain's providers.
@@ -79,6 +86,10 @@ class GraphSession:
         loaded = load_onnx(proto, training_mode=False)
         self._model = loaded.model
         outputs = list(self._model.graph.outputs)
+        stated = {one.name: one.type.tensor_type.elem_type for one in proto.graph.output}
+        for value in outputs:
+            if value.dtype is None:  # what a fed axis makes is not inferred before its value is there
+                value.dtype = ir.DataType(stated[value.name or ""])
         self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in loaded.input_names]
         self._outputs = [_node_arg(v) for v in outputs]
         self._state = self._provider.create_state(
@@ -86,7 +97,8 @@ class GraphSession:
         )
         for name, tensor in loaded.initial.items():
             self._state[name] = tensor
-        self._plans: Recent[Signature, Plan[Executable]] = Recent(PLANS)
+        self._settings = fed_settings(self._model.graph, loaded.input_names)
+        self._plans: Recent[_Key, Plan[Executable]] = Recent(PLANS)
         self._seed, self._runs = _seed(self._model), itertools.count()
 
     def run(
@@ -97,17 +109,21 @@ class GraphSession:
             raise OptionError("run_options are onnxruntime's own", reason=f"the model runs on {self._name}")
         feeds = {name: torch.as_tensor(np.asarray(value), device=self._device) for name, value in input_feed.items()}
         signature = check_feeds(self._model.graph, feeds, self._device)
-        plan = self._plans.look(signature)
+        values = {name: np.asarray(input_feed[name]) for name in self._settings}
+        values = {name: value for name, value in values.items() if value.size <= _FEW}
+        key = signature, tuple((name, value.tobytes()) for name, value in values.items())
+        plan = self._plans.look(key)
         if plan is None:
             with PLANNING:
-                plan = self._plans.look(signature) or self._plans.put(signature, self._make(signature))
+                plan = self._plans.look(key) or self._plans.put(key, self._make(signature, values))
         with explained(self._model.graph, feeds, self._name, "a run"):
             found = plan.executable.run(feeds, rng=(self._seed, next(self._runs)))
         names = [o.name for o in self._outputs] if output_names is None else output_names
         return [_array(found[name]) for name in names]
 
-    def _make(self, signature: Signature) -> Plan[Executable]:
-        return make_plan(self._model, signature, functools.partial(self._provider.compile, state=self._state))
+    def _make(self, signature: Signature, values: Mapping[str, Array]) -> Plan[Executable]:
+        model = with_values(self._model, values) if values else self._model
+        return make_plan(model, signature, functools.partial(self._provider.compile, state=self._state))
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs in the file's order."""
