@@ -59,7 +59,7 @@ def fed_settings(graph: ir.Graph, inputs: Collection[str]) -> list[str]:
             wanted.update(reads(node))
         elif not node.domain:
             wanted.update(v for i, v in enumerate(node.inputs) if v is not None and i in _positions(node))
-    return [v.name for v in graph.inputs if v.name in inputs and v in wanted]
+    return [v.name for v in graph.inputs if v.name and v.name in inputs and v in wanted]
 
 
 def _positions(node: ir.Node) -> Collection[int]:
@@ -76,9 +76,10 @@ def with_values(model: ir.Model, values: Mapping[str, np.ndarray[Any, Any]]) -> 
     """
     made = rebuild(model)
     for value in list(made.graph.inputs):
-        if value.name in values:
+        array = values.get(value.name or "")
+        if array is not None:
             made.graph.inputs.remove(value)
-            value.const_value = ir.tensor(values[value.name], name=value.name)
-            value.shape = ir.Shape(values[value.name].shape)
+            value.const_value = ir.tensor(array, name=value.name)
+            value.shape = ir.Shape(array.shape)
             made.graph.register_initializer(value)
     return made
