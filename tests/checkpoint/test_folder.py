@@ -181,9 +181,10 @@ def test_nothing_but_a_checkpoint_is_replaced(tmp_path):
     (tmp_path / "file").write_text("a file")
     (tmp_path / "link").symlink_to(tmp_path / "thesis")
     write(tmp_path / "older", 1)
+    (tmp_path / "link to a checkpoint").symlink_to(tmp_path / "older")  # it would take the place of the link alone
     (tmp_path / "older~1").mkdir()
     (tmp_path / "older~1" / "chapter.txt").write_text("years")
-    for place in ("thesis", "weights", "file", "link", "older", "thesis/.."):
+    for place in ("thesis", "weights", "file", "link", "link to a checkpoint", "older", "thesis/.."):
         with pytest.raises(CheckpointError, match="is no checkpoint"):
             write(tmp_path / place, 2, keep=3)
     with pytest.raises(CheckpointError, match="cannot be a checkpoint"):

@@ -33,6 +33,22 @@ def test_a_step_that_is_not_finite_can_be_skipped(step_runner, rng, kind):
     assert not found["all_finite"] and np.isnan(careless.values["w1"]).any()
 
 
+@pytest.mark.parametrize("overflow", [np.inf, -np.inf, 3e38], ids=["inf", "-inf", "a norm beyond the range"])
+def test_an_infinite_gradient_is_not_finite_even_where_nothing_is_nan(step_runner, overflow):
+    x, w = value("x", [2], Role.INPUT), value("w", [2])
+    forward = new_model([x, w], "linear")
+    op = Builder(forward.graph)
+    loss = op.ReduceSum(op.Mul(w, x), keepdims=0)
+    loss.name = "loss"
+    forward.graph.outputs.append(loss)
+    step = build_step(forward, "loss", PLAIN, trainable=["w"], skip_nonfinite=True)
+    runner = step_runner({"w": np.ones(2, np.float32)})
+    with np.errstate(over="ignore"):
+        found = runner(step, {"x": np.full(2, overflow, np.float32)})
+    assert np.isposinf(found["grad_norm"]) and not found["all_finite"]
+    np.testing.assert_array_equal(runner.values["w"], 1)
+
+
 def test_frozen_and_unreached_parameters_are_left_alone():
     model = build_step(network(unused=True), "loss", OptimizerSpec("Lamb"), trainable=["w1", "b2", "pooler"])
     updated = {updates_of(v) for v in model.graph.outputs} - {None}

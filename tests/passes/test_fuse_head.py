@@ -41,6 +41,14 @@ class WithLogits(Network):
         return self.loss(logits.flatten(0, 1), labels.flatten()), logits
 
 
+class LossesOfRows(Network):
+    """Long sequences weigh no more than short ones: the mean is taken by sequence first."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = super().forward(ids, labels).view(labels.shape)
+        return (losses.sum(1) / (labels != -100).sum(1)).mean()
+
+
 @pytest.fixture
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
     ids, labels = torch.randint(0, CLASSES, (2, 4, ROWS // 4))
@@ -245,6 +253,7 @@ def test_accumulated_micro_batches_equal_one_batch(batch):
 LEFT_ALONE = {
     "scores that are an output": (WithLogits(), ("loss", "logits")),
     "class weights": (Network(weight=torch.rand(CLASSES)), ("loss",)),
+    "a loss of each row": (LossesOfRows(reduction="none"), ("loss",)),
 }
 
 

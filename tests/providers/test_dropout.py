@@ -89,6 +89,15 @@ def test_a_mask_larger_than_a_block_is_fair_in_every_part(name):
     assert not torch.equal(y[:200_001], y[-200_001:])
 
 
+@pytest.mark.parametrize("power", [10, 11, 12, 13])
+def test_no_two_columns_of_a_mask_are_alike(name, power):
+    """A decision made from half of a word alone would repeat wherever two entries of a table share that half."""
+    size = 1 << 22
+    (y,) = run(_dropout(0.5, size=size), {"x": torch.ones(size)}, rng=(8, 3), name=name)
+    columns = np.packbits((y != 0).view(-1, 1 << power).T.numpy(), axis=1)
+    assert len(np.unique(columns, axis=0)) == 1 << power
+
+
 LARGE = 6_291_456 + 12_345  # as GPT-2's attention: 8 sequences of 12 heads of 256 x 256 probabilities, and an odd rest
 
 

@@ -40,6 +40,9 @@ REDUCE = [
     *_reduce("ReduceLogSumExp", torch.logsumexp),
     *_reduce("ReduceSumSquare", lambda x, a, k: (x * x).sum(a, k)),
     sample("ReduceSum", normal(2, 3), np.array([], np.int64), twin=lambda x, a: x.clone(), noop_with_empty_axes=1),
+    # Which only speaks of empty axes.
+    sample("ReduceSum", normal(2, 3), [1], twin=lambda x, a: x.sum(1, keepdim=True), noop_with_empty_axes=1),
+    sample("ReduceMean", normal(2, 3), [0], twin=lambda x, a: x.mean(0), keepdims=0, noop_with_empty_axes=1),
     sample("ReduceProd", np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0]]), [1], twin=lambda x, a: x.prod(1, keepdim=True)),
     sample("CumSum", normal(3, 4), np.array(1), twin=lambda x, a: x.cumsum(1)),
     sample("CumSum", normal(3, 4), np.array(0), exclusive=1, reverse=1,

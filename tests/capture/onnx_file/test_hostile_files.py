@@ -217,6 +217,12 @@ def test_a_number_that_kernels_divide_by_is_positive(op_type, inputs, attribute,
         load_onnx(proto)
 
 
+def test_a_negative_number_of_samples_is_refused():
+    made = node("RoiAlign", "x rois images", "y", sampling_ratio=-1)
+    with pytest.raises(GraphError, match=r"(?s)attribute 'sampling_ratio' is \[-1\].*must not be negative"):
+        load_onnx(one_node(made, [const("rois", [[0, 0, 3, 3]], np.float32), const("images", [0])], (1, 2, 6, 6)))
+
+
 def test_names_that_are_no_text_are_refused(rng):
     content = mlp(rng).proto.SerializeToString().replace(b"fc1.weight", b"fc1\xff\xfeeight")
     with pytest.raises(GraphError, match="no text|damaged"):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from torch.nn import functional
 
-from ontrain import GraphError
+from ontrain import GraphError, InferenceSession
 from ontrain.capture import load_onnx
 from ontrain.graph import OPSET
 from ontrain.session.export import inference_model
@@ -95,6 +96,8 @@ CASES = [
      [const("i", np.zeros((2, 3, 4, 1)), np.int64), const("u", np.ones((2, 3, 4, 1)), np.float32)]),
     (10, node("RoiAlign", "x rois b", "y", output_height=2, output_width=2),
      [const("rois", [[0, 0, 3, 3]], np.float32), ints("b", 0)]),
+    (16, node("RoiAlign", "x rois b", "y", output_height=2, output_width=2, sampling_ratio=0),  # the default, stated
+     [const("rois", [[0, 0, 3, 3], [0.5, 1, 2, 3.5]], np.float32), ints("b", 0, 1)]),
     (16, node("GridSample", "x g", "y", mode="bilinear"),
      [const("g", np.linspace(-0.9, 0.9, 2 * 2 * 2 * 2).reshape(2, 2, 2, 2), np.float32)]),
     (16, node("GridSample", "x g", "y", mode="bicubic", padding_mode="border"),
@@ -145,6 +148,24 @@ def test_broadcasts_with_an_axis_are_those_of_onnxs_own_converter(rng):
     expected = ((x + b[:, None, None]) * c[:, :, None]) / x - 1
     (found,) = run(converted(proto), {"x": x})
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 14])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_batch_normalisation_keeps_the_mode_that_its_outputs_told(rng, opset, training):
+    """Before operator set 14 more outputs than one were training mode; since then there is an attribute."""
+    x = rng.standard_normal((2, 3, 4, 4), np.float32)
+    stored = [floats("s", 1, 2, 3), floats("b", 0, 1, 2), floats("m", 0.1, 0.2, 0.3), floats("v", 1, 2, 0.5)]
+    outputs = "y next_m next_v" + " saved_m saved_v" * (opset < 14)
+    mode = {"training_mode": int(training)} if opset >= 14 else {}
+    made = node("BatchNormalization", "x s b m v", outputs if training else "y", **mode)
+    graph = helper.make_graph([made], "g", [value("x", x.shape)], [value("y", x.shape)], stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    (found,) = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, {"x": x})
+    scale, bias, mean, var = (torch.tensor(onnx.numpy_helper.to_array(tensor)) for tensor in stored)
+    statistics = (None, None) if training else (mean, var)
+    expected = functional.batch_norm(torch.from_numpy(x), *statistics, scale, bias, training=training)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_file_of_2017_computes_what_its_operators_meant(seed):

@@ -12,6 +12,7 @@ from tests.mutants.table import (
     distributed,
     functions,
     graph,
+    internals,
     optim,
     passes,
     providers,
@@ -25,7 +26,7 @@ MUTANTS: list[Mutant] = [
     mutant
     for room in (
         graph, functions, capture, capture_files, autodiff, optim, passes, providers, session, distributed, checkpoint,
-        training, command_line,
+        training, command_line, internals,
     )
     for mutant in room.MUTANTS
 ]  # fmt: skip

@@ -141,8 +141,8 @@ MUTANTS = [
     mutant("autodiff/rules/shape.py", "for i in np.argsort(perm)]", "for i in perm]", RULES, "Transpose"),
     mutant(
         "autodiff/rules/einsum.py",
-        'term.replace("...", ellipsis[most - (rank - len(name)) :])',
-        'term.replace("...", ellipsis[: rank - len(name)])',
+        "if d == 1 and whole.get(c, 1) != 1]",
+        "if False]",
         RULES,
         "Einsum",
     ),

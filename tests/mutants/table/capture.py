@@ -143,17 +143,17 @@ MUTANTS = [
     ),
     mutant(
         "capture/cache/question.py",
-        "list(one.shape), list(one.stride()), one.requires_grad, name in kept,",
-        "list(one.stride()), one.requires_grad, name in kept,",
+        "sys.version, platform.machine(), torch.__version__,",
+        "sys.version, platform.machine(),",
         CACHE,
-        "changed",
+        "replaced",
     ),
     mutant(
         "capture/cache/question.py",
-        "return [name, self.type(type(one)), one.training, held,",
-        "return [name, self.type(type(one)), held,",
+        "if isinstance(table, dict) and table:",
+        "if False:",
         CACHE,
-        "changed or another",
+        "compared",
     ),
     mutant(
         "capture/cache/folder.py",

@@ -21,8 +21,8 @@ MUTANTS = [
     ),
     mutant(
         "training/optim/fused.py",
-        "torch._foreach_mul_(params, 1 - lr * decay)",
-        "torch._foreach_mul_(params, 1 - decay)",
+        "(params, 1 - lr * decay)",
+        "(params, 1 - decay)",
         FUSED,
     ),
     mutant(
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     mutant(
         "training/ortmodule/watch.py",
-        "return (value.data_ptr(), value._version) if watched else _UNSEEN",
+        'return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN',
         "return value.data_ptr() if watched else _UNSEEN",
         "training/ortmodule/test_stale.py training/ortmodule/test_loop.py",
         "stale or attribute or tensors",

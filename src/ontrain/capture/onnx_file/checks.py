@@ -22,10 +22,12 @@ _FIELD = {
 """The field of an attribute that holds its value, for the types that training knows."""
 
 # Native shape inference and kernels divide by these.
-_POSITIVE = frozenset({
+_POSITIVE = (
     "strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs", "num_groups", "hidden_size",
-    "num_heads", "q_num_heads", "kv_num_heads", "size", "sampling_ratio", "pooled_shape",
-})  # fmt: skip
+    "num_heads", "q_num_heads", "kv_num_heads", "size", "pooled_shape",
+)  # fmt: skip
+# RoiAlign's default, zero samples, stands for as many as a region's size asks for.
+_LEAST = {**dict.fromkeys(_POSITIVE, 1), "sampling_ratio": 0}
 _LARGEST = 2**31 - 1
 _DEEPEST = 32
 """Subgraphs in subgraphs: far above what any exporter writes, far below what recursion bears."""
@@ -274,10 +276,11 @@ def _attribute(attribute: onnx.AttributeProto, text: str) -> None:
             one.decode()
         except UnicodeDecodeError as error:
             raise GraphError(f"attribute {name!r} is no text", node=text, reason=str(error)) from error
-    if name in _POSITIVE and field in ("i", "ints"):
+    if name in _LEAST and field in ("i", "ints"):
         values = attribute.ints if field == "ints" else [attribute.i]
-        if any(not 1 <= v <= _LARGEST for v in values):
-            raise GraphError(f"attribute {name!r} is {list(values)}", node=text, reason="it must be positive")
+        if any(not _LEAST[name] <= v <= _LARGEST for v in values):
+            reason = "it must be positive" if _LEAST[name] else "it must not be negative"
+            raise GraphError(f"attribute {name!r} is {list(values)}", node=text, reason=reason)
 
 
 def _text(node: onnx.NodeProto) -> str:
