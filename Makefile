@@ -61,6 +61,8 @@ bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-
 	@$(PY) -m benchmarks.peers || echo "the incumbent is left out"
 	@$(PY) -m benchmarks.step $(ARGS)
 	@$(PY) -m benchmarks.epoch
+	@$(PY) -m benchmarks.contended
+	@$(PY) -m benchmarks.threads
 	@$(PY) -m benchmarks.ortmodule
 	@$(PY) -m benchmarks.floor
 	@$(PY) -m benchmarks.memory

@@ -144,7 +144,7 @@ def main() -> None:
             )
     if not (arguments.no_row or arguments.quick):
         row = {"benchmark": "contended", "model": arguments.model, "layers": layers, "rounds": rounds}
-        append_row("contended", {**row, "command": "python -m benchmarks.contended", "cases": figures})
+        append_row("contended", {**row, "cases": figures})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import page
+from benchmarks.figures import RESULTS, rows
 
 
 @pytest.mark.parametrize("name", page.PAGES)
@@ -13,7 +14,7 @@ def test_pages_show_the_newest_rows(name):
 
 
 def test_each_row_says_how_to_make_it():
-    for path in page.RESULTS.glob("*.jsonl"):
-        for row in page.rows(path.stem):
+    for path in RESULTS.glob("*.jsonl"):
+        for row in rows(path.stem):
             assert "python -m benchmarks." in row["command"], f"{path.name}: {row['date']}"
             assert {"python", "versions", "hardware"} <= row.keys()
