@@ -22,7 +22,7 @@ from ontrain.capture.generators import without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
-from ontrain.capture.structure import Spec, call, check_plain, flatten, unflatten
+from ontrain.capture.structure import Spec, call, check_plain, flatten, has_objects, unflatten
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
     MODULE_STATE,
@@ -130,10 +130,27 @@ class Flat(nn.Module):
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             leaves, spec = flatten(without_draws(lambda: self._call(named)))
+        self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
         self._returned(spec)
         return tuple(leaves)
+
+    def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse a forward that gives an object among its arguments other tensors: the caller would not see them."""
+        start = 0
+        for name, spec in self._arguments:
+            before = tensors[start : start + spec.tensors()]
+            start += spec.tensors()
+            if not has_objects(spec):
+                continue
+            after, now = flatten(named[name])
+            if now != spec or any(a is not b for a, b in zip(after, before, strict=True)):
+                raise CaptureError(
+                    f"forward changes the object that it gets as {name!r}",
+                    reason="a graph returns new tensors, and leaves the objects of its caller as they are",
+                    way_out="return what is new, and leave the argument as it is",
+                )
 
 
 _AUTOCAST = ("cpu", "cuda")

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from ontrain.errors import CaptureError, InputError
 
-__all__ = ["CallSpec", "Spec", "bind", "call", "check_plain", "flatten", "leaf_paths", "plain_leaves", "unflatten"]
+__all__ = [
+    "CallSpec",
+    "Spec",
+    "bind",
+    "call",
+    "check_plain",
+    "flatten",
+    "has_objects",
+    "leaf_paths",
+    "plain_leaves",
+    "unflatten",
+]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type)
 
@@ -45,7 +58,18 @@ def flatten(value: Any) -> tuple[list[torch.Tensor], Spec]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return _group("dataclass", type(value), names, [getattr(value, name) for name in names])
+    if _is_object(value):
+        tensors, spec = _group("object", type(value), list(vars(value)), list(vars(value).values()))
+        if tensors and all(isinstance(leaf, _PLAIN) for leaf in plain_leaves(spec)):
+            return tensors, spec
     return [], Spec("plain", type=type(value), value=value)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value is nothing but its attributes, so that another with the same attributes is its equal."""
+    kind = type(value)
+    bare = kind.__new__ is object.__new__ or kind is types.SimpleNamespace
+    return bare and hasattr(value, "__dict__") and not isinstance(value, nn.Module | BaseException | types.ModuleType)
 
 
 def _group(kind: str, made: type, keys: Sequence[Any], values: Sequence[Any]) -> tuple[list[torch.Tensor], Spec]:
@@ -73,6 +97,10 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
     named = dict(zip(spec.keys, values, strict=True))
     if spec.kind == "dataclass":
         return _dataclass(made, named)
+    if spec.kind == "object":
+        result = made.__new__(made)
+        result.__dict__.update(named)
+        return result
     # transformers' ModelOutput is a dict whose constructor takes fields; a defaultdict's takes a factory.
     if hasattr(made, "__dataclass_fields__"):
         return made(**named)
@@ -89,6 +117,11 @@ def _dataclass(made: Any, named: dict[str, Any]) -> Any:
     for name in named.keys() - initialised:
         object.__setattr__(result, name, named[name])
     return result
+
+
+def has_objects(spec: Spec) -> bool:
+    """Whether there are objects in a structure that are no containers of Python's."""
+    return spec.kind == "object" or any(map(has_objects, spec.children))
 
 
 def leaf_paths(spec: Spec, name: str = "") -> list[str]:

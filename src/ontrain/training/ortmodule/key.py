@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from ontrain.capture.structure import flatten, leaf_paths, plain_leaves
+from ontrain.errors import InputError
 
 __all__ = ["PLAIN", "canonical", "walk"]
 
@@ -39,7 +42,26 @@ def walk(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         tensors += found
         key.append((type(value), tuple(leaf_paths(spec)), tuple((t.dtype, t.ndim) for t in found)))
         for one in plain_leaves(spec):
+            if type(one) not in PLAIN and (name := _tensor_in(one)) is not None:
+                raise InputError(
+                    f"an argument is a {type(one).__name__} that holds a tensor ({name}) beside what is no plain value",
+                    reason="its tensors would be constants of a graph that is captured anew for each such object",
+                    way_out="hand its tensors in: as arguments, a dict, a dataclass or a namedtuple",
+                )
             key += [one] if type(one) in PLAIN else [_Same(one), _numbers(one)]
+
+
+def _tensor_in(value: Any, depth: int = 4) -> str | None:
+    """The path of a tensor among the attributes of an opaque object, or of what these hold."""
+    if isinstance(value, nn.Module | type | types.ModuleType | types.FunctionType):
+        return None
+    held = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    for name, one in list(held.items()) + list(enumerate(value) if isinstance(value, list | tuple) else ()):
+        if isinstance(one, torch.Tensor):
+            return str(name)
+        if depth and type(one) not in PLAIN and (inner := _tensor_in(one, depth - 1)) is not None:
+            return f"{name}.{inner}"
+    return None
 
 
 def _numbers(value: Any) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.engine import Engine
 from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory import recomputation_of
+from ontrain.training.ortmodule.methods import rebound
 
 __all__ = ["ORTModule"]
 
@@ -191,7 +192,7 @@ class ORTModule(nn.Module):
         wrapped = self.__dict__.get("_wrapped")
         if wrapped is None:
             raise AttributeError(name)
-        return getattr(wrapped, name)
+        return rebound(getattr(wrapped, name), wrapped, self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__ or name in _OWN or name in vars(type(self)):

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
 from ontrain.training.inspection import inspects
+from ontrain.training.ortmodule.scope import Scope, helpers
 
 __all__ = ["Watch", "check_hooks"]
 
@@ -30,7 +31,8 @@ class Watch:
     Noticed are: a parameter, buffer, submodule or hook that was replaced, added or removed anywhere; a number, string,
     bool or None among the attributes of a submodule, or of its `config`, that was changed, also within lists, tuples
     and dicts; a `forward` put in the place of a submodule's own; a tensor attribute that is a constant of a graph, if
-    it was replaced or written to. Values of parameters are not looked at.
+    it was replaced or written to; attributes of `helpers`; class attributes, globals and closures as `Scope` says.
+    Values of parameters are not looked at.
 
     Args:
         module: what was captured.
@@ -51,8 +53,11 @@ class Watch:
         self._before: list[Any] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
-        for attributes in _unique([one.__dict__ for one in self.modules] + [_config(one) for one in self.modules]):
+        held = [attributes for one in self.modules for attributes in (one.__dict__, _config(one), *helpers(one))]
+        for attributes in _unique(held):
             self._look_at(attributes)
+        self._scope = Scope(self.modules)
+        self._outside = self._scope.values()
 
     def _look_at(self, attributes: dict[str, Any]) -> None:
         names = [name for name in attributes if name not in _OWN]
@@ -81,6 +86,8 @@ class Watch:
                 return True
         try:
             if [get(attributes) for get, attributes in self._numbers] != self._before:
+                return True
+            if self._scope.values() != self._outside:
                 return True
         except (KeyError, ValueError, RuntimeError):
             return True  # one is gone, or is now an array, whose comparison is no bool

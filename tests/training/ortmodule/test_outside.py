@@ -1,0 +1,155 @@
+"""What a module reads from outside of itself, calls of its own methods, and objects as arguments."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.errors import InputError
+from ontrain.training.ortmodule import ORTModule
+
+FACTOR = 2.0
+
+
+class Scaled(nn.Module):
+    of_class = 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.helper = nn.Linear(3, 3), types.SimpleNamespace(scale=2.0)
+
+    @property
+    def twice(self):
+        return self.helper.scale * 2
+
+    def forward(self, x):
+        return self.linear(x) * self.of_class * self.twice * of_file()
+
+
+def of_file():
+    return FACTOR
+
+
+class Parent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Scaled()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("owner", ["class", "helper", "file", "method"])
+def test_what_the_module_reads_from_outside_is_followed(owner, monkeypatch):
+    plain = Parent()
+    model, x = ORTModule(plain), torch.randn(2, 3)
+    torch.testing.assert_close(model(x), plain(x))
+    if owner == "class":
+        monkeypatch.setattr(Scaled, "of_class", 5.0)
+    elif owner == "helper":
+        plain.inner.helper.scale = 5.0
+    elif owner == "file":
+        monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    else:
+        monkeypatch.setattr(Scaled, "forward", lambda self, x: self.linear(x) - 1)
+    torch.testing.assert_close(model(x), plain(x))
+    assert model._engine.captures == 2
+
+
+def test_a_value_in_a_closure_is_followed():
+    factor = 2.0
+
+    class Closed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(x) * factor
+
+    plain = Closed()
+    model, x = ORTModule(plain), torch.randn(2, 3)
+    torch.testing.assert_close(model(x), plain(x))
+    factor = 5.0
+    torch.testing.assert_close(model(x), plain(x))
+
+
+class Stepping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.steps = nn.Linear(3, 1), 0
+
+    def forward(self, x):
+        return self.linear(x)
+
+    def loss_of(self, batch):
+        return self(batch).square().mean()
+
+    def training_step(self, batch):
+        self.seen = len(batch)
+        return self.loss_of(batch)
+
+    def width(self):
+        return self.linear.in_features
+
+
+class Refined(Stepping):
+    def training_step(self, batch):
+        return super().training_step(batch) * 2
+
+
+@pytest.mark.parametrize("kind", [Stepping, Refined])
+def test_a_method_that_calls_the_module_runs_the_graph(kind):
+    plain = kind()
+    model, x = ORTModule(plain), torch.randn(4, 3)
+    loss = model.training_step(x)
+    assert model._engine is not None and model._engine.captures == 1
+    assert plain.seen == 4 and model.width() == 3
+    torch.testing.assert_close(loss, plain.training_step(x))
+    loss.backward()
+    ours = plain.linear.weight.grad.clone()
+    plain.zero_grad()
+    plain.training_step(x).backward()
+    torch.testing.assert_close(ours, plain.linear.weight.grad)
+
+
+class Graph:
+    """A plain object, as graph libraries hand to their modules."""
+
+    def __init__(self, x, y, name="graph"):
+        self.x, self.y, self.name = x, y, name
+
+
+@dataclass
+class Pair:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Summed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, batch):
+        return self.linear(batch.x) + batch.y
+
+
+@pytest.mark.parametrize("kind", [Graph, Pair, lambda x, y: types.SimpleNamespace(x=x, y=y)])
+def test_an_object_with_tensors_is_captured_once(kind):
+    plain = Summed()
+    model = ORTModule(plain)
+    for rows in (4, 5, 4):
+        batch = kind(torch.randn(rows, 3), torch.randn(rows, 2))
+        torch.testing.assert_close(model(batch), plain(batch))
+    assert model._engine.captures == 1
+
+
+def test_an_object_that_hides_its_tensors_is_refused_by_name():
+    batch = Graph(torch.randn(4, 3), torch.randn(4, 2), name=object())
+    with pytest.raises(InputError, match="Graph that holds a tensor"):
+        ORTModule(Summed())(batch)
