@@ -7,6 +7,7 @@ import functools
 import inspect
 import textwrap
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -47,8 +48,16 @@ def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:
             return True
-        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in own):
+        if not isinstance(node, ast.Attribute) or not _is_self(node.value, own):
             continue
-        if node.attr in ("forward", "__call__") or _reaches(kind, getattr(kind, node.attr, None), seen):
+        inherited = [vars(base)[node.attr] for base in kind.__mro__ if node.attr in vars(base)]
+        if node.attr in ("forward", "__call__") or any(_reaches(kind, one, seen) for one in inherited):
             return True
     return False
+
+
+def _is_self(node: ast.expr, own: Sequence[str]) -> bool:
+    """Whether an expression is the method's own object, or `super()`."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "super"
+    return isinstance(node, ast.Name) and node.id in own
