@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import random
 import threading
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm
 
 from ontrain.capture import capture
 from ontrain.errors import CaptureError
@@ -60,14 +63,14 @@ def test_a_draw_in_forward_is_refused_by_line_and_leaves_the_generators(kind):
     assert states(module) == before
 
 
+def draw_until(stop):
+    while not stop.wait(0.001):
+        random.random()
+
+
 def test_another_threads_draws_are_no_concern_of_a_capture():
     stop = threading.Event()
-
-    def draw():
-        while not stop.wait(0.001):
-            random.random()
-
-    thread = threading.Thread(target=draw)
+    thread = threading.Thread(target=draw_until, args=(stop,))
     thread.start()
     try:
         capture(Drawing(lambda _: 2.0), (torch.randn(2, 3),))
@@ -102,3 +105,44 @@ def test_a_refused_forward_runs_on_pytorch_with_the_numbers_it_would_have_had():
     with pytest.warns(UserWarning, match="draws random numbers"):
         found = model(x)
     torch.testing.assert_close(found, expected)
+
+
+class Counting(nn.Module):
+    """Buffers that forward reads and writes, of all kinds."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.old, self.new = spectral_norm(nn.Linear(4, 4)), parametrizations.spectral_norm(nn.Linear(4, 4))
+        self.draw, self.norm = draw, nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        self.draw(self)
+        self.calls += 1
+        x = self.norm(self.new(self.old(x)))
+        self.average.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return (x * self.calls + self.average).square().mean()
+
+
+@functools.cache
+def draw_once(module):
+    return random.random()
+
+
+@pytest.mark.parametrize("drawing", ["once", "another thread"])
+def test_buffers_are_written_once_a_step_though_forward_ran_again_to_find_a_draw(drawing):
+    plain = Counting(draw_once if drawing == "once" else lambda _: None)
+    module = copy.deepcopy(plain)
+    model, stop = ORTModule(module), threading.Event()
+    thread = threading.Thread(target=lambda: drawing == "once" or draw_until(stop))
+    thread.start()
+    try:
+        for _ in range(3):
+            x = torch.randn(5, 4)
+            torch.testing.assert_close(model(x), plain(x))
+            for (name, found), expected in zip(module.named_buffers(), plain.buffers(), strict=True):
+                torch.testing.assert_close(found, expected, msg=lambda text, name=name: f"{name}: {text}")
+    finally:
+        stop.set()
+        thread.join()

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
-from ontrain.capture.generators import without_draws
+from ontrain.capture.generators import Run, without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
@@ -62,24 +62,30 @@ def export(
     Raises:
         CaptureError: torch.export cannot trace the module; names the user's line.
     """
-    results: list[Spec] = []
-    flat = Flat(module, signature, arguments, results.append)
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
-    with tracing(module), _shared_memory():
-        try:
-            with quiet():
-                program = torch.export.export(
-                    flat, tuple(tensors), dynamic_shapes=shapes if tensors else None, strict=False
-                )
-        except CaptureError as error:
-            raise _located(error) from error
-        except OntrainError:
-            raise
-        except Exception as error:  # the user's module and torch's tracer may raise anything
-            raise _explained(error) from error
-    return program, results[-1]
+
+    def trace(run: Run) -> tuple[torch.export.ExportedProgram, Spec]:
+        results: list[Spec] = []
+        flat = Flat(module, signature, arguments, results.append, run)
+        with tracing(module), _shared_memory():
+            program = _export(flat, tensors, shapes if tensors else None)
+        return program, results[-1]
+
+    return without_draws(trace)
+
+
+def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
+    try:
+        with quiet():
+            return torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
+    except CaptureError as error:
+        raise _located(error) from error
+    except OntrainError:
+        raise
+    except Exception as error:  # the user's module and torch's tracer may raise anything
+        raise _explained(error) from error
 
 
 @contextmanager
@@ -96,7 +102,12 @@ def tracing(module: nn.Module) -> Iterator[None]:
 
 
 class Flat(nn.Module):
-    """A module as a function of tensors to tensors. The structure of what it returned goes to `returned`."""
+    """A module as a function of tensors to tensors.
+
+    Args:
+        returned: is given the structure of what the module returned.
+        run: calls the module's forward.
+    """
 
     def __init__(
         self,
@@ -104,12 +115,13 @@ class Flat(nn.Module):
         signature: inspect.Signature,
         arguments: Sequence[tuple[str, Spec]],
         returned: Callable[[Spec], None],
+        run: Run,
     ) -> None:
         super().__init__()
         self.module = module
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
-        self._returned = returned
+        self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, signature, named)
         self._arguments = list(arguments)
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in _AUTOCAST if torch.is_autocast_enabled(d)]
@@ -129,7 +141,7 @@ class Flat(nn.Module):
             stack.enter_context(_assigned_buffers(self.module))
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
-            leaves, spec = flatten(without_draws(lambda: self._call(named)))
+            leaves, spec = flatten(self._run(lambda: self._call(named)))
         self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)

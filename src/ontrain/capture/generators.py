@@ -8,19 +8,25 @@ import random
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import sympy.core.random
 
 from ontrain.capture.source import is_foreign, line_text
 from ontrain.errors import CaptureError
 
-__all__ = ["without_draws"]
+__all__ = ["Run", "without_draws"]
 
+T = TypeVar("T")
+Run = Callable[[Callable[[], Any]], Any]
+"""Calls a function and returns its result."""
 _Draw = tuple[str, str, int, int]
 """A generator's type, the file and line that moved it, and its state after that."""
 _RUNS = 4
 _KINDS = (random.Random, np.random.Generator, np.random.RandomState)
+_PASSED = frozenset({"numpy", "sympy", "mpmath"})
+"""Packages whose lines are not looked at: a draw in numpy is of the line that calls it, and torch runs the others."""
 _WAY_OUT = (
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
     "and choose with torch.where(torch.rand(()) < p, a, b); for layers that a library drops, set their rate to zero "
@@ -28,36 +34,40 @@ _WAY_OUT = (
 )
 
 
-def without_draws(forward: Callable[[], Any]) -> Any:
-    """Return what forward returns, unless it draws from a generator of Python's or numpy's.
+def without_draws(trace: Callable[[Run], T]) -> T:
+    """Return what `trace` returns, unless the forward that it runs draws from a generator of Python's or numpy's.
 
     All generators of the process are looked at: the modules' own, and those that somebody holds anywhere. Where one
-    has moved, forward is run again line by line from the same state until two runs agree: draws of another thread don't
-    come at the same lines. An error leaves the generators as they were.
+    has moved, forward is traced again, line by line and from the same state, until two runs agree: draws of another
+    thread don't come at the same lines. Those traces are thrown away: what forward writes to buffers would be in a
+    trace as often as forward ran in it. An error leaves the generators as they were.
+
+    Args:
+        trace: traces forward anew at each call, and calls it by what it is handed.
 
     Raises:
         CaptureError: names the line that draws.
     """
-    generators = _Generators()
-    finished = False
+    watch = _Watch()
     try:
-        result = forward()
-        finished = True
-    finally:
-        if not finished:
-            generators.restore()
-    if not generators.moved():
-        return result
-    found: list[_Draw] = []
-    for _ in range(_RUNS):
-        generators.restore()
-        before, found = found, _draws(forward, generators)
-        if found and found == before:
-            break
-    else:
-        return result
-    generators.restore()
-    kind, file, line, _ = found[0]
+        result = trace(watch)
+        if not watch.moved:
+            return result
+        watch.by_line = True
+        for _ in range(_RUNS):
+            before = watch.draws
+            trace(watch)
+            if not watch.moved:
+                return result
+            if watch.draws and watch.draws == before:
+                break
+        else:
+            return result
+    except BaseException:
+        watch.restore()
+        raise
+    watch.restore()
+    kind, file, line, _ = watch.draws[0]
     raise CaptureError(
         f"forward draws random numbers from {kind}",
         source=line_text(file, line, linecache.getline(file, line)),
@@ -66,13 +76,48 @@ def without_draws(forward: Callable[[], Any]) -> Any:
     )
 
 
+class _Watch:
+    """Runs a forward, from the same state of all generators each time.
+
+    Attributes:
+        moved: whether a generator moved in the last run.
+        by_line: whether the lines are looked for that move one.
+        draws: those of the last run.
+    """
+
+    def __init__(self) -> None:
+        self.moved, self.by_line = False, False
+        self.draws: list[_Draw] = []
+        self._generators: _Generators | None = None
+
+    def __call__(self, forward: Callable[[], Any]) -> Any:
+        if self._generators is None:
+            self._generators = _Generators()
+        self.restore()
+        if self.by_line:
+            result, self.draws = _draws(forward, self._generators)
+        else:
+            result = forward()
+        self.moved = bool(self._generators.moved())
+        return result
+
+    def restore(self) -> None:
+        """Give the generators the states that they had before the first run."""
+        if self._generators is not None:
+            self._generators.restore()
+
+
 class _Generators:
-    """All generators of Python's and numpy's that somebody holds, and the states that they had."""
+    """All generators of Python's and numpy's that somebody holds, and the states that they had.
+
+    That of sympy is left out: torch simplifies the sizes of a trace with it.
+    """
 
     def __init__(self) -> None:
         # By type, for a proxy may answer for the class of what it stands for.
         held = [one for one in gc.get_objects() if issubclass(type(one), _KINDS)]
-        self._held = [one for one in held if not isinstance(one, random.SystemRandom)]
+        torchs = sympy.core.random.rng
+        self._held = [one for one in held if one is not torchs and not isinstance(one, random.SystemRandom)]
         self._before = [_state(one) for one in self._held]
 
     def moved(self) -> list[Any]:
@@ -108,8 +153,8 @@ def _comparable(state: Any) -> Any:
     return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
-def _draws(function: Callable[[], Any], generators: _Generators) -> list[_Draw]:
-    """Call a function line by line, in this thread, and return the lines during which a generator moved."""
+def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, list[_Draw]]:
+    """Call a function line by line, in this thread; return its result and the lines during which a generator moved."""
     found: list[_Draw] = []
     last: list[tuple[str, int]] = []
     states = {id(one): _comparable(_state(one)) for one in generators.moved()}
@@ -131,15 +176,15 @@ def _draws(function: Callable[[], Any], generators: _Generators) -> list[_Draw]:
         package = str(frame.f_globals.get("__name__")).split(".")[0]
         file = frame.f_code.co_filename
         # What was typed at a prompt is in no file.
-        if package == "numpy" or not (is_foreign(file) or file.startswith("<")):
+        if package in _PASSED or not (is_foreign(file) or file.startswith("<")):
             return None
         return step(frame, event, argument)
 
     before = sys.gettrace()
     sys.settrace(enter)
     try:
-        function()
+        result = function()
     finally:
         sys.settrace(before)
     look()
-    return found
+    return result, found

@@ -20,6 +20,7 @@ from ontrain.capture.cache.folder import Folder
 from ontrain.capture.cache.question import UncacheableError, describe, digest
 from ontrain.capture.cache.trace import executed_files, trace
 from ontrain.capture.export import Flat
+from ontrain.capture.generators import Run, without_draws
 from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec
 from ontrain.errors import OptionError
@@ -127,8 +128,11 @@ class CaptureCache:
         return None
 
     def _trace(self, shapes: Sequence[Sequence[int]]) -> str:
-        flat = Flat(self._module, self._call.signature, self._call.arguments, lambda _: None)
-        return trace(flat, self._module, shapes, self._tensors)
+        def traced(run: Run) -> str:
+            flat = Flat(self._module, self._call.signature, self._call.arguments, lambda _: None, run)
+            return trace(flat, self._module, shapes, self._tensors)
+
+        return without_draws(traced)
 
 
 @cache
