@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
-import sympy.core.random
+import sympy  # type: ignore[import-untyped]
 
 from ontrain.capture.source import is_foreign, line_text
 from ontrain.errors import CaptureError

@@ -67,7 +67,7 @@ def flatten(value: Any) -> tuple[list[torch.Tensor], Spec]:
 
 def _is_object(value: Any) -> bool:
     """Whether a value is nothing but its attributes, so that another with the same attributes is its equal."""
-    kind = type(value)
+    kind: Any = type(value)
     bare = kind.__new__ is object.__new__ or kind is types.SimpleNamespace
     return bare and hasattr(value, "__dict__") and not isinstance(value, nn.Module | BaseException | types.ModuleType)
 

@@ -24,7 +24,8 @@ def rebound(value: Any, wrapped: nn.Module, wrapper: nn.Module) -> Any:
     """
     if not isinstance(value, types.MethodType) or value.__self__ is not wrapped:
         return value
-    return types.MethodType(value.__func__, wrapper) if _calls_itself(type(wrapped), value.__func__) else value
+    kind: Any = type(wrapped)
+    return types.MethodType(value.__func__, wrapper) if _calls_itself(kind, value.__func__) else value
 
 
 @functools.cache
