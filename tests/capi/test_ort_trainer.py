@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain import CheckpointError, InputError, OptionError
+from ontrain import CheckpointError, InferenceSession, InputError, OptionError
 from ontrain.capi import _pybind_state
 from ontrain.capi.ort_trainer import (
     IODescription,
@@ -400,3 +400,13 @@ def test_the_later_trainers_state_is_taken_too(twins):
     first.train_step(ids, label, rate(0.1))
     second.load_state_dict(first.later_trainer.state_dict())
     assert float(first.train_step(ids, label, rate(0.1))[0]) == float(second.train_step(ids, label, rate(0.1))[0])
+
+
+def test_the_providers_that_are_named_run_a_file(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Neg", ["x"], ["y"])
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "negative", values[:1], values[1:])
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    session = InferenceSession(path, providers=_pybind_state.get_available_providers())
+    np.testing.assert_array_equal(session.run(None, {"x": np.array([1, -2], np.float32)})[0], [-1, 2])

@@ -26,10 +26,7 @@ def test_a_shell_script_prints_its_manual(script: str, flag: str, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-LIGHT = [script for script in SCRIPTS if script not in ("bert/run_squad.py", "bert/run_glue.py")]
-
-
-@pytest.mark.parametrize("script", LIGHT)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_help_waits_for_no_torch(script: str) -> None:
     # A module of that name that cannot be imported stands before the real one.
     code = (

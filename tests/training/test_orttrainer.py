@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 
 import ontrain
+from ontrain import InputError
 from ontrain.training import optim
-from tests.training.conftest import DESC, Net, batches, eager_losses, make_trainer
+from tests.training.conftest import DESC, Net, batches, eager_losses, make_trainer, token_loss
 
 OPTIMIZERS = {
     "sgd": (lambda: optim.SGDConfig(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1), None),
@@ -270,3 +272,56 @@ def test_the_first_evaluation_needs_no_label_beside_an_outside_loss():
     torch.testing.assert_close(trainer.eval_step(ids), reference(ids), atol=1e-5, rtol=1e-5)
     loss, _ = trainer.eval_step(*batches(1, batch=2)[0])
     assert loss.ndim == 0
+
+
+def test_an_evaluation_without_a_label_may_be_the_very_first_call(provider):
+    torch.manual_seed(3)
+    module = Net()
+    reference, plain = copy.deepcopy(module).eval(), copy.deepcopy(module)
+    trainer = make_trainer(module, optim.SGDConfig(lr=0.1), provider=provider)
+    ids = batches(1, batch=4, length=7)[0][0]
+    torch.testing.assert_close(trainer.eval_step(ids), reference(ids), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(trainer.eval_step(ids=ids), reference(ids), atol=1e-5, rtol=1e-5)
+    data = batches(4)
+    wanted = eager_losses(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data, max_norm=None)
+    found = [float(trainer.train_step(*batch)[0]) for batch in data]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    torch.testing.assert_close(trainer.eval_step(ids), plain.eval()(ids), atol=1e-5, rtol=1e-5)
+    loss, scores = trainer.eval_step(*data[0])
+    np.testing.assert_allclose(scores, plain(data[0][0]).detach(), atol=1e-5)
+    np.testing.assert_allclose(loss, token_loss(plain(data[0][0]), data[0][1]).detach(), rtol=1e-5)
+
+
+def test_an_evaluation_without_a_label_has_the_state_that_was_loaded(tmp_path):
+    torch.manual_seed(3)
+    trained = make_trainer(Net())
+    for batch in batches(3):
+        trained.train_step(*batch)
+    ids, label = batches(1)[0]
+    fresh = make_trainer(Net())
+    fresh.load_state_dict(trained.state_dict())
+    torch.testing.assert_close(fresh.eval_step(ids), trained.eval_step(ids, label)[1], atol=1e-6, rtol=1e-6)
+    fresh.save_as_onnx(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"ids": ids.numpy()})[0], trained.eval_step(ids), atol=1e-5)
+    for batch in batches(2):
+        np.testing.assert_array_equal(fresh.train_step(*batch)[0], trained.train_step(*batch)[0])
+
+
+class Margin(nn.Module):
+    """A loss with a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return token_loss(output * self.scale, label)
+
+
+def test_the_first_evaluation_needs_the_label_where_the_loss_is_trained_too():
+    trainer = make_trainer(Net(), loss_fn=Margin())
+    with pytest.raises(InputError, match="input 'label' is missing"):
+        trainer.eval_step(batches(1)[0][0])
+    trainer.eval_step(*batches(1)[0])
+    assert trainer.eval_step(batches(1)[0][0]).shape == (3, 5, 11)

@@ -14,20 +14,22 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from corpus.workspace import DataError, written
 from rich.console import Console
 from scoring.squad import ScoreError
-from transformers import PreTrainedModel
 
-from finetuning.examples import Examples
-from finetuning.models import ModelFolder, parameters, save_model
-from finetuning.processes import Team
-from finetuning.settings import Engine, Precision, Settings
-from finetuning.training import Habits, train
+from finetuning.settings import Engine, Habits, Precision, Settings
 from ontrain.errors import NonFiniteLossError, OntrainError
+
+if TYPE_CHECKING:  # what follows imports torch, and --help need not wait for it
+    from transformers import PreTrainedModel
+
+    from finetuning.examples import Examples
+    from finetuning.models import ModelFolder
+    from finetuning.processes import Team
 
 __all__ = ["Flags", "ended", "epilogue", "shared", "speaker", "writable", "write_json"]
 
@@ -116,6 +118,8 @@ class Flags:
         Raises:
             DataError: a file is missing or malformed, or the model has fewer positions.
         """
+        from finetuning.models import ModelFolder
+
         folder = ModelFolder.open(
             self.model_name_or_path,
             init_checkpoint=self.init_checkpoint,
@@ -134,6 +138,8 @@ class Flags:
         Raises:
             DataError: the weights cannot be read, or are another model's.
         """
+        from finetuning.models import parameters
+
         if self.dropout is not None:
             changes |= {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.dropout}
         loaded = folder.load(task, self.seed, trained=not self.do_train, **changes)
@@ -155,6 +161,9 @@ class Flags:
         Raises:
             DataError, CheckpointError, ProcessError, NonFiniteLossError, Interrupted: as `finetuning.training.train`.
         """
+        from finetuning.models import save_model
+        from finetuning.training import train
+
         done = train(model, examples, settings, self.habits(), self.output_dir, console, team)
         if team.first:
             save_model(model, folder.vocab_file, folder.lower, self.output_dir)

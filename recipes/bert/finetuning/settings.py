@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from corpus.workspace import DataError
 
-__all__ = ["Engine", "Precision", "Settings"]
+__all__ = ["Engine", "Habits", "Precision", "Settings"]
 
 
 class Engine(StrEnum):
@@ -91,3 +91,13 @@ class Settings:
         if update < warm:
             return self.learning_rate * update / warm
         return self.learning_rate * (updates - update) / max(1, updates - warm)
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What changes no weight: how often is saved and said what."""
+
+    save_steps: int = 500
+    save_total_limit: int = 2
+    logging_steps: int = 50
+    overwrite_output_dir: bool = False

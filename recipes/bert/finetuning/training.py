@@ -26,21 +26,11 @@ from finetuning import checkpoints
 from finetuning.examples import Examples, epoch_updates
 from finetuning.journal import Interrupted, log, losses_until
 from finetuning.processes import Team
-from finetuning.settings import Engine, Precision, Settings
+from finetuning.settings import Engine, Habits, Precision, Settings
 from ontrain.errors import NonFiniteLossError
 from ontrain.training.ortmodule import ORTModule
 
-__all__ = ["Habits", "Trained", "train"]
-
-
-@dataclass(frozen=True)
-class Habits:
-    """What changes no weight: how often is saved and said what."""
-
-    save_steps: int = 500
-    save_total_limit: int = 2
-    logging_steps: int = 50
-    overwrite_output_dir: bool = False
+__all__ = ["Trained", "train"]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ import enum
 import torch
 
 from ontrain.errors import OptionError
+from ontrain.session.inference import stock_providers
 from ontrain.training.process import set_seed
 
 __all__ = [
     "ArenaExtendStrategy",
     "cuda_mem_limit",
+    "get_available_providers",
     "set_arena_extend_strategy",
     "set_cuda_device_id",
     "set_cuda_mem_limit",
@@ -26,6 +28,11 @@ class ArenaExtendStrategy(enum.Enum):
 
     kNextPowerOfTwo = 0  # noqa: N815 (onnxruntime's names)
     kSameAsRequested = 1  # noqa: N815
+
+
+def get_available_providers() -> list[str]:
+    """Return the names of onnxruntime's providers here, to be given to `ontrain.InferenceSession`."""
+    return stock_providers()
 
 
 def set_cuda_device_id(value: int) -> None:

@@ -19,7 +19,13 @@ from ontrain.providers import available_providers
 from ontrain.session.graph_inference import GraphSession, check_names
 from ontrain.session.guarded import guarded
 
-__all__ = ["InferenceSession"]
+__all__ = ["InferenceSession", "stock_providers"]
+
+
+def stock_providers() -> list[str]:
+    """Return the names of the providers that the installed onnxruntime has."""
+    return list(onnxruntime.get_available_providers())
+
 
 Array = np.ndarray[Any, Any]
 
@@ -175,7 +181,7 @@ def _normalised(
 
 
 def _check_known(name: str) -> None:
-    known = [*onnxruntime.get_available_providers(), *available_providers()]
+    known = [*stock_providers(), *available_providers()]
     if name not in known:
         raise OptionError(
             f"there is no execution provider {name!r} here",

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from ontrain.errors import InputError
 from ontrain.graph import reads, rebuild
 
 __all__ = ["without_inputs"]
@@ -17,6 +18,9 @@ def without_inputs(model: ir.Model, missing: Collection[str]) -> ir.Model:
     Args:
         model: left untouched.
         missing: names of inputs.
+
+    Raises:
+        InputError: there is no such output.
     """
     made = rebuild(model)
     graph = made.graph
@@ -25,6 +29,9 @@ def without_inputs(model: ir.Model, missing: Collection[str]) -> ir.Model:
         if any(value in unknown for value in reads(node)):
             unknown.update(node.outputs)
     kept = [value for value in graph.outputs if value not in unknown]
+    if not kept:
+        name = next(iter(missing))
+        raise InputError(f"input {name!r} is missing", reason="every output depends on it", way_out="feed all inputs")
     del graph.outputs[:]
     graph.outputs.extend(kept)
     made = rebuild(made)

@@ -66,7 +66,7 @@ class OnnxSource:
         """Return the file's graph in one mode, with its loss."""
         started = time.perf_counter()
         model = _with_outputs(self._loaded.model if training else self._loaded.evaluation, self._kept)
-        if self._loss_fn is not None:
+        if self._label is not None and self._label.name in batch:
             model = self._with_loss(model, batch)
         if self._check:
             _check_graph(model)

@@ -39,7 +39,7 @@ from ontrain.training.source import Form, check_parameter_names
 from ontrain.training.sources import source_of
 from ontrain.training.state import apply_state_dict, check_state, from_files, make_state_dict, to_files
 from ontrain.training.step_info import TrainStepInfo
-from ontrain.training.wrapping import bind_batch
+from ontrain.training.wrapping import bind_batch, labels_of
 
 __all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"]
 
@@ -108,6 +108,7 @@ class ORTTrainer:
         self._seed = process.seed() if self.options.utils.seed is None else self.options.utils.seed
         self._scale, self._schedule_start = 1.0, 0
         self._partial: dict[tuple[str, ...], ir.Model] = {}
+        self._labels, self._lacks_loss = labels_of(self.model_desc, loss_fn), True
         self._hyper = _graph_hyper(optim_config)
         self._samples: dict[str, torch.Tensor] = {}
         self._seconds: dict[str, float] = {}
@@ -145,7 +146,7 @@ class ORTTrainer:
                     f"input {name!r} is empty: {list(tensor.shape)}", reason="there is nothing to learn from it",
                     way_out="leave the batch out",
                 )  # fmt: skip
-        first = self._session is None
+        first = self._lacks_loss
         session = self._ready(batch)
         self._check_fetches(session, wanted)
         self._adopt(session)
@@ -161,10 +162,11 @@ class ORTTrainer:
     ) -> torch.Tensor | list[torch.Tensor]:
         """Return outputs in evaluation mode (no dropout, running statistics, full precision); updates nothing.
 
-        Once there is a session, inputs may be left out, as the label where only the model's outputs are asked for: the
-        outputs that depend on them are then not among the results.
+        Inputs may be left out, as the label where only the model's outputs are asked for: the outputs that depend on
+        them are then not among the results. Before the first whole batch that is the label of a `loss_fn` alone.
         """
-        batch = bind_batch(self.model_desc, args, kwargs, self.device, partial=self._session is not None)
+        optional = self._labels if self._lacks_loss else tuple(d.name for d in self.model_desc.inputs)
+        batch = bind_batch(self.model_desc, args, kwargs, self.device, optional=optional)
         session = self._ready(batch)
         self._adopt(session)
         self._ready_for_evaluation(batch)
@@ -468,10 +470,10 @@ class ORTTrainer:
     def _ready(self, batch: Mapping[str, torch.Tensor]) -> TrainingSession:
         if self._session is not None:
             self._take_pending(self._session)
+            if self._lacks_loss and len(batch) == len(self.model_desc.inputs):
+                self._session.model, self._session.eval_model = self._captured(batch).model, None
             return self._session
-        form = self._form(batch, training=True)
-        self._seconds = dict(form.seconds)
-        self._samples = {name: tensor.clone() for name, tensor in batch.items()}
+        form = self._captured(batch)
         used = {v.name for v in form.model.graph.inputs}
         precision = self.options.mixed_precision
         session = TrainingSession(
@@ -503,6 +505,14 @@ class ORTTrainer:
             self._reduction.start(session)  # weights that were loaded in process 0 alone are everybody's
         return session
 
+    def _captured(self, batch: Mapping[str, torch.Tensor]) -> Form:
+        """Capture the model in training mode; of a batch without the label, what the loss is to be added to."""
+        form = self._form(batch, training=True)
+        self._seconds = dict(form.seconds)
+        self._samples = {name: tensor.clone() for name, tensor in batch.items()}
+        self._lacks_loss = len(batch) < len(self.model_desc.inputs)
+        return form
+
     def _take_pending(self, session: TrainingSession) -> None:
         """Take over a state that was loaded before there was a session; one that does not fit stays an error."""
         if self._pending_state is not None:
@@ -533,10 +543,6 @@ class ORTTrainer:
         if missing not in self._partial:
             assert session.eval_model is not None
             self._partial[missing] = without_inputs(session.eval_model, missing)
-        if not self._partial[missing].graph.outputs:
-            raise InputError(
-                f"input {missing[0]!r} is missing", reason="every output depends on it", way_out="feed all inputs"
-            )
         return self._partial[missing]
 
     def _parts(self) -> dict[str, Any]:

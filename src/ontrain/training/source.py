@@ -13,7 +13,7 @@ from ontrain.errors import OptionError, nearest
 from ontrain.internals import of
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription
-from ontrain.training.wrapping import DescribedModule, capture_described, named_tensors
+from ontrain.training.wrapping import DescribedModule, capture_described, labels_of, named_tensors
 
 __all__ = ["Form", "ModelSource", "ModuleSource", "check_parameter_names"]
 
@@ -36,7 +36,10 @@ class ModelSource(Protocol):
         ...
 
     def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
-        """Return the model in training or evaluation mode, captured or checked with a batch."""
+        """Return the model in training or evaluation mode, captured or checked with a batch.
+
+        Where the batch lacks the label of an outside loss, the model comes without the loss.
+        """
         ...
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -79,7 +82,7 @@ class ModuleSource:
         frozen: Sequence[str], check: bool,
     ) -> None:  # fmt: skip
         self.model, self._frozen, self._check = model, frozenset(frozen), check
-        self._module = DescribedModule(model, desc, loss_fn)
+        self._module, self._labels = DescribedModule(model, desc, loss_fn), labels_of(desc, loss_fn)
         self.parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         self._session: TrainingSession | None = None
         self._copied: dict[str, torch.Tensor] = {}
@@ -89,7 +92,12 @@ class ModuleSource:
 
     def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
         """Capture the module in one mode."""
-        captured = capture_described(self._module, batch, training=training, check=self._check)
+        module = self._module
+        if any(name not in batch for name in self._labels):
+            desc = module.desc
+            outputs = tuple(d for d in desc.outputs if not d.is_loss)
+            module = DescribedModule(self.model, ModelDescription(desc.inputs[:-1], outputs), None)
+        captured = capture_described(module, batch, training=training, check=self._check)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]
         return Form(captured.model, trainable, captured.seconds)
 

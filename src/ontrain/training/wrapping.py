@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ontrain.capture import Captured, capture, validate
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.training.model_desc import ModelDescription
 
-__all__ = ["DescribedModule", "bind_batch", "capture_described", "named_tensors"]
+__all__ = ["DescribedModule", "bind_batch", "capture_described", "labels_of", "named_tensors"]
 
 _PREFIX = "model."
 
@@ -97,6 +97,15 @@ class DescribedModule(torch.nn.Module):
         return values[: len(names)]
 
 
+def labels_of(desc: ModelDescription, loss_fn: Callable[..., Any] | str | None) -> tuple[str, ...]:
+    """Return the inputs, one or none, without which the model can be captured but not its outside loss.
+
+    None where no other output is described, or where the loss has parameters that are trained.
+    """
+    trained = isinstance(loss_fn, torch.nn.Module) and any(p.requires_grad for p in loss_fn.parameters())
+    return () if loss_fn is None or len(desc.outputs) == 1 or trained else (desc.inputs[-1].name,)
+
+
 def capture_described(
     module: DescribedModule, batch: Mapping[str, torch.Tensor], *, training: bool, check: bool = False
 ) -> Captured:
@@ -152,11 +161,11 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 def bind_batch(
     desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu", *,
-    partial: bool = False,
+    optional: Collection[str] = (),
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Return the batch by input name from positional and keyword arguments; numpy arrays become tensors on `device`.
 
-    With `partial` inputs may be missing.
+    Those named in `optional` may be missing.
 
     Raises:
         InputError: too many or too few inputs, an unknown name, one given twice, or something that is no tensor.
@@ -171,7 +180,7 @@ def bind_batch(
         if name in batch:
             raise InputError(f"input {name!r} is given by position and by name")
         batch[name] = value
-    for name in [name for name in names if name in batch or not partial]:
+    for name in [name for name in names if name in batch or name not in optional]:
         if name not in batch:
             raise InputError(f"input {name!r} is missing", way_out=f"the inputs are {', '.join(names)}, in this order")
         if isinstance(batch[name], np.ndarray | np.generic) and batch[name].dtype.kind in "biuf":

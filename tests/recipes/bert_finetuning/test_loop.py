@@ -11,8 +11,8 @@ import pytest
 import torch
 from corpus.workspace import DataError
 from finetuning.examples import PAD_TO, Examples, epoch_updates
-from finetuning.settings import Engine, Settings
-from finetuning.training import Habits, train
+from finetuning.settings import Engine, Habits, Settings
+from finetuning.training import train
 from rich.console import Console
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from ontrain.errors import CheckpointError, InputError, OntrainError, OptionError
 from ontrain.training import onnxblock
 from ontrain.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
-from ontrain.training.artifacts import LossType, generate_artifacts
+from ontrain.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.training.artifacts.networks import perceptron
 
 TRAINED = ["fc1.weight", "fc2.weight", "fc2.bias"]
@@ -76,7 +77,8 @@ assert module.eval()(x, labels)[0] < before
 
 def test_parameters_are_read_and_set_between_steps(state, module, optimizer, batch):
     parameter = state.parameters["fc2.bias"]
-    assert (parameter.name, parameter.requires_grad, parameter.grad) == ("fc2.bias", True, None)
+    assert (parameter.name, parameter.requires_grad) == ("fc2.bias", True)
+    np.testing.assert_array_equal(parameter.grad, np.zeros(5, np.float32))  # before the first step, as onnxruntime's
     assert not state.parameters["fc1.bias"].requires_grad and "fc3.bias" not in state.parameters
     assert [name for name, _ in state.parameters if state.parameters[name].requires_grad] == TRAINED
     parameter.data = np.full(5, 100 * np.arange(5), np.float32)
@@ -135,11 +137,49 @@ def test_flat_buffers_carry_parameters_to_another_device(folder, state, module, 
         np.testing.assert_array_equal(values(other)[name], value)
 
 
+def test_texts_are_fed_as_arrays_of_str(tmp_path, rng):
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Cast", ["text"], ["x"], to=onnx.TensorProto.FLOAT),
+            onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ],
+        "numbers as texts",
+        [onnx.helper.make_tensor_value_info("text", onnx.TensorProto.STRING, ["batch", 3])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 2])],
+        [onnx.numpy_helper.from_array(rng.standard_normal((3, 2), np.float32), "w")],
+    )
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    generate_artifacts(model, loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=tmp_path)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    texts, target = np.array([["1.5", "-2", "0.25"], ["10", "3", "4"]]), rng.standard_normal((2, 2), np.float32)
+    numbers, weight = texts.astype(np.float32), state.parameters["w"].data
+    error = numbers @ weight - target
+    np.testing.assert_allclose(module(texts, target), (error**2).mean(), rtol=1e-5)
+    np.testing.assert_allclose(state.parameters["w"].grad, numbers.T @ error / 2, rtol=1e-5)
+    np.testing.assert_allclose(module.eval()(texts.astype(object), target), (error**2).mean(), rtol=1e-5)
+    with pytest.raises(InputError, match=r"'text' is float32 \[2, 3\], the graph takes str"):
+        module(numbers, target)
+    module.train()(texts, target)  # adds up
+    np.testing.assert_allclose(state.parameters["w"].grad, numbers.T @ error, rtol=1e-5)
+
+
 def test_a_nominal_checkpoint_trains_once_it_has_values(folder, module, batch):
     state = CheckpointState.load_checkpoint(folder / "nominal_checkpoint")
     other = Module(folder / "training_model.onnx", state)
     with pytest.raises(OptionError, match="the parameters have no values"):
         other(*batch)
+    assert "fc2.bias" in state.parameters and len(state.parameters) and other.get_parameters_size() > 0
+    with pytest.raises(OptionError, match="the parameters have no values"):
+        state.parameters["fc2.bias"]
+    with pytest.raises(OptionError, match="the parameters have no values"):
+        state.parameters["fc2.bias"] = np.ones(5, np.float32)
+    with pytest.raises(OptionError, match="the parameters have no values"):
+        dict(state.parameters)
+    with pytest.raises(OptionError, match="the parameters have no values"):
+        other.get_contiguous_parameters()
+    with pytest.raises(OptionError, match="the parameters have no values"):
+        Optimizer(folder / "optimizer_model.onnx", other).step()
     other.copy_buffer_to_parameters(module.get_contiguous_parameters(), trainable_only=False)
     assert float(other(*batch)[0]) == float(module(*batch)[0])
 

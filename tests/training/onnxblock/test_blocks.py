@@ -10,10 +10,10 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from ontrain.errors import CheckpointError, OntrainError
+from ontrain.errors import CheckpointError, InputError, OntrainError, OptionError
 from ontrain.training import onnxblock
 from ontrain.training.api import CheckpointState, Module
-from ontrain.training.artifacts import generate_artifacts
+from ontrain.training.artifacts import LossType, generate_artifacts
 from tests.training.artifacts.networks import perceptron
 
 
@@ -25,6 +25,121 @@ def identity():
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
     )  # fmt: skip
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_a_label_encoder_maps_labels_and_gives_the_rest_the_default(rng):
+    encoder = onnxblock.blocks.LabelEncoder(keys_int64s=[3, 5], values_int64s=[0, 2], default_int64=1)
+    labels, scores = np.array([5, 3, 9, 3]), rng.standard_normal((4, 4), np.float32)
+
+    class Whole(onnxblock.ForwardBlock):
+        def build(self, name):
+            own = onnxblock.blocks.InputLike("labels_like")("own")
+            return onnxblock.loss.CrossEntropyLoss()(name, encoder(own))
+
+    model = identity()
+    like = helper.make_tensor_value_info("labels_like", TensorProto.INT64, ["batch"])
+    model.graph.input.append(like)
+    whole = Whole()
+    with onnxblock.base(model):
+        whole("y")
+    session = onnxruntime.InferenceSession(whole.to_model_proto().SerializeToString())
+    found = session.run(None, {"x": scores, "labels_like": labels, "own": labels})[0]
+    wanted = nn.functional.cross_entropy(torch.from_numpy(scores), torch.tensor([2, 0, 1, 0]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {}, {"keys_int64s": [1]}, {"keys_int64s": [1], "values_int64s": [1, 2]},
+        {"keys_int64s": [1], "keys_floats": [1.0], "values_int64s": [1]},
+    ],
+)  # fmt: skip
+def test_a_label_encoder_without_a_value_for_each_key_is_refused(lists):
+    with pytest.raises(OptionError):
+        onnxblock.blocks.LabelEncoder(**lists)
+
+
+@pytest.mark.parametrize("max_norm", [2.5, 1000.0])
+def test_a_sequence_of_gradients_is_clipped_by_its_common_norm(rng, max_norm):
+    model = onnx.ModelProto(ir_version=9)
+    model.graph.name = "clip"
+    model.opset_import.add(domain="", version=18)
+    model.graph.input.append(helper.make_tensor_sequence_value_info("gradients", TensorProto.FLOAT, None))
+
+    class Clip(onnxblock.ForwardBlock):
+        def build(self, name):
+            return onnxblock.optim.ClipGradNorm(max_norm)(name)
+
+    clip = Clip()
+    with onnxblock.base(model):
+        assert isinstance(clip("gradients"), str)
+    session = onnxruntime.InferenceSession(clip.to_model_proto().SerializeToString())
+    gradients = [rng.standard_normal(shape, np.float32) for shape in [(3, 4), (5,), (2, 2, 2)]]
+    found = session.run(None, {"gradients": gradients})[0]
+    parameters = [nn.Parameter(torch.zeros(g.shape)) for g in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = torch.from_numpy(gradient.copy())
+    nn.utils.clip_grad_norm_(parameters, max_norm)
+    for ours, parameter in zip(found, parameters, strict=True):
+        np.testing.assert_allclose(ours, parameter.grad, rtol=1e-5)
+
+
+def test_an_inputs_gradient_is_returned_beside_the_parameters(rng):
+    class Loss(onnxblock.TrainingBlock):
+        def build(self, name):
+            return onnxblock.loss.MSELoss()(name)
+
+    model, module = perceptron()
+    x, target = torch.from_numpy(rng.standard_normal((6, 12), np.float32)).requires_grad_(), torch.zeros(6, 5)
+    nn.functional.mse_loss(module(x), target).backward()
+    for parameters in ([], ["fc2.bias"]):
+        loss = Loss()
+        for name in ["x", *parameters]:
+            loss.requires_grad(name)
+        with onnxblock.base(model):
+            loss(model.graph.output[0].name)
+        training, _ = loss.to_model_proto()
+        session = onnxruntime.InferenceSession(training.SerializeToString())
+        names = [value.name for value in session.get_outputs()]
+        assert names[-1 - len(parameters) :] == [f"{name}_grad" for name in [*parameters, "x"]]
+        values = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+        feeds = {"x": x.detach().numpy(), "target": target.numpy()}
+        feeds |= {value.name: values[value.name] for value in session.get_inputs() if value.name in values}
+        found = dict(zip(names, session.run(None, feeds), strict=True))
+        np.testing.assert_allclose(found["x_grad"], x.grad, rtol=1e-4, atol=1e-7)
+        for name in parameters:
+            np.testing.assert_allclose(found[f"{name}_grad"], module.get_parameter(name).grad, rtol=1e-4, atol=1e-7)
+
+
+def test_a_model_without_weights_has_a_loss_and_no_gradients(tmp_path, rng):
+    generate_artifacts(identity(), loss=LossType.MSELoss, artifact_directory=tmp_path)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    x, target = rng.standard_normal((2, 3, 4), np.float32)
+    np.testing.assert_allclose(module(x, target), ((x - target) ** 2).mean(), rtol=1e-5)
+    assert module.output_names() == ["loss"] and len(state.parameters) == 0
+
+
+def test_a_block_reads_the_models_path_and_its_shapes():
+    class Twice(onnxblock.blocks.Block):
+        def __init__(self):
+            super().__init__(temp_file_name="twice.onnx")
+
+        def build(self, name):
+            result = onnxblock.blocks.Add()(name, name)
+            inferred = {value.name: value for value in self.infer_shapes_on_base().graph.value_info}
+            dims = inferred[result].type.tensor_type.shape.dim
+            assert (dims[0].dim_param, dims[1].dim_value) == ("batch", 4)
+            return result
+
+    with onnxblock.base(identity(), "folder/model.onnx") as accessor:
+        assert accessor.has_path and accessor.path == "folder/model.onnx"
+        Twice()("y")
+    with onnxblock.base(identity()) as accessor:
+        assert not accessor.has_path
+        with pytest.raises(InputError, match="path is not known"):
+            _ = accessor.path
 
 
 def result_of(build, *arrays):

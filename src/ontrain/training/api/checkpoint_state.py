@@ -56,9 +56,12 @@ class Parameter:
 
     @property
     def grad(self) -> Array | None:
-        """The gradient that the last training steps made, a copy; None before the first and for frozen parameters."""
+        """The gradient that the last training steps made, a copy: zeros before the first.
+
+        None for frozen parameters, and while no module has been made of the state.
+        """
         grads = self._state.gradients
-        if grads is None or not self._state.has_gradients or self._name not in grads:
+        if grads is None or self._name not in grads:
             return None
         return grads[self._name].copy()
 
@@ -72,12 +75,16 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters by name; iteration gives (name, parameter) pairs, as onnxruntime.training.api's does."""
+    """The parameters by name; iteration gives (name, parameter) pairs, as onnxruntime.training.api's does.
+
+    Of a nominal checkpoint they can be counted and their names asked for; one alone can be had once they have values.
+    """
 
     def __init__(self, state: CheckpointState) -> None:
         self._state = state
 
     def __getitem__(self, name: str) -> Parameter:
+        self._state.check_values()
         return Parameter(name, self._state)
 
     def __setitem__(self, name: str, value: Array) -> None:
@@ -88,7 +95,7 @@ class Parameters:
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
         for name in self._state.parameter_names:
-            yield name, Parameter(name, self._state)
+            yield name, self[name]
 
     def __len__(self) -> int:
         return len(self._state.parameter_names)
@@ -193,6 +200,15 @@ class CheckpointState:
             state.is_nominal,
         )
         checkpoint_file.write(checkpoint_uri, content)
+
+    def check_values(self) -> None:
+        """Raise OptionError if the checkpoint was a nominal one, and nobody has given the parameters values."""
+        if self.is_nominal:
+            raise OptionError(
+                "the parameters have no values: the checkpoint is a nominal one",
+                way_out="copy them in with Module.copy_buffer_to_parameters(…, trainable_only=False), "
+                "or load the full checkpoint",
+            )
 
     def add_moments(self, shapes: dict[str, tuple[tuple[int, ...], Any]]) -> None:
         """Make room for the optimizer's state, zero where the checkpoint has none."""

@@ -89,11 +89,7 @@ class Module:
                 f"{len(user_inputs)} inputs were given, the model takes {len(names)}",
                 way_out=f"give {', '.join(names)}",
             )
-        if self._state.is_nominal:
-            raise OptionError(
-                "the parameters have no values: the checkpoint is a nominal one",
-                way_out="copy them in with copy_buffer_to_parameters, or load the full checkpoint",
-            )
+        self._state.check_values()
         feeds = {name: graph.feed(name, given) for name, given in zip(names, user_inputs, strict=True)}
         feeds.update((n, self._state.tensors.present(n)) for n in graph.inputs if n not in feeds)
         results = self._train(feeds) if self.training else graph.run(feeds, dict.fromkeys(graph.outputs))
@@ -121,7 +117,12 @@ class Module:
         self._fresh = True
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> Any:
-        """Return all parameters, or those that are trained, one after another in an OrtValue, [n] float32."""
+        """Return all parameters, or those that are trained, one after another in an OrtValue, [n] float32.
+
+        Raises:
+            OptionError: a nominal checkpoint whose parameters nobody set.
+        """
+        self._state.check_values()
         arrays = [self._state.tensors[name].ravel() for name in self._names(trainable_only)]
         return ort_value(np.concatenate(arrays) if arrays else np.zeros(0, np.float32))
 
@@ -163,12 +164,14 @@ class Module:
                 that only the others need are dropped.
 
         Raises:
-            OptionError: there is no evaluation model, it has no such output, or the path cannot be written.
+            OptionError: there is no evaluation model, it has no such output, the path cannot be written, or a nominal
+                checkpoint's parameters were set by nobody.
         """
         from ontrain.training.api.inference import inference_model
 
         if self._eval_uri is None:
             raise OptionError("there is no evaluation model", way_out="give Module eval_model_uri")
+        self._state.check_values()
         inference_model(self._eval_uri, self._state.tensors, graph_output_names, inference_model_uri)
 
     def input_names(self) -> list[str]:

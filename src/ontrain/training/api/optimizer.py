@@ -57,7 +57,9 @@ class Optimizer:
 
         Raises:
             InputError: there was no training step yet.
+            OptionError: a nominal checkpoint whose parameters nobody set.
         """
+        self._state.check_values()
         grads = self._state.gradients
         if grads is None or not self._state.has_gradients:
             raise InputError("there are no gradients yet", way_out="call the module in training mode first")

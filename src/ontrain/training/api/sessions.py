@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ _DTYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
     "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
     "tensor(uint64)": np.uint64, "tensor(uint32)": np.uint32, "tensor(uint16)": np.uint16, "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
+    "tensor(bool)": np.bool_, "tensor(string)": np.str_,
 }  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class Graph:
         return tuple(one.shape), _DTYPES[one.type]
 
     def feed(self, name: str, given: Any) -> Any:
-        """Return what was given for an input as an OrtValue.
+        """Return what was given for an input as an OrtValue; texts, of which there are none, as an array.
 
         Raises:
             InputError: another dtype or shape.
@@ -82,15 +82,20 @@ class Graph:
             return given
         one, array = self._types[name], as_array(f"input {name!r}", given)
         wanted = np.dtype(_DTYPES[one.type])
+        if wanted.kind == "U" and _is_text(array):
+            wanted = array.dtype  # of as many characters as the longest has
         fits = len(array.shape) == len(one.shape) and all(
             isinstance(want, str) or want is None or want == have
             for want, have in zip(one.shape, array.shape, strict=True)
         )
         if array.dtype != wanted or not fits:
+            kind = "str" if wanted.kind == "U" else wanted.name
             raise InputError(
-                f"input {name!r} is {array.dtype.name} {list(array.shape)}, the graph takes {wanted.name} {one.shape}",
+                f"input {name!r} is {array.dtype.name} {list(array.shape)}, the graph takes {kind} {one.shape}",
                 way_out="convert or reshape it",
             )
+        if wanted.kind in "UO":
+            return array
         # Not ascontiguousarray, which makes vectors of scalars.
         return ort_value(np.asarray(array, order="C"))
 
@@ -98,16 +103,18 @@ class Graph:
         """Run on OrtValues.
 
         Args:
-            feeds: for each input its value.
+            feeds: for each input its value; arrays of texts as they are.
             outputs: for each output where to write it; None lets onnxruntime allocate.
 
         Raises:
             InputError: onnxruntime failed on this batch.
         """
+        asked = [name for name in self.outputs if name in outputs]
+        if any(isinstance(value, np.ndarray) for value in feeds.values()):
+            return self._run_on_arrays(feeds, outputs, asked)
         binding = self._session.io_binding()
         for name, value in feeds.items():
             binding.bind_ortvalue_input(name, value)
-        asked = [name for name in self.outputs if name in outputs]
         for name in asked:
             if outputs[name] is None:
                 binding.bind_output(name)
@@ -118,3 +125,23 @@ class Graph:
         except Exception as error:  # onnxruntime's errors share no base but Exception
             raise InputError("onnxruntime failed on this batch", reason=str(error)) from error
         return dict(zip(asked, binding.get_outputs(), strict=True))
+
+    def _run_on_arrays(
+        self, feeds: Mapping[str, Any], outputs: Mapping[str, Any], asked: Sequence[str]
+    ) -> dict[str, Any]:
+        """Run where texts are fed, which onnxruntime binds no memory of; results are copied to their places."""
+        arrays = {name: v if isinstance(v, np.ndarray) else v.numpy() for name, v in feeds.items()}
+        try:
+            results = self._session.run(list(asked), arrays)
+        except Exception as error:  # onnxruntime's errors share no base but Exception
+            raise InputError("onnxruntime failed on this batch", reason=str(error)) from error
+        written = {}
+        for name, array in zip(asked, results, strict=True):
+            if outputs[name] is not None:
+                outputs[name].update_inplace(np.asarray(array, order="C"))
+            written[name] = ort_value(array) if outputs[name] is None else outputs[name]
+        return written
+
+
+def _is_text(array: Any) -> bool:
+    return array.dtype.kind == "U" or (array.dtype == object and all(isinstance(text, str) for text in array.flat))

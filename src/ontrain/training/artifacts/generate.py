@@ -64,7 +64,8 @@ def generate_artifacts(
 
     Args:
         model: the model, or its path. Initializers that neither list names stay constants of the graphs.
-        requires_grad: initializers to train; None for every weight that is not frozen.
+        requires_grad: initializers to train, and inputs whose gradient the training model is to return; None for every
+            weight that is not frozen.
         frozen_params: initializers that are not trained but kept as parameters, to be read and set.
         loss: a loss of the model's output, a block that builds one, or None if the model's first output is the loss.
         optimizer: an optimizer, a block that makes its model, or None for none.

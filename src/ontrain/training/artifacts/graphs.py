@@ -47,6 +47,7 @@ class Source:
         loaded: its graphs and the values of its weights.
         loss: name of the output to minimise.
         trainable: names of the parameters to train.
+        inputs: names of the model's inputs to differentiate by, too.
         frozen: names of the parameters that are inputs all the same.
         buffers: running statistics that training updates.
         named: whether the parameters to train were chosen by name.
@@ -60,6 +61,7 @@ class Source:
     buffers: list[str]
     named: bool
     beside: list[str]
+    inputs: list[str]
 
     @property
     def user_inputs(self) -> list[str]:
@@ -80,7 +82,7 @@ def load_source(
     Args:
         proto: any operator set.
         loss: name of the output to minimise.
-        requires_grad: initializers to train; None for all weights that are not frozen.
+        requires_grad: initializers to train, and inputs to differentiate by; None for all weights that are not frozen.
         frozen: names of initializers that are not trained and yet parameters, which can be set later. What neither
             list names stays a constant of the graphs.
         beside: outputs that are no results of a step, but of a model for inference.
@@ -98,6 +100,9 @@ def load_source(
                 f"frozen_params has {name!r}, which is no initializer of the model",
                 way_out=f"nearest: {nearest(name, known)}",
             )
+    inputs = [v.name for v in proto.graph.input if v.name in (requires_grad or ()) and v.name not in known]
+    if requires_grad is not None:
+        requires_grad = [name for name in requires_grad if name not in inputs]
     kept = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
     loaded = _settled(load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept))))
     parameters = [*frozen, *loaded.trainable]
@@ -106,11 +111,13 @@ def load_source(
             for model in (loaded.model, loaded.evaluation):
                 _make_constant(model.graph, name, loaded.initial[name].numpy())
     buffers = [name for name in loaded.buffers if name not in kept]
-    return Source(loaded, loss, loaded.trainable, list(frozen), buffers, requires_grad is not None, list(beside))
+    return Source(
+        loaded, loss, loaded.trainable, list(frozen), buffers, requires_grad is not None, list(beside), inputs
+    )
 
 
 def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
-    """Return forward, loss and gradients: an output `{parameter}_grad` for each trained parameter.
+    """Return forward, loss and gradients: an output `{name}_grad` for each trained parameter, and input asked for.
 
     Inputs are the model's, then parameters and running statistics; outputs the model's, then the gradients (or what
     `extend` adds in their place), then the statistics' next values.
@@ -172,20 +179,23 @@ def _portable(model: ir.Model, build: Callable[[ir.Model], ir.Model] | None) -> 
 
 def _gradients(op: Builder, source: Source) -> dict[ir.Value, ir.Value]:
     graph = op.graph
-    known = {v.name or "": v for v in by_role(graph, Role.PARAMETER)}
+    known = {v.name or "": v for v in by_role(graph, Role.PARAMETER, Role.INPUT, Role.LABEL)}
     outputs = {v.name or "": v for v in graph.outputs}
     loss = outputs[source.loss]
     if any(d != 1 for d in static_dims(loss)):
         raise GradientError(
             f"the loss {source.loss!r} has shape {list(static_dims(loss))}", way_out="reduce it to one element"
         )
-    wanted = [known[name] for name in source.trainable]
+    wanted = [known[name] for name in (*source.trainable, *source.inputs)]
+    if not wanted and not source.named:
+        return {}  # a model without weights has a loss all the same
     seed = op.const(np.ones(static_dims(loss), loss.dtype.numpy() if loss.dtype is not None else np.float32))
     grads = differentiate(op, [(loss, seed)], wanted)
     found = {param: grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
     missing = [param.name or "" for param in wanted if param not in found]
     if not found or (missing and source.named):
-        which = f"parameter {missing[0]!r}" if missing else "any parameter"
+        what = "input" if missing and missing[0] in source.inputs else "parameter"
+        which = f"{what} {missing[0]!r}" if missing else "any parameter"
         raise GradientError(
             f"the loss {source.loss!r} does not depend on {which}",
             way_out="leave it out of requires_grad, or use another output for the loss",

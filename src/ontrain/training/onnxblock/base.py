@@ -26,14 +26,33 @@ __all__ = ["ModelAccessor", "base", "current", "custom_op_library", "empty_base"
 class ModelAccessor:
     """Holds the model that blocks build on.
 
-    Attributes:
+    Args:
         model: changed by every block.
+        model_path: where it was read; None if it was not, or nobody said.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
+    def __init__(self, model: onnx.ModelProto, model_path: str | None = None) -> None:
+        self.model, self._path = model, model_path
 
-    def node(self, op_type: str, inputs: Sequence[str], *, wish: str | None = None, **attributes: Any) -> str:
+    @property
+    def has_path(self) -> bool:
+        """Whether the model's file is known."""
+        return self._path is not None
+
+    @property
+    def path(self) -> str:
+        """Path of the model's file.
+
+        Raises:
+            InputError: it is not known.
+        """
+        if self._path is None:
+            raise InputError("the model's path is not known", way_out="give onnxblock.base a model_path")
+        return self._path
+
+    def node(
+        self, op_type: str, inputs: Sequence[str], *, wish: str | None = None, domain: str = "", **attributes: Any
+    ) -> str:
         """Append a node with one output and return the output's name, `wish` with a number if that is taken."""
         for given in inputs:
             if not isinstance(given, str) or given:  # an optional input may be left out
@@ -41,9 +60,43 @@ class ModelAccessor:
         name = self.fresh(wish or f"{op_type.lower()}_output")
         attrs = [ir.to_proto(ir.convenience.convert_attribute(key, value)) for key, value in attributes.items()]
         self.model.graph.node.append(
-            onnx.NodeProto(op_type=op_type, name=name, input=inputs, output=[name], attribute=attrs)
+            onnx.NodeProto(op_type=op_type, name=name, input=inputs, output=[name], attribute=attrs, domain=domain)
         )
         return name
+
+    def each(self, sequence: str, op_type: str, *operands: str, **attributes: Any) -> str:
+        """Append an operator on each tensor of a sequence; return the name of the sequence of results."""
+        attrs = [ir.to_proto(ir.convenience.convert_attribute(key, value)) for key, value in attributes.items()]
+        element = onnx.ValueInfoProto(name=self.fresh("element"))
+        element.type.tensor_type.elem_type = self._sequence(sequence).tensor_type.elem_type
+        result = copy.deepcopy(element)
+        result.name = self.fresh("mapped")
+        inputs = [element.name, *operands]
+        node = onnx.NodeProto(op_type=op_type, input=inputs, output=[result.name], attribute=attrs)
+        body = onnx.GraphProto(name=op_type.lower(), node=[node], input=[element], output=[result])
+        name = self.node("SequenceMap", [sequence])
+        self.model.graph.node[-1].attribute.add(name="body", type=onnx.AttributeProto.GRAPH, g=body)
+        value = self.model.graph.value_info.add(name=name)
+        value.type.sequence_type.elem_type.CopyFrom(self._sequence(sequence))
+        return name
+
+    def is_sequence(self, name: str) -> bool:
+        """Whether the model says that a value is a sequence of tensors."""
+        return isinstance(name, str) and self._stated(name) is not None
+
+    def _sequence(self, name: str) -> onnx.TypeProto:
+        """The type of a sequence's tensors."""
+        found = self._stated(name)
+        assert found is not None, "is_sequence was asked first"
+        return found
+
+    def _stated(self, name: str) -> onnx.TypeProto | None:
+        graph = self.model.graph
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if value.name == name and value.type.HasField("sequence_type"):
+                found: onnx.TypeProto = value.type.sequence_type.elem_type
+                return found
+        return None
 
     def constant(self, array: np.ndarray[Any, Any], wish: str) -> str:
         """Append a number or table that a block computes with and return its name; no training changes it."""
@@ -92,7 +145,8 @@ class ModelAccessor:
             inferred = _inferred(self.model) if model is None else model
             graph = inferred.graph
             for value in (*graph.input, *graph.output, *graph.value_info):
-                if value.name == name and value.type.tensor_type.HasField("shape"):
+                known = value.type.HasField("sequence_type") or value.type.tensor_type.HasField("shape")
+                if value.name == name and known:
                     found: onnx.ValueInfoProto = value
                     return found
             for tensor in graph.initializer:
@@ -111,6 +165,14 @@ class ModelAccessor:
     def exists(self, name: str) -> bool:
         """Whether the graph has a value of this name."""
         return isinstance(name, str) and name in self._names()
+
+    def inferred(self) -> onnx.ModelProto:
+        """Return a copy of the model with the shapes that onnx can tell.
+
+        Raises:
+            GraphError: the model is damaged.
+        """
+        return _inferred(self.model)
 
     def fresh(self, wish: str) -> str:
         """Return `wish`, with a number behind it if it is taken."""
@@ -171,8 +233,12 @@ def current() -> ModelAccessor:
 
 
 @contextmanager
-def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None) -> Iterator[ModelAccessor]:
     """Let blocks build on a copy of a model; gives its accessor (onnxruntime.training.onnxblock.base).
+
+    Args:
+        model: any model.
+        model_path: where it was read, for blocks that ask for it.
 
     Raises:
         InputError: blocks build on another model already, or `model` is none.
@@ -181,7 +247,8 @@ def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
         raise InputError(
             f"the base is a {type(model).__name__}", way_out="give an onnx.ModelProto, or use empty_base()"
         )
-    with _entered(copy.deepcopy(model)) as accessor:
+    path = None if model_path is None else checked_path("model_path", model_path)
+    with _entered(copy.deepcopy(model), path) as accessor:
         yield accessor
 
 
@@ -203,10 +270,10 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 
 @contextmanager
-def _entered(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+def _entered(model: onnx.ModelProto, path: str | None = None) -> Iterator[ModelAccessor]:
     if _current.get() is not None:
         raise InputError("there is a base model already", way_out="leave the `with` block around first")
-    accessor = ModelAccessor(model)
+    accessor = ModelAccessor(model, path)
     token = _current.set(accessor)
     try:
         yield accessor

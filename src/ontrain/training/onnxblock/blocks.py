@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
-from ontrain.arguments import checked_flag, checked_kind, checked_number, checked_whole, told
+from ontrain.arguments import checked_flag, checked_kind, checked_number, checked_path, checked_whole, told
 from ontrain.errors import InputError, OptionError
 from ontrain.training.onnxblock.base import ModelAccessor, current
 
 __all__ = [
-    "Abs", "Add", "Block", "Cast", "Clip", "Constant", "Div", "InputLike", "Linear", "Log", "Mul", "Neg",
-    "PassThrough", "Pow", "ReduceAllL2", "ReduceMean", "ReduceSum", "SequenceConstruct", "Sigmoid", "Sub",
+    "Abs", "Add", "Block", "Cast", "Clip", "Constant", "Div", "InputLike", "LabelEncoder", "Linear", "Log", "Mul",
+    "Neg", "PassThrough", "Pow", "ReduceAllL2", "ReduceMean", "ReduceSum", "SequenceConstruct", "Sigmoid", "Sub",
 ]  # fmt: skip
 
 
 class Block(ABC):
     """Base of all blocks; a subclass writes `build` and is called inside `with onnxblock.base(model):`.
 
+    Args:
+        temp_file_name: as onnxruntime's blocks take it; nothing is written here.
+
     Attributes:
         base: the model to add to, an `onnx.ModelProto`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
+        checked_path("temp_file_name", temp_file_name)
         self.base: onnx.ModelProto | None = None
 
     @abstractmethod
@@ -37,6 +42,14 @@ class Block(ABC):
         """Call `build` on the present base model."""
         self.base = current().model
         return self.build(*args, **kwargs)
+
+    def infer_shapes_on_base(self) -> onnx.ModelProto:
+        """Return a copy of the present base model with the shapes that onnx can tell.
+
+        Raises:
+            GraphError: the model is damaged.
+        """
+        return current().inferred()
 
     @property
     def on(self) -> ModelAccessor:
@@ -212,6 +225,48 @@ class Cast(Block):
     def build(self, cast_input_name: str) -> str:
         """Add the node."""
         return self.on.node("Cast", [cast_input_name], to=self._to)
+
+
+class LabelEncoder(Block):
+    """Each key by its value, and all else by the default; for labels, as no gradient passes it.
+
+    Of keys and of values one list each is given: numbers or texts (ai.onnx.ml's LabelEncoder).
+
+    Raises:
+        OptionError: there is no list of keys or none of values, several, or the two are of unequal length.
+    """
+
+    def __init__(
+        self, default_float: float = 0.0, default_int64: int = -1, default_string: str = "_Unused",
+        keys_floats: Sequence[float] | None = None, keys_int64s: Sequence[int] | None = None,
+        keys_strings: Sequence[str] | None = None, values_floats: Sequence[float] | None = None,
+        values_int64s: Sequence[int] | None = None, values_strings: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        keys = {"keys_floats": keys_floats, "keys_int64s": keys_int64s, "keys_strings": keys_strings}
+        values = {"values_floats": values_floats, "values_int64s": values_int64s, "values_strings": values_strings}
+        lists = {what: list(given) for what, given in {**keys, **values}.items() if given is not None}
+        named = list(lists)
+        if len(named) != 2 or named[0] not in keys or named[1] not in values:
+            raise OptionError(
+                f"a LabelEncoder was given {', '.join(named) or 'no lists'}",
+                way_out="give one of keys_floats, keys_int64s, keys_strings, and one of the values_…",
+            )
+        if len(lists[named[0]]) != len(lists[named[1]]):
+            raise OptionError(f"{named[0]} and {named[1]} differ in length", way_out="give each key a value")
+        self._attributes: dict[str, Any] = {
+            **lists,
+            "default_float": checked_number("default_float", default_float),
+            "default_int64": checked_whole("default_int64", default_int64, -(1 << 63)),
+            "default_string": checked_kind("default_string", default_string, str, "give a text"),
+        }
+
+    def build(self, label_encoder_input_name: str) -> str:
+        """Add the node."""
+        imports = self.on.model.opset_import
+        if all(one.domain != "ai.onnx.ml" for one in imports):
+            imports.add(domain="ai.onnx.ml", version=3)
+        return self.on.node("LabelEncoder", [label_encoder_input_name], domain="ai.onnx.ml", **self._attributes)
 
 
 class Linear(Block):

@@ -93,7 +93,7 @@ class CrossEntropyLoss(_Loss):
                     way_out="give one number for each class",
                 )
             names.append(self.on.constant(self._weight, "class_weights"))
-        settings = {} if self._ignored is None else {"ignore_index": self._ignored}
+        settings: dict[str, Any] = {} if self._ignored is None else {"ignore_index": self._ignored}
         return self.on.node("SoftmaxCrossEntropyLoss", names, wish="loss", reduction=self._reduction, **settings)
 
 

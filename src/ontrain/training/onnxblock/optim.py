@@ -22,6 +22,8 @@ __all__ = ["SGD", "AdamW", "ClipGradNorm"]
 class ClipGradNorm(Block):
     """Scales all gradients so that their common norm is `max_norm` at most (torch.nn.utils.clip_grad_norm_).
 
+    Called with names of gradients, or with that of one sequence of them.
+
     Raises:
         OptionError: `max_norm` is not positive.
     """
@@ -32,14 +34,25 @@ class ClipGradNorm(Block):
         if not self.max_norm:
             raise OptionError("max_norm is 0", way_out="give a positive norm")
 
-    def build(self, *gradient_names: str) -> list[str]:
-        """Add the scaling; return the names of the scaled gradients."""
+    def build(self, *gradient_names: str) -> list[str] | str:
+        """Add the scaling; return the names of the scaled gradients, or that of the sequence of them."""
         on = self.on
-        squares = [on.node("ReduceSumSquare", [name], keepdims=0) for name in gradient_names]
-        epsilon, norm = (on.constant(np.array(v, np.float32), "clip") for v in (1e-6, self.max_norm))
-        ratio = on.node("Div", [norm, on.node("Add", [on.node("Sqrt", [on.node("Sum", squares)]), epsilon])])
-        factor = on.node("Min", [ratio, on.constant(np.array(1.0, np.float32), "clip")])
+        if len(gradient_names) == 1 and on.is_sequence(gradient_names[0]):
+            (name,) = gradient_names
+            squares = on.each(name, "ReduceSumSquare", keepdims=0)
+            stacked = on.node("ConcatFromSequence", [squares], axis=0, new_axis=1)
+            factor = self._factor(on.node("ReduceSum", [stacked], keepdims=0))
+            return on.each(name, "Mul", factor)
+        squares_of = [on.node("ReduceSumSquare", [name], keepdims=0) for name in gradient_names]
+        factor = self._factor(on.node("Sum", squares_of))
         return [on.node("Mul", [name, factor]) for name in gradient_names]
+
+    def _factor(self, square: str) -> str:
+        """What gradients of this squared norm are multiplied by."""
+        on = self.on
+        epsilon, norm = (on.constant(np.array(v, np.float32), "clip") for v in (1e-6, self.max_norm))
+        ratio = on.node("Div", [norm, on.node("Add", [on.node("Sqrt", [square]), epsilon])])
+        return on.node("Min", [ratio, on.constant(np.array(1.0, np.float32), "clip")])
 
 
 class _Optimizer(Block):

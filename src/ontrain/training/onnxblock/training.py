@@ -63,6 +63,8 @@ class TrainingBlock(Block):
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
         """Train an initializer (True), or make it a parameter that stays as it is (False).
 
+        The name of an input asks for its gradient beside the parameters'.
+
         Raises:
             OptionError: the name is no text, or the value no flag.
         """
@@ -131,7 +133,7 @@ def _names(output: Any) -> list[str]:
     """What a block returned, as names."""
     if isinstance(output, str):
         return [output]
-    if not isinstance(output, Sequence) or isinstance(output, bytes):
+    if not isinstance(output, Sequence) or isinstance(output, bytes) or not output:
         raise OptionError(
             f"build returned {told(output)}", way_out="return the name of the loss, or several names in a tuple"
         )
