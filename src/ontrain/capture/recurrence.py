@@ -49,7 +49,8 @@ def _replacements(tracing: int) -> dict[str, Callable[..., Any]]:
         # Of the two for an LSTM, the other is for inference on a CPU.
         return lstm if threading.get_ident() == tracing else select(*operands)
 
-    return dict(zip([f"{_DECOMPOSITIONS}.{name}" for name in _NAMES], (lstm, rnn, selected), strict=True))
+    replacements: tuple[Callable[..., Any], ...] = (lstm, rnn, selected)
+    return dict(zip([f"{_DECOMPOSITIONS}.{name}" for name in _NAMES], replacements, strict=True))
 
 
 def _layer(x: torch.Tensor, state: torch.Tensor, params: Sequence[torch.Tensor]) -> torch.Tensor:
