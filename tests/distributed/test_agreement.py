@@ -214,8 +214,7 @@ def numbers_of_steps(stage: int) -> None:
         trainer.train_step(*batch())
 
 
-def everything(folder: Path) -> None:
-    at_the_start()
+def later(folder: Path) -> None:
     for stage in (0, 1):
         for config in t.CONFIGS:
             learning_rates(stage, config)
@@ -226,5 +225,9 @@ def everything(folder: Path) -> None:
     first_trainers()
 
 
-def test_processes_that_would_make_different_updates_make_none(tmp_path):
-    t.run(3, everything, tmp_path)
+def test_processes_that_begin_differently_make_no_update():
+    t.run(3, at_the_start)
+
+
+def test_processes_that_come_to_make_different_updates_make_none(tmp_path):
+    t.run(3, later, tmp_path)

@@ -141,8 +141,8 @@ MUTANTS = [
     mutant("autodiff/rules/shape.py", "for i in np.argsort(perm)]", "for i in perm]", RULES, "Transpose"),
     mutant(
         "autodiff/rules/einsum.py",
-        "if d == 1 and whole.get(c, 1) != 1]",
-        "if False]",
+        "spread, 0.0)",
+        "spread, 1.0)",
         RULES,
         "Einsum",
     ),

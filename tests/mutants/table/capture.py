@@ -146,14 +146,14 @@ MUTANTS = [
         "sys.version, platform.machine(), torch.__version__,",
         "sys.version, platform.machine(),",
         CACHE,
-        "replaced",
+        "replaced and changed4",
     ),
     mutant(
         "capture/cache/question.py",
         "if isinstance(table, dict) and table:",
         "if False:",
         CACHE,
-        "compared",
+        "compared and with_hook",
     ),
     mutant(
         "capture/cache/folder.py",
