@@ -15,6 +15,8 @@ __all__ = ["damaged", "hostile_feeds"]
 
 Rng = np.random.Generator
 Proto = onnx.ModelProto
+# Its data may lie outside, by a change before.
+_UNREADABLE = (ValueError, TypeError, AttributeError, onnx.checker.ValidationError)
 
 
 def damaged(proto: Proto, rng: Rng) -> bytes:
@@ -56,7 +58,7 @@ def index(proto: Proto, rng: Rng) -> None:
         return
     try:
         array = numpy_helper.to_array(tensor).copy()
-    except (ValueError, TypeError):
+    except _UNREADABLE:
         return
     if array.size:
         limits = np.iinfo(array.dtype)
@@ -82,7 +84,7 @@ def grown(proto: Proto, rng: Rng) -> None:
         dims.insert(int(rng.integers(len(dims) + 1)), int(_pick(rng, [1, 2])))
     try:
         array = np.resize(numpy_helper.to_array(tensor), dims)
-    except (ValueError, TypeError):
+    except _UNREADABLE:
         return
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
@@ -97,7 +99,7 @@ def other_type(proto: Proto, rng: Rng) -> None:
         cast = array.astype(
             _pick(rng, [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_])
         )
-    except (ValueError, TypeError, AttributeError):
+    except _UNREADABLE:
         return
     tensor.CopyFrom(numpy_helper.from_array(cast, tensor.name))
 

@@ -10,7 +10,6 @@ from tests.fuzz.ways import WAYS
 CASES = 150
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
 def test_damaged_files_end_in_a_named_error_or_a_right_result():
     found = fuzz(seed=1, numbers=range(CASES), workers=2, ways=None, keep=None)

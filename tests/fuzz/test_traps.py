@@ -8,11 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from ontrain import GraphError, InferenceSession, OntrainError, ProviderError
+from ontrain.capture.onnx_file.expansion import check_expansion
+from ontrain.functions.interpolation import resize
+from ontrain.functions.registry import NoBodyError
+from ontrain.graph import Builder, new_model
+from ontrain.graph.control import UNROLL_LIMIT, repeat
 from ontrain.graph.traps import guard
 from tests.capture.onnx_file.models import const, node, value
 
@@ -213,3 +219,135 @@ def test_a_chain_of_twenty_thousand_functions_is_inlined_in_linear_time():
     """The square of it took minutes; the limit is of processor time, a multiple of what is needed."""
     done = subprocess.run([sys.executable, "-c", _CHAIN], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "['Relu']", done.stderr[-2000:]
+
+
+def doubling(levels: int) -> bytes:
+    """Functions that call the one before twice: 2^levels nodes of Relu."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("c", 1)]
+    functions = [helper.make_function("c", "f0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
+    for i in range(1, levels + 1):
+        calls = [node(f"f{i - 1}", "a", "m", domain="c"), node(f"f{i - 1}", "m", "b", domain="c")]
+        functions.append(helper.make_function("c", f"f{i}", ["a"], ["b"], calls, imports))
+    graph = helper.make_graph([node(f"f{levels}", "x", "y", domain="c")], "g", [value("x", [2])], [value("y", [2])])
+    return helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_functions_that_double_are_refused_before_anyone_inlines_them(provider):
+    """Onnxruntime's own inliner would go on until the memory is full."""
+    feeds = {"x": np.array([-1, 2], np.float32)}
+    np.testing.assert_array_equal(InferenceSession(doubling(4), providers=[provider]).run(None, feeds)[0], [0, 2])
+    for levels in (16, 40):
+        with pytest.raises(GraphError, match=rf"expand to {2**levels} nodes"):
+            InferenceSession(doubling(levels), providers=[provider])
+
+
+def test_layers_written_once_and_called_often_are_no_attack():
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("c", 1)]
+    names = ["x", *(f"v{i}" for i in range(149)), "o"]
+    chain = [node("Neg", p, q) for p, q in zip(["a", *names[1:-1]], [*names[1:-1], "b"], strict=True)]
+    layer = helper.make_function("c", "layer", ["a"], ["b"], chain, imports)
+    calls = [node("layer", p, q, domain="c") for p, q in zip(names, [*names[1:-1], "y"], strict=False)][:96]
+    calls[-1].output[0] = "y"
+    graph = helper.make_graph(calls, "g", [value("x", [2])], [value("y", [2])])
+    made = helper.make_model(graph, opset_imports=imports, functions=[layer], ir_version=8)
+    check_expansion(made, "the model")  # 96 layers of 150 nodes
+
+
+def test_functions_too_deep_for_onnxruntime_are_refused_before_it_follows_them():
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("c", 1)]
+    functions = [helper.make_function("c", "f0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
+    for i in range(1, 3000):
+        call = [node(f"f{i - 1}", "a", "b", domain="c")]
+        functions.append(helper.make_function("c", f"f{i}", ["a"], ["b"], call, imports))
+    graph = helper.make_graph([node("f2999", "x", "y", domain="c")], "g", [value("x", [2])], [value("y", [2])])
+    made = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8).SerializeToString()
+    with pytest.raises(GraphError, match=r"(?s)call one another 3000 deep.*TorchExecutionProvider"):
+        InferenceSession(made)
+    feeds = {"x": np.array([-1, 2], np.float32)}
+    session = InferenceSession(made, providers=["TorchExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, feeds)[0], [0, 2])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("broken", ["no body", "no condition", "no result"])
+def test_a_loop_that_is_none_is_refused_by_name(provider, broken):
+    body = helper.make_graph(
+        [node("Identity", "go", "g"), node("Identity", "c", "n")], "body",
+        [value("i", [], INT64), value("go", [], TensorProto.BOOL), value("c", [2])],
+        [value("g", [], TensorProto.BOOL), value("n", [2])],
+    )  # fmt: skip
+    if broken == "no condition":
+        del body.output[:]
+    loop = node("Loop", "m yes x", "y", **({} if broken == "no body" else {"body": body}))
+    if broken == "no result":
+        del loop.output[:]
+        nodes = [loop, node("Identity", "x", "y")]
+    else:
+        nodes = [loop]
+    stored = [const("m", 3), const("yes", True, np.bool_)]
+    with pytest.raises(OntrainError):
+        InferenceSession(file(nodes, [value("x", [2])], [value("y", [2])], stored), providers=[provider])
+
+
+@pytest.mark.parametrize("op_type", ["DepthToSpace", "SpaceToDepth"])
+@pytest.mark.parametrize("provider", OWN)
+def test_blocks_that_leave_something_over_are_refused(provider, op_type):
+    made = file([node(op_type, "x", "y", blocksize=2)], [value("x", [1, 3, 3, 5])], [value("y", None)])
+    with pytest.raises(GraphError, match=rf"{op_type} cannot cut dimension"):
+        InferenceSession(made, providers=[provider])
+    unknown = file([node(op_type, "x", "y", blocksize=2)], [value("x", ["n", "c", "h", "w"])], [value("y", None)])
+    session = InferenceSession(unknown, providers=[provider])
+    with pytest.raises(OntrainError):
+        session.run(None, {"x": np.ones((1, 3, 3, 5), np.float32)})
+    assert session.run(None, {"x": np.ones((1, 4, 2, 2), np.float32)})[0].size == 16
+
+
+@pytest.mark.parametrize("provider", OWN)
+def test_a_switch_is_on_or_off(provider):
+    """2^40 was off for native inference, which reads 32 bits, and on for the gradient."""
+    made = file([node("Gemm", "a b", "y", transB=2**40)], [value("a", [2, 3]), value("b", [3, 4])], [value("y", None)])
+    with pytest.raises(GraphError, match=r"(?s)'transB' is 1099511627776.*0 or 1"):
+        InferenceSession(made, providers=[provider])
+
+
+@pytest.mark.parametrize("provider", OWN)
+def test_a_seed_may_be_an_integer_as_dropouts_is(provider):
+    made = file([node("Dropout", "x", "y", seed=5)], [value("x", [4])], [value("y", [4])])
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(InferenceSession(made, providers=[provider]).run(None, {"x": x})[0], x)
+
+
+@pytest.mark.parametrize("provider", OWN)
+def test_a_result_that_is_no_tensor_is_refused_by_name(provider):
+    made = onnx.ModelProto.FromString(file([node("Optional", "x", "y")], [value("x", [2])], [value("y", [2])], (), 18))
+    with pytest.raises(OntrainError, match="y"):
+        InferenceSession(made.SerializeToString(), providers=[provider]).run(None, {"x": np.ones(2, np.float32)})
+
+
+def test_loops_in_loops_are_planned_without_unrolling_the_inner_one_each_round():
+    """1,000 rounds that each try a thousand nodes in vain took minutes; the count is of nodes made, not of seconds."""
+    model = new_model([], "loops")
+    builder, made = Builder(model.graph), 0
+
+    def inner(op, at, states, rows, outer):
+        nonlocal made
+        made += 1
+        return op.Identity(op.const(np.array(True))), [op.Tanh(states[0])], []
+
+    def outer(op, at, states, rows, captured):
+        finals, _ = repeat(op, inner, trip=1000 * UNROLL_LIMIT, carried=states)
+        return op.Identity(op.const(np.array(True))), finals, []
+
+    x = builder.call("", "RandomNormal", (), {"shape": [2]}, 1)
+    repeat(builder, outer, trip=1000, carried=[x])
+    assert made < 20 * UNROLL_LIMIT
+
+
+def test_a_resize_whose_table_takes_gibibytes_to_make_is_refused():
+    model = new_model([ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 1, 4, 4]))], "big")
+    op = Builder(model.graph)
+    (x,) = model.graph.inputs
+    with pytest.raises(NoBodyError, match="Resize"):
+        resize(op, x, sizes=op.const(np.array([1, 1, 1 << 24, 4])), mode="linear")
+    assert resize(op, x, sizes=op.const(np.array([1, 1, 1 << 12, 4])), mode="linear").shape[2] == 1 << 12

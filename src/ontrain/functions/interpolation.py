@@ -71,13 +71,14 @@ def resize(
         part = (float(window[i]), float(window[len(over) + i])) if window is not None else (0.0, 1.0)
         # Which neighbour is nearest at a tie is a matter of rounding: onnxruntime and torch compute places in single.
         work = np.float32 if mode == "nearest" else np.float64
-        check_table(m, 1 if mode == "nearest" else n, "Resize")
+        shrink = min(factors[i], 1.0) if antialias else 1.0
+        # Beside the table, making it takes several arrays of the neighbours that are looked at.
+        check_table(m, 1 if mode == "nearest" else n + 7 * _neighbours(mode, shrink), "Resize")
         places = _source(n, m, work(factors[i]), coordinate_transformation_mode, part)
         if mode == "nearest":
             y = op.Gather(y, np.clip(_ROUNDING[nearest_mode](places), 0, n - 1).astype(np.int64), axis=axis)
         else:
-            y = along(op, y, axis, _weights(places, n, min(factors[i], 1.0) if antialias else 1.0, mode,
-                                            cubic_coeff_a, bool(exclude_outside)))  # fmt: skip
+            y = along(op, y, axis, _weights(places, n, shrink, mode, cubic_coeff_a, bool(exclude_outside)))
         if crop:
             beyond = (places < 0) | (places > n - 1)
             outside = outside | beyond.reshape([-1 if a == axis else 1 for a in range(len(shape))])
@@ -144,9 +145,14 @@ _ROUNDING: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def _neighbours(mode: str, shrink: float) -> int:
+    """How many elements of the input are looked at for one of the output."""
+    return 2 * math.ceil((2 if mode == "cubic" else 1) / shrink) + 2
+
+
 def _weights(places: Array, n: int, shrink: float, mode: str, a: float, exclude_outside: bool) -> Array:
     """Interpolation weights [m, n]; with `shrink` below one the kernel is widened against aliasing."""
-    reach = math.ceil((2 if mode == "cubic" else 1) / shrink)
+    reach = _neighbours(mode, shrink) // 2 - 1
     taps = np.floor(places)[:, None] + np.arange(-reach, reach + 2)
     distance = np.abs(taps - places[:, None]) * shrink
     weights = _cubic(distance, a) if mode == "cubic" else np.clip(1 - distance, 0, None)

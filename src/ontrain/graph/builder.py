@@ -62,7 +62,7 @@ class Builder:
     `parent` is the builder of the graph around this one, whose names are not used again. Python numbers among the
     operands become constants of the dtype that the operator's schema asks for. A node whose
     inputs are all constant is evaluated on the spot; `Shape` of a static shape is a constant. Inside
-    `with op.arithmetic():` values also take `+ - * /` and unary minus.
+    `with op.arithmetic():` values also take `+ - * /` and unary minus. `discarded` counts nodes taken out again.
     """
 
     def __init__(self, graph: ir.Graph, *, fold: bool = True, parent: Builder | None = None) -> None:
@@ -71,6 +71,7 @@ class Builder:
         self._fold = fold
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self._count = 0
+        self.discarded = 0
         self._numbers: dict[str, int] = parent._numbers if parent is not None else {}
         self._taken: set[str] = parent._taken if parent is not None else _names(graph)
 
@@ -119,6 +120,7 @@ class Builder:
 
     def discard(self, start: int) -> None:
         """Take the nodes from position `start` of `nodes` on out of the graph again."""
+        self.discarded += len(self.nodes) - start
         self.graph.remove(self.nodes[start:], safe=True)
         del self.nodes[start:]
 

@@ -32,6 +32,8 @@ __all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "iterate", "rep
 
 UNROLL_LIMIT = 1000
 """Nodes up to which a loop of known length is unrolled: planning takes time for each node, a kept loop only once."""
+_MOST_DISCARDED = 4 * UNROLL_LIMIT
+"""Nodes that the iterations of a loop may write and throw away while it is unrolled."""
 
 LoopBody = Callable[..., tuple[ir.Value | None, Sequence[ir.Value], Sequence[ir.Value]]]
 """body(op, iteration, carried, rows, captured): the condition to go on (None: always), carried values, rows."""
@@ -183,7 +185,7 @@ def _unrolled(
     """Write the iterations one after another; None, and nothing written, if they are many or their end is unknown."""
     if count > UNROLL_LIMIT and scanned:
         return None
-    start = len(op.nodes)
+    start, discarded = len(op.nodes), op.discarded
     states, collected = list(carried), []
     rows = [_rows(op, value) for value in scanned]
     order = range(count - 1, -1, -1) if reverse else range(count)
@@ -195,7 +197,9 @@ def _unrolled(
         made = len(op.nodes) - start
         unknown = go is not None and go.const_value is None
         too_long = go is None and made * count > UNROLL_LIMIT * done  # a condition may still turn false before
-        if unknown or too_long or max(made, done) > UNROLL_LIMIT:
+        # Each iteration may try to unroll a loop inside it, in vain: that is work, too.
+        in_vain = op.discarded - discarded > _MOST_DISCARDED
+        if unknown or too_long or in_vain or max(made, done) > UNROLL_LIMIT:
             op.discard(start)
             return None
         if go is not None and not _is_true(go):

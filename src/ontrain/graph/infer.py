@@ -13,6 +13,7 @@ from onnx import shape_inference
 from ontrain.errors import GraphError
 from ontrain.graph.axes import check_axes
 from ontrain.graph.blame import blamed_on
+from ontrain.graph.blocks import check_blocks
 from ontrain.graph.indices import check_indices
 from ontrain.graph.source import describe
 
@@ -71,6 +72,7 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
     check_axes(node)
     check_indices(node)
+    check_blocks(node)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}

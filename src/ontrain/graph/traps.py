@@ -82,6 +82,27 @@ def _inner(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [*held, *(graph for attribute in node.attribute for graph in attribute.graphs)]
 
 
+# Of an operator that is guarded: least inputs, least outputs, graphs inside, what each of these gives at least.
+_FORMS = {
+    "Constant": (0, 1, 0, 0), "Div": (2, 1, 0, 0), "Mod": (2, 1, 0, 0),
+    "Loop": (0, 0, 1, 1), "Scan": (0, 0, 1, 0), "If": (1, 0, 2, 0),
+}  # fmt: skip
+
+
+def _check_form(node: onnx.NodeProto) -> None:
+    """Refuse a node that lacks what guarding it looks at; onnxruntime would refuse it later."""
+    form = _FORMS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if form is None:
+        return
+    inputs, outputs, graphs, results = form
+    inner = _inner(node)
+    if len(node.input) < inputs or len(node.output) < outputs or len(inner) != graphs:
+        said = f"{len(node.input)} inputs, {len(node.output)} outputs and {len(inner)} graphs inside"
+        raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason=f"it has {said}")
+    if any(len(graph.output) < results for graph in inner):
+        raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason="its body says not whether to go on")
+
+
 class _Guard:
     def __init__(self, opset: int) -> None:
         self.opset, self.guards, self._count = opset, 0, 0
@@ -102,6 +123,7 @@ class _Guard:
         made: list[onnx.NodeProto] = []
         for node in before:
             self._nodes = made
+            _check_form(node)
             if node.op_type == "Constant" and not node.domain:
                 held = next((a.t for a in node.attribute if a.name == "value"), None)
                 if held is not None:

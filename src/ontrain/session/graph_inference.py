@@ -18,7 +18,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.capture.onnx_file import load_onnx
 from ontrain.capture.onnx_file.read import Source, read_proto
-from ontrain.errors import InputError, OptionError, nearest
+from ontrain.errors import GraphError, InputError, OptionError, nearest
 from ontrain.graph.settings import fed_settings, with_values
 from ontrain.graph.subgraphs import all_nodes
 from ontrain.providers import Executable, StateSpec, get_provider
@@ -154,7 +154,7 @@ class GraphSession:
 
 def _seed(model: ir.Model) -> int:
     """Where random numbers begin: at the seeds that operators state, if any does, else at one of the system's."""
-    stated = [node.attributes["seed"].as_float() for node in all_nodes(model.graph) if "seed" in node.attributes]
+    stated = [node.attributes["seed"].value for node in all_nodes(model.graph) if "seed" in node.attributes]
     return zlib.crc32(repr(stated).encode()) if stated else secrets.randbits(32)
 
 
@@ -167,7 +167,13 @@ def _metadata(proto: onnx.ModelProto) -> ModelMetadata:
 
 
 def _node_arg(value: ir.Value) -> NodeArg:
-    assert value.name is not None and value.dtype is not None
+    assert value.name is not None
+    if value.dtype is None:
+        raise GraphError(
+            f"the element type of {value.name!r} is not known",
+            reason="it is no tensor, or an operator that makes it has no inference of types",
+            way_out="use onnxruntime's own provider, CPUExecutionProvider",
+        )
     dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
     return NodeArg(value.name, f"tensor({value.dtype.name.lower()})", dims)
 

@@ -11,6 +11,7 @@ import onnx
 import onnx.inliner
 import onnxruntime
 
+from ontrain.capture.onnx_file.expansion import call_depth, check_expansion
 from ontrain.capture.onnx_file.read import check_external, tensors_of
 from ontrain.disk import open_file
 from ontrain.errors import GraphError, InputError
@@ -20,17 +21,21 @@ __all__ = ["guarded"]
 
 _EXTERNAL = b"location"
 _ORT_FORMAT = b"ORTM"
+_FUNCTIONS = onnx.ModelProto.DESCRIPTOR.fields_by_name["functions"].number
+_DEEPEST = 500
+"""Functions that call one another in a row: onnxruntime follows them by recursion, and dies of 3,000."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def guarded(source: str | bytes, options: Any) -> tuple[str | bytes, Any]:
     """Return the source for onnxruntime and its session options: as they are, or a model with guards in its place.
 
-    Only a file that names an operator of `TRAPS`, or data in another file, is parsed here.
+    Only a file that names an operator of `TRAPS`, or data in another file, or that has functions, is parsed here.
 
     Raises:
         InputError: the file cannot be read.
-        GraphError: external data lies outside of the model's folder or is no file; or a division cannot be guarded.
+        GraphError: external data lies outside of the model's folder or is no file; a division cannot be guarded; or
+            functions expand beyond all proportion, or call one another too deep.
     """
     proto = _suspect(source)
     if proto is None:
@@ -40,6 +45,14 @@ def guarded(source: str | bytes, options: Any) -> tuple[str | bytes, Any]:
     external = [tensor for tensor in tensors_of(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor in external:
         check_external(tensor, folder, name)
+    check_expansion(proto, name)
+    depth = call_depth(proto)
+    if depth > _DEEPEST:
+        raise GraphError(
+            f"{name} has functions that call one another {depth} deep",
+            reason=f"onnxruntime follows {_DEEPEST} safely",
+            way_out="use one of ontrain's providers, TorchExecutionProvider",
+        )
     if proto.functions and any(_trapped(function.node) for function in proto.functions):
         try:
             proto = onnx.inliner.inline_local_functions(proto)
@@ -69,7 +82,39 @@ def _suspect(source: str | bytes) -> onnx.ModelProto | None:
 
 def _names_any(content: bytes | mmap.mmap) -> bool:
     # A file of onnxruntime's own format is read by nothing else.
-    return content[4:8] != _ORT_FORMAT and any(content.find(name) >= 0 for name in (*TRAPS, _EXTERNAL))
+    if content[4:8] == _ORT_FORMAT:
+        return False
+    return _has_functions(content) or any(content.find(name) >= 0 for name in (*TRAPS, _EXTERNAL))
+
+
+def _has_functions(content: bytes | mmap.mmap) -> bool:
+    """Whether a field of the message is a function: the fields are walked over, none is read."""
+    at = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        if tag >> 3 == _FUNCTIONS:
+            return True
+        kind = tag & 7
+        if kind == 0:
+            _, at = _varint(content, at)
+        elif kind == 2:
+            length, at = _varint(content, at)
+            at += length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            return False  # no message
+    return False
+
+
+def _varint(content: bytes | mmap.mmap, at: int) -> tuple[int, int]:
+    """A number of protobuf's and the place behind it; a file that ends within gives what there is."""
+    value = 0
+    for i, byte in enumerate(content[at : at + 10]):
+        value |= (byte & 127) << 7 * i
+        if byte < 128:
+            return value, at + i + 1
+    return value, len(content)
 
 
 def _parsed(content: bytes) -> onnx.ModelProto | None:

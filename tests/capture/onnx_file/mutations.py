@@ -256,7 +256,8 @@ def graph_name(proto: onnx.ModelProto, rng: Rng) -> None:
 
 def opset(proto: onnx.ModelProto, rng: Rng) -> None:
     version = _pick(rng, [*range(1, onnx.defs.onnx_opset_version() + 2), -1, 0, 2**40])
-    _pick(rng, proto.opset_import).version = version
+    if proto.opset_import:
+        _pick(rng, proto.opset_import).version = version
 
 
 def no_import(proto: onnx.ModelProto, rng: Rng) -> None:

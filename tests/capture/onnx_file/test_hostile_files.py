@@ -126,7 +126,7 @@ def test_functions_that_grow_without_bound_are_counted_not_inlined():
         twice = [node(f"f{i - 1}", "a", "m", domain="l"), node(f"f{i - 1}", "m", "b", domain="l")]
         functions.append(helper.make_function("l", f"f{i}", ["a"], ["b"], twice, imports))
     graph = helper.make_graph([node("f39", "x", "y", domain="l")], "g", [value("x", [2])], [value("y", [2])])
-    with pytest.raises(GraphError, match="functions expand to 549755813888 nodes"):
+    with pytest.raises(GraphError, match="functions of the model expand to"):
         load_onnx(helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8))
 
 

@@ -28,6 +28,13 @@ _POSITIVE = (
 )  # fmt: skip
 # RoiAlign's default, zero samples, stands for as many as a region's size asks for.
 _LEAST = {**dict.fromkeys(_POSITIVE, 1), "sampling_ratio": 0}
+# Native shape inference reads 32 bits of some of these: 2^40 is off to it, and on to whoever looks at the number.
+_SWITCHES = frozenset({
+    "transA", "transB", "keepdims", "ceil_mode", "count_include_pad", "storage_order", "exclusive", "reverse",
+    "onesided", "inverse", "is_causal", "largest", "sorted", "fmod", "select_last_index", "noop_with_empty_axes",
+    "antialias", "exclude_outside", "allowzero", "training_mode", "periodic", "upper", "input_forget", "layout",
+    "linear_before_reset", "center_point_box", "normalize_variance", "across_channels", "saturate", "keep_aspect_ratio",
+})  # fmt: skip
 _LARGEST = 2**31 - 1
 _DEEPEST = 32
 """Subgraphs in subgraphs: far above what any exporter writes, far below what recursion bears."""
@@ -241,6 +248,8 @@ def _schema_attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: s
             raise GraphError(
                 f"attribute {name!r} is of type {_kind(attribute.type)}, {schema.name} takes {_kind(wanted)}", node=text
             )
+        if name in _SWITCHES and wanted == Kind.INT and not attribute.ref_attr_name and attribute.i not in (0, 1):
+            raise GraphError(f"attribute {name!r} is {attribute.i}", node=text, reason="it is a switch: 0 or 1")
     for name, spec in schema.attributes.items():
         if spec.required and name not in given:
             raise GraphError(f"{schema.name} lacks its attribute {name!r}", node=text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import graphlib
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -14,21 +13,17 @@ from ontrain.graph.subgraphs import subgraphs
 
 __all__ = ["inline_functions"]
 
-_MOST_NODES = 1_000_000
-"""Functions that call each other twice a level grow without bound from a file of a few bytes."""
-
 
 def inline_functions(model: ir.Model) -> None:
     """Replace calls of the model's own functions by their bodies, in place; `node.version` is set on every node.
 
     Raises:
-        GraphError: a function calls itself, the bodies are too many, or a call does not fit its function.
+        GraphError: a call does not fit its function. None calls itself: `check_expansion` was there before.
     """
     for function in model.functions.values():
         _state_versions(function, {**model.opset_imports, **function.opset_imports})
         _copy_through(function)
     _state_versions(model.graph, model.opset_imports)
-    _check_size(model)
     for function in model.functions.values():
         function.opset_imports.clear()  # the nodes know; a difference is no obstacle
     _Inliner(model).graph(model.graph)
@@ -179,28 +174,3 @@ def _copy_through(function: ir.Function) -> None:
             function.append(copy)
             function.outputs[i] = copy.outputs[0]
         seen.add(value)
-
-
-def _check_size(model: ir.Model) -> None:
-    """Count the nodes after inlining without inlining."""
-    functions = model.functions
-    calls = {
-        key: [n.op_identifier() for n in ir.traversal.RecursiveGraphIterator(function)]
-        for key, function in functions.items()
-    }
-    sorter = graphlib.TopologicalSorter({key: {c for c in made if c in functions} for key, made in calls.items()})
-    try:
-        order = list(sorter.static_order())
-    except graphlib.CycleError as error:
-        circle = " → ".join(f"{domain}.{name}" for domain, name, _ in error.args[1])
-        raise GraphError("a function calls itself", reason=circle) from error
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    for key in order:
-        sizes[key] = sum(sizes.get(c, 1) for c in calls[key])
-    main = sum(sizes.get(n.op_identifier(), 1) for n in ir.traversal.RecursiveGraphIterator(model.graph))
-    if main > _MOST_NODES:
-        raise GraphError(
-            f"the model's functions expand to {main} nodes",
-            reason=f"more than {_MOST_NODES} are taken for an attack",
-            way_out="inline them with onnx.inliner before loading if the model is meant so",
-        )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 
+from ontrain.capture.onnx_file.expansion import check_expansion
 from ontrain.capture.onnx_file.tensors import raw_size
 from ontrain.disk import open_file, read_file
 from ontrain.errors import GraphError, InputError, OptionError
@@ -27,7 +28,8 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
     Raises:
         InputError: there is no such file.
         OptionError: the source is of another kind.
-        GraphError: it is no ONNX model, or its external data is missing, short, or outside the model's folder.
+        GraphError: it is no ONNX model, its functions expand beyond all proportion, or its external data is missing,
+            short, or outside the model's folder.
     """
     if isinstance(source, onnx.ModelProto):
         name, folder, proto = "the model", None, source
@@ -54,6 +56,7 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
         proto = _parse(content, repr(os.fspath(source)))
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise GraphError(f"{name} holds no graph", way_out="give a file written by onnx.save or an exporter")
+    check_expansion(proto, name)
     for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ontrain.errors import InputError
-from ontrain.training.inspection.statistics import ORDER, STEP, Statistics, step_number
+from ontrain.training.inspection.folder import read_order, read_statistics
+from ontrain.training.inspection.statistics import STEP, Statistics, step_number
 
 __all__ = ["Comparison", "Difference", "compare_runs"]
 
@@ -125,24 +126,15 @@ def _steps(folder: Path) -> dict[int, Path]:
 
 def _pairs(first: Path, second: Path) -> Iterator[tuple[str, Statistics | None, Statistics | None]]:
     """All values of a step, in the first run's order, the second's own at the end."""
-    orders = [_order(folder) for folder in (first, second)]
+    orders = [read_order(folder) for folder in (first, second)]
     for name in dict.fromkeys([*orders[0], *orders[1]]):
         yield name, _read(first, name, orders[0]), _read(second, name, orders[1])
-
-
-def _order(folder: Path) -> dict[str, None]:
-    try:
-        return dict.fromkeys(line for line in (folder / ORDER).read_text(encoding="utf-8").splitlines() if line)
-    except FileNotFoundError:
-        raise InputError(f"{folder} has no {ORDER}", way_out="give folders that a StatisticsSubscriber wrote") from None
 
 
 def _read(folder: Path, name: str, order: Collection[str]) -> Statistics | None:
     if name not in order:
         return None
-    if Path(name).name != name or not (folder / name).is_file():
-        raise InputError(f"{folder / ORDER} names {name!r}, which is no file there", way_out="make the run again")
-    return Statistics.parse((folder / name).read_text(encoding="utf-8"), str(folder / name))
+    return Statistics.parse(read_statistics(folder, name), str(folder / name))
 
 
 def _differs(one: Statistics, other: Statistics, rtol: float, atol: float) -> tuple[str, Any, Any, float | None] | None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ontrain.errors import InputError, OptionError
-from ontrain.training.inspection.statistics import ORDER, step_number
+from ontrain.training.inspection.folder import ORDER, read_order, read_statistics
+from ontrain.training.inspection.statistics import step_number
 
 __all__ = ["main", "merge_runs"]
 
@@ -32,14 +33,14 @@ def merge_runs(pt_dir: str, ort_dir: str, output_dir: str, *, overwrite: bool = 
     if target.exists() and not overwrite:
         raise OptionError(f"the output folder {target} exists", way_out="give another one, or --overwrite")
     runs = [_steps(Path(folder)) for folder in (pt_dir, ort_dir)]
-    order = (runs[0][0] / ORDER).read_text(encoding="utf-8").splitlines()
+    order = read_order(runs[0][0])
     for name, steps in zip(_FOLDERS, runs, strict=True):
         folder = target / name
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         for step in steps:
-            texts = [(step / file).read_text(encoding="utf-8") for file in order if (step / file).is_file()]
+            texts = [read_statistics(step, file) for file in order if (step / file).is_file()]
             (folder / f"{step.name}_.txt").write_text("\n".join([*texts, ""]), encoding="utf-8")
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 
 from ontrain.errors import InputError, OptionError
+from ontrain.training.inspection.folder import ORDER
 from ontrain.training.inspection.subscribers import Subscriber
 
-__all__ = ["ORDER", "STEP", "Statistics", "StatisticsSubscriber", "step_number", "summarise"]
+__all__ = ["STEP", "Statistics", "StatisticsSubscriber", "step_number", "summarise"]
 
-ORDER = "order.txt"
-"""The file of a step's folder that lists the others in the order in which their values were computed."""
 STEP = "step_"
 _SAMPLES = 128
 _BUCKET = 1 << 29
