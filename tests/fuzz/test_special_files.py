@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ontrain import CheckpointError, GraphError, OntrainError, OptionError
+from ontrain import CheckpointError, GraphError, InputError, OntrainError, OptionError
 from ontrain.capture import load_onnx
 from ontrain.capture.cache.folder import Folder
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
@@ -19,6 +19,7 @@ from ontrain.disk import read_file
 from ontrain.passes.recompute.request import parse_clusters
 from ontrain.providers.torch.tuning import Tuning
 from ontrain.training import checkpoint
+from ontrain.training.inspection.folder import ORDER, read_order, read_statistics
 
 
 def _zero(path):
@@ -165,3 +166,18 @@ def test_external_data_larger_than_memory_is_not_read(tmp_path):
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     with pytest.raises(GraphError, match="needs 8"):
         load_onnx(tmp_path / "m.onnx")
+
+
+@ODD
+def test_a_list_of_statistics_that_is_no_file_is_refused(tmp_path, place):
+    place(tmp_path / ORDER)
+    with pytest.raises(InputError, match=ORDER):
+        read_order(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "missing"])
+def test_statistics_are_read_from_their_folder_only(tmp_path, name):
+    (tmp_path / "secret").write_text("words")
+    (tmp_path / "step_1").mkdir()
+    with pytest.raises(InputError, match="no file there"):
+        read_statistics(tmp_path / "step_1", name)
