@@ -15,6 +15,7 @@ STAMPS := $(VENV)/.stamps
 PINS   := $(STAMPS)/constraints.txt
 PIP    := $(PY) -m pip
 CHECKS := src tests recipes benchmarks examples
+SMOKE  := expecttest hypothesis pytest pytest-xdist transformers
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
@@ -23,7 +24,7 @@ export PIP_NO_INPUT := 1
 SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 PINNED_TORCH = $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help train recipes test thorough lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
+.PHONY: help train recipes test thorough smoke smoke-environment lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 20
@@ -39,6 +40,11 @@ test: $(STAMPS)/dev ## run the tests, the examples in the documents among them
 
 thorough: $(STAMPS)/dev ## run what takes too long for each commit, part by part (ARGS=--list)
 	@$(PY) -m tests.thorough $(ARGS)
+
+smoke: $(STAMPS)/smoke ## try ontrain on another torch, in a minute: make smoke VENV=.venv-other TORCH=torch==2.15.0
+	@PYTHONPATH=$(CURDIR)/src $(PY) -m pytest -q -n auto @tests/smoke.txt $(ARGS)
+
+smoke-environment: $(STAMPS)/smoke
 
 lint: $(STAMPS)/dev ## check style and the rules of the architecture
 	@$(PY) -m ruff check .
@@ -111,7 +117,9 @@ $(STAMPS)/venv:
 # torch first and alone: any later requirement would be free to take the newest build of it.
 $(PINS): constraints.txt $(STAMPS)/venv $(if $(TORCH),FORCE)
 	@if [ -n '$(TORCH)' ]; then \
-	  echo "installing $(TORCH)" && $(PIP) install -qq $(TORCH); \
+	  echo "installing $(TORCH)" && { $(PIP) install -qq $(TORCH) \
+	    || { echo "pip does not find it as it is configured here: asking it without its files of configuration"; \
+	      PIP_CONFIG_FILE=/dev/null $(PIP) install -qq $(TORCH); }; }; \
 	elif [ '$(VENV)' = .venv ] || ! $(PY) -c 'import torch' 2>/dev/null; then \
 	  echo "installing $(PINNED_TORCH) (a large download the first time)" && $(PIP) install -qq -c constraints.txt $(PINNED_TORCH); \
 	fi
@@ -122,6 +130,13 @@ $(PINS): constraints.txt $(STAMPS)/venv $(if $(TORCH),FORCE)
 $(STAMPS)/recipes: $(PINS) pyproject.toml
 	@echo "installing ontrain and what the recipes need"
 	@$(PIP) install -qq --no-build-isolation -c $(PINS) -e '.[recipes,hf]' && touch $@
+
+# Sources are read from where they stand: an editable install would write beside them while another environment does.
+# torch is there, and is not asked for again: pip's configuration may not know this one.
+$(STAMPS)/smoke: $(PINS) pyproject.toml
+	@echo "installing what the smoke suite needs into $(VENV)"
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' | grep -v '^torch' > $@.txt
+	@$(PIP) install -qq -c $(PINS) -r $@.txt $(SMOKE) && touch $@
 
 $(STAMPS)/dev: $(STAMPS)/recipes
 	@echo "installing what the tests need"

@@ -67,3 +67,20 @@ def test_what_hangs_on_a_broken_name_is_refused_and_all_else_goes_on(breaking, s
     assert problem.startswith(f"torch 99.0.0 {state} torch._fused_adam_, so this does not work:")
     assert "FusedAdam" in problem
     assert warnings == "1"
+
+
+def test_a_backward_pass_outlives_the_thread_that_captured_first():
+    program = """
+        import threading
+        import torch
+        from ontrain.capture import capture
+
+        thread = threading.Thread(target=capture, args=(torch.nn.Linear(2, 2), (torch.ones(1, 2),)))
+        thread.start()
+        thread.join()
+        x = torch.ones(2, requires_grad=True)
+        print(torch.autograd.grad(torch.softmax(x, -1)[0], x)[0].tolist())
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "[0.25, -0.25]\n"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ontrain.cli import main
+from ontrain.internals import TABLE
 from ontrain.training.utils.hooks import StatisticsSubscriber
 from tests.cli.test_command import run
 
@@ -56,4 +57,29 @@ def test_env_prints_versions_and_variables(tmp_path, here, monkeypatch):
     found = json.loads(out)
     assert code == 0 and found["schema"] == 1 and found["threads"]["OMP_NUM_THREADS"] == "1"
     assert set(found) == {"schema", "versions", "system", "devices", "cuda", "providers", "threads", "cache",
-                          "variables"}  # fmt: skip
+                          "variables", "canaries"}  # fmt: skip
+
+
+def test_env_prints_what_torch_does_not_promise(here):
+    _, out, _ = here("env")
+    _, printed, _ = here("env", "--json")
+    canaries = json.loads(printed)["canaries"]
+    assert [one["name"] for one in canaries] == [row.name for row in TABLE]
+    assert all(one["passed"] and one["refused"] is None for one in canaries)
+    assert all({"name", "purpose", "state", "passed", "reason", "refused"} == set(one) for one in canaries)
+    assert f"what torch does not promise: {len(TABLE)} passed, 0 failed" in out
+    lines = [line.split() for line in out.splitlines() if line.startswith("torch._fused_adam_ ")]
+    assert [line[1] for line in lines] == ["works"]
+
+
+def test_env_says_what_is_refused_where_a_canary_fails(here, monkeypatch):
+    monkeypatch.setattr(torch, "_fused_adam_", lambda *args, **named: None)
+    monkeypatch.delattr(torch, "_amp_foreach_non_finite_check_and_unscale_")
+    code, out, _ = here("env")
+    assert code == 0 and f"{len(TABLE) - 2} passed, 2 failed" in out
+    said = " ".join(out.split())
+    assert "torch._fused_adam_ FAILED: changed" in said and "FAILED: gone" in said
+    _, printed, _ = here("env", "--json")
+    failed = {one["name"]: one for one in json.loads(printed)["canaries"] if not one["passed"]}
+    assert set(failed) == {"torch._fused_adam_", "torch._amp_foreach_non_finite_check_and_unscale_"}
+    assert "FusedAdam" in failed["torch._fused_adam_"]["refused"] and failed["torch._fused_adam_"]["reason"]

@@ -1,4 +1,4 @@
-"""The command `ontrain env`: versions, machine, threads, caches and variables."""
+"""The command `ontrain env`: versions, machine, threads, caches, canaries and variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["env"]
 
 
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print what a report about a problem needs: versions, machine, threads, caches, environment variables."""
+    """Print what a report about a problem needs: versions, machine, threads, caches, canaries, variables."""
     from ontrain.training.environment import collect_environment
 
     found = collect_environment()
@@ -40,16 +40,35 @@ def _print(found: Environment) -> None:
     _section("threads", {name: "not set" if value is None else value for name, value in found.threads.items()})
     _section("providers", dict.fromkeys(found.providers, ""))
     _section("cache", {name: place or "none" for name, place in found.cache.items()})
+    _print_canaries(found.canaries)
     console = console_of()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("variable", "value", "meaning"):
-        table.add_column(heading, overflow="fold")
+    table = _table("variable", "value", "meaning")
     for row in found.variables:
         default = f"not set ({row['default']})" if row["default"] else "not set"
         value = default if row["value"] is None else row["value"]
         meaning = row["meaning"] if row["read"] else f"not read: {row['meaning']}"
         table.add_row(*map(escape, (row["name"], value, meaning)))
     console.print(table)
+
+
+def _print_canaries(canaries: list[dict[str, Any]]) -> None:
+    failed = sum(not one["passed"] for one in canaries)
+    table = _table("canary", "state", "what for")
+    for one in canaries:
+        purpose = one["purpose"] if one["passed"] else f"{one['purpose']}; refused: {one['refused']} ({one['reason']})"
+        table.add_row(
+            *map(escape, (one["name"], one["state"] if one["passed"] else f"FAILED: {one['state']}", purpose))
+        )
+    console = console_of()
+    console.print(f"[bold]what torch does not promise[/]: {len(canaries) - failed} passed, {failed} failed")
+    console.print(table)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 def _section(title: str, rows: dict[str, Any]) -> None:

@@ -196,3 +196,17 @@ def _import(path: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != path:
             raise
+
+
+def _outlive_threads() -> None:
+    """Have the stand-in for missing GPUs made by the thread that imports ontrain.
+
+    In torch 2.11 it belongs to the thread that first enters a fake tensor mode. After that thread's end each
+    backward pass reads memory that is no longer there.
+    """
+    row = _ROWS["torch._C._ensureCUDADeviceGuardSet"]
+    if torch.version.cuda is not None and torch.cuda.device_count() == 0 and _presence(row).holds:
+        _at(row)()
+
+
+_outlive_threads()

@@ -6,6 +6,7 @@ anything, the random state included. `expect` is what each ends in.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
@@ -121,8 +122,9 @@ def checkpoints(generator: Any) -> None:
     """A checkpoint that is not reentrant goes by the generator, which stops at its function."""
     from torch.utils import checkpoint
 
+    run = inspect.unwrap(checkpoint.checkpoint)  # what wraps it imports torch._dynamo, which takes seconds
     calls(
-        lambda: checkpoint.checkpoint(torch.sin, torch.ones(1, requires_grad=True), use_reentrant=False),
+        lambda: run(torch.sin, torch.ones(1, requires_grad=True), use_reentrant=False),
         checkpoint, generator.__name__, iter([None]),
     )  # fmt: skip
 

@@ -47,6 +47,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch._dynamo.output_graph.SubgraphTracer.has_aliasing", "let branches share memory", None, _COND,
         replaced=True),
     Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", c.fields_of_aliasing, _COND),
+    Row("torch._C._ensureCUDADeviceGuardSet", "have torch's stand-in for missing GPUs outlive a thread", None,
+        "capturing in a thread, with a torch for CUDA on a machine without a GPU"),
     Row("torch.export._trace.print", "keep a failed export from printing its graph", None, _CAPTURE, replaced=True,
         of_instance=True),
     Row("torch.compiler._is_compiling_flag", "look like an export", c.returns(False), "the cache of captures",

@@ -14,6 +14,7 @@ import torch
 import ontrain
 from ontrain.capture.cache import open_cache
 from ontrain.errors import OntrainError
+from ontrain.internals import check_all
 from ontrain.providers import available_providers
 from ontrain.providers.torch.timings import processor, tuning_file
 from ontrain.training.environment.variables import VARIABLES, unknown_variables
@@ -38,6 +39,8 @@ class Environment:
         threads: of torch, and the variables that set them.
         cache: where captured graphs and measured products are kept; a reason where there are none.
         variables: all that have or had a meaning, with their present value.
+        canaries: a trial of each name that ontrain takes of torch without torch's promise: the name, what for, the
+            state it is in, whether it passed, and, where it did not, why and what is refused.
     """
 
     versions: dict[str, str | None]
@@ -48,6 +51,7 @@ class Environment:
     threads: dict[str, Any]
     cache: dict[str, str | None]
     variables: list[dict[str, Any]]
+    canaries: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -55,7 +59,10 @@ class Environment:
 
 
 def collect_environment() -> Environment:
-    """Return what this process runs in; nothing is computed on a device, and nothing raised for a wrong variable."""
+    """Return what this process runs in; nothing is raised for a wrong variable.
+
+    The canaries compute a few numbers: on the processor, and on a GPU where there is one.
+    """
     return Environment(
         versions={
             "ontrain": ontrain.__version__,
@@ -74,6 +81,7 @@ def collect_environment() -> Environment:
         },
         cache={"captured graphs": _captures(), "measured products": _measured()},
         variables=_variables(),
+        canaries=_canaries(),
     )
 
 
@@ -140,4 +148,16 @@ def _variables() -> list[dict[str, Any]]:
     for name, meant in unknown_variables().items():
         meaning = f"no such variable; nearest: {meant}"
         rows.append({"name": name, "value": os.environ[name], "default": None, "read": False, "meaning": meaning})
+    return rows
+
+
+def _canaries() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for finding in check_all():
+        # Of another release's names nothing is asked here: what needs one takes the other's.
+        passed = finding.holds or finding.state == "of another release"
+        rows.append({
+            "name": finding.row.name, "purpose": finding.row.purpose, "state": finding.state, "passed": passed,
+            "reason": finding.reason or None, "refused": None if passed else finding.row.refuses,
+        })  # fmt: skip
     return rows
