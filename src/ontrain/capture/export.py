@@ -20,6 +20,7 @@ from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.generators import Run, without_draws
 from ontrain.capture.inspection import restart
+from ontrain.capture.key_values import with_unread_cache, without_cache
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, has_objects, unflatten
@@ -95,8 +96,9 @@ def tracing(module: nn.Module) -> Iterator[None]:
         # An autocast around the call becomes one inside, which the program records as a block.
         for device in _AUTOCAST:
             stack.enter_context(torch.autocast(device, enabled=False))
-        for guard in (_random_state(), _attributes(module), _no_cache(module), _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), traced_autograd(), passed_checks()):  # fmt: skip
+        for guard in (_random_state(), _attributes(module), without_cache(module), _traceable_masks(),
+                      _no_conversions(), varying_lengths(), _lengths(module), traced_autograd(),
+                      passed_checks()):  # fmt: skip
             stack.enter_context(guard)
         yield
 
@@ -145,7 +147,7 @@ class Flat(nn.Module):
         self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
-        self._returned(spec)
+        self._returned(with_unread_cache(spec, self.module))
         return tuple(leaves)
 
     def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
@@ -235,20 +237,6 @@ def _random_state() -> Iterator[None]:
     cuda = list(range(torch.cuda.device_count())) if initialised else []
     with torch.random.fork_rng(devices=cuda):
         yield
-
-
-@contextmanager
-def _no_cache(module: nn.Module) -> Iterator[None]:
-    """Have Hugging Face's models return no key-value cache, which is no tensor."""
-    configs = {id(config): config for one in module.modules() if (config := getattr(one, "config", None)) is not None}
-    cached = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
-    for config in cached:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        for config in cached:
-            config.use_cache = True
 
 
 @contextmanager

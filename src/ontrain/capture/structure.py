@@ -7,7 +7,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 @dataclass(frozen=True)
 class Spec:
-    """The structure of a nested value: `kind` is "tensor", "plain", or how `children` are held together."""
+    """The structure of a nested value: `kind` is "tensor", "plain", "unread", or how `children` are held together."""
 
     kind: str
     children: tuple[Spec, ...] = ()
@@ -78,6 +78,46 @@ def _group(kind: str, made: type, keys: Sequence[Any], values: Sequence[Any]) ->
     return tensors, Spec(kind, tuple(spec for _, spec in parts), tuple(keys), made)
 
 
+class _UnreadError(InputError, AttributeError):
+    """An attribute of what was not computed: `hasattr`, which libraries ask of all outputs, answers no."""
+
+
+class Unread:
+    """Stands in a result for a cache that the graph does not compute, and refuses to be read.
+
+    Args:
+        name: of the output.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        # What copying, pickling and isinstance look for is no look at the cache.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __getitem__(self, key: Any) -> Any:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _refuse(self) -> NoReturn:
+        raise _UnreadError(
+            f"{self._name} was not computed",
+            reason="the call leaves it to the model's configuration, and a graph would compute it in each step",
+            way_out="call the model with use_cache=True to read it, or with use_cache=False to have None in its place",
+        )
+
+
 def unflatten(spec: Spec, tensors: Sequence[Any]) -> Any:
     """Return the nested value with these leaves in place of its tensors; plain leaves are those of the capture."""
     return _build(spec, iter(tensors))
@@ -88,6 +128,8 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     if spec.kind == "plain":
         return spec.value
+    if spec.kind == "unread":
+        return Unread(spec.value)
     made: Any = spec.type
     values = [_build(child, leaves) for child in spec.children]
     if spec.kind == "namedtuple":
