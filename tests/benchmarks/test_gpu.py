@@ -9,7 +9,8 @@ import sys
 import pytest
 import torch
 
-from benchmarks import gpu, page, rows
+from benchmarks import figures as results
+from benchmarks import gpu, other_tables, rows
 
 FIGURES = {
     "step_s", "step_min_s", "step_max_s", "ratio", "ratio_min", "ratio_max", "first_step_s", "peak_bytes", "faults",
@@ -85,8 +86,8 @@ def test_without_a_gpu_it_says_what_to_do():
 
 
 def test_the_page_says_what_was_not_run_and_shows_what_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "RESULTS", tmp_path)
-    assert "Not run" in "\n".join(page.gpu())
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    assert "Not run" in "\n".join(other_tables.gpu())
     figures = dict.fromkeys(FIGURES, 1.0) | {"step_s": 0.0123, "utilisation": 0.456}
     row = {
         "date": "2026-01-02", "workload": "bert-large-128", "size": "full", "rows": 64, "length": 128, "rounds": 10,
@@ -96,5 +97,5 @@ def test_the_page_says_what_was_not_run_and_shows_what_was(tmp_path, monkeypatch
     }  # fmt: skip
     small = {**row, "size": "tiny", "device": {"name": "CPU"}}
     (tmp_path / "gpu.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (row, small)))
-    text = "\n".join(page.gpu())
+    text = "\n".join(other_tables.gpu())
     assert "NVIDIA H200" in text and "| 12.3 |" in text and "46%" in text and "Not run" not in text
