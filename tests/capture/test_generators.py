@@ -146,3 +146,23 @@ def test_buffers_are_written_once_a_step_though_forward_ran_again_to_find_a_draw
     finally:
         stop.set()
         thread.join()
+
+
+def test_what_torch_draws_while_it_traces_a_branch_is_no_draw_of_forward(monkeypatch):
+    """Seen where it is dear: forward is not looked through line by line."""
+    from ontrain.capture import generators
+
+    class Branch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: self.linear(x).relu(), lambda x: self.linear(x) * 2, (x,))
+
+    searched = []
+    search = generators._draws
+    monkeypatch.setattr(generators, "_draws", lambda *arguments: searched.append(arguments) or search(*arguments))
+    module, x = Branch(), torch.randn(2, 4)
+    torch.testing.assert_close(ORTModule(module)(x), module(x))
+    assert not searched

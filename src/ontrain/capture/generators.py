@@ -6,12 +6,12 @@ import gc
 import linecache
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
-import sympy  # type: ignore[import-untyped]
+import sympy.core.random  # type: ignore[import-untyped]
 
 from ontrain.capture.source import is_foreign, line_text
 from ontrain.errors import CaptureError
@@ -53,7 +53,7 @@ def without_draws(trace: Callable[[Run], T]) -> T:
         result = trace(watch)
         if not watch.moved:
             return result
-        watch.by_line = True
+        watch.look_by_line()
         for _ in range(_RUNS):
             before = watch.draws
             trace(watch)
@@ -101,6 +101,12 @@ class _Watch:
         self.moved = bool(self._generators.moved())
         return result
 
+    def look_by_line(self) -> None:
+        """From now on look for the lines that move those generators which have moved."""
+        assert self._generators is not None
+        self.by_line = True
+        self._generators.keep(self._generators.moved())
+
     def restore(self) -> None:
         """Give the generators the states that they had before the first run."""
         if self._generators is not None:
@@ -110,15 +116,21 @@ class _Watch:
 class _Generators:
     """All generators of Python's and numpy's that somebody holds, and the states that they had.
 
-    That of sympy is left out: torch simplifies the sizes of a trace with it.
+    Those of sympy are left out: torch simplifies the sizes of a trace with them.
     """
 
     def __init__(self) -> None:
         # By type, for a proxy may answer for the class of what it stands for.
         held = [one for one in gc.get_objects() if issubclass(type(one), _KINDS)]
-        torchs = sympy.core.random.rng
-        self._held = [one for one in held if one is not torchs and not isinstance(one, random.SystemRandom)]
+        sympys = {id(value) for value in vars(sympy.core.random).values()}
+        self._held = [one for one in held if id(one) not in sympys and not isinstance(one, random.SystemRandom)]
         self._before = [_state(one) for one in self._held]
+
+    def keep(self, generators: Sequence[Any]) -> None:
+        """Forget all but these."""
+        kept = {id(one) for one in generators}
+        pairs = [pair for pair in zip(self._held, self._before, strict=True) if id(pair[0]) in kept]
+        self._held, self._before = [one for one, _ in pairs], [state for _, state in pairs]
 
     def moved(self) -> list[Any]:
         """Return those whose state is another."""
@@ -174,11 +186,10 @@ def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, l
 
     def enter(frame: FrameType, event: str, argument: Any) -> Any:
         package = str(frame.f_globals.get("__name__")).split(".")[0]
-        file = frame.f_code.co_filename
         # What was typed at a prompt is in no file.
-        if package in _PASSED or not (is_foreign(file) or file.startswith("<")):
-            return None
-        return step(frame, event, argument)
+        if package not in _PASSED and (is_foreign(frame.f_code.co_filename) or package == "__main__"):
+            return step(frame, event, argument)
+        return None
 
     before = sys.gettrace()
     sys.settrace(enter)
