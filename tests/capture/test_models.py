@@ -58,8 +58,9 @@ def test_a_hugging_face_model_is_captured_with_dynamic_batch_and_sequence(make, 
         call = call_of(extras, batch, length)
         found, _ = run_captured(captured, (), call)
         expected = module(**call, **({"use_cache": False} if hasattr(module.config, "use_cache") else {}))
-        assert type(found) is type(expected) and found.keys() == expected.keys()
-        for name in found:
+        # A cache that only the configuration asks for is refused when it is read: tests/capture/test_key_values.py.
+        assert type(found) is type(expected) and found.keys() - {"past_key_values"} == expected.keys()
+        for name in expected:
             torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-5)
 
 

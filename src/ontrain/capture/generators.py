@@ -6,6 +6,7 @@ import gc
 import linecache
 import random
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ Run = Callable[[Callable[[], Any]], Any]
 """Calls a function and returns its result."""
 _Draw = tuple[str, str, int, int]
 """A generator's type, the file and line that moved it, and its state after that."""
-_RUNS = 4
+_RUNS, _PAUSE = 4, 0.1
 _KINDS = (random.Random, np.random.Generator, np.random.RandomState)
 _PASSED = frozenset({"numpy", "sympy", "mpmath"})
 """Packages whose lines are not looked at: a draw in numpy is of the line that calls it, and torch runs the others."""
@@ -39,8 +40,8 @@ def without_draws(trace: Callable[[Run], T]) -> T:
 
     All generators of the process are looked at: the modules' own, and those that somebody holds anywhere. Where one
     has moved, forward is traced again, line by line and from the same state, until two runs agree: draws of another
-    thread don't come at the same lines. Those traces are thrown away: what forward writes to buffers would be in a
-    trace as often as forward ran in it. An error leaves the generators as they were.
+    thread don't come at the same lines, and go on while this one waits. Those traces are thrown away: what forward
+    writes to buffers would be in a trace as often as forward ran in it. An error leaves the generators as they were.
 
     Args:
         trace: traces forward anew at each call, and calls it by what it is handed.
@@ -59,7 +60,7 @@ def without_draws(trace: Callable[[Run], T]) -> T:
             trace(watch)
             if not watch.moved:
                 return result
-            if watch.draws and watch.draws == before:
+            if watch.draws and watch.draws == before and not watch.moves_alone():
                 break
         else:
             return result
@@ -106,6 +107,13 @@ class _Watch:
         assert self._generators is not None
         self.by_line = True
         self._generators.keep(self._generators.moved())
+
+    def moves_alone(self) -> bool:
+        """Whether a generator moves while this thread does nothing: another one draws from it."""
+        assert self._generators is not None
+        self.restore()
+        time.sleep(_PAUSE)
+        return bool(self._generators.moved())
 
     def restore(self) -> None:
         """Give the generators the states that they had before the first run."""

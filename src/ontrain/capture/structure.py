@@ -45,35 +45,46 @@ class Spec:
         return 1 if self.kind == "tensor" else sum(child.tensors() for child in self.children)
 
 
-def flatten(value: Any) -> tuple[list[torch.Tensor], Spec]:
-    """Return the tensors in a nested value, in order, and its structure."""
+def flatten(value: Any, within: frozenset[int] = frozenset()) -> tuple[list[torch.Tensor], Spec]:
+    """Return the tensors in a nested value, in order, and its structure.
+
+    Args:
+        value: of tensors, plain values, and groups of these.
+        within: ids of the objects that it is an attribute of; one of them again is a plain value.
+    """
     if isinstance(value, torch.Tensor):
         return [value], Spec("tensor")
     if isinstance(value, Mapping):
-        return _group("mapping", type(value), list(value.keys()), list(value.values()))
+        return _group("mapping", type(value), list(value.keys()), list(value.values()), within)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _group("namedtuple", type(value), list(value._fields), list(value))
+        return _group("namedtuple", type(value), list(value._fields), list(value), within)
     if isinstance(value, tuple | list):
-        return _group("sequence", type(value), list(range(len(value))), list(value))
+        return _group("sequence", type(value), list(range(len(value))), list(value), within)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
-        return _group("dataclass", type(value), names, [getattr(value, name) for name in names])
-    if _is_object(value):
-        tensors, spec = _group("object", type(value), list(vars(value)), list(vars(value).values()))
+        return _group("dataclass", type(value), names, [getattr(value, name) for name in names], within)
+    if _is_object(value) and id(value) not in within:
+        named = dict(vars(value))
+        tensors, spec = _group("object", type(value), list(named), list(named.values()), within | {id(value)})
         if tensors and all(isinstance(leaf, _PLAIN) for leaf in plain_leaves(spec)):
             return tensors, spec
     return [], Spec("plain", type=type(value), value=value)
+
+
+_NO_OBJECTS = (nn.Module, BaseException, types.ModuleType, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _is_object(value: Any) -> bool:
     """Whether a value is nothing but its attributes, so that another with the same attributes is its equal."""
     kind: Any = type(value)
     bare = kind.__new__ is object.__new__ or kind is types.SimpleNamespace
-    return bare and hasattr(value, "__dict__") and not isinstance(value, nn.Module | BaseException | types.ModuleType)
+    return bare and hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
 
 
-def _group(kind: str, made: type, keys: Sequence[Any], values: Sequence[Any]) -> tuple[list[torch.Tensor], Spec]:
-    parts = [flatten(value) for value in values]
+def _group(
+    kind: str, made: type, keys: Sequence[Any], values: Sequence[Any], within: frozenset[int]
+) -> tuple[list[torch.Tensor], Spec]:
+    parts = [flatten(value, within) for value in values]
     tensors = [tensor for found, _ in parts for tensor in found]
     return tensors, Spec(kind, tuple(spec for _, spec in parts), tuple(keys), made)
 
