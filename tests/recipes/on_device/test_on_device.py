@@ -35,7 +35,10 @@ def run(*command, **settings):
 @pytest.fixture(scope="session")
 def served(tmp_path_factory):
     """A folder with the recipe and fresh artifacts."""
-    folder = tmp_path_factory.mktemp("recipe")
+    recipes = tmp_path_factory.mktemp("recipes")
+    shutil.copy(RECIPE.parent / "needs.py", recipes)
+    folder = recipes / RECIPE.name
+    folder.mkdir()
     for path in RECIPE.iterdir():
         if path.is_file():
             shutil.copy(path, folder)
