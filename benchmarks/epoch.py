@@ -80,7 +80,7 @@ def main() -> None:
             continue
         show(figures)
         if not arguments.no_row:
-            row = {"benchmark": "epoch", "data": data, "layers": arguments.layers, "steps": steps}
+            row = {"benchmark": "epoch", "data": data, "layers": arguments.layers, "steps": steps, "caches": "empty"}
             append_row("epoch", {**row, "engines": figures})
 
 

@@ -160,7 +160,10 @@ def main() -> None:
             continue
         show(f"{model}, {arguments.layers} layers, {arguments.rounds} alternating rounds", figures)
         if not arguments.no_row:
-            row = {"benchmark": "step", "model": model, "layers": arguments.layers, "rounds": arguments.rounds}
+            row = {
+                "benchmark": "step", "model": model, "layers": arguments.layers, "rounds": arguments.rounds,
+                "caches": "empty",
+            }  # fmt: skip
             append_row("step", {**row, "engines": figures})
 
 
