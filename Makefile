@@ -15,6 +15,7 @@ STAMPS := $(VENV)/.stamps
 PINS   := $(STAMPS)/constraints.txt
 PIP    := $(PY) -m pip
 CHECKS := src tests recipes benchmarks examples
+SITE   := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 SMOKE  := expecttest hypothesis pytest pytest-xdist transformers
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -24,7 +25,7 @@ export PIP_NO_INPUT := 1
 SUITABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 PINNED_TORCH = $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help train recipes test thorough smoke smoke-environment lint types docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
+.PHONY: help train recipes test thorough smoke smoke-environment lint types docs docs-serve docs-test docs-operators wheel-test bench bench-gpu format clean distclean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 20
@@ -42,7 +43,7 @@ thorough: $(STAMPS)/dev ## run what takes too long for each commit, part by part
 	@$(PY) -m tests.thorough $(ARGS)
 
 smoke: $(STAMPS)/smoke ## try ontrain on another torch, in a minute: make smoke VENV=.venv-other TORCH=torch==2.15.0
-	@PYTHONPATH=$(CURDIR)/src $(PY) -m pytest -q -n auto @tests/smoke.txt $(ARGS)
+	@PYTHONPATH=$(CURDIR)/src $(PY) -m pytest -q -n auto --all-cases @tests/smoke.txt $(ARGS)
 
 smoke-environment: $(STAMPS)/smoke
 
@@ -57,6 +58,13 @@ format: $(STAMPS)/dev ## rewrite the sources to the project's style
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
+docs: $(STAMPS)/docs ## build the site into build/site; whatever it warns of is an error
+	@$(SITE) build
+	@echo "the site is in build/site: open build/site/index.html"
+
+docs-serve: $(STAMPS)/docs ## show the site at http://127.0.0.1:8000 while the pages are written
+	@$(SITE) serve $(ARGS)
+
 docs-test: $(STAMPS)/dev ## run the examples in the documents and check their links
 	@$(PY) -m pytest tests/test_docs.py $(ARGS)
 
@@ -69,6 +77,7 @@ bench: $(STAMPS)/dev ## time steps against eager, torch.compile and onnxruntime-
 	@$(PY) -m benchmarks.epoch
 	@$(PY) -m benchmarks.contended
 	@$(PY) -m benchmarks.threads
+	@$(PY) -m benchmarks.latency
 	@$(PY) -m benchmarks.ortmodule
 	@$(PY) -m benchmarks.floor
 	@$(PY) -m benchmarks.memory
@@ -137,6 +146,12 @@ $(STAMPS)/smoke: $(PINS) pyproject.toml
 	@echo "installing what the smoke suite needs into $(VENV)"
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' | grep -v '^torch' > $@.txt
 	@$(PIP) install -qq -c $(PINS) -r $@.txt $(SMOKE) && touch $@
+
+# The site reads sources without importing them, so neither torch nor ontrain is installed for it.
+$(STAMPS)/docs: $(STAMPS)/venv pyproject.toml constraints.txt
+	@echo "installing what the site needs"
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $@.txt
+	@$(PIP) install -qq -c constraints.txt -r $@.txt && touch $@
 
 $(STAMPS)/dev: $(STAMPS)/recipes
 	@echo "installing what the tests need"

@@ -16,16 +16,19 @@ import io
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
-from azure.ai.ml import Input, MLClient, MpiDistribution, Output, PyTorchDistribution
-from azure.ai.ml.entities import CommandJob, CommandJobLimits, Compute, JobResourceConfiguration
 from catalogue import MACHINES, RECIPES
 
-__all__ = ["Launcher", "build", "describe", "submit", "workspace"]
+if TYPE_CHECKING:
+    # The SDK takes seconds to import, and --help shall not wait for it.
+    from azure.ai.ml import MLClient
+    from azure.ai.ml.entities import CommandJob
+
+__all__ = ["Launcher", "build", "check_sdk", "describe", "submit", "workspace"]
 
 FOLDER = Path(__file__).resolve().parent
 ENVIRONMENT = "azureml:ontrain@latest"
@@ -33,6 +36,16 @@ DEFAULT_SIZE = "Standard_ND96amsr_A100_v4"
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 VARIABLES = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "^docker0,lo"}
 DAYS = 24 * 60 * 60
+EXAMPLES = """\b
+Examples:
+  python azureml/submit.py bert-phase1
+      print the job: as many machines of 8 GPUs as published, PyTorch's launcher
+  python azureml/submit.py bert-phase1 --nodes 2 --launcher mpi --size Standard_ND40rs_v2
+      print the job for two machines of 8 V100, started by MPI
+  python azureml/submit.py bert-phase1 --submit
+      submit the job to the workspace that config.json names
+
+Exit code: 0 if the command was done, 2 if an option or the workspace is wrong."""
 
 
 class Launcher(StrEnum):
@@ -89,6 +102,9 @@ def build(
     name: str, *, size: str = DEFAULT_SIZE, nodes: int | None = None, launcher: Launcher = Launcher.pytorch
 ) -> CommandJob:
     """The same job, made with the SDK; arguments and errors as for `describe`."""
+    from azure.ai.ml import Input, MpiDistribution, Output, PyTorchDistribution
+    from azure.ai.ml.entities import CommandJob, CommandJobLimits, JobResourceConfiguration
+
     said = describe(name, size=size, nodes=nodes, launcher=launcher)
     distribution = {Launcher.mpi: MpiDistribution, Launcher.pytorch: PyTorchDistribution}[launcher]
     return CommandJob(
@@ -113,6 +129,7 @@ def workspace(folder: Path = FOLDER) -> MLClient | None:
 
     The file is what the studio's `Download config.json` gives. Nothing is sent yet.
     """
+    from azure.ai.ml import MLClient
     from azure.identity import DefaultAzureCredential
 
     found = [
@@ -137,6 +154,8 @@ def submit(entity: Any, client: MLClient | None) -> Any:
         entity.dump(text)
         print(f"# dry run, nothing submitted\n{text.getvalue()}")
         return None
+    from azure.ai.ml.entities import Compute
+
     if isinstance(entity, Compute):
         made = client.begin_create_or_update(entity).result()
     else:
@@ -147,6 +166,8 @@ def submit(entity: Any, client: MLClient | None) -> Any:
 
 def files() -> Iterator[tuple[Path, str]]:
     """The files of azureml/jobs and what is in them: each recipe with each launcher, as published."""
+    import yaml
+
     for name in RECIPES:
         for launcher in Launcher:
             said = describe(name, launcher=launcher)
@@ -154,20 +175,39 @@ def files() -> Iterator[tuple[Path, str]]:
             yield FOLDER / "jobs" / f"{name}.{launcher}.yml", f"# Written by azureml/submit.py --write.\n{text}"
 
 
+def check_sdk() -> None:
+    """Look for Azure's SDK.
+
+    Raises:
+        ValueError: it is not installed; says which command installs it.
+    """
+    if find_spec("azure") is None or find_spec("azure.ai") is None or find_spec("azure.ai.ml") is None:
+        raise ValueError(f"azure-ai-ml is not installed: {sys.executable} -m pip install -e '{FOLDER.parent}[azure]'")
+
+
 def main(
     recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
-    size: Annotated[str, typer.Option(help="Machines of this size.")] = DEFAULT_SIZE,
-    nodes: Annotated[int | None, typer.Option(min=1, help="How many; by default as published.")] = None,
+    size: Annotated[str, typer.Option(help=f"Size of the machines: {', '.join(MACHINES)}.")] = DEFAULT_SIZE,
+    nodes: Annotated[int | None, typer.Option(min=1, show_default="as published", help="Number of machines.")] = None,
     launcher: Annotated[Launcher, typer.Option(help="Who starts the processes.")] = Launcher.pytorch,
-    send: Annotated[bool, typer.Option("--submit", help="Submit it; else it is printed.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="Write azureml/jobs/*.yml anew, nothing else.")] = False,
+    send: Annotated[
+        bool, typer.Option("--submit", show_default="off", help="Submit the job instead of printing it.")
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", show_default="off", help="Write azureml/jobs/*.yml anew, nothing else.")
+    ] = False,
 ) -> None:
-    """Print or submit a job; see the top of submit.py."""
-    if write:
-        for path, text in files():
-            path.write_text(text)
-        return
+    """Print a job for Azure Machine Learning, or submit it.
+
+    A job runs a recipe on a number of machines with eight GPUs each. Only --submit needs a network and an account: it
+    takes the workspace from the config.json that the studio gives.
+    """
     try:
+        check_sdk()
+        if write:
+            for path, text in files():
+                path.write_text(text)
+            return
         if recipe not in RECIPES:
             raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
         if size not in MACHINES:
@@ -185,6 +225,6 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(epilog=EXAMPLES)(main)
     app()

@@ -22,17 +22,28 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from azure.ai.ml import load_data
-from azure.ai.ml.entities import AzureBlobDatastore
-from azure.core.exceptions import AzureError, ResourceExistsError, ResourceNotFoundError
-from azure.storage.blob import BlobServiceClient, ContainerClient, ContentSettings
-from submit import FOLDER, submit, workspace
+from submit import FOLDER, check_sdk, submit, workspace
+
+if TYPE_CHECKING:
+    # The SDK takes seconds to import; neither --help nor a wrong folder shall wait for it.
+    from azure.storage.blob import BlobServiceClient, ContainerClient
 
 DATASTORE = "ontrain"
 PLACES = f"azureml://datastores/{DATASTORE}/paths/"
+EXAMPLES = """\b
+Examples:
+  python azureml/upload.py squad ~/squad --account mystorage --dry-run
+      list what would be sent
+  python azureml/upload.py squad ~/squad --account mystorage
+      send the files that are not there yet, and make the data asset
+  python azureml/upload.py wikitext-103 ~/wikitext-103 --account mystorage --container texts
+      send the files to another container
+
+Exit code: 0 if the command was done, 1 if the service refused or was not reached, 2 if an option or the folder is
+wrong, 130 if it was interrupted."""
 
 
 def contents(folder: Path) -> list[Path]:
@@ -52,6 +63,9 @@ def contents(folder: Path) -> list[Path]:
 
 def send(folder: Path, place: str, container: ContainerClient) -> Iterator[str]:
     """Upload what is not there yet, and say so file by file."""
+    from azure.core.exceptions import ResourceNotFoundError
+    from azure.storage.blob import ContentSettings
+
     for path in contents(folder):
         name = place + path.relative_to(folder).as_posix()
         with path.open("rb") as file:
@@ -71,6 +85,8 @@ def send(folder: Path, place: str, container: ContainerClient) -> Iterator[str]:
 
 def connect(account: str) -> BlobServiceClient:
     """The account, with the identity that is logged in, or as the connection string says."""
+    from azure.storage.blob import BlobServiceClient
+
     if said := os.environ.get("AZURE_STORAGE_CONNECTION_STRING"):
         return BlobServiceClient.from_connection_string(said)
     from azure.identity import DefaultAzureCredential
@@ -80,24 +96,40 @@ def connect(account: str) -> BlobServiceClient:
 
 def main(
     name: Annotated[str, typer.Argument(help="A data asset: squad for azureml/data/squad.yml.")],
-    folder: Annotated[Path, typer.Argument(help="What goes into it.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to upload.")],
     account: Annotated[str, typer.Option(help="The storage account.")],
-    container: Annotated[str, typer.Option(help="A blob container in it; made where there is none.")] = "ontrain",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and do nothing.")] = False,
+    container: Annotated[str, typer.Option(help="A blob container of the account; made if it is missing.")] = "ontrain",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", show_default="off", help="List what would be sent, and do nothing.")
+    ] = False,
 ) -> None:
-    """Upload a folder and register it; see the top of upload.py."""
+    """Upload a folder to Azure, and make it a data asset of the workspace.
+
+    Files that are there with the same contents are not sent again, so an upload that stopped goes on. The workspace is
+    that of config.json; without config.json the datastore and the asset are printed.
+    """
     try:
         file = FOLDER / "data" / f"{name}.yml"
         if not file.is_file():
             known = ", ".join(path.stem for path in sorted(file.parent.glob("*.yml")))
             raise ValueError(f"there is no data asset {name!r}; there are {known}")
+        contents(folder)  # before anybody is asked for a password
+        check_sdk()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+    from azure.ai.ml import load_data
+    from azure.ai.ml.entities import AzureBlobDatastore
+    from azure.core.exceptions import AzureError, ResourceExistsError
+
+    try:
         asset = load_data(file)
         place = str(asset.path).removeprefix(PLACES)
         if dry_run:
             for path in contents(folder):
                 print(f"{place}{path.relative_to(folder).as_posix()}: {path.stat().st_size:,} bytes")
         else:
-            contents(folder)  # before anybody is asked for a password
             target = connect(account).get_container_client(container)
             with suppress(ResourceExistsError):
                 target.create_container()
@@ -118,6 +150,6 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(epilog=EXAMPLES)(main)
     app()

@@ -31,6 +31,7 @@ from tokenizers import BertWordPieceTokenizer
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "recipes"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "recipes" / "bert"))
 
 from corpus import hdf5

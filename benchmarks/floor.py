@@ -39,7 +39,7 @@ def products(model: str, layers: int) -> tuple[Counter[Product], Callable[[], ob
     trainer = make_trainer(network, batches)
     for _ in range(_WARM_UP):
         trainer.train_step(**batches[0])
-    (plan,) = trainer._session.plans.values()
+    (plan,) = trainer._run.session.plans.values()
     found: Counter[Product] = plan.executable.products
     return found, functools.partial(trainer.train_step, **batches[0])
 

@@ -236,8 +236,8 @@ class Engine:
         if self._trainer is not None:
             return {"flop": float(count_flops(self._trainer.step_model()).products)}
         if self._module is not None:
-            plans = [plan for entry in self._module._engine.entries for plan in entry.session._plans.values()]
-            halves = [(plan.executable.forward_code, plan.executable.backward_code) for plan in plans]
+            plans = [plan for entry in self._module._engine.entries for plan in entry.session.plans.values()]
+            halves = [(one.forward_code, one.backward_code) for one in (plan.executable.current for plan in plans)]
             nodes = [{one.node for code in both for one in code.program if one.node is not None} for both in halves]
             return {"flop": float(max(sum(node_flops(node).products for node in found) for found in nodes))}
         if self.name.startswith("eager"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,6 +26,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("ONTRAIN_VERIFY", "1")
 
 
+POISONED_BYTES = 32 << 20
+"""Of a block of working memory; the rest of a large one would take longer than the run."""
+
+
+CASES = pytest.StashKey[Counter[str]]()
+"""How many cases of each test were collected."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of torch, numpy and random before each test (0)")
     parser.addoption(
@@ -32,10 +42,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough", action="store_true", help="run the tests marked thorough, too: near duplicates of others"
     )
+    parser.addoption(
+        "--all-cases", action="store_true", help="run all cases of tests marked sampled, as --thorough does, too"
+    )
     parser.addoption("--slice", metavar="K/N", help="run the K-th of N parts of the tests that are chosen otherwise")
     parser.addoption(
         "--all-samples", action="store_true", help="capture eight of torch's samples of each operator, not one"
     )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave all but each so manieth case of a test that is marked `sampled` to the thorough run."""
+    marker = item.get_closest_marker("sampled")
+    if marker is None or item.config.getoption("--all-cases") or item.nodeid in item.config.args:
+        return
+    test = item.nodeid.partition("[")[0]
+    counts = item.config.stash.setdefault(CASES, Counter())
+    if counts[test] % marker.args[0]:
+        item.add_marker("thorough")
+    counts[test] += 1
 
 
 @pytest.hookimpl(trylast=True)  # behind -m and -k
@@ -48,6 +73,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # A million objects are there to stay. Neither the garbage collector nor a capture, which looks for generators of
+    # random numbers among all objects, goes through them again for each test.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -84,6 +116,23 @@ def _seeded(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _unwritten_memory_is_nan() -> Iterator[None]:
+    """What a run reads of its working memory before it has written there is NaN as a float and -1 as a whole number."""
+    from ontrain.providers.torch.blocks import Block, Blocks
+
+    take = Blocks.take
+
+    def poisoned(self: Blocks, nbytes: int) -> Block:
+        block = take(self, nbytes)
+        block.memory[:POISONED_BYTES].fill_(0xFF)
+        return block
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Blocks, "take", poisoned)
+        yield
+
+
 @pytest.fixture
 def switching_often() -> Iterator[None]:
     """Threads take turns every ten microseconds of Python."""
@@ -96,4 +145,4 @@ def switching_often() -> Iterator[None]:
 @pytest.fixture
 def rows_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that do not reach the loss are left out of small models, too, where nothing is gained by it."""
-    monkeypatch.setattr("ontrain.session.rows.WORTH_COUNTING", 0)
+    monkeypatch.setattr("ontrain.session.row_counts.WORTH_COUNTING", 0)

@@ -13,7 +13,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
 DOCUMENTS += [ROOT / "docker" / "README.md", ROOT / "azureml" / "README.md"]
 DOCUMENTS = [path for path in DOCUMENTS if "node_modules" not in path.parts]
 FENCE = re.compile(r"^ {0,3}```(\w*)\s*$")
-_MARK = re.compile(r"<!-- (continues|printed|skip: (.+)) -->")
+_MARK = re.compile(r"<!-- (continues|printed|skip: .+|needs: .+) -->")
 ELISION = "…"
 
 
@@ -44,7 +44,7 @@ def blocks_of(path: Path) -> list[Block]:
             mark = next((_MARK.fullmatch(x.strip()) for x in reversed(lines[: number - 1]) if x.strip()), None)
             inside = Block(path, number, fence[1], "")
             if mark:
-                inside.mark, inside.reason = mark[1].split(":")[0], mark[2] or ""
+                inside.mark, _, inside.reason = mark[1].partition(": ")
             blocks.append(inside)
     return blocks
 

@@ -3,7 +3,8 @@
 Each ```python block runs alone in an empty folder. In the line before a block,
 
     <!-- continues -->        runs it after the block before it,
-    <!-- skip: reason -->     leaves it out (a GPU, data, hours).
+    <!-- skip: reason -->     leaves it out (a GPU, data, hours),
+    <!-- needs: package -->   leaves it and what continues it out where a package for development is not installed.
 
 A block of text under the mark <!-- printed --> is what the Python before it prints; `…` stands for the rest of a line,
 on a line of its own for any number of lines. Commands are run by `test_docs_commands`.
@@ -11,26 +12,29 @@ on a line of its own for any number of lines. Commands are run by `test_docs_com
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents import DOCUMENTS, FENCE, ROOT, Block, agrees, blocks_of
+from tests.processes import run_file
 
 
-def script_of(block: Block) -> str:
-    """The block's code at its own lines, after the code of the blocks that it continues."""
+def chain_of(block: Block) -> list[Block]:
+    """The block behind those that it continues."""
     chain = [block]
     if block.mark == "continues":
         before = [b for b in blocks_of(block.path) if b.language == "python" and b.line < block.line]
         while chain[0].mark == "continues":
             chain.insert(0, before.pop())
+    return chain
+
+
+def script_of(block: Block) -> str:
+    """The block's code at its own lines, after the code of the blocks that it continues."""
     script = ""  # blank lines put the code at its own line of the document, so that a traceback points there
-    for one in chain:
+    for one in chain_of(block):
         script += "\n" * (one.line - script.count("\n")) + one.text
     return script
 
@@ -42,20 +46,14 @@ PYTHON = [b for path in DOCUMENTS for b in blocks_of(path) if b.language == "pyt
 def test_example_runs(block, tmp_path):
     if block.mark == "skip":
         pytest.skip(block.reason)
+    first = chain_of(block)[0]
+    if first.mark == "needs":
+        pytest.importorskip(first.reason)
     # In a file: capture shows the lines of the user's model, and these must be somewhere.
     script = tmp_path / f"{block.path.stem}.py"
     script.write_text(script_of(block))
     (tmp_path / "run").mkdir()
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path / "run",
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_file(script, tmp_path / "run", timeout=300, HF_HUB_OFFLINE="1")
     assert done.returncode == 0, f"{block} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     behind = next((b for b in blocks_of(block.path) if b.line > block.line), None)
     if behind is not None and behind.mark == "printed":

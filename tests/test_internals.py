@@ -9,10 +9,17 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from ontrain.internals import TABLE, check_all
+from ontrain.capture import capture
+from ontrain.errors import OntrainError
+from ontrain.internals import LIBRARY_FUNCTIONS, MODULE_HOOKS, MODULE_STATE, TABLE, TALKATIVE_LOGGERS, access, check_all
+from ontrain.internals.row import Finding
 
 SOURCE = Path(__file__).parent.parent / "src" / "ontrain"
+ROWS = {row.name: row for row in TABLE}
 
 
 def test_every_row_holds_on_this_torch():
@@ -67,6 +74,83 @@ def test_what_hangs_on_a_broken_name_is_refused_and_all_else_goes_on(breaking, s
     assert problem.startswith(f"torch 99.0.0 {state} torch._fused_adam_, so this does not work:")
     assert "FusedAdam" in problem
     assert warnings == "1"
+
+
+@pytest.fixture
+def lose(monkeypatch):
+    """lose(names…): have these rows fail their trials, and no other."""
+
+    def lose(*names: str) -> None:
+        def finding(name: str) -> Finding:
+            return Finding(ROWS[name], "changed", "tried") if name in names else access._presence(ROWS[name])
+
+        monkeypatch.setattr(access, "_finding", finding)
+        monkeypatch.setattr(access, "_objects", {})
+
+    return lose
+
+
+class Net(nn.Module):
+    """A forward of two layers, or of something else that is done with them."""
+
+    def __init__(self, forward=lambda self, x: self.second(torch.tanh(self.first(x)))):
+        super().__init__()
+        self.first, self.second, self._forward = nn.Linear(3, 3), nn.Linear(3, 2), forward
+
+    def forward(self, x):
+        return self._forward(self, x)
+
+
+def its_gradient(self, x):
+    (gradient,) = torch.autograd.grad(self.first(x).sum(), self.first.weight, create_graph=True)
+    return x @ gradient
+
+
+def hooked(self, x):
+    y = self.first(x)
+    y.register_hook(lambda gradient: gradient * 5)
+    return y
+
+
+GENERATOR = "torch.utils.checkpoint._checkpoint_without_reentrant_generator"
+
+
+@pytest.mark.parametrize(
+    ("forward", "lost"),
+    [
+        (its_gradient, ["torch.autograd._engine_run_backward"]),
+        (hooked, ["torch.Tensor.register_hook"]),
+        (
+            lambda self, x: checkpoint(self.first, x, use_reentrant=True),
+            ["torch.utils.checkpoint.CheckpointFunction.apply"],
+        ),
+        (lambda self, x: checkpoint(self.first, x, use_reentrant=False), [GENERATOR, f"{GENERATOR}_impl"]),
+    ],
+    ids=["gradient", "hook", "reentrant", "checkpoint"],
+)
+def test_a_forward_that_needs_a_lost_guard_is_refused_by_name_and_no_other(lose, forward, lost):
+    x = torch.ones(2, 3, requires_grad=True)
+    lose(*lost)
+    capture(Net(), (x,))
+    with pytest.raises(OntrainError, match=re.escape(lost[0])) as refused:
+        capture(Net(forward), (x,))
+    assert any(ROWS[name].refuses in str(refused.value) for name in lost)
+
+
+def test_a_plain_module_is_captured_without_all_that_does_not_concern_it(lose):
+    lost = [row.name for row in TABLE if not row.refuses.startswith("capturing a module")]
+    assert len(lost) > len(TABLE) / 2
+    lose(*lost)
+    assert len(capture(Net(), (torch.ones(2, 3),)).parameters) == 4
+
+
+def test_names_that_are_only_compared_have_rows():
+    compared = {
+        *LIBRARY_FUNCTIONS,
+        *TALKATIVE_LOGGERS,
+        *(f"torch.nn.Module.{one}" for one in (*MODULE_STATE, *MODULE_HOOKS)),
+    }
+    assert compared <= set(ROWS)
 
 
 def test_a_backward_pass_outlives_the_thread_that_captured_first():

@@ -15,39 +15,50 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
 
 import json
 import platform
 import shlex
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from corpus.hdf5 import read
-from corpus.workspace import DataError, written
-from pretraining.journal import read_rows
-from pretraining.picture import Curve, draw
+from harness.files import DataError, written
+from harness.journal import read_rows
+from harness.options import execute, flag, parse
 
 KEYS = ("masked_lm_loss", "next_sentence_loss", "learning_rate")
 
 
-def unigram_entropy(folder: Path) -> float:
-    """Return −Σ p log p of the words masked in the training files of a folder, in nats.
+@dataclass(frozen=True)
+class Options:
+    """Compare two runs; see the top of compare_runs.py."""
 
-    Raises:
-        DataError: there is no such file, or one is damaged.
-    """
+    runs: Annotated[list[Path], flag("Output folders of two runs.", argument=True)]
+    data: Annotated[list[Path], flag("The HDF5 files of each phase.")]
+    output: Annotated[Path, flag("Picture and numbers, without suffix.")]
+    tolerance: Annotated[float, flag("Between the curves, of the loss.")] = 0.01
+
+
+if __name__ == "__main__":
+    OPTIONS = parse(Options)  # before what takes its time to import
+
+import numpy as np
+from corpus.hdf5 import read
+
+
+def unigram_entropy(folder: Path) -> float:
+    """Return −Σ p log p of the words masked in the training files of a folder, in nats."""
     counts = np.zeros(1, np.int64)
     for path in sorted(folder.glob("*training*.hdf5")):
-        found = read(path)
-        words = np.bincount(found.masked_lm_ids[found.masked_lm_positions > 0])
+        instances = read(path)
+        words = np.bincount(instances.masked_lm_ids[instances.masked_lm_positions > 0])
         counts = np.pad(counts, (0, max(len(words) - len(counts), 0)))
         counts[: len(words)] += words
     if not counts.any():
@@ -57,11 +68,7 @@ def unigram_entropy(folder: Path) -> float:
 
 
 def curves(run: Path) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """Return the rows of a run, steps counted over both phases, and its flags.
-
-    Raises:
-        DataError: the folder holds no log of a run.
-    """
+    """Return the rows of a run, steps counted over both phases, and its flags."""
     rows: list[dict[str, float]] = []
     flags: dict[str, Any] = {}
     for row in read_rows(run / "dllogger.json"):
@@ -75,28 +82,13 @@ def curves(run: Path) -> tuple[list[dict[str, float]], dict[str, Any]]:
     return rows, flags
 
 
-def main(
-    runs: Annotated[list[Path], typer.Argument(help="Output folders of two runs.")],
-    data: Annotated[list[Path], typer.Option("--data", help="The HDF5 files of each phase.")],
-    output: Annotated[Path, typer.Option("--output", help="Picture and numbers, without suffix.")],
-    tolerance: Annotated[float, typer.Option("--tolerance", help="Between the curves, of the loss.")] = 0.01,
-) -> None:
-    """Compare two runs; see the top of compare_runs.py."""
-    try:
-        apart = _compare(runs, data, output, tolerance)
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    raise typer.Exit(int(apart > tolerance))
-
-
-def _compare(runs: Sequence[Path], data: Sequence[Path], output: Path, tolerance: float) -> float:
-    if len(runs) != 2:
-        raise DataError(f"{len(runs)} runs are given, two are compared")
-    (first, flags), (second, others) = (curves(run) for run in runs)
+def compare(options: Options) -> None:
+    if len(options.runs) != 2:
+        raise DataError(f"{len(options.runs)} runs are given, two are compared")
+    (first, flags), (second, others) = (curves(run) for run in options.runs)
     if [row["step"] for row in first] != [row["step"] for row in second]:
         raise DataError(f"the runs have different steps: {len(first)} rows and {len(second)}")
-    entropies = [unigram_entropy(folder) for folder in data]
+    entropies = [unigram_entropy(folder) for folder in options.data]
     values = [np.array([row["masked_lm_loss"] for row in rows]) for rows in (first, second)]
     apart = float(np.abs(values[0] - values[1]).max())
     names = [flags["engine"], others["engine"]]
@@ -108,10 +100,10 @@ def _compare(runs: Sequence[Path], data: Sequence[Path], output: Path, tolerance
         | {"unigram entropy": entropy}
         for phase, entropy in enumerate(entropies, 1)
     }
-    made = {
+    comparison = {
         "masked_lm_loss, mean of the last 20 steps": ends,
         "largest difference of the curves": apart,
-        "tolerance": tolerance,
+        "tolerance": options.tolerance,
         "command": shlex.join(["python", *sys.argv]),
         "versions": {name: version(name) for name in ("ontrain", "torch", "transformers")}
         | {"python": platform.python_version()},
@@ -121,21 +113,92 @@ def _compare(runs: Sequence[Path], data: Sequence[Path], output: Path, tolerance
         ],
         "columns": ["step", *KEYS],
     }
-    with written(output.with_suffix(".json")) as file:
-        file.write((json.dumps(made) + "\n").encode())
+    with written(options.output.with_suffix(".json")) as file:
+        file.write((json.dumps(comparison) + "\n").encode())
     steps = [row["step"] for row in first]
-    drawn = [Curve(name, list(zip(steps, one.tolist(), strict=True))) for name, one in zip(names, values, strict=True)]
+    points = {name: list(zip(steps, curve.tolist(), strict=True)) for name, curve in zip(names, values, strict=True)}
     levels = [(f"unigram entropy {entropy:.2f}", entropy) for entropy in entropies[:1]]
     border = next((row["step"] for row in first if row["phase"] == 2), None)
-    with written(output.with_suffix(".svg")) as file:
-        file.write(draw("Loss of masked words, nats", drawn, levels, border).encode())
-    for phase, found in ends.items():
-        print(f"{phase}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
-    print(f"largest difference of the curves {apart:.2g} (tolerance {tolerance:g}); {output.with_suffix('.svg')}")
-    return apart
+    picture = options.output.with_suffix(".svg")
+    with written(picture) as file:
+        file.write(draw("Loss of masked words, nats", points, levels, border).encode())
+    for phase, losses in ends.items():
+        print(f"{phase}: " + ", ".join(f"{name} {value:.4f}" for name, value in losses.items()))
+    print(f"largest difference of the curves {apart:.2g} (tolerance {options.tolerance:g}); {picture}")
+    if apart > options.tolerance:
+        raise typer.Exit(1)
+
+
+# --- the picture: an SVG that any browser and README shows; equal curves make equal bytes -----------------------------
+
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 360, 48, 36, 16, 36
+COLOURS = ("#0b62a4", "#e07b00", "#3a8f3a")
+
+Points = Sequence[tuple[float, float]]
+
+
+def draw(title: str, curves: dict[str, Points], levels: Sequence[tuple[str, float]], border: float | None) -> str:
+    """Return the curves over each other, the later ones dashed, so that equal ones show both.
+
+    Args:
+        title: over the picture.
+        curves: points (step, value) by name, at least two points each.
+        levels: horizontal lines, named.
+        border: a step with a vertical line, where the second phase begins.
+    """
+    xs = [x for points in curves.values() for x, _ in points]
+    ys = [y for points in curves.values() for _, y in points] + [y for _, y in levels]
+    low_x, high_x = min(xs), max(xs)
+    step = rounded((max(ys) - min(ys)) / 5)
+    low_y, high_y = min(ys) // step * step, -(-max(ys) // step) * step
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (x - low_x) / (high_x - low_x) * (WIDTH - LEFT - RIGHT)
+        down = TOP + (high_y - y) / (high_y - low_y) * (HEIGHT - TOP - BOTTOM)
+        return round(across, 1), round(down, 1)
+
+    def line(start: tuple[float, float], end: tuple[float, float], colour: str, more: str = "") -> str:
+        return f'<line x1="{start[0]:g}" y1="{start[1]:g}" x2="{end[0]:g}" y2="{end[1]:g}" stroke="{colour}"{more}/>'
+
+    def text(x: float, y: float, words: str, anchor: str) -> str:
+        return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="#333">{escape(words)}</text>'
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
+    ]
+    for i in range(round((high_y - low_y) / step) + 1):
+        y = low_y + i * step
+        parts += [line(place(low_x, y), place(high_x, y), "#ddd")]
+        parts += [text(LEFT - 6, place(low_x, y)[1] + 4, f"{y:g}", "end")]
+    across = rounded((high_x - low_x) / 6)
+    for i in range(int(high_x // across) + 1):
+        if low_x <= i * across:
+            parts += [text(place(i * across, low_y)[0], HEIGHT - 16, f"{i * across:g}", "middle")]
+    parts += [text(WIDTH - RIGHT, HEIGHT - 2, "step", "end")]
+    if border is not None:
+        parts += [line(place(border, low_y), place(border, high_y), "#999")]
+        parts += [text(place(border, high_y)[0] + 4, TOP + 12, "phase 2", "start")]
+    for name, y in levels:
+        parts += [line(place(low_x, y), place(high_x, y), "#b00020")]
+        parts += [text(WIDTH - RIGHT, place(low_x, y)[1] - 5, name, "end")]
+    for i, (name, points) in enumerate(curves.items()):
+        colour, dash = COLOURS[i % len(COLOURS)], ' stroke-dasharray="5 4"' if i else ""
+        path = " ".join(f"{x:g},{y:g}" for x, y in (place(*point) for point in points))
+        parts += [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"{dash}/>']
+        legend = LEFT + 260 + 120 * i
+        parts += [line((legend, 16), (legend + 24, 16), colour, f' stroke-width="2"{dash}')]
+        parts += [text(legend + 30, 20, name, "start")]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def rounded(value: float) -> float:
+    """Return the next of 1, 2, 5, 10 … times a power of ten."""
+    power = 10.0 ** (len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1)
+    return next(power * n for n in (1, 2, 5, 10, 20, 50, 100) if power * n >= value)
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
-    app()
+    execute(compare, OPTIONS)

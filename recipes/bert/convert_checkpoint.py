@@ -19,17 +19,17 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
 
 import shutil
-import sys
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
-import typer
+from harness.files import DataError, written
+from harness.options import execute, flag, parse
 
 
 class Form(StrEnum):
@@ -38,21 +38,29 @@ class Form(StrEnum):
     checkpoint = "checkpoint"
 
 
+@dataclass(frozen=True)
+class Options:
+    """Convert weights of BERT; see the top of convert_checkpoint.py."""
+
+    source: Annotated[Path, flag("What to read.", argument=True)]
+    target: Annotated[Path, flag("What to make.", argument=True)]
+    to: Annotated[Form | None, flag("What it is to be, where the names do not say it.")] = None
+    config_file: Annotated[Path | None, flag("The model's sizes, for a source that lacks them.")] = None
+    vocab_file: Annotated[Path | None, flag("Put beside the weights in Hugging Face's folder.")] = None
+
+
+if __name__ == "__main__":
+    OPTIONS = parse(Options)  # before torch, for which --help need not wait
+
+import torch
+from pretraining.weights import hugging_face_model, plain, read_config, read_weights
+from transformers.utils.logging import disable_progress_bar
+
+from ontrain.checkpoint import write_checkpoint
+
+
 def convert(source: Path, target: Path, to: Form | None, config_file: Path | None, vocab_file: Path | None) -> str:
-    """Read `source`, write `target`, and return what was made.
-
-    Raises:
-        DataError: there are no weights, no configuration, or something is at the target already.
-        CheckpointError: the weights cannot be read, or do not fit the configuration.
-    """
-    import torch
-    from corpus.workspace import DataError, written
-    from pretraining.model import read_config
-    from pretraining.weights import hugging_face_model, read_weights
-    from transformers.utils.logging import disable_progress_bar
-
-    from ontrain.checkpoint import write_checkpoint
-
+    """Read `source`, write `target`, and return what was made."""
     if target.exists():
         raise DataError(f"{target} exists: remove it, or name another")
     state, config = read_weights(source)
@@ -61,16 +69,16 @@ def convert(source: Path, target: Path, to: Form | None, config_file: Path | Non
     if config is None:
         raise DataError(f"{source} does not say the model's sizes: give --config_file bert_config.json")
     model = hugging_face_model(state, config)  # checks all names and shapes
-    form = to or _form(source, target)
+    form = to or form_of(source, target)
     if vocab_file is not None and form is not Form.huggingface:
         raise DataError(f"--vocab_file goes into Hugging Face's folder, and {form} was asked for")
     if form is Form.pytorch:
         with written(target) as file:
             torch.save(model.state_dict(), file)
     elif form is Form.checkpoint:
-        identity = {"config": {k: v for k, v in config.to_diff_dict().items() if k != "transformers_version"}}
         tensors = {name: p.detach() for name, p in model.named_parameters()}
-        write_checkpoint(target, {"model": tensors}, {"user_dict": {"identity": identity, "source": str(source)}})
+        user = {"identity": {"config": plain(config)}, "source": str(source)}
+        write_checkpoint(target, {"model": tensors}, {"user_dict": user})
     else:
         beside = target.with_name(target.name + ".part")
         shutil.rmtree(beside, ignore_errors=True)
@@ -82,36 +90,12 @@ def convert(source: Path, target: Path, to: Form | None, config_file: Path | Non
     return f"{target}: {form}, {sum(p.numel() for p in model.parameters()):,} parameters"
 
 
-def _form(source: Path, target: Path) -> Form:
+def form_of(source: Path, target: Path) -> Form:
+    """Return what the names ask for."""
     if target.suffix in (".pt", ".bin"):
         return Form.pytorch
     return Form.huggingface if (source / "manifest.json").is_file() or source.is_file() else Form.checkpoint
 
 
-def main(
-    source: Annotated[Path, typer.Argument(help="What to read.")],
-    target: Annotated[Path, typer.Argument(help="What to make.")],
-    to: Annotated[Form | None, typer.Option("--to", help="What it is to be, where the names do not say it.")] = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config_file", help="The model's sizes, for a source that lacks them.")
-    ] = None,
-    vocab_file: Annotated[
-        Path | None, typer.Option("--vocab_file", help="Put beside the weights in Hugging Face's folder.")
-    ] = None,
-) -> None:
-    """Convert weights of BERT; see the top of convert_checkpoint.py."""
-    from corpus.workspace import DataError
-
-    from ontrain.errors import OntrainError
-
-    try:
-        print(convert(source, target, to, config_file, vocab_file))
-    except (DataError, OntrainError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-
-
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
-    app()
+    execute(lambda o: print(convert(o.source, o.target, o.to, o.config_file, o.vocab_file)), OPTIONS)

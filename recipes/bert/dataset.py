@@ -22,28 +22,28 @@ import numpy as np
 import torch
 from corpus.hdf5 import read, shape
 from corpus.instances import Instances
-from corpus.workspace import DataError
+from harness.files import DataError
 from torch import Tensor
-
-__all__ = ["IGNORED", "Batch", "PretrainingData"]
 
 IGNORED = -1
 """The label of a token that is not predicted, upstream's ignore_index."""
 
 
 class Batch(NamedTuple):
-    """B sequences of L tokens, int64, in the order of the recipe's model description."""
+    """B sequences of L tokens, int64, in the order of the model's arguments.
+
+    Attributes:
+        input_ids, segment_ids: [B, L].
+        input_mask: [B, L]: 1 at tokens, 0 at padding; its sum is the number of real tokens.
+        masked_lm_labels: [B, L]: the word that stood there, IGNORED where none is predicted.
+        next_sentence_labels: [B]: 1 where the second segment is from elsewhere.
+    """
 
     input_ids: Tensor
-    """[B, L]"""
     segment_ids: Tensor
-    """[B, L]: 0 or 1."""
     input_mask: Tensor
-    """[B, L]: 1 at tokens, 0 at padding; its sum is the number of real tokens."""
     masked_lm_labels: Tensor
-    """[B, L]: the word that stood there, IGNORED where none is predicted."""
     next_sentence_labels: Tensor
-    """[B]: 1 where the second segment is from elsewhere."""
 
 
 class PretrainingData:
@@ -60,24 +60,13 @@ class PretrainingData:
         vocab_size: refuse numbers beyond it.
         position: where to go on, what `position` was. It fits any rank. Of another world size it leads to the file
             where that run was, as near as whole rounds allow, and a part of the files is seen again.
-
-    Raises:
-        DataError: there is no such file, one is damaged or holds less than a batch, or lengths differ.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        max_seq_length: int | None = None,
-        max_predictions_per_seq: int | None = None,
-        vocab_size: int | None = None,
+        self, folder: Path, *, batch_size: int, seed: int, rank: int = 0, world_size: int = 1,
+        max_seq_length: int | None = None, max_predictions_per_seq: int | None = None, vocab_size: int | None = None,
         position: Mapping[str, int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not 0 <= rank < world_size:
             raise DataError(f"rank {rank} is none of {world_size} processes")
         self.files, self._counts = _files(folder, batch_size, max_seq_length)

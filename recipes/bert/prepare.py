@@ -42,25 +42,19 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers", "mwparserfromhell")
 
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
-import typer
-from corpus import download as downloads
-from corpus import formatting, hdf5, sharding
-from corpus.wordpiece import read_vocabulary
-from corpus.workspace import DataError, Settings, Workspace
-from rich.console import Console
-
-Tick = Callable[[str], None]
+from corpus.workspace import Settings, Workspace
+from harness.files import DataError
+from harness.options import command, execute, flag, parse
 
 
 class Action(StrEnum):
@@ -92,207 +86,163 @@ TEXTS = (Dataset.bookscorpus, Dataset.wikicorpus_en, Dataset.books_wiki_en_corpu
 PARTS = {Dataset.books_wiki_en_corpus: (Dataset.bookscorpus, Dataset.wikicorpus_en)}
 
 
-def main(
-    action: Annotated[Action, typer.Option("--action", help="What to do.")],
-    dataset: Annotated[Dataset | None, typer.Option("--dataset", help="With what; show needs none.")] = None,
-    working_dir: Annotated[
-        Path | None, typer.Option("--working_dir", envvar="BERT_PREP_WORKING_DIR", help="Folder for all data.")
-    ] = None,
-    input_files: Annotated[
-        str | None,
-        typer.Option(
-            "--input_files", help="In place of the action's own input: paths with commas and no spaces between."
-        ),
-    ] = None,
-    n_training_shards: Annotated[int, typer.Option("--n_training_shards", min=1)] = 256,
-    n_test_shards: Annotated[int, typer.Option("--n_test_shards", min=1)] = 256,
-    fraction_test_set: Annotated[
-        float, typer.Option("--fraction_test_set", help="Share of the sentences that the test shards get.")
-    ] = 0.2,
-    segmentation_method: Annotated[
-        Segmentation, typer.Option("--segmentation_method", help="nltk: the Punkt model.")
-    ] = Segmentation.nltk,
-    n_processes: Annotated[int, typer.Option("--n_processes", min=1, help="Processes at one time.")] = 4,
-    random_seed: Annotated[int, typer.Option("--random_seed")] = 12345,
-    dupe_factor: Annotated[int, typer.Option("--dupe_factor", help="Times the text is used, masked otherwise.")] = 5,
-    masked_lm_prob: Annotated[float, typer.Option("--masked_lm_prob", help="Share of the tokens to predict.")] = 0.15,
-    max_seq_length: Annotated[int, typer.Option("--max_seq_length")] = 512,
-    max_predictions_per_seq: Annotated[int, typer.Option("--max_predictions_per_seq")] = 20,
-    short_seq_prob: Annotated[
-        float, typer.Option("--short_seq_prob", help="Share of the documents cut shorter than they need be.")
-    ] = 0.1,
-    do_lower_case: Annotated[int, typer.Option("--do_lower_case", help="0: cased; more: uncased.")] = 1,
-    vocab_file: Annotated[
-        Path | None, typer.Option("--vocab_file", help="vocab.txt; else that of google_pretrained_weights.")
-    ] = None,
-    skip_wikiextractor: Annotated[
-        int, typer.Option("--skip_wikiextractor", help="1: only merge what lies in extracted/.")
-    ] = 0,
-    interactive_json_config_generator: Annotated[
-        str | None, typer.Option("--interactive_json_config_generator", hidden=True)
-    ] = None,
-    source: Annotated[str | None, typer.Option("--source", help="download: a path or address of your own.")] = None,
-    expected_hash: Annotated[
-        str | None, typer.Option("--expected_hash", help="download: sha256:…, sha1:… or md5:… of the file.")
-    ] = None,
-    index: Annotated[int, typer.Option("--index", help="show: which instance; -1 is the last.")] = 0,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(Settings):
     """Prepare BERT's pre-training data; see the top of prepare.py."""
-    inputs = [Path(one) for one in input_files.split(",")] if input_files else None
-    try:
-        if interactive_json_config_generator is not None:
+
+    action: Annotated[Action, flag("What to do.")]
+    dataset: Annotated[Dataset | None, flag("With what; show needs none.")] = None
+    working_dir: Annotated[Path | None, flag("Folder for all data.", envvar="BERT_PREP_WORKING_DIR")] = None
+    input_files: Annotated[
+        str | None, flag("In place of the action's own input: paths with commas and no spaces between.")
+    ] = None
+    n_training_shards: Annotated[int, flag(min=1)] = 256
+    n_test_shards: Annotated[int, flag(min=1)] = 256
+    fraction_test_set: Annotated[float, flag("Share of the sentences that the test shards get.")] = 0.2
+    segmentation_method: Annotated[Segmentation, flag("nltk: the Punkt model.")] = Segmentation.nltk
+    n_processes: Annotated[int, flag("Processes at one time.", min=1)] = 4
+    vocab_file: Annotated[Path | None, flag("vocab.txt; else that of google_pretrained_weights.")] = None
+    skip_wikiextractor: Annotated[int, flag("1: only merge what lies in extracted/.")] = 0
+    interactive_json_config_generator: Annotated[str | None, flag(hidden=True)] = None
+    source: Annotated[str | None, flag("download: a path or address of your own.")] = None
+    expected_hash: Annotated[str | None, flag("download: sha256:…, sha1:… or md5:… of the file.")] = None
+    index: Annotated[int, flag("show: which instance; -1 is the last.")] = 0
+
+    def __post_init__(self) -> None:
+        if self.interactive_json_config_generator is not None:
             raise DataError("--interactive_json_config_generator: bertPrep declares it and never reads it")
-        if action is Action.create_tfrecord_files:
+        if self.action is Action.create_tfrecord_files:
             raise DataError("create_tfrecord_files: TFRecord files are TensorFlow's; give --action create_hdf5_files")
-        if action is not Action.show and dataset is None:
-            raise DataError(f"--action {action} needs --dataset")
-        if working_dir is None and action is not Action.show:
+        if self.action is not Action.show and self.dataset is None:
+            raise DataError(f"--action {self.action} needs --dataset")
+        if self.action is not Action.show and self.working_dir is None:
             raise DataError("no working folder: set BERT_PREP_WORKING_DIR, or give --working_dir")
-        space = Workspace(working_dir or Path())
-        with ExitStack() as stack:
-            tick = _ticker(stack, action)
-            if action is Action.download:
-                said = _download(space, dataset, source, expected_hash, tick)
-            elif action is Action.text_formatting:
-                said = _format(space, dataset, inputs, skip_wikiextractor, n_processes, tick)
-            elif action is Action.sharding:
-                numbers = (n_training_shards, n_test_shards, fraction_test_set)
-                said = _shard(space, dataset, inputs, numbers, n_processes, tick)
-            else:
-                settings = Settings(
-                    max_seq_length=max_seq_length,
-                    max_predictions_per_seq=max_predictions_per_seq,
-                    masked_lm_prob=masked_lm_prob,
-                    short_seq_prob=short_seq_prob,
-                    dupe_factor=dupe_factor,
-                    do_lower_case=do_lower_case,
-                    random_seed=random_seed,
-                )
-                vocab = vocab_file or _default_vocabulary(space, settings)
-                if action is Action.show:
-                    words = read_vocabulary(vocab, settings.lower)
-                    said = [hdf5.show(path, index, words) for path in inputs or []]
-                    if not said:
-                        raise DataError("--action show needs --input_files")
-                else:
-                    shards = space.sharded(_text(dataset, action), n_training_shards, n_test_shards, fraction_test_set)
-                    names = sharding.shard_names(str(dataset), n_training_shards, n_test_shards)
-                    paths = inputs or [shards / f"{name}.txt" for name in names]
-                    said = _create(paths, space.hdf5(str(dataset), settings), vocab, settings, n_processes, tick)
-        print("\n".join(said))
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("\ninterrupted; what is finished stays: give the same command again", file=sys.stderr)
-        raise SystemExit(130) from None
+
+    @property
+    def space(self) -> Workspace:
+        return Workspace(self.working_dir or Path())
+
+    @property
+    def inputs(self) -> list[Path]:
+        return [Path(path) for path in self.input_files.split(",")] if self.input_files else []
+
+    @property
+    def shards(self) -> tuple[int, int, float]:
+        return self.n_training_shards, self.n_test_shards, self.fraction_test_set
+
+    @property
+    def text(self) -> str:
+        """The data set, where it is one of text that can be prepared."""
+        if self.dataset is Dataset.wikicorpus_zh:
+            raise DataError(
+                f"--action {self.action} of wikicorpus_zh: its mixture of simplified and traditional characters would "
+                "have to be converted and cut into words first; bertPrep does not do it either"
+            )
+        if self.dataset not in TEXTS:
+            raise DataError(f"--action {self.action} goes with --dataset {', '.join(TEXTS)}, not with {self.dataset}")
+        return str(self.dataset)
 
 
-def _ticker(stack: ExitStack, action: Action) -> Tick:
-    """A line that changes in a terminal; nothing in a log."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return lambda said: None
-    status = stack.enter_context(console.status(action))
-    return lambda said: status.update(f"{action}: {said}")
+if __name__ == "__main__":
+    OPTIONS = parse(Options)  # before what takes its time to import
+
+from corpus import download, formatting, hdf5, sharding
+from corpus.dump import find_dump
+from corpus.wordpiece import read_vocabulary
+from rich.console import Console
+
+Tick = Callable[[str], None]  # told how far the work is
 
 
-def _text(dataset: Dataset | None, action: Action) -> str:
-    if dataset is Dataset.wikicorpus_zh:
-        raise DataError(
-            f"--action {action} of wikicorpus_zh: its mixture of simplified and traditional characters would have to "
-            "be converted and cut into words first; bertPrep does not do it either"
-        )
-    if dataset not in TEXTS:
-        raise DataError(f"--action {action} goes with --dataset {', '.join(TEXTS)}, not with {dataset}")
-    return str(dataset)
+def fetch(options: Options, tick: Tick) -> list[str]:
+    refuse_joint(options, "download these")
+    name, folder = str(options.dataset), options.space.download
+    return download.download(name, folder, options.source, options.expected_hash, tick)
 
 
-def _download(
-    space: Workspace, dataset: Dataset | None, source: str | None, expected: str | None, tick: Tick
-) -> list[str]:
-    if dataset in PARTS:
-        raise DataError(f"{dataset} is made of {' and '.join(PARTS[dataset])}: download these")
-    return downloads.download(str(dataset), space.download, source, expected, tick)
+def refuse_joint(options: Options, instead: str) -> None:
+    if options.dataset in PARTS:
+        raise DataError(f"{options.dataset} is made of {' and '.join(PARTS[options.dataset])}: {instead}")
 
 
-def _format(
-    space: Workspace, dataset: Dataset | None, inputs: list[Path] | None, skip: int, n_processes: int, tick: Tick
-) -> list[str]:
-    name = _text(dataset, Action.text_formatting)
-    if dataset in PARTS:
-        raise DataError(f"{dataset} is made of {' and '.join(PARTS[dataset])}: format these, then shard {dataset}")
+def format_text(options: Options, tick: Tick) -> list[str]:
+    name, space = options.text, options.space
+    refuse_joint(options, f"format these, then shard {options.dataset}")
     output = space.formatted(name)
-    if dataset is Dataset.bookscorpus:
-        folder = inputs[0] if inputs else space.download / name
+    if options.dataset is Dataset.bookscorpus:
+        folder = options.inputs[0] if options.inputs else space.download / name
         return [f"{output}: {formatting.format_books(folder, output):,} books"]
     folder = space.extracted / name
-    if skip:
+    if options.skip_wikiextractor:
         count = formatting.merge(sorted(folder.glob("*/wiki_*")), output)
         return [f"{output}: {count:,} articles from {folder}"]
-    dump = inputs[0] if inputs else _dump(space.download / name, name)
-    pieces, made = formatting.extract(dump, folder, n_processes, tick)
+    dump = options.inputs[0] if options.inputs else find_dump(space.download / name, name)
+    pieces, pages = formatting.extract(dump, folder, options.n_processes, tick)
     count = formatting.merge(pieces, output)
-    kept = f"; {made.kept:,} of {len(pieces):,} pieces were there" if made.kept else ""
-    unread = f", not understood {made.unread:,}" if made.unread else ""
+    there = f"; {pages.kept:,} of {len(pieces):,} pieces were there" if pages.kept else ""
+    unread = f", not understood {pages.unread:,}" if pages.unread else ""
     return [
-        f"{output}: {count:,} articles; without prose {made.listed:,}, redirects {made.redirects:,}, "
-        f"other pages {made.others:,}{unread}{kept}"
+        f"{output}: {count:,} articles; without prose {pages.listed:,}, redirects {pages.redirects:,}, "
+        f"other pages {pages.others:,}{unread}{there}"
     ]
 
 
-def _dump(folder: Path, name: str) -> Path:
-    found = [path for ending in (".xml.bz2", ".xml", ".xml.gz") if (path := folder / f"{name}{ending}").is_file()]
-    if not found:
-        raise DataError(
-            f"no dump at {folder / name}.xml.bz2: --action download fetches it, --input_files names one elsewhere"
-        )
-    return found[0]
-
-
-def _shard(
-    space: Workspace,
-    dataset: Dataset | None,
-    inputs: list[Path] | None,
-    numbers: tuple[int, int, float],
-    n_processes: int,
-    tick: Tick,
-) -> list[str]:
-    name = _text(dataset, Action.sharding)
-    paths = inputs or [space.formatted(part) for part in PARTS.get(Dataset(name), (name,))]
-    parts, articles = sharding.segment(paths, space.segmented / name, n_processes, tick)
-    shards = sharding.distribute(articles, name, *numbers)
-    folder = space.sharded(name, *numbers)
-    kept = sharding.write_shards(shards, articles, parts, folder, n_processes, tick)
+def shard(options: Options, tick: Tick) -> list[str]:
+    name, space = options.text, options.space
+    paths = options.inputs or [space.formatted(part) for part in PARTS.get(Dataset(name), (name,))]
+    parts, articles = sharding.segment(paths, space.segmented / name, options.n_processes, tick)
+    shards = sharding.distribute(articles, name, *options.shards)
+    folder = space.sharded(name, *options.shards)
+    there = sharding.write_shards(shards, articles, parts, folder, options.n_processes, tick)
     said = [f"{folder}: {len(articles):,} articles, {sum(a.sentences for a in articles):,} sentences"]
-    for kind, some in (("training", shards[: numbers[0]]), ("test", shards[numbers[0] :])):
+    for kind, some in (
+        ("training", shards[: options.n_training_shards]),
+        ("test", shards[options.n_training_shards :]),
+    ):
         counts = [shard.sentences for shard in some]
         said.append(f"{len(some)} {kind} shards of {min(counts):,} to {max(counts):,} sentences")
-    if kept:
-        said.append(f"{kept} shards were there")
+    if there:
+        said.append(f"{there} shards were there")
     if alone := sum(len(shard.articles) == 1 for shard in shards):
         said.append(f"{alone} shards hold a single article: their random next sentences come from that one, too")
     return said
 
 
-def _default_vocabulary(space: Workspace, settings: Settings) -> Path:
-    case = "uncased" if settings.lower else "cased"
-    path = space.download / "google_pretrained_weights" / f"{case}_L-24_H-1024_A-16" / "vocab.txt"
-    if not path.is_file():
-        raise DataError(
-            f"no vocabulary: name one by --vocab_file, or --action download --dataset google_pretrained_weights "
-            f"brings {path}"
-        )
-    return path
+def create(options: Options, tick: Tick) -> list[str]:
+    settings = Settings.of(options)
+    vocab = options.vocab_file or options.space.vocabulary(settings.lower)
+    folder = options.space.sharded(options.text, *options.shards)
+    names = sharding.shard_names(options.text, options.n_training_shards, options.n_test_shards)
+    shards = options.inputs or [folder / f"{name}.txt" for name in names]
+    output = options.space.hdf5(options.text, settings)
+    sums = hdf5.create(shards, output, vocab, settings, options.n_processes, tick)
+    there = f"; {sums['kept']} were there" if sums["kept"] else ""
+    return [f"{output}: {sums['files']} files, {sums['instances']:,} instances of {sums['tokens']:,} tokens{there}"]
 
 
-def _create(
-    shards: list[Path], folder: Path, vocab: Path, settings: Settings, n_processes: int, tick: Tick
-) -> list[str]:
-    made = hdf5.create(shards, folder, vocab, settings, n_processes, tick)
-    kept = f"; {made['kept']} were there" if made["kept"] else ""
-    return [f"{folder}: {made['files']} files, {made['instances']:,} instances of {made['tokens']:,} tokens{kept}"]
+def show(options: Options, tick: Tick) -> list[str]:
+    lower = Settings.of(options).lower
+    words = read_vocabulary(options.vocab_file or options.space.vocabulary(lower), lower)
+    if not options.inputs:
+        raise DataError("--action show needs --input_files")
+    return [hdf5.show(path, options.index, words) for path in options.inputs]
 
+
+def prepare(options: Options) -> None:
+    """Do the action, with a line that changes in a terminal and nothing in a log."""
+    work: dict[Action, Callable[[Options, Tick], list[str]]] = {
+        Action.download: fetch, Action.text_formatting: format_text, Action.sharding: shard,
+        Action.create_hdf5_files: create, Action.show: show,
+    }  # fmt: skip
+    console, tick = Console(stderr=True), lambda said: None
+    with ExitStack() as stack:
+        if console.is_terminal:
+            status = stack.enter_context(console.status(options.action))
+            tick = lambda said: status.update(f"{options.action}: {said}")  # noqa: E731
+        print("\n".join(work[options.action](options, tick)))
+
+
+main = command(Options, prepare)
 
 if __name__ == "__main__":
-    typer.run(main)
+    execute(prepare, OPTIONS)

@@ -36,32 +36,143 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import typer
-from finetuning import options
+from finetuning.flags import Flags
+from harness.files import DataError, writable, written
+from harness.options import command, execute, flag, parse
+from harness.terminal import speaker
 
 
-@options.shared
-def main(
-    task_name: Annotated[str, typer.Option("--task_name", help="CoLA, SST-2, MRPC, STS-B, QQP, MNLI, …")],
-    data_dir: Annotated[Path, typer.Option("--data_dir", help="Folder of train.tsv and dev.tsv.")],
-    flags: options.Flags,
-    max_seq_length: Annotated[int, typer.Option("--max_seq_length", min=5, help="Tokens; more are cut off.")] = 128,
-    max_train_samples: Annotated[
-        int | None, typer.Option("--max_train_samples", min=1, help="Train on so many only, drawn by the seed.")
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(Flags):
     """Fine-tune BERT on a task of GLUE; the top of run_glue.py is the manual."""
-    from finetuning.glue import fine_tune  # torch and the rest, which --help need not wait for
 
-    fine_tune(flags, task_name, data_dir, max_seq_length, max_train_samples)
+    task_name: Annotated[str, flag("CoLA, SST-2, MRPC, STS-B, QQP, MNLI, …")]
+    data_dir: Annotated[Path, flag("Folder of train.tsv and dev.tsv.")]
+    max_seq_length: Annotated[int, flag("Tokens; more are cut off.", min=5)] = 128
+    max_train_samples: Annotated[int | None, flag("Train on so many only, drawn by the seed.", min=1)] = None
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    OPTIONS = parse(Options)  # before torch, for which --help need not wait
+
+import numpy as np
+import typer
+from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch, write_results
+from finetuning.examples import Examples
+from finetuning.models import ModelFolder
+from finetuning.training import train
+from harness.processes import Team
+from numpy.typing import NDArray
+from reading.glue import TASKS, Task, encode, read_sentences
+from scoring.glue import score
+from transformers import BertForSequenceClassification
+
+
+def fine_tune(flags: Options) -> None:
+    """Train and evaluate as the flags say; exit with 1 where the two engines' logits differ by more than 1e-3."""
+    task, team = task_of(flags.task_name), Team.join("cpu" if flags.no_cuda else None)
+    settings, output = flags.settings(team.size), flags.output_dir
+    if team.first:
+        writable(output)
+    console = speaker(quiet=not team.first)
+    folder = ModelFolder.of(flags, flags.max_seq_length)
+
+    # Data: sentences, or pairs of them, each with a label.
+    def examples_of(file: str) -> Examples:
+        sentences, bad = read_sentences(flags.data_dir / file, task, skip_bad=flags.skip_bad)
+        left_out = f", {bad:,} bad ones left out" if bad else ""
+        console.print(f"{file}: {len(sentences.labels):,} examples{left_out}")
+        inputs = encode(sentences, folder.vocab_file, lower=folder.lower, max_seq_length=flags.max_seq_length)
+        return Examples(inputs, {"labels": np.asarray(sentences.labels, np.int64 if task.labels else np.float32)})
+
+    training = examples_of("train.tsv") if flags.do_train else None
+    if training and flags.max_train_samples and flags.max_train_samples < len(training):
+        training = training.drawn(flags.max_train_samples, flags.seed)
+        console.print(f"of these, {flags.max_train_samples:,} are drawn")
+    predicting = {name: examples_of(file) for name, file in task.files().items()} if flags.do_eval else {}
+
+    # Model and training: the loss, cross entropy or for STS-B the mean square, is the model's own.
+    model = folder.load_for(flags, BertForSequenceClassification, console, **head(task))
+    results: dict[str, Any] = {}
+    if training:
+        done = train(model, training, settings, flags, output, console, team)
+        if team.first:
+            folder.save(model, output)
+        results["training"] = done.figures(len(training), team.size)
+    if not (team.first and predicting):
+        return
+
+    # Evaluation: predictions out of two engines, and the benchmark's scores of both.
+    size, columns = flags.per_gpu_eval_batch_size, {"logits": max(1, len(task.labels))}
+    in_torch = {
+        name: logits_of_torch(model, examples, columns, size, team.device) for name, examples in predicting.items()
+    }
+    export(model, ["logits"], output / "model.onnx")
+    agree = True
+    for name, examples in predicting.items():
+        in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, size)
+        said = {"PyTorch": predictions(in_torch[name][0], task), "onnxruntime": predictions(in_onnx[0], task)}
+        labels = examples.targets["labels"]
+        scores = {engine: score(name, values, labels) for engine, values in said.items()}
+        for engine, values in scores.items():
+            console.print(f"{name}, {engine}: {', '.join(f'{what} {value:.4f}' for what, value in values.items())}")
+        apart = distance(in_torch[name], in_onnx)
+        results[name] = {**scores, "agreement": {"examples": len(labels), "logits_within": apart}}
+        if task.labels:
+            equal = int((said["PyTorch"] == said["onnxruntime"]).sum())
+            results[name]["agreement"]["equal_predictions"] = equal
+            console.print(f"engines: {equal:,} of {len(labels):,} predictions equal, logits within {apart:.1e}")
+        else:
+            console.print(f"engines: numbers within {apart:.1e}")
+        write_predictions(output / f"predictions_{name}.tsv", task, said["PyTorch"], said["onnxruntime"], labels)
+        agree &= apart <= TOLERANCE
+    write_results(output, results)
+    if not agree:
+        raise typer.Exit(1)
+
+
+def task_of(name: str) -> Task:
+    """SST-2, sst-2 and sst2 are one."""
+    for task in TASKS.values():
+        if name.lower().replace("-", "") == task.name.replace("-", ""):
+            return task
+    raise DataError(f"--task_name {name} is none of {', '.join(TASKS)}")
+
+
+def head(task: Task) -> dict[str, Any]:
+    """Return what the task changes in the model's configuration."""
+    names = task.labels or ("score",)
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": "single_label_classification" if task.labels else "regression",
+    }
+
+
+def predictions(logits: NDArray[np.float32], task: Task) -> NDArray[Any]:
+    return logits.argmax(axis=1) if task.labels else logits[:, 0]
+
+
+def write_predictions(path: Path, task: Task, *columns: NDArray[Any]) -> None:
+    """Write a row an example: its index, the prediction of each engine, the label."""
+
+    def name(value: float) -> str:
+        return task.labels[int(value)] if task.labels else f"{value:.9g}"  # all digits of a float32
+
+    with written(path) as file:
+        file.write(b"index\tpytorch\tonnxruntime\tlabel\n")
+        for row, values in enumerate(zip(*columns, strict=True)):
+            file.write("\t".join((str(row), *map(name, values))).encode() + b"\n")
+
+
+main = command(Options, fine_tune)
+
+if __name__ == "__main__":
+    execute(fine_tune, OPTIONS)

@@ -36,123 +36,206 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
 
-import shlex
-import sys
 import time
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
 
+from harness.options import Engine, execute, parse
+from pretraining.flags import Options
+
+if __name__ == "__main__":
+    OPTIONS, BEGAN = parse(Options), time.perf_counter()  # --help and a wrong flag do not wait for torch
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 import typer
-from corpus.workspace import DataError
-from pretraining.options import Engine, Options, Schedule
+from dataset import IGNORED, PretrainingData
+from harness.files import DataError, writable
+from harness.terminal import ended, progress, stopping
+from pretraining.eager import EagerEngine
+from pretraining.engines import Micro, Outcome, TrainerEngine, gather, limit_by_its_flag, loss_scaler, without_decay
+from pretraining.record import Run, checkpoint, finish, report
+from pretraining.start import begin, check_folder, identity, join
+from pretraining.weights import padded_size, read_config
+from torch import Tensor, nn
+from transformers import BertConfig, BertForPreTraining
+
+from ontrain.distributed import Processes
+from ontrain.ort_supplement import SCHEDULES
+from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
+
+# --- the model and its loss -----------------------------------------------------------------------------------------
 
 
-def _flag(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", help=text)
+class PretrainingBert(BertForPreTraining):
+    """BertForPreTraining that returns its losses; parameters have the names of the class that it is."""
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Tensor, segment_ids: Tensor, input_mask: Tensor, masked_lm_labels: Tensor,
+        next_sentence_labels: Tensor, share: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Return (loss, loss of masked words, loss of next sentence), 0-d each.
+
+        Args:
+            input_ids, segment_ids, input_mask, masked_lm_labels: int64 [B, L].
+            next_sentence_labels: int64 [B].
+            share: 0-d float32, the labels of this micro-batch divided by those of a mean one. Means over micro-batches
+                and processes are then the means over all labels, however unevenly these are spread.
+        """
+        out = super().forward(input_ids, attention_mask=input_mask, token_type_ids=segment_ids)
+        scores = out.prediction_logits.flatten(0, 1)
+        words = nn.functional.cross_entropy(scores, masked_lm_labels.flatten(), ignore_index=IGNORED)
+        follows = nn.functional.cross_entropy(out.seq_relationship_logits, next_sentence_labels)
+        if share is not None:
+            words = words * share
+        return words + follows, words, follows
 
 
-def main(
-    input_dir: Annotated[Path, _flag("input_dir", "HDF5 files with training in their names.")],
-    output_dir: Annotated[Path, _flag("output_dir", "For everything that the run writes.")],
-    config_file: Annotated[Path | None, _flag("config_file", "The model's sizes, bert_config.json.")] = None,
-    bert_model: Annotated[
-        str, _flag("bert_model", "A published model's sizes, without --config_file.")
-    ] = "bert-large-uncased",
-    init_checkpoint: Annotated[
-        Path | None, _flag("init_checkpoint", "Weights to begin with: a checkpoint, Hugging Face's folder, a .pt.")
-    ] = None,
-    max_seq_length: Annotated[int, _flag("max_seq_length", "Tokens a sequence, as in the files.")] = 512,
-    max_predictions_per_seq: Annotated[int, _flag("max_predictions_per_seq", "Masked words a sequence.")] = 80,
-    train_batch_size: Annotated[int, _flag("train_batch_size", "Sequences an update and process.")] = 32,
-    learning_rate: Annotated[float, _flag("learning_rate", "LAMB's, at the end of the warmup.")] = 5e-5,
-    num_train_epochs: Annotated[
-        float | None, _flag("num_train_epochs", "End when the data were gone through so often, before --max_steps.")
-    ] = None,
-    max_steps: Annotated[float, _flag("max_steps", "Updates of this phase.")] = 1000,
-    warmup_proportion: Annotated[float, _flag("warmup_proportion", "Share of them with a rising rate.")] = 0.01,
-    schedule: Annotated[Schedule, _flag("schedule", "How the rate goes on.")] = Schedule.warmup_poly,
-    max_grad_norm: Annotated[float, _flag("max_grad_norm", "Clip the gradient to this norm; 0: do not.")] = 1.0,
-    local_rank: Annotated[int, _flag("local_rank", "Which GPU, as old launchers pass it.")] = -1,
-    use_env: Annotated[bool, _flag("use_env", "Ask the launcher's environment instead.")] = False,
-    seed: Annotated[int, _flag("seed", "Of initial weights, dropout and the order of the data.")] = 42,
-    gradient_accumulation_steps: Annotated[
-        int, _flag("gradient_accumulation_steps", "Parts that the batch is cut into, to need less memory.")
-    ] = 1,
-    fp16: Annotated[bool, _flag("fp16", "Mixed precision with float16.")] = False,
-    bf16: Annotated[bool, _flag("bf16", "Mixed precision with bfloat16.")] = False,
-    loss_scale: Annotated[float, _flag("loss_scale", "With --fp16; 0: found as it goes.")] = 0.0,
-    log_freq: Annotated[float, _flag("log_freq", "Steps from row to row of the log.")] = 1.0,
-    checkpoint_activations: Annotated[
-        bool, _flag("checkpoint_activations", "Compute the layers again going backward.")
-    ] = False,
-    resume_from_checkpoint: Annotated[
-        bool, _flag("resume_from_checkpoint", "Go on from --output_dir's newest checkpoint.")
-    ] = False,
-    resume_step: Annotated[int, _flag("resume_step", "Go on from ckpt_N instead; -1: the newest.")] = -1,
-    num_steps_per_checkpoint: Annotated[int, _flag("num_steps_per_checkpoint", "Steps between checkpoints.")] = 100,
-    keep_checkpoints: Annotated[int, _flag("keep_checkpoints", "How many stay.")] = 3,
-    skip_checkpoint: Annotated[bool, _flag("skip_checkpoint", "Write no checkpoint.")] = False,
-    phase2: Annotated[bool, _flag("phase2", "Go on behind phase 1, with longer sequences.")] = False,
-    phase1_end_step: Annotated[int, _flag("phase1_end_step", "Updates that phase 1 had.")] = 7038,
-    allreduce_post_accumulation: Annotated[
-        bool, _flag("allreduce_post_accumulation", "Add up gradients over processes once an update.")
-    ] = False,
-    allreduce_post_accumulation_fp16: Annotated[
-        bool, _flag("allreduce_post_accumulation_fp16", "In float16: refused, it is done in float32.")
-    ] = False,
-    deepspeed_zero_stage: Annotated[
-        bool,
-        typer.Option("--deepspeed_zero_stage", "--partition_optimizer", help="Share out the moments (ZeRO stage 1)."),
-    ] = False,
-    gpu_memory_limit_gb: Annotated[
-        float | None, _flag("gpu_memory_limit_gb", "Refuse a step that needs more memory, in GiB.")
-    ] = None,
-    do_train: Annotated[bool, _flag("do_train", "Train; there is nothing else to do.")] = False,
-    json_summary: Annotated[
-        Path | None,
-        typer.Option("--json-summary", "--json_summary", help="The log; by default dllogger.json in --output_dir."),
-    ] = None,
-    disable_progress_bar: Annotated[bool, _flag("disable_progress_bar", "Lines only.")] = False,
-    use_ib: Annotated[bool, _flag("use_ib", "Have NCCL use InfiniBand even where it is switched off.")] = False,
-    engine: Annotated[Engine, _flag("engine", "What runs the steps.")] = Engine.ontrain,
-    device: Annotated[str | None, _flag("device", "cpu, cuda:1 …; by default a GPU if there is one.")] = None,
-) -> None:
-    """Pre-train BERT; see the top of run_pretraining.py."""
-    began = time.perf_counter()
-    arguments = dict(locals())
-    del arguments["began"]
+def make_model(config: BertConfig, seed: int) -> PretrainingBert:
+    """Return a model with initial weights that the seed decides, its vocabulary padded."""
+    torch.manual_seed(seed)
+    return PretrainingBert(BertConfig.from_dict({**config.to_dict(), "vocab_size": padded_size(config.vocab_size)}))
+
+
+# --- the step -------------------------------------------------------------------------------------------------------
+
+
+class OntrainEngine(TrainerEngine):
+    """`ORTTrainer`: forward, both losses, backward, accumulation, clipping and LAMB as one graph."""
+
+    def __init__(self, model: PretrainingBert, options: Options, processes: Processes, device: str) -> None:
+        self.weighted = options.gradient_accumulation_steps * processes.world_size > 1
+        self._scaler, self.device = loss_scaler(options), device
+        tokens = ["batch", options.max_seq_length]
+        inputs = [(name, tokens) for name in ("input_ids", "segment_ids", "input_mask", "masked_lm_labels")]
+        inputs += [("next_sentence_labels", ["batch"]), *([("share", [])] if self.weighted else [])]
+        outputs = [("loss", [], True), ("masked_lm_loss", []), ("next_sentence_loss", [])]
+        lamb = optim.LambConfig(
+            lr=options.learning_rate, alpha=0.9, beta=0.999, lambda_coef=0.01, epsilon=1e-6, do_bias_correction=True,
+            params=[{"params": without_decay([n for n, _ in model.named_parameters()]), "lambda_coef": 0.0}],
+        )  # fmt: skip
+        settings: dict[str, Any] = {
+            "batch": {"gradient_accumulation_steps": options.gradient_accumulation_steps},
+            "device": {"id": device, "mem_limit": int((options.gpu_memory_limit_gb or 0) * (1 << 30))},
+            "distributed": {
+                **processes.options(),
+                "allreduce_post_accumulation": options.allreduce_post_accumulation,
+                "deepspeed_zero_optimization": {"stage": int(options.deepspeed_zero_stage)},
+            },
+            # Masks of dropout differ from process to process.
+            "utils": {"seed": options.seed + processes.rank, "grad_norm_clip": options.max_grad_norm > 0},
+            "graph_transformer": {"transformer_layer_recompute": options.checkpoint_activations},
+        }
+        if options.max_grad_norm > 0:
+            settings["utils"]["max_grad_norm"] = options.max_grad_norm
+        if options.bf16:
+            settings["mixed_precision"] = {"enabled": True, "dtype": "bfloat16"}
+        if options.fp16:
+            settings["mixed_precision"] = {"enabled": True, "dtype": "float16", "loss_scaler": self._scaler}
+        described = {"inputs": inputs, "outputs": outputs}
+        self.trainer = ORTTrainer(model, described, lamb, options=ORTTrainerOptions(settings))
+
+    def update(self, micros: Sequence[Micro], rate: float) -> Outcome:
+        """Add up the gradients of some micro-batches and update the weights."""
+        self.trainer.optim_config.lr = rate
+        scale = 1.0 if self._scaler is None else float(self._scaler.loss_scale)
+        total, norm, names = torch.zeros(3), torch.zeros(()), ["loss", "masked_lm_loss", "next_sentence_loss"]
+        for number, micro in enumerate(micros, 1):
+            last = number == len(micros)
+            with limit_by_its_flag():
+                losses = self.trainer.train_step(*self.feeds(micro), fetches=[*names, "grad_norm"] if last else names)
+            *losses, norm = losses if last else (*losses, norm)
+            total = total.to(losses[0].device) + torch.stack([loss.float().reshape(()) for loss in losses])
+        return Outcome(total / len(micros), norm, self.trainer.train_step_info.all_finite, scale)
+
+
+def learning_rate(options: Options, step: int) -> float:
+    """Return the rate of the update after `step` others."""
+    return options.learning_rate * SCHEDULES[options.schedule](step / options.steps, options.warmup_proportion)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+
+
+def train(run: Run) -> bool:
+    """Train to the end of the phase; return False if a signal ended it early, after a checkpoint."""
+    options, meter = run.options, run.meter
+    batches = iter(run.data)
+    window, updates, skipped = torch.zeros(3, dtype=torch.float64), 0, 0
+    shown, label = not options.disable_progress_bar, f"phase {options.phase}"
+    with stopping() as asked, progress(run.console, label, options.steps, shown=shown) as advance:
+        while not run.finished and not run.team.sum(asked()):  # all processes stop at the same step
+            try:
+                micros, sequences, tokens = gather(batches, options.gradient_accumulation_steps, run.team)
+            except DataError:  # of any process: all end together, and what was trained is kept
+                checkpoint(run)
+                raise
+            rate = learning_rate(options, run.step)
+            outcome = run.engine.update(micros, rate)
+            run.step, run.position, run.sample = run.step + 1, run.data.position, micros[0]
+            window, updates = window + outcome.losses.cpu().double(), updates + 1
+            skipped += not outcome.finite
+            meter.add(sequences, tokens)
+            if run.step % int(options.log_freq) == 0 or run.finished:
+                report(run, window / updates, outcome, rate, skipped)
+                window, updates = torch.zeros(3, dtype=torch.float64), 0
+            advance(run.step)
+            if run.step % options.num_steps_per_checkpoint == 0:
+                checkpoint(run)
+        checkpoint(run)
+    return run.finished
+
+
+# --- a phase --------------------------------------------------------------------------------------------------------
+
+
+def pretrain(options: Options, began: float) -> bool:
+    """Run one phase; return whether it reached its end. The program began at `began`, by `time.perf_counter()`."""
+    team = join(options)
+    check_folder(options)
+    writable(options.output_dir)
+    config = read_config(options.config_file, options.bert_model, options.max_seq_length)
+
+    def read_data(position: dict[str, int] | None) -> PretrainingData:
+        return PretrainingData(
+            options.input_dir, batch_size=options.micro_batch, seed=options.seed, rank=team.rank,
+            world_size=team.size, max_seq_length=options.max_seq_length,
+            max_predictions_per_seq=options.max_predictions_per_seq, vocab_size=config.vocab_size, position=position,
+        )  # fmt: skip
+
+    read_data(None)  # what is wrong with the files is said before the model is made
+    model = make_model(config, options.seed)
+    kind = OntrainEngine if options.engine is Engine.ontrain else EagerEngine
+    engine = kind(model, options, team.processes, str(team.device))
+    start = begin(options, engine, model, config, lambda text: print(text, file=sys.stderr))
+    run = Run(options, team, engine, read_data(start.position), identity(options, config), start.step)
     try:
-        options = Options(**arguments)
-    except DataError as error:
-        _fail(str(error), 2)
-    # Here, so that a wrong flag need not wait for them.
-    from pretraining.run import pretrain
+        run.introduce(model, start.note)
+        with run.saying_what_stays():
+            complete = train(run)
+        if complete:
+            run.sample = run.sample or Micro(next(iter(run.data)))
+            finish(run, config, began, time.perf_counter())
+    finally:
+        run.journal.close()
+    return complete
 
-    from ontrain.errors import NonFiniteLossError, OntrainError
 
-    try:
-        complete = pretrain(options, began)
-    except NonFiniteLossError as error:
-        _fail(f"{error}\nthe last checkpoint stays; a lower --learning_rate or a longer warmup may help", 1)
-    except (DataError, OntrainError, OSError) as error:
-        _fail(str(error), 2)
+def main(options: Options) -> None:
+    """Run a phase from the command line."""
+    with ended("\nthe last checkpoint stays; a lower --learning_rate or a longer warmup may help"):
+        complete = pretrain(options, BEGAN)
     if not complete:
-        again = [one for one in sys.argv if one != "--resume_from_checkpoint"]
+        again = [word for word in sys.argv if word != "--resume_from_checkpoint"]
         command = shlex.join(["python", *again, "--resume_from_checkpoint"])
         print(f"interrupted; go on with\n  {command}", file=sys.stderr)
         raise typer.Exit(130)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(code)
-
-
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
-    app()
+    execute(main, OPTIONS)

@@ -35,54 +35,174 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import typer
-from finetuning import options
+from finetuning.flags import Flags
+from harness.files import DataError, read_json, writable, write_json
+from harness.options import command, execute, flag, parse
+from harness.terminal import speaker
 
 
-@options.shared
-def main(
-    flags: options.Flags,
-    train_file: Annotated[Path | None, typer.Option("--train_file", help="train-v1.1.json, or one like it.")] = None,
-    predict_file: Annotated[Path | None, typer.Option("--predict_file", help="dev-v1.1.json.")] = None,
-    holdout_articles: Annotated[
-        float, typer.Option("--holdout_articles", help="Without --predict_file: share of --train_file's articles.")
-    ] = 0.0,
-    version_2_with_negative: Annotated[
-        bool, typer.Option("--version_2_with_negative", help="Questions may have no answer.")
-    ] = False,
-    null_score_diff_threshold: Annotated[
-        float, typer.Option("--null_score_diff_threshold", help="No answer where null scores so much more.")
-    ] = 0.0,
-    max_seq_length: Annotated[int, typer.Option("--max_seq_length", help="Tokens of a window.")] = 384,
-    doc_stride: Annotated[int, typer.Option("--doc_stride", help="Tokens from window to window.")] = 128,
-    max_query_length: Annotated[int, typer.Option("--max_query_length", help="Tokens of a question.")] = 64,
-    n_best_size: Annotated[int, typer.Option("--n_best_size", min=1, help="Answers kept a question.")] = 20,
-    max_answer_length: Annotated[int, typer.Option("--max_answer_length", min=1, help="In tokens.")] = 30,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(Flags):
     """Fine-tune BERT on SQuAD; the top of run_squad.py is the manual."""
-    from finetuning.squad import fine_tune  # torch and the rest, which --help need not wait for
 
-    fine_tune(
-        flags,
-        train_file=train_file,
-        predict_file=predict_file,
-        holdout_articles=holdout_articles,
-        version_2_with_negative=version_2_with_negative,
-        null_score_diff_threshold=null_score_diff_threshold,
-        max_seq_length=max_seq_length,
-        doc_stride=doc_stride,
-        max_query_length=max_query_length,
-        n_best_size=n_best_size,
-        max_answer_length=max_answer_length,
-    )
+    train_file: Annotated[Path | None, flag("train-v1.1.json, or one like it.")] = None
+    predict_file: Annotated[Path | None, flag("dev-v1.1.json.")] = None
+    holdout_articles: Annotated[float, flag("Without --predict_file: share of --train_file's articles.")] = 0.0
+    version_2_with_negative: Annotated[bool, flag("Questions may have no answer.")] = False
+    null_score_diff_threshold: Annotated[float, flag("No answer where null scores so much more.")] = 0.0
+    max_seq_length: Annotated[int, flag("Tokens of a window.")] = 384
+    doc_stride: Annotated[int, flag("Tokens from window to window.")] = 128
+    max_query_length: Annotated[int, flag("Tokens of a question.")] = 64
+    n_best_size: Annotated[int, flag("Answers kept a question.", min=1)] = 20
+    max_answer_length: Annotated[int, flag("In tokens.", min=1)] = 30
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    OPTIONS = parse(Options)  # before torch, for which --help need not wait
+
+import typer
+from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch, write_results
+from finetuning.examples import Examples
+from finetuning.models import ModelFolder
+from finetuning.training import train
+from harness.processes import Team
+from reading.squad import Answers, Question, Windows, best_answers, cut_windows, read_questions
+from scoring.squad import score_v1, score_v2
+from transformers import BertForQuestionAnswering
+
+Squad = dict[str, Any]
+
+
+def fine_tune(flags: Options) -> None:
+    """Train and evaluate as the flags say; exit with 1 where the two engines' logits differ by more than 1e-3."""
+    team = Team.join("cpu" if flags.no_cuda else None)
+    settings, output = flags.settings(team.size), flags.output_dir
+    if team.first:
+        writable(output)
+    console = speaker(quiet=not team.first)
+    folder = ModelFolder.of(flags, flags.max_seq_length)
+
+    # Data: windows over paragraphs, each with a question before it.
+    def windows_of(data: Squad, name: str, called: str) -> tuple[list[Question], Windows]:
+        questions, bad = read_questions(
+            data, version_2=flags.version_2_with_negative, skip_bad=flags.skip_bad, called=called
+        )
+        windows = cut_windows(
+            questions, folder.vocab_file, lower=folder.lower, max_seq_length=flags.max_seq_length,
+            doc_stride=flags.doc_stride, max_query_length=flags.max_query_length,
+        )  # fmt: skip
+        left_out = f", {bad:,} bad ones left out" if bad else ""
+        console.print(f"{name}: {len(questions):,} questions, {len(windows.question):,} windows{left_out}")
+        return questions, windows
+
+    train_data, predict_data = read_files(flags)
+    training = windows_of(train_data, "training", str(flags.train_file))[1] if train_data else None
+    held = str(flags.predict_file or f"the held-out part of {flags.train_file}")
+    predicting = windows_of(predict_data, "evaluation", held) if predict_data else None
+
+    # Model and training: the loss, of an answer's first and last token, is the model's own.
+    model = folder.load_for(flags, BertForQuestionAnswering, console)
+    results: dict[str, Any] = {}
+    if training:
+        examples = examples_of(training)
+        done = train(model, examples, settings, flags, output, console, team)
+        if team.first:
+            folder.save(model, output)
+        results["training"] = done.figures(len(examples), team.size)
+    if not (team.first and predicting):
+        return
+
+    # Evaluation: answers out of two engines, and the official scores of both.
+    questions, windows = predicting
+    examples, columns = examples_of(windows), dict.fromkeys(("start_logits", "end_logits"), flags.max_seq_length)
+    in_torch = logits_of_torch(model, examples, columns, flags.per_gpu_eval_batch_size, team.device)
+    export(model, list(columns), output / "model.onnx")
+    in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, flags.per_gpu_eval_batch_size)
+    answers: dict[str, Answers] = {}
+    for name, (start, end) in (("PyTorch", in_torch), ("onnxruntime", in_onnx)):
+        answers[name] = best_answers(
+            questions, windows, start, end, n_best_size=flags.n_best_size, max_answer_length=flags.max_answer_length,
+            version_2=flags.version_2_with_negative, null_score_diff_threshold=flags.null_score_diff_threshold,
+        )  # fmt: skip
+        results[name] = scores_of(predict_data, questions, answers[name], flags)
+        console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in results[name].items())}")
+    ours, theirs = (answers[name].predictions for name in ("PyTorch", "onnxruntime"))
+    equal, apart = sum(theirs[key] == text for key, text in ours.items()), distance(in_torch, in_onnx)
+    results["agreement"] = {"equal_answers": equal, "questions": len(questions), "logits_within": apart}
+    console.print(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
+    write_json(output / "predictions.json", ours)
+    write_json(output / "nbest_predictions.json", answers["PyTorch"].nbest)
+    write_json(output / "predictions_onnx.json", theirs)
+    if flags.version_2_with_negative:
+        highest = sys.float_info.max  # JSON has no infinity
+        odds = {key: min(value, highest) for key, value in answers["PyTorch"].null_odds.items()}
+        write_json(output / "null_odds.json", odds)
+    write_results(output, results)
+    if apart > TOLERANCE:
+        raise typer.Exit(1)
+
+
+def read_files(flags: Options) -> tuple[Squad | None, Squad | None]:
+    """Return what to train on and what to evaluate on, each None where that is not done."""
+    train_file, predict_file, holdout = flags.train_file, flags.predict_file, flags.holdout_articles
+    if not 0 <= holdout < 1:
+        raise DataError(f"--holdout_articles {holdout} is no share from 0 to 1")
+    if holdout and predict_file:
+        raise DataError("--holdout_articles divides --train_file; it goes without --predict_file")
+    if flags.do_train and not train_file:
+        raise DataError("--do_train needs --train_file")
+    if flags.do_eval and not predict_file and not (train_file and holdout):
+        raise DataError("--do_eval needs --predict_file, or --train_file with --holdout_articles")
+    first = read_squad(train_file, "--train_file") if train_file and (flags.do_train or holdout) else None
+    second = read_squad(predict_file, "--predict_file") if predict_file and flags.do_eval else None
+    if first and holdout:
+        articles = first.get("data")
+        held = round(len(articles) * holdout) if isinstance(articles, list) else 0
+        if not articles or not 0 < held < len(articles):
+            raise DataError(f"{train_file} has too few articles to hold out {holdout:.0%} of them")
+        first, second = {"data": articles[:-held]}, {"data": articles[-held:]}
+    return first if flags.do_train else None, second if flags.do_eval else None
+
+
+def read_squad(path: Path, name: str) -> Squad:
+    data = read_json(path, f"{name} {path}")
+    if not isinstance(data, dict):
+        raise DataError(f"{path} is not of SQuAD's form: it holds no JSON object")
+    return data
+
+
+def examples_of(windows: Windows) -> Examples:
+    return Examples(
+        {
+            "input_ids": windows.input_ids,
+            "attention_mask": windows.input_mask,
+            "token_type_ids": windows.segment_ids,
+        },
+        {"start_positions": windows.start_positions, "end_positions": windows.end_positions},
+    )
+
+
+def scores_of(data: Squad, questions: list[Question], answers: Answers, flags: Options) -> dict[str, float]:
+    """Return the official scores, of the questions that were read."""
+    read = {question.id for question in questions}
+    paragraphs = [paragraph for article in data["data"] for paragraph in article["paragraphs"]]
+    asked = [[question for question in paragraph["qas"] if question["id"] in read] for paragraph in paragraphs]
+    of_read = {"data": [{"paragraphs": [{"qas": questions}]} for questions in asked]}
+    if not flags.version_2_with_negative:
+        return score_v1(of_read, answers.predictions)
+    # The answers that would be given were there none to refuse: the threshold then decides, and the best one is found.
+    best = {key: next((one["text"] for one in nbest if one["text"]), "") for key, nbest in answers.nbest.items()}
+    return score_v2(of_read, best, answers.null_odds, flags.null_score_diff_threshold)
+
+
+main = command(Options, fine_tune)
+
+if __name__ == "__main__":
+    execute(fine_tune, OPTIONS)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness.files import DataError, read_text
 from torch import Tensor
-
-__all__ = ["Corpus", "DataError", "batches", "batchify", "load", "tokenise", "unigram_loss"]
 
 UNK, EOS = "<unk>", "<eos>"
 SPLITS = ("train", "valid", "test")
@@ -34,10 +33,6 @@ _RULES = [
         (r"\s+", " "),
     )
 ]
-
-
-class DataError(ValueError):
-    """The text cannot be read; the message is one line for the user."""
 
 
 @dataclass
@@ -65,9 +60,6 @@ def load(folder: Path | None = None, *, min_frequency: int = 2) -> Corpus:
     Args:
         folder: WikiText files (see `_wikitext`); None for the text that comes with Python.
         min_frequency: a rarer word of the training text, and any word it lacks, becomes <unk>.
-
-    Raises:
-        DataError: a file is missing, empty or not UTF-8 text.
     """
     texts, note = _python_manual() if folder is None else _wikitext(folder)
     number: dict[str, int] = {UNK: 0}
@@ -137,12 +129,7 @@ def _wikitext(folder: Path) -> tuple[dict[str, list[str]], str]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    lines = [line for line in read_text(path).splitlines() if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty")
     return lines

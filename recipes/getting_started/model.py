@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PositionalEncoding", "TransformerModel"]
-
 
 class PositionalEncoding(nn.Module):
     """Adds sines and cosines of the position, of wavelengths from 2π to 10000·2π, then drops out.

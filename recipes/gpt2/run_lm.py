@@ -44,34 +44,202 @@ from PyTorch's by more than a thousandth; 2 an option, a file or the output fold
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy", "rich", "tokenizers", "transformers")
 
-from lm.arguments import parse
+from lm.arguments import Arguments, check, parse
 
-from ontrain.errors import NonFiniteLossError, OntrainError
+if __name__ == "__main__":
+    check(sys.argv[1:])  # --help and a wrong option do not wait for torch
+
+import statistics
+import time
+
+import torch
+from harness.files import DataError
+from harness.processes import Team
+from harness.terminal import stopping
+from lm.evaluation import Evaluation, perplexity
+from lm.model import make_model, read_vocabulary, sequence_length
+from lm.record import Run
+from lm.text import Ids, read_text, training_batches
+from lm.twin import Schedule, eager_trainer, undecayed
+from torch import nn
+from transformers.utils.logging import disable_progress_bar
+
+from ontrain.errors import InputError, NonFiniteLossError, OntrainError, OptionError
+from ontrain.training import ORTTrainer, amp, optim
+
+TOLERANCE = 1e-3
+"""Between PyTorch's and onnxruntime's perplexity, as a part of it."""
+
+# --- the step -------------------------------------------------------------------------------------------------------
+
+
+def ort_trainer(arguments: Arguments, model: nn.Module, total_steps: int, team: Team) -> ORTTrainer:
+    """The whole use of ontrain: what goes in and comes out, which optimizer, and what else is done in a step."""
+    description = {
+        # Dimensions with a name may vary. Only the loss is asked for, so that the scores of all tokens at once, the
+        # largest tensor by far, are never made. The loss, cross entropy of the next token, is the model's own.
+        "inputs": [("input_ids", ["batch", "length"]), ("labels", ["batch", "length"])],
+        "outputs": [("loss", [], True)],
+    }
+    adam = optim.AdamConfig(
+        params=[{"params": undecayed(model), "lambda_coef": 0.0}],
+        lr=arguments.learning_rate, lambda_coef=arguments.weight_decay, epsilon=arguments.adam_epsilon,
+    )  # fmt: skip
+    warmup = arguments.warmup_steps / total_steps
+    options: dict[str, Any] = {
+        "batch": {"gradient_accumulation_steps": arguments.gradient_accumulation_steps},
+        "device": {"id": str(team.device)},
+        "lr_scheduler": optim.lr_scheduler.LinearWarmupLRScheduler(total_steps=total_steps, warmup=warmup),
+        "utils": {"seed": arguments.seed, "grad_norm_clip": arguments.max_grad_norm > 0},
+    }
+    if arguments.max_grad_norm > 0:
+        options["utils"]["max_grad_norm"] = arguments.max_grad_norm
+    if arguments.fp16:
+        scaler = amp.DynamicLossScaler(loss_scale=2.0**20, up_scale_window=2000, max_loss_scale=2.0**24)
+        options["mixed_precision"] = {"enabled": True, "loss_scaler": scaler}
+    if team.size > 1:
+        options["distributed"] = {**team.processes.options(), "allreduce_post_accumulation": True}
+    return ORTTrainer(model, description, adam, options=options)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, ids: Ids, evaluate: Callable[[int], None] | None) -> tuple[int, bool]:
+    """Make the updates that are left; return how many are done, and whether a signal ended the run before its end."""
+    arguments, team = run.arguments, run.team
+    data = training_batches(arguments, ids, run.size, team.processes)
+    if arguments.warmup_steps >= data.total:
+        raise OptionError(
+            f"--warmup_steps is {arguments.warmup_steps:,}, the run has {data.total:,} updates",
+            way_out="warm up in fewer",
+        )
+    schedule = Schedule(arguments.learning_rate, arguments.warmup_steps, data.total)
+    if arguments.engine == "ontrain":
+        trainer: Any = ort_trainer(arguments, run.model, data.total, team)
+        sample = next(data.of_update(0)).to(team.device)
+        run.facts["seconds to capture"] = round(sum(trainer.prepare(sample, sample)[1].values()), 2)
+    elif arguments.fp16:
+        raise OptionError("--fp16 is not for the eager twin", way_out="train with --engine ontrain, or without --fp16")
+    else:
+        trainer = eager_trainer(arguments, run.model, schedule, team)
+    begun = step = run.begin(trainer, data)
+    losses, seconds = [], []
+    with stopping() as asked:
+        while step < data.total and not (asked() and step > begun):
+            start, parts = time.perf_counter(), []
+            for rows in data.of_update(step):
+                batch = rows.to(team.device)
+                parts.append(float(trainer.train_step(batch, batch)))
+            losses.append(team.sum(statistics.fmean(parts)) / team.size)
+            seconds.append(time.perf_counter() - start)
+            step += 1
+            last = step == data.total
+            if step % arguments.logging_steps == 0 or last or (step == 1 and arguments.logging_first_step):
+                loss, spent = statistics.fmean(losses), statistics.median(seconds)
+                rate, epoch = schedule(step - 1), step / data.updates_an_epoch
+                run.log(step, "train", epoch=epoch, loss=loss, learning_rate=rate, seconds=spent)
+                run.say(
+                    f"| update {step:6,}/{data.total:6,} | epoch {epoch:6.2f} | lr {rate:.2e} | loss {loss:7.4f} "
+                    f"| ppl {perplexity(loss):9.2f} | {1000 * spent:8.1f} ms "
+                    f"| {data.tokens_an_update / spent:9,.0f} tokens/s |"
+                )
+                losses, seconds = [], []
+            interval = arguments.evaluation_interval
+            if evaluate is not None and interval and step % interval == 0 and not last:
+                evaluate(step)
+            if arguments.save_steps and (step % arguments.save_steps == 0 or last):
+                run.save(trainer, step)
+        if step < data.total:
+            run.save(trainer, step)
+    if step < data.total:
+        run.say_how_to_go_on(step)
+    else:
+        run.finish_training(data, step)
+    return step, step < data.total
+
+
+# --- the run: data, model, training, evaluation -----------------------------------------------------------------------
+
+
+def run_lm(arguments: Arguments, command: Sequence[str]) -> int:
+    """Do what the options ask for, in order, and return the exit code."""
+    vocabulary = read_vocabulary(arguments)
+    if arguments.engine != "ontrain" and arguments.plan_only:
+        raise OptionError("--plan_only plans memory", reason="eager PyTorch has no plan", way_out="plan for ontrain")
+    team = Team.join("cpu" if arguments.no_cuda else None)
+    torch.manual_seed(arguments.seed)
+    model = make_model(arguments, vocabulary).to(team.device)
+    run = Run(arguments, command, team, vocabulary, model, sequence_length(arguments, model))
+    if arguments.plan_only:
+        run.say(run.plan_text(ort_trainer(arguments, model, 1 + arguments.warmup_steps, Team(device=team.device))))
+        return 0
+    run.claim_output()
+
+    def text(file: str, purpose: str) -> Ids:
+        ids = read_text(Path(file), vocabulary)
+        if len(ids) < 2:
+            raise InputError(f"{file} has a single token", way_out="name a file with more text")
+        run.say(f"text to {purpose}: {file}, {len(ids):,} tokens")
+        run.facts[f"tokens to {purpose}"] = len(ids)
+        return ids
+
+    train_ids = text(str(arguments.train_data_file), "train on") if arguments.do_train else None
+    evaluation = None
+    if arguments.evaluates:
+        eval_ids = text(str(arguments.eval_data_file), "evaluate on")
+        evaluation = Evaluation(arguments, model, vocabulary, eval_ids, run.size, run.output)
+
+    def evaluate(step: int, unigram: float | None = None) -> None:
+        """Evaluate, say what came out, and remember where onnxruntime and PyTorch differ."""
+        results = evaluation(step)
+        run.log(step, "eval", **results)
+        beside = "" if unigram is None else f" (unigram {unigram:.2f})"
+        ours, in_torch = results["perplexity"], results.get("perplexity in PyTorch")
+        if in_torch is not None and in_torch != ours:
+            beside += f"; in PyTorch {in_torch:.5f}"
+        run.say(f"| after {step:,} updates: loss {results['loss']:.5f}, perplexity {ours:.5f}{beside}")
+        for kind in ("greedy", "sampled"):
+            if kind in results:
+                run.say(f"|   {kind}: {results[kind]!r}")
+        run.facts["evaluation"] = results if unigram is None else {**results, "unigram perplexity": unigram}
+        if in_torch is not None and not abs(in_torch - ours) <= TOLERANCE * in_torch:
+            print(f"error: onnxruntime's perplexity is {ours}, PyTorch's {in_torch}", file=sys.stderr)
+            run.code = 1
+
+    step, interrupted = 0, False
+    if train_ids is not None:
+        step, interrupted = train(run, train_ids, evaluate if evaluation and team.first else None)
+    else:
+        run.open_journal()
+    if evaluation and not interrupted and team.first and (arguments.do_eval or arguments.do_eval_in_torch):
+        evaluate(step, None if train_ids is None else evaluation.unigram(train_ids))
+    if interrupted:
+        run.journal.close()
+        return 130
+    run.write_results()
+    return run.code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    given = sys.argv[1:] if argv is None else list(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    disable_progress_bar()
     try:
-        arguments = parse(given)  # an option that is wrong, or --help, waits for no library
-
-        from lm.run import Run
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()
-        return Run(arguments, ["recipes/gpt2/run_lm.py", *given])()
+        return run_lm(parse(words), ["recipes/gpt2/run_lm.py", *words])
     except NonFiniteLossError as error:
         print(f"error: {error}\n  the last checkpoint stays; try a lower --learning_rate", file=sys.stderr)
         return 1
-    except OntrainError as error:
+    except (DataError, OntrainError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

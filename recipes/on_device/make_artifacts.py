@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from needs import need
+from harness.needs import need
 
 need("ontrain", "torch", "numpy")
 

@@ -24,15 +24,17 @@ BATCH = 32
 
 def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
     """Return the parameters by name."""
+    if not path.is_file():
+        raise SystemExit(f"{path} is no file: make_artifacts.py writes one")
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
-    found = {}
+    parameters = {}
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            found[name] = np.frombuffer(content[start + begin : start + end], "<f4").reshape(entry["shape"])
-    return found
+            parameters[name] = np.frombuffer(content[start + begin : start + end], "<f4").reshape(entry["shape"])
+    return parameters
 
 
 class Graph:
@@ -40,8 +42,8 @@ class Graph:
 
     def __init__(self, path: Path) -> None:
         self.session = onnxruntime.InferenceSession(path)
-        self.inputs = {one.name: one for one in self.session.get_inputs()}
-        self.outputs = [one.name for one in self.session.get_outputs()]
+        self.inputs = {value.name: value for value in self.session.get_inputs()}
+        self.outputs = [value.name for value in self.session.get_outputs()]
 
     def __call__(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         feeds = {name: values[name] for name in self.inputs}
@@ -62,23 +64,23 @@ def main() -> None:
     step, evaluate = (Graph(options.artifacts / f"{name}.onnx") for name in ("training_model", "eval_model"))
     update = Graph(options.artifacts / "optimizer_model.onnx")
     state = read_checkpoint(options.artifacts / "checkpoint")
-    for name, one in update.inputs.items():
+    for name, value_info in update.inputs.items():
         if name.endswith((".exp_avg", ".exp_avg_sq")):
-            state[name] = np.zeros(one.shape, np.float32)
+            state[name] = np.zeros(value_info.shape, np.float32)
 
     count = 0
     for epoch in range(options.epochs):
         losses = []
         for batch in batches:
-            made = step({**state, "image": images[batch], "labels": digits[batch]})
-            losses.append(made["loss"])
+            results = step({**state, "image": images[batch], "labels": digits[batch]})
+            losses.append(results["loss"])
             count += 1
             hyper = {"learning_rate": np.array(options.learning_rate, np.float32), "step": np.array(count, np.float32)}
-            news = update({**state, **made, **hyper})
+            news = update({**state, **results, **hyper})
             state.update((name.removesuffix(".next"), value) for name, value in news.items())
-        seen = evaluate({**state, "image": images[test], "labels": digits[test]})
-        right = (seen["logits"].argmax(1) == digits[test]).mean()
-        print(f"epoch {epoch + 1}  loss {np.mean(losses):.4f}  test {seen['loss']:.4f}  right {right:.3f}")
+        results_of_test = evaluate({**state, "image": images[test], "labels": digits[test]})
+        right = (results_of_test["logits"].argmax(1) == digits[test]).mean()
+        print(f"epoch {epoch + 1}  loss {np.mean(losses):.4f}  test {results_of_test['loss']:.4f}  right {right:.3f}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from torch import nn
 from ontrain import OptionError, ort_supplement
 from tests.training.conftest import make_trainer
 
+pytestmark = pytest.mark.sampled(2)
+
 LENGTH = 6
 
 

@@ -21,6 +21,8 @@ from ontrain.session.plans import make_plan
 from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import operators, run_captured
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Doubled(torch.autograd.Function):
     """Its backward is not that of its forward."""

@@ -13,6 +13,8 @@ from ontrain.capture import capture
 from tests.capture import op_db
 from tests.capture.harness import run_captured
 
+pytestmark = pytest.mark.sampled(4)
+
 # Sizes that differ, and square ones, where a wrong order has the right shape.
 SHAPES = [(), (3,), (3, 3), (2, 3, 4), (3, 3, 3), (2, 3, 1, 4), (2, 2, 2, 2, 2)]
 

@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.capture.op_db import differences
 
+pytestmark = pytest.mark.sampled(4)
+
 _g = torch.Generator().manual_seed(5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import random
 import threading
 
@@ -14,10 +15,41 @@ from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 from ontrain.capture import capture
+from ontrain.capture.generators import without_draws
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 
+pytestmark = pytest.mark.sampled(4)
+
 GENERATOR = np.random.default_rng(3)
+
+
+class Slots:
+    __slots__ = ("generator",)
+
+    def __init__(self):
+        self.generator = np.random.default_rng(4)
+
+
+class Sampler:
+    generator = random.Random(5)
+    slots = Slots()
+
+
+def factor_of(generator):
+    return lambda _: generator.random()
+
+
+def by_default(_, generator=random.Random(6)):  # noqa: B008
+    return generator.random()
+
+
+def numbers(generator):
+    while True:
+        yield generator.random()
+
+
+SEQUENCE = numbers(random.Random(7))
 
 
 class Drawing(nn.Module):
@@ -41,6 +73,19 @@ DRAWS = {
     "of the module": lambda module: module.own.random(),
     "held in a dict": lambda module: module.held["rng"].randint(1, 3),
     "of the file": lambda _: GENERATOR.random(),
+    "of a class": lambda _: Sampler.generator.random(),
+    "in a slot": lambda _: Sampler.slots.generator.random(),
+    "in a closure": factor_of(random.Random(8)),
+    "bound": functools.partial(by_default, generator=np.random.default_rng(9)),
+    "by default": by_default,
+    "of a sequence": lambda _: next(SEQUENCE),
+}
+LINES = {
+    "in a function": "random.choice([1.0, 2.0])  # the line that draws",
+    "in a closure": "return lambda _: generator.random()",
+    "bound": "return generator.random()",
+    "by default": "return generator.random()",
+    "of a sequence": "yield generator.random()",
 }
 
 
@@ -52,15 +97,63 @@ def states(module):
     ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _thawed():
+    """GENERATOR was made before the tests' objects were frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "in a function"])
+def test_the_modules_own_generators_are_looked_at_where_all_is_frozen(kind):
+    module = Drawing(DRAWS[kind])
+    gc.freeze()
+    with pytest.raises(CaptureError, match="draws random numbers"):
+        capture(module, (torch.randn(2, 3),))
+
+
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_draw_in_forward_is_refused_by_line_and_leaves_the_generators(kind):
     module = Drawing(DRAWS[kind])
     before = states(module)
     with pytest.raises(CaptureError, match="draws random numbers") as refusal:
         capture(module, (torch.randn(2, 3),))
-    line = "random.choice([1.0, 2.0])  # the line that draws" if kind == "in a function" else f'"{kind}": lambda'
-    assert line in refusal.value.source
+    assert LINES.get(kind, f'"{kind}": lambda') in refusal.value.source
     assert states(module) == before
+
+
+def test_a_generator_in_an_argument_is_looked_at():
+    class Choosing(nn.Module):
+        def forward(self, x, generator):
+            return x * generator.random()
+
+    with pytest.raises(CaptureError):
+        capture(Choosing(), (torch.randn(2, 3), random.Random(1)))
+
+
+def test_tuples_that_other_threads_make_meanwhile_are_made():
+    """A list of all of the collector's objects has tuples in it that are being made, and so spoils them."""
+    stop, errors, module = threading.Event(), [], Drawing(lambda _: 2.0)
+
+    def build():
+        try:
+            while not stop.is_set():
+                tuple(number for number in range(50))
+        except SystemError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            without_draws(lambda run: run(lambda: module))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not errors
 
 
 def draw_until(stop):

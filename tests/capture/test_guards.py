@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import sympy
 
-from ontrain.capture.expression import Expression
 from ontrain.capture.guards import Guards
+from ontrain.capture.sympy_sizes import size_of
 
 B, S = sympy.symbols("b s", integer=True, positive=True)
 
@@ -14,8 +14,8 @@ B, S = sympy.symbols("b s", integer=True, positive=True)
 def guards(conditions=(), ranges=(("b", 2, 8),)) -> Guards:
     dims = [("x", 0, B), ("x", 1, S), ("y", 0, B), ("y", 1, sympy.Integer(3)), ("z", 0, 2 * S + 1)]
     return Guards(
-        [(name, axis, Expression.of(size)) for name, axis, size in dims],
-        [Expression.of(one) for one in conditions],
+        [(name, axis, size_of(size)) for name, axis, size in dims],
+        [size_of(one) for one in conditions],
         list(ranges),
     )
 

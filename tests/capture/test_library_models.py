@@ -12,6 +12,8 @@ from ontrain.errors import CaptureError
 from tests.capture.harness import run_captured
 from tests.models.gradients import assert_close, eager_gradients, graph_gradients
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def test_keys_and_values_that_all_heads_share_get_the_sum_of_their_gradients():
     class SharedKeys(nn.Module):

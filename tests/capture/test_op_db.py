@@ -9,6 +9,8 @@ import torch
 
 from tests.capture import op_db
 
+pytestmark = pytest.mark.sampled(3)
+
 pytest.importorskip("expecttest", reason="torch's operator samples need it")
 
 INFOS = op_db.infos()

@@ -9,6 +9,8 @@ from ontrain.capture import capture
 from tests.capture.harness import run_captured
 from tests.capture.samples import FAMILIES
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Family(torch.nn.Module):
     def __init__(self, functions):

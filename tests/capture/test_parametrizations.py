@@ -10,6 +10,8 @@ from torch.nn.utils import weight_norm as old_weight_norm
 
 from ontrain.training.ortmodule import ORTModule
 
+pytestmark = pytest.mark.sampled(4)
+
 LAYERS = {
     "spectral_norm": lambda: spectral_norm(nn.Linear(4, 3)),
     "spectral_norm of a convolution": lambda: nn.Sequential(

@@ -17,6 +17,8 @@ from tests.capture.harness import nodes, operators
 from tests.training.conftest import make_trainer, token_loss
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
+pytestmark = pytest.mark.sampled(4)
+
 DOUBLE = dict(rtol=1e-9, atol=1e-11)
 RELU = {"nonlinearity": "relu"}
 DEEP = {"num_layers": 2, "bidirectional": True}

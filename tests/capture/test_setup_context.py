@@ -10,6 +10,8 @@ from torch import nn
 
 from ontrain.training.ortmodule import ORTModule
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Kept(torch.autograd.Function):
     """Its setup_context makes a tensor that only the backward reads."""

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ontrain.capture import REQUIRES_GRAD, capture, validate
+from ontrain.errors import CaptureError
 from ontrain.graph import Role, role_of, source_of, updates_of
 from tests.capture.harness import nodes, operators, run_captured
 from tests.capture.networks import Attending, Convolutional, LanguageModel, Stack, Tied
@@ -304,3 +305,27 @@ def test_capture_is_deterministic():
 def test_updates_name_buffers_that_are_inputs():
     captured = capture(Convolutional(), (torch.randn(2, 3, 8, 8), torch.tensor([0, 1])))
     assert {updates_of(v) for v in captured.model.graph.outputs} - {None} == set(captured.buffers)
+
+
+SHAPES_ASKED = []
+
+
+@torch.library.custom_op("ontrain_tests::moody", mutates_args=())
+def moody(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@moody.register_fake
+def _(x):
+    SHAPES_ASKED.append(x.shape)
+    assert len(SHAPES_ASKED) < 2
+    return torch.empty_like(x)
+
+
+def test_an_operator_that_fails_while_torch_decomposes_is_a_named_error():
+    class Moody(nn.Module):
+        def forward(self, x):
+            return moody(x) + 1
+
+    with pytest.raises(CaptureError, match=r"torch cannot write the traced program[\s\S]*AssertionError"):
+        capture(Moody(), (torch.randn(3),))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from tests.cli.test_command import run
 
 MODELS = """
@@ -32,7 +34,8 @@ def test_it_prints_batch_sizes_against_memory_and_json(tmp_path):
     assert found["rows"][1]["peak"] > found["rows"][0]["peak"] > 0
 
 
-def test_wrong_usage_is_one_readable_error(tmp_path):
+@pytest.mark.parametrize("sizes", ["1,x", "0,2", "-1", "1,,2", ""])
+def test_wrong_usage_is_one_readable_error(sizes, tmp_path):
     (tmp_path / "models.py").write_text(MODELS)
-    code, _, err = run("plan", "models:factory", "--batch-sizes", "1,x", cwd=tmp_path)
-    assert code == 2 and "--batch-sizes '1,x'" in err
+    code, _, err = run("plan", "models:factory", f"--batch-sizes={sizes}", cwd=tmp_path)
+    assert code == 2 and f"--batch-sizes '{sizes}'" in err

@@ -7,23 +7,22 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
 from ontrain.autodiff import differentiate
-from ontrain.errors import GradientError, GraphError
-from ontrain.functions import inline_all
-from ontrain.graph import Builder, all_nodes, control, is_float, rebuild, specialise, static_dims, verify
+from ontrain.errors import GradientError
+from ontrain.graph import Builder, control, is_float, rebuild, static_dims, verify
 from ontrain.graph.corrections import CORRECTIONS
 from ontrain.passes import FORWARD_PASSES, STEP_PASSES, run_passes
-from ontrain.providers import get_provider
-from tests.control.models import FOR, GROWING, MODELS, NESTED, WHILE, ControlModel
+from tests.control.forms import PROVIDERS, nothing, plain_proto, run, session, specialised
+from tests.control.models import GROWING, MODELS, ControlModel
 
-PROVIDERS = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
 # A loop whose shapes change cannot be kept; that it is refused is a test of its own.
 FORMS = [(m, form) for form in ("unrolled", "kept") for m in MODELS if (m, form) != (GROWING, "kept")]
+
+
 every_model = pytest.mark.parametrize(
     ("case", "form"), FORMS, ids=[f"{m.name}-{form}" for m, form in FORMS], indirect=["form"]
 )
@@ -35,43 +34,6 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "kept":
         monkeypatch.setattr(control, "UNROLL_LIMIT", 0)
     return request.param
-
-
-def specialised(case: ControlModel) -> ir.Model:
-    model = ir.from_proto(onnx.parser.parse_model(case.text))
-    verify(rebuild(model))
-    made = specialise(model, {name: np.shape(array) for name, array in case.inputs.items()})
-    verify(made)
-    return made
-
-
-def run(model: ir.Model, provider: str, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
-    one = get_provider(provider)
-    found = one.compile(model, one.create_state([])).run({v.name: feeds[v.name] for v in model.graph.inputs})
-    return {name: np.asarray(value) for name, value in found.items()}
-
-
-def plain_proto(model: ir.Model) -> onnx.ModelProto:
-    plain = inline_all(model)
-    verify(plain)
-    proto = ir.to_proto(plain)
-    del proto.opset_import[1:]
-    onnx.checker.check_model(proto, full_check=True)
-    return proto
-
-
-def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def test_a_rebuilt_file_is_the_same_model() -> None:
-    for case in MODELS:
-        expected = session(onnx.parser.parse_model(case.text)).run(case.outputs, case.inputs)
-        again = plain_proto(rebuild(ir.from_proto(onnx.parser.parse_model(case.text))))
-        for have, want in zip(session(again).run(case.outputs, case.inputs), expected, strict=True):
-            np.testing.assert_array_equal(have, want)
 
 
 @every_model
@@ -179,50 +141,7 @@ def test_gradients_equal_finite_differences(case: ControlModel, form: str) -> No
         np.testing.assert_allclose((grad * direction).sum(), (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-7)
 
 
-def test_a_constant_condition_leaves_one_branch() -> None:
-    text = NESTED.text.replace("positive = Greater(sum, zero)", "positive = Identity(c0)")
-    model = specialised(ControlModel("constant", text, NESTED.inputs, NESTED.twin))
-    types = [node.op_type for node in all_nodes(model.graph)]
-    assert types == ["MatMul", "Sin", "Sub"] * 6
-
-
-def test_a_loop_without_an_iteration_hands_on_its_input() -> None:
-    text = FOR.text.replace("n = {5}", "n = {0}").replace("double[5,2,3]", "double[K,2,3]")
-    for name in PROVIDERS:
-        found = run(specialised(ControlModel("none", text, FOR.inputs, FOR.twin)), name, FOR.inputs)
-        np.testing.assert_array_equal(found["y"], FOR.inputs["x"])
-        assert found["rows"].shape == (0, 2, 3)
-
-
-def test_changing_shapes_in_a_kept_loop_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "UNROLL_LIMIT", 0)
-    with pytest.raises(GraphError, match=r"(?s)double\[2, 3\] before an iteration and double\[4, 3\] after.*way out"):
-        specialised(GROWING)
-
-
-def test_branches_of_different_shapes_are_refused_by_name() -> None:
-    text = MODELS[4].text.replace("b = Add(r, p)", "b = Concat<axis = 0>(r, p)")
-    with pytest.raises(GraphError, match=r"(?s)one branch of an If gives .*node: If"):
-        specialised(ControlModel("shapes", text.replace("double[2,3] b", "double[K,3] b"), MODELS[4].inputs, _nothing))
-
-
-def test_rows_of_a_loop_of_unknown_length_are_refused_by_name() -> None:
-    text = WHILE.text
-    for old, new in (
-        ("(double[2,3] y) {", "(double[2,3] y, double[T,2,3] rows) {"),
-        ("y = Loop", "y, rows = Loop"),
-        ("(bool c1, double[2,3] new)", "(bool c1, double[2,3] new, double[2,3] t)"),
-    ):
-        text = text.replace(old, new)
-    with pytest.raises(GraphError, match=r"(?s)how often it runs depends on the data.*Loop"):
-        specialised(ControlModel("rows", text, WHILE.inputs, _nothing))
-
-
 def test_a_gradient_through_random_numbers_in_a_branch_is_refused() -> None:
     text = MODELS[4].text.replace("h = Tanh(m)", "n = RandomNormalLike(m) h = Add(m, n)")
     with pytest.raises(GradientError, match="draws random numbers"):
-        Derivatives(ControlModel("random", text, MODELS[4].inputs, _nothing))
-
-
-def _nothing(**_: Any) -> None:
-    raise AssertionError("not computed")
+        Derivatives(ControlModel("random", text, MODELS[4].inputs, nothing))

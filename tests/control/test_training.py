@@ -11,7 +11,7 @@ import torch
 from ontrain.graph import Role, control, set_role
 from ontrain.optim import OptimizerSpec
 from ontrain.providers import available_providers, get_provider
-from ontrain.session import TrainingSession
+from ontrain.session import TrainingSession, TrainingTask
 
 MODEL = """<ir_version: 10, opset_import: ["": 23]>
 g (float[T,N,3] x, float[N] target, float[1,8,3] w, float[1,8,2] r, float[2,2] v, float[2] u) => (float loss)
@@ -54,10 +54,8 @@ def test_losses_are_torchs(provider: str, form: str, monkeypatch: pytest.MonkeyP
     for value in model.graph.inputs:
         if value.name in SHAPES:
             set_role(value, Role.PARAMETER)
-    session = TrainingSession(
-        model, loss="loss", optimizer=OptimizerSpec("SGD"), trainable=list(SHAPES), provider=get_provider(provider),
-        initial=initial,
-    )  # fmt: skip
+    task = TrainingTask(model, loss="loss", optimizer=OptimizerSpec("SGD"), trainable=list(SHAPES))
+    session = TrainingSession(task, initial, get_provider(provider))
     twin = {name: tensor.clone().requires_grad_() for name, tensor in initial.items()}
     sgd = torch.optim.SGD(twin.values(), lr=0.1)
     for length in (3, 5, 3):  # lengths vary: each is a plan

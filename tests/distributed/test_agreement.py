@@ -16,6 +16,7 @@ from ontrain.capi import ort_trainer as first_api
 from ontrain.distributed import find_processes
 from ontrain.training import ORTTrainer, optim
 from tests.distributed import together as t
+from tests.processes import start
 
 
 def is_odd() -> bool:
@@ -36,7 +37,7 @@ def refused(trainer: ORTTrainer, what: str) -> Iterator[None]:
     told = str(raised.value)
     assert f"the processes differ in {what}" in told, told
     assert " on rank 1" in told.partition("\n")[0]
-    assert len(set(trainer._reduction.world.gather(told))) == 1
+    assert len(set(trainer._run.setup.reduction.world.gather(told))) == 1
     assert t.furthest(t.weights(trainer), before) == 0
 
 
@@ -49,7 +50,7 @@ def goes_on(trainer: ORTTrainer, updates: int) -> None:
     """After a refusal, once the processes agree again, training goes on and the replicas stay equal."""
     trainer.train_step(*batch())
     assert trainer.train_step_info.optimization_step == updates
-    sums = trainer._reduction.world.gather([float(w.double().sum()) for w in t.weights(trainer).values()])
+    sums = trainer._run.setup.reduction.world.gather([float(w.double().sum()) for w in t.weights(trainer).values()])
     assert all(theirs == sums[0] for theirs in sums)
 
 
@@ -107,6 +108,13 @@ def at_the_start() -> None:
         of().train_step(*batch())
 
 
+def two_stages() -> None:
+    """One process has moments of its own, the other a share: they would wait for each other in other collectives."""
+    trainer = t.trainer("Adam", stage=find_processes().rank, distributed={"timeout": 60})
+    with refused(trainer, "the ZeRO stage: 0 on rank 0; 1 on rank 1"):
+        trainer.train_step(*batch())
+
+
 def learning_rates(stage: int, config: str) -> None:
     """Set by hand, from one step to the next, and amid the micro-batches of an update."""
     odd = is_odd()
@@ -154,7 +162,7 @@ def weights_from_outside(stage: int) -> None:
     trainer.set_parameter("mix.bias", torch.ones(6))
     goes_on(trainer, 2)
     model.mix.bias.data = (torch.zeros if odd else torch.ones)(6, dtype=torch.float64)
-    trainer._adopt(trainer._session)  # the step does that first, so what it finds is no change of its own
+    trainer._run.adopt(trainer._run.session)  # the step does that first, so what it finds is no change of its own
     first_step_is_refused(trainer, "the value given to 'mix.bias'")
 
 
@@ -209,7 +217,7 @@ def numbers_of_steps(stage: int) -> None:
     """One process trained on before, by itself: neither sums nor means would show that on every process."""
     trainer = t.trainer("SGD", stage=stage)
     trainer.train_step(*batch())
-    trainer._session.counters.updates += find_processes().rank
+    trainer._run.session.counters.updates += find_processes().rank
     with pytest.raises(ProcessError, match="the updates that they have made: 1 on rank 0; 2 on rank 1; 3 on rank 2"):
         trainer.train_step(*batch())
 
@@ -231,3 +239,13 @@ def test_processes_that_begin_differently_make_no_update():
 
 def test_processes_that_come_to_make_different_updates_make_none(tmp_path):
     t.run(3, later, tmp_path)
+
+
+def test_processes_in_two_zero_stages_are_told_so_within_their_timeout():
+    processes = start(t.enter, t.rows(2, two_stages))
+    for process in processes:
+        process.join(60 + 30)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert codes == [0, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -17,22 +16,7 @@ from ontrain.distributed import Processes, find_processes
 from ontrain.distributed.adasum import check_adasum
 from ontrain.training import ORTTrainerOptions
 from tests.distributed import together as t
-
-
-def start(size: int, function, *args) -> list[multiprocessing.Process]:  # type: ignore[no-untyped-def]
-    """Start processes that may die: nobody ends the others for them."""
-    context = multiprocessing.get_context("spawn")
-    port = t.free_port()
-    made = [context.Process(target=_enter, args=(rank, size, port, function, args)) for rank in range(size)]
-    for process in made:
-        process.start()
-    return made
-
-
-def _enter(rank: int, size: int, port: int, function, args) -> None:  # type: ignore[no-untyped-def]
-    os.environ.update(Processes("torchrun", rank, size, rank, size, "127.0.0.1", port).environment())
-    torch.set_num_threads(1)
-    function(*args)
+from tests.processes import start
 
 
 def dies_at_the_third_step(folder: Path) -> None:
@@ -50,7 +34,7 @@ def dies_at_the_third_step(folder: Path) -> None:
 
 
 def test_a_process_that_dies_is_named_by_the_others(tmp_path):
-    processes = start(3, dies_at_the_third_step, tmp_path)
+    processes = start(t.enter, t.rows(3, dies_at_the_third_step, tmp_path))
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, -signal.SIGKILL, 0]
@@ -80,7 +64,7 @@ def waits_for_the_other(folder: Path) -> None:
 
 
 def test_a_wait_can_be_interrupted_and_has_an_end(tmp_path):
-    processes = start(2, waits_for_the_other, tmp_path)
+    processes = start(t.enter, t.rows(2, waits_for_the_other, tmp_path))
     try:
         while not (tmp_path / "waits").exists():
             assert all(process.is_alive() for process in processes)

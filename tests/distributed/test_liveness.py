@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import re
 import signal
@@ -26,8 +24,8 @@ from ontrain.distributed import Processes, World, find_processes, meeting
 from ontrain.session import TrainingSession
 from ontrain.training import ORTTrainer
 from tests.distributed import together as t
+from tests.processes import start
 
-ROOT = Path(__file__).parents[2]
 TIMEOUT = 6
 PATIENCE = 200
 """Seconds after which a test says that a process does not end by itself: far above what an idle machine takes."""
@@ -51,27 +49,13 @@ def stop_instead_of(module: Any, name: str) -> None:
 @contextmanager
 def started(size: int, function: Callable[..., None], *args: Any) -> Iterator[list[Any]]:
     """Processes that share nothing but what they import; those that are left are killed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        multiprocessing.forkserver.ensure_running()
-    port = t.free_port()
-    processes = [context.Process(target=enter, args=(rank, size, port, function, args)) for rank in range(size)]
-    for process in processes:
-        process.start()
+    processes = start(t.enter, t.rows(size, function, *args))
     try:
         yield processes
     finally:
         for process in processes:
             process.kill()
             process.join()
-
-
-def enter(rank: int, size: int, port: int, function: Callable[..., None], args: tuple[Any, ...]) -> None:
-    os.environ.update(Processes("torchrun", rank, size, rank, size, "127.0.0.1", port).environment())
-    torch.set_num_threads(1)
-    function(*args)
 
 
 def told_by_the_others(folder: Path, processes: list[Any], absent: tuple[int, ...]) -> list[str]:
@@ -132,7 +116,7 @@ def warmed_up(stage: int = 0) -> tuple[ORTTrainer, tuple[Any, Any]]:
     batch = t.batches(1)[0][find_processes().rank]
     trainer.train_step(*batch)
     trainer.eval_step(*batch)
-    trainer._reduction.world.gather(None)
+    trainer._run.setup.reduction.world.gather(None)
     torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT))
     return trainer, batch
 

@@ -151,9 +151,9 @@ def halves_of_the_range() -> None:
         ids, label = t.joined(parts)
         one.train_step(ids, torch.full_like(label, -100) if me.rank else label)
     assert one.train_step_info.optimization_step > done, "a process without any label holds up nobody"
-    everyone = one._reduction.world.gather(scales)
+    everyone = one._run.setup.reduction.world.gather(scales)
     assert everyone[me.rank] == everyone[0] == everyone[1]
-    digests = one._reduction.world.gather([float(w.double().sum()) for w in t.weights(one).values()])
+    digests = one._run.setup.reduction.world.gather([float(w.double().sum()) for w in t.weights(one).values()])
     assert digests[0] == digests[1]
 
 
@@ -179,7 +179,7 @@ def masks_differ() -> None:
     """Processes drop out different elements of equal batches."""
     one = t.trainer("SGD", t.net(dropout=0.5))
     loss = float(one.train_step(*t.joined(t.batches(1)[0][:4]))[0])
-    losses = one._reduction.world.gather(loss)
+    losses = one._run.setup.reduction.world.gather(loss)
     assert losses[0] != losses[1]
 
 
@@ -214,7 +214,7 @@ def tree(vectors: list[torch.Tensor]) -> torch.Tensor:
 
 def adaptive_summation() -> None:
     me = find_processes()
-    world = t.trainer("SGD")._reduction.world
+    world = t.trainer("SGD")._run.setup.reduction.world
     torch.manual_seed(1)
     spans = [(0, 7), (8, 11), (11, 12), (16, 29)]
     everyone = torch.randn(me.world_size, 31).double()

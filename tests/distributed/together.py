@@ -8,18 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
 from torch import nn
 
 from ontrain.distributed import Processes, find_processes
 from ontrain.training import ORTTrainer, optim
+from tests.processes import start_and_join
 
 VOCABULARY, PARTS = 13, 16
 
 
 def run(size: int, function: Callable[..., None], *args: Any) -> None:
     """Start `size` processes, let each call `function(*args)`, and wait; what one of them raises is raised here."""
-    mp.spawn(_enter, args=(size, free_port(), function, args), nprocs=size, join=True)
+    start_and_join(enter, rows(size, function, *args))
+
+
+def rows(size: int, function: Callable[..., None], *args: Any) -> list[tuple[Any, ...]]:
+    """What to call `enter` with in each of `size` processes."""
+    port = free_port()
+    return [(rank, size, port, function, args) for rank in range(size)]
 
 
 def free_port() -> int:
@@ -28,9 +34,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _enter(rank: int, size: int, port: int, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+def enter(rank: int, size: int, port: int, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """Call a function as one of the processes that torchrun started."""
     os.environ.update(Processes("torchrun", rank, size, rank, size, "127.0.0.1", port).environment())
-    torch.set_num_threads(1)
     function(*args)
 
 

@@ -65,6 +65,41 @@ def test_silu_and_its_gradient(rng: np.random.Generator) -> None:
     check(run("SiluGrad", dy, x), aten.silu_backward(*t(dy, x)))
 
 
+def test_hardtanh(rng: np.random.Generator) -> None:
+    x, low, high = 2 * rng.standard_normal((3, 4)), np.array(-0.5), np.array(1.5)
+    check(run("Hardtanh", x, low, high), torch.nn.functional.hardtanh(*t(x), -0.5, 1.5))
+
+
+AT_BOUNDS = np.array([-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.0])
+"""Where pieces of an activation meet, and between."""
+
+
+@pytest.mark.parametrize(
+    "name, forward, attributes",
+    [
+        ("ReluGrad", torch.relu, {}), ("LeakyReluGrad", torch.nn.LeakyReLU(0.3), {"alpha": 0.3}),
+        ("EluGrad", torch.nn.ELU(0.7), {"alpha": 0.7}), ("HardSwishGrad", torch.nn.functional.hardswish, {}),
+        ("MishGrad", torch.nn.Mish(), {}), ("HardtanhGrad", torch.nn.ReLU6(), {"low": 0.0, "high": 6.0}),
+        ("HardtanhGrad", torch.nn.Hardtanh(-3.0, 0.5), {"low": -3.0, "high": 0.5}),
+        ("TanhGrad", torch.tanh, {}), ("SigmoidGrad", torch.sigmoid, {}),
+    ],
+)  # fmt: skip
+def test_the_gradient_of_an_activation_is_autograds(rng, name, forward, attributes) -> None:
+    numbers = np.concatenate([AT_BOUNDS, rng.standard_normal(8)])
+    x, dy = torch.tensor(numbers, requires_grad=True), rng.standard_normal(16)
+    y = forward(x)
+    y.backward(torch.tensor(dy))
+    of_result = name in ("ReluGrad", "TanhGrad", "SigmoidGrad")
+    check(run(name, dy, (y if of_result else x).detach().numpy(), **attributes), x.grad)
+
+
+@pytest.mark.parametrize("alpha, beta", [(0.25, 0.5), (-0.5, 0.25), (0.0, 0.5)])
+def test_a_hard_sigmoid_rises_falls_or_is_level(rng: np.random.Generator, alpha: float, beta: float) -> None:
+    x, dy = torch.linspace(-4, 4, 16, dtype=torch.float64, requires_grad=True), rng.standard_normal(16)
+    torch.clamp(alpha * x + beta, 0, 1).backward(torch.tensor(dy))
+    check(run("HardSigmoidGrad", dy, x.detach().numpy(), alpha=alpha, beta=beta), x.grad)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_linear_cross_entropy_makes_its_own_gradient(
@@ -274,8 +309,10 @@ def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:
 
 
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
-    # Optimizers are tested beside them, branches and loops in tests/control.
-    ours = {n for n, c in composites.items() if not c.body.__module__.endswith(("optimizer", ".control"))}
+    # Optimizers are tested beside them, branches and loops in tests/control, linear models and linear algebra by the
+    # samples of tests/autodiff.
+    elsewhere = ("optimizer", ".control", ".classical", ".linalg")
+    ours = {n for n, c in composites.items() if not c.body.__module__.endswith(elsewhere)}
     with open(__file__, encoding="utf-8") as file:
         text = file.read()
     assert [n for n in ours if f'"{n}"' not in text] == []

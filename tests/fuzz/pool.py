@@ -63,7 +63,10 @@ class _Worker:
         )  # fmt: skip
         self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
-        self._answer()
+        line = self._answer()
+        if line is None or not line.startswith("ready"):
+            self.end()
+            raise RuntimeError("a worker does not start")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -78,21 +81,22 @@ class _Worker:
             try:
                 line = self._lines.get(timeout=WAIT)
             except Empty:
-                # On a busy machine a worker that computes is slow, and one that hangs computes nothing.
-                if self._ticks() <= before + 10:
+                # On a busy machine a worker that computes is slow; one that hangs neither computes nor asks to.
+                ticks, runnable = self._progress()
+                if ticks <= before + 10 and not runnable:
                     return None
-                before = self._ticks()
+                before = ticks
                 continue
             if line == "" or line.startswith(("{", "ready")):
                 return line
 
-    def _ticks(self) -> float:
-        """Hundredths of seconds of processor time so far."""
+    def _progress(self) -> tuple[float, bool]:
+        """Hundredths of seconds of processor time so far, and whether it waits only for processor or disk."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            return 0.0
-        return float(fields[11]) + float(fields[12])
+            return 0.0, False
+        return float(fields[11]) + float(fields[12]), fields[0] in "RD"
 
     def judge(self, number: int, way: str) -> Outcome:
         assert self._process.stdin is not None

@@ -9,29 +9,25 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from ontrain import GraphError, InferenceSession, OntrainError, ProviderError
-from ontrain.capture.onnx_file.expansion import check_expansion
+from ontrain.files.expansion import check_expansion
 from ontrain.functions.interpolation import resize
 from ontrain.functions.registry import NoBodyError
 from ontrain.graph import Builder, new_model
 from ontrain.graph.control import UNROLL_LIMIT, repeat
-from ontrain.graph.traps import guard
 from tests.capture.onnx_file.models import const, node, value
+from tests.fuzz.traps import INT64, LEAST, file
 
 ROOT = Path(__file__).parents[2]
+
+
 OWN = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
+
+
 PROVIDERS = ["CPUExecutionProvider", "OnnxRuntimeExecutionProvider", *OWN]
-INT64, LEAST = TensorProto.INT64, -(2**63)
-
-
-def file(nodes, inputs, outputs, stored=(), opset=17) -> bytes:
-    graph = helper.make_graph(list(nodes), "g", inputs, outputs, list(stored))
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    return made.SerializeToString()
 
 
 def division(op_type: str, dtype: int = INT64, **attributes) -> bytes:
@@ -72,27 +68,6 @@ def test_large_quotients_of_constants_are_exact():
                 [const("a", [2**62 + 3]), const("b", [1])])  # fmt: skip
     (found,) = InferenceSession(made, providers=["TorchExecutionProvider"]).run(None, {"x": np.array([0])})
     assert int(found[0]) == 2**62 + 3
-
-
-@pytest.mark.parametrize("opset", [7, 9, 13, 18])
-def test_guards_are_valid_in_every_operator_set(opset):
-    body = helper.make_graph(
-        [node("Div", "c d", "n"), node("Identity", "go", "g")], "body",
-        [value("i", [], INT64), value("go", [], TensorProto.BOOL), value("c", [2], INT64)],
-        [value("g", [], TensorProto.BOOL), value("n", [2], INT64)],
-    )  # fmt: skip
-    made = onnx.ModelProto.FromString(
-        file([node("Loop", "m yes x", "y", body=body)], [value("x", [2], INT64), value("d", [2], INT64)],
-             [value("y", [2], INT64)], [const("m", 3), const("yes", True, np.bool_)], opset)
-    )  # fmt: skip
-    assert guard(made)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options)
-    feeds = {"x": np.array([80, 9]), "d": np.array([2, 3])}
-    np.testing.assert_array_equal(session.run(None, feeds)[0], [10, 0])
-    with pytest.raises(Exception, match="integer division"):
-        session.run(None, {**feeds, "d": np.array([2, 0])})
 
 
 def test_a_loop_before_integer_arithmetic_is_refused():

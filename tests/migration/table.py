@@ -53,9 +53,10 @@ TRAINER = [
     Row(f"{T}.ORTTrainer.save_checkpoint", "ontrain.training.ORTTrainer.save_checkpoint",
         "a folder of safetensors and JSON, written beside and renamed; `keep=3` leaves older ones"),
     Row(f"{T}.ORTTrainer.load_checkpoint", "ontrain.training.ORTTrainer.load_checkpoint",
-        "one folder, of all processes; the one before it where it is damaged"),
+        "a folder, or onnxruntime's files of all processes; the one before it where a folder is damaged"),
     Row(f"{T}.ORTTrainerOptions", "ontrain.training.ORTTrainerOptions", "the keys are below"),
     *same(f"{T}.orttrainer_options", "ORTTrainerOptions"),
+    Row(f"{T}.is_ortmodule_available", "ontrain.training.is_ortmodule_available", "on every system where torch is"),
     Row(f"{T}.TrainStepInfo", "ontrain.training.TrainStepInfo"),
 ]  # fmt: skip
 OPTIM = [
@@ -78,7 +79,9 @@ CHECKPOINT = [
         "`.ort.pt` and HDF5 files, or a folder"),
 ]  # fmt: skip
 ORTMODULE = [
-    *same(f"{T}.ortmodule", "ORTModule", "DebugOptions", "LogLevel"),
+    *same(f"{T}.ortmodule", "ORTModule"),
+    Row(f"{T}.ortmodule.DebugOptions", "ontrain.training.ortmodule.DebugOptions", "`config` means nothing"),
+    *same(f"{T}.ortmodule", "LogLevel"),
     Row(f"{T}.ortmodule.ORTModuleFallbackException", "ontrain.CaptureError",
         "what cannot be captured is an error that names the line, unless a `FallbackPolicy` says otherwise"),
     Row(f"{T}.ortmodule.ORTModuleInitException", "ontrain.OntrainError", "base of all errors"),
@@ -94,8 +97,9 @@ ORTMODULE = [
           note="`ontrain compare` names the first value that differs"),
 ]  # fmt: skip
 ON_DEVICE = [
-    *same(f"{T}.artifacts", "generate_artifacts", "LossType", "OptimType",
-          note="files of standard operators"),
+    *same(f"{T}.artifacts", "generate_artifacts",
+          note="files of standard operators, at the newest opset or the one in `opset`"),
+    *same(f"{T}.artifacts", "LossType", "OptimType"),
     *same(f"{T}.onnxblock", "Block", "TrainingBlock", "ForwardBlock", "base", "empty_base", "custom_op_library",
           "save_checkpoint", "load_checkpoint_to_model"),
     *same(f"{T}.onnxblock.blocks", "Add", "Sub", "Mul", "Div", "Pow", "Constant", "PassThrough"),
@@ -113,7 +117,7 @@ FIRST = [
     Row(f"{C}.LossScaler.reset", "ontrain.capi.ort_trainer.LossScaler.reset"),
     *same(C, "save_checkpoint", "load_checkpoint", note="a folder `{checkpoint_prefix}`; nothing is pickled"),
     *same("onnxruntime.capi._pybind_state", "set_seed", "set_cuda_device_id", "set_cuda_mem_limit",
-          "set_arena_extend_strategy", "ArenaExtendStrategy"),
+          "set_arena_extend_strategy", "ArenaExtendStrategy", "is_ortmodule_available"),
 ]  # fmt: skip
 SUPPLEMENT = [
     Row(f"ort_supplement.{name}", f"ontrain.ort_supplement.{name}", note)
@@ -148,11 +152,15 @@ SECTIONS = {
 HEAD = """\
 # Coming from onnxruntime.training
 
-Replace `onnxruntime` by `ontrain` in the imports. This page lists every public name of the training packages that were
-discontinued after 1.19.2, what it is here, and what differs. It is made by `python -m tests.migration.table`.
+Replace `onnxruntime` by `ontrain` in the imports, and run the program. This page lists every public name of
+onnxruntime's training packages, which were discontinued after 1.19.2: its name in ontrain, and what differs.
+`python -m tests.migration.table` writes the page.
 
-What differs everywhere: parameters have the names of `state_dict` without a prefix; whatever cannot be honoured is an
-error that says why, and never ignored; nothing is pickled.
+Three things differ everywhere:
+
+- Parameters have the names of `state_dict`, without a prefix.
+- A setting that ontrain cannot honour is an error that says why. No setting is ignored silently.
+- Nothing is pickled.
 """
 
 

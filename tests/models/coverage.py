@@ -24,11 +24,11 @@ INTRODUCTION = """\
 
 Written by `python -m tests.models.coverage`; do not edit. Versions: torch {torch}, transformers {transformers}.
 
-Each model is small and random, in training mode with dropout at 0, and judged in double precision: ontrain's loss and
-every gradient beside eager PyTorch's, from equal weights and batches. *Largest error* is that of the worst gradient,
-relative to its norm. Every model is captured once, with a batch of one size, and then compared at that size and at
-another batch size and length from the same graph; where the model fixes a size, the remark says why. A model that
-normalises in single precision whatever it is given differs by some 1e-7.
+Each model is small and random, in training mode with dropout at 0. It is judged in double precision: from equal
+weights and batches, ontrain's loss and every gradient are compared with eager PyTorch's. *Largest error* is the error
+of the worst gradient, relative to the gradient's norm. Every model is captured once, with a batch of one size. The
+same graph is then compared at that size and at another batch size and length; where the model fixes a size, the
+remark says why. Some models normalise in single precision whatever precision they are given, and differ by some 1e-7.
 
 {trained} of {all} models train; the others are refused before anything runs, with the reason and a way out.
 

@@ -7,6 +7,8 @@ import torch
 
 from tests.models.gradients import assert_close, eager_gradients, graph_gradients
 
+pytestmark = pytest.mark.sampled(4)
+
 
 def _as_double(batch):
     return [t.double() if t.is_floating_point() else t for t in batch]

@@ -11,6 +11,8 @@ from tests.models.coverage import PAGE, row_of, rows
 from tests.models.zoo import ZOO, Entry
 from tests.models.zoo.judge import judge
 
+pytestmark = pytest.mark.sampled(4)
+
 pytest.importorskip("transformers")
 
 TRAINED = [entry for entry in ZOO if not entry.refused]

@@ -72,6 +72,8 @@ class Tree:
         shutil.rmtree(cache, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header"]
         command += [str(ROOT / "tests" / name) for name in mutant.tests]
+        if not any(Path(name).is_absolute() for name in mutant.tests):  # tests of elsewhere do not know the option
+            command.append("--all-cases")
         command += ["-k", mutant.keyword] if mutant.keyword else []
         variables = {
             **os.environ,

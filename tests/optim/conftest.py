@@ -40,7 +40,7 @@ class StepRunner:
 
     def __call__(
         self, model: ir.Model, feeds: Mapping[str, Array], *, step: int = 1, lr: float = 0.01,
-        loss_scale: float = 1.0, loss_denominator: float = 0.0,
+        loss_scale: float = 1.0,
     ) -> dict[str, Array]:  # fmt: skip
         if id(model) not in self._ready:
             verify(model)
@@ -48,7 +48,7 @@ class StepRunner:
         for value in by_role(model.graph, Role.STATE):
             zero = np.zeros(value.shape.numpy(), value.dtype.numpy())
             self.values.setdefault(value.name, zero)
-        hyper = {"learning_rate": lr, "step": step, "loss_scale": loss_scale, "loss_denominator": loss_denominator}
+        hyper = {"learning_rate": lr, "step": step, "loss_scale": loss_scale}
         fed = {**self.values, **feeds, **{name: np.array(value, np.float32) for name, value in hyper.items()}}
         wanted = {v.name for v in model.graph.inputs}
         names = [v.name for v in model.graph.outputs]

@@ -10,7 +10,7 @@ import torch
 from ontrain.optim import OptimizerSpec, Part, build_lamb_directions, build_lamb_moves, build_update
 from ontrain.providers import StateSpec, get_provider
 
-HYPER = {"learning_rate": 0.03, "step": 3.0, "loss_scale": 4.0, "loss_denominator": 0.0, "norm": 8.0}
+HYPER = {"learning_rate": 0.03, "step": 3.0, "loss_scale": 4.0, "norm": 8.0}
 SPECS = {
     "SGD": {"momentum": 0.9, "weight_decay": 0.01},
     "Adam": {"weight_decay": 0.01},

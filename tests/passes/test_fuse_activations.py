@@ -9,7 +9,7 @@ from torch import nn
 
 from ontrain.passes import FuseActivations
 from ontrain.training import ORTTrainer, optim
-from tests.passes.test_passes import applied, graph, operators
+from tests.passes.graphs import applied, graph, operators
 
 
 def _gelu_tanh(op, x):

@@ -13,6 +13,8 @@ from ontrain import OptionError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 
+pytestmark = pytest.mark.sampled(4)
+
 CLASSES, ROWS = 3001, 4 * 25
 CHUNKED = 3 * 3008 * 4  # bytes of the scores of three rows: 34 chunks, the last of one row
 
@@ -180,8 +182,8 @@ def test_a_module_under_autocast_has_its_head_fused(batch, monkeypatch):
     wanted, eager = eager_losses(network, batch)
     no_worse(found, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
     (entry,) = module._engine.entries
-    (plan,) = entry.session._plans.values()
-    made = [one.node for one in plan.executable.forward_code.program if one.node is not None]
+    (plan,) = entry.session.plans.values()
+    made = [one.node for one in plan.executable.current.forward_code.program if one.node is not None]
     assert {one.inputs[0].dtype for one in made if one.op_type == "LinearCrossEntropy"} == {ir.DataType.BFLOAT16}
 
 
@@ -238,7 +240,7 @@ def test_scores_never_exist_in_full(batch):
     planned = []
     for one in (on, off):
         losses(one, batch)
-        planned.append(next(iter(one._session.plans.values())).executable.planned_bytes)
+        planned.append(next(iter(one._run.session.plans.values())).executable.planned_bytes)
     assert planned[0] < ROWS * CLASSES * 4 < planned[1] / 2
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ontrain.providers.torch.buffers import Buf, Storage
-from ontrain.providers.torch.emitter import Emitter, Instruction
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.instructions import Instruction
 from ontrain.providers.torch.plan import plan_memory
 
 

@@ -8,8 +8,12 @@ from ontrain.errors import OptionError, ProviderError
 from ontrain.providers import available_providers, get_provider
 
 MODULE = """
+from ontrain.providers import Capabilities
+
 class Whole:
     name = "Whole"
+    device = "cpu"
+    capabilities = Capabilities()
     def __init__(self, device): pass
     def supports(self, node): return "nothing is"
     def create_state(self, specs): return {}

@@ -98,6 +98,32 @@ def test_of_two_that_measure_at_once_the_first_to_write_decides_for_both(file):
     assert late.fastest(NAME, BOTH, lambda: {"aten": FAST, "linear": 2 * FAST}) == "linear"
 
 
+def _of(rows):
+    return f"{rows}x256x512 NTN + bias", rows / 64
+
+
+@pytest.mark.parametrize(
+    ("above", "taken", "asked"),
+    [(256, "linear", []), (256, "aten", [128]), (512, "linear", [128])],
+    ids=["alike", "different", "far apart"],
+)
+def test_between_two_of_the_same_choice_nothing_is_measured(file, above, taken, asked):
+    mine, measured = tuning.open_tuning(), []
+    for rows, fast in ((64, "linear"), (above, taken)):
+        name, share = _of(rows)
+        times = {"aten": 2 * share * FAST, "linear": 2 * share * FAST, fast: share * FAST}
+        assert mine.fastest(name, BOTH, lambda times=times: times) == fast
+    name, share = _of(128)
+
+    def measure():
+        measured.append(128)
+        return {"aten": 2 * share * FAST, "linear": share * FAST}
+
+    assert mine.fastest(name, BOTH, measure) == "linear"
+    assert measured == asked
+    assert tuning.open_tuning().fastest(name, BOTH, measure) == "linear"  # another process, from the file
+
+
 def test_times_of_other_formulations_are_as_if_there_were_none(file):
     """Of an older version, or of a build that had fewer."""
     tuning.open_tuning().fastest(NAME, BOTH, lambda: TIMES)

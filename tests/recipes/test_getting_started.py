@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.sampled(2)
+
 FOLDER = Path(__file__).parents[2] / "recipes" / "getting_started"
 ENGINES = ["ontrain", "pytorch"]
 MINUTES = 9
+sys.path.insert(0, str(FOLDER.parent))  # data.py shares the reading of files with the other recipes
 
 
 def load(name: str) -> ModuleType:

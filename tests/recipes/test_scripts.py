@@ -43,6 +43,11 @@ def test_help_waits_for_no_torch(script: str) -> None:
     assert "--" in done.stdout
 
 
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_is_read_in_one_go(script: str) -> None:
+    assert len((ROOT / "recipes" / script).read_text().splitlines()) < 250
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python without any package."""

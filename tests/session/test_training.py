@@ -11,7 +11,7 @@ from ontrain.graph import Builder, Role, new_model, set_role
 from ontrain.optim import OptimizerSpec
 from ontrain.optim.loss import softmax_cross_entropy
 from ontrain.providers import available_providers, get_provider
-from ontrain.session import TrainingSession
+from ontrain.session import PlanOptions, TrainingSession, TrainingTask
 
 ROWS, WIDTH, CLASSES = 6, 3, 4
 
@@ -39,10 +39,11 @@ def session(provider="TorchExecutionProvider", steps=1, rate_of=None, **options)
     made = graph(options.pop("dropout", 0.0), options.pop("trap", False))
     torch.manual_seed(1)
     initial = {"weight": torch.randn(WIDTH, CLASSES), "slope": torch.zeros(1)}
-    return TrainingSession(
+    task = TrainingTask(
         made, loss="loss", optimizer=OptimizerSpec("SGD", rate_of or {}), trainable=["weight", "slope"],
-        provider=get_provider(provider), initial=initial, accumulation_steps=steps, **options,
+        accumulation_steps=steps,
     )  # fmt: skip
+    return TrainingSession(task, initial, get_provider(provider), planning=PlanOptions(**options))
 
 
 def batch(seed: int, labelled: int = ROWS) -> dict[str, torch.Tensor]:

@@ -94,7 +94,7 @@ def _run(part: Part, seconds: float | None) -> tuple[int, str]:
 
 def _note(part: Part, result: str, write: bool) -> None:
     if write:
-        rows = {**read_rows(PAGE), part.name: Row(today(), result, versions())}
+        rows = {**read_rows(PAGE), part.name: Row(today(), result, versions(ROOT / part.interpreter()))}
         PAGE.write_text(render(rows))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import platform
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from tests.thorough.parts import PARTS
@@ -17,15 +17,15 @@ __all__ = ["NOT_YET", "Row", "read_rows", "render", "versions"]
 NOT_YET = "not run yet"
 _HEAD = """# The thorough run
 
-What takes too long for each commit: near duplicates of tests, the rest of torch's operators, mistakes put into a copy
-of the sources that the tests have to notice, damaged files, other Pythons. `make thorough` runs all of it,
-`make thorough ARGS='--part "mutants 1/7"'` one part, `make thorough ARGS=--list` says what there is.
+Some checks take too long for each commit: near duplicates of tests, the rest of torch's operators, mistakes put into a
+copy of the sources that the tests have to notice, damaged files, other Pythons. `make thorough` runs all of them,
+`make thorough ARGS='--part "mutants 1/7"'` runs one part, and `make thorough ARGS=--list` lists the parts.
 
-Each commit's CI runs the parts of one of seven days, for eight minutes at most. The days take turns with the days that
-have commits: seven days with landings in a row run every part, be there weekends between them or not. A branch that
-brings commits of several days moves on by as many.
+The parts are dealt out to seven days. With each commit CI runs the parts of one day, for eight minutes at most, and for
+less where all else took long. Only days with commits count: after seven of them every part had its turn, however many
+days without commits lie between. A branch that brings commits of several days moves on by as many days.
 
-The table is written by `make thorough ARGS=--write`, a row when its part has run.
+`make thorough ARGS=--write` writes the table. A part has a result in it once the part has run.
 
 | part | day | command | date | result | with |
 |---|---|---|---|---|---|
@@ -41,10 +41,21 @@ class Row:
     versions: str
 
 
-def versions() -> str:
-    """Return what a result depends on."""
-    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "onnx", "onnxruntime"))
-    return f"Python {platform.python_version()}, {packages}"
+_ASK = """
+import platform
+from importlib import metadata
+packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "onnx", "onnxruntime"))
+print(f"Python {platform.python_version()}, {packages}")
+"""
+
+
+def versions(interpreter: str | Path = sys.executable) -> str:
+    """Return what a result depends on, as the interpreter says it that has run the part."""
+    try:
+        asked = subprocess.run([interpreter, "-I", "-c", _ASK], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "an interpreter that is not there"
+    return asked.stdout.strip()
 
 
 def today() -> str:

@@ -47,6 +47,10 @@ class Part:
         found = {"python": sys.executable, "PYTHON=": f"PYTHON={find_python(self.python)}" if self.python else ""}
         return [found.get(word, word) for word in self.command]
 
+    def interpreter(self) -> str:
+        """Return the Python that runs the tests: this one, or that of the environment which the command makes."""
+        return f".venvs/python{self.python}/bin/python" if self.python else sys.executable
+
     def text(self) -> str:
         """Return the command as one types it."""
         words = [f"PYTHON=python{self.python}" if word == "PYTHON=" else word for word in self.command]
@@ -58,7 +62,7 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 
 def _other(version: str) -> tuple[str, ...]:
-    tests = "tests/graph tests/functions tests/optim tests/session tests/capi tests/test_tiny.py"
+    tests = "tests/graph tests/functions tests/optim tests/session tests/inference tests/capi tests/test_tiny.py"
     return ("make", "test", f"VENV=.venvs/python{version}", "PYTHON=", f"ARGS=-q {tests}")
 
 
@@ -68,10 +72,10 @@ def _operators(k: int) -> Part:
     )
 
 
-def _duplicates(k: int, day: int) -> Part:
+def _duplicates(k: int) -> Part:
     return Part(
-        f"near duplicates {k}/2", day,
-        _pytest("-m", "thorough", "--slice", f"{k}/2", "--ignore", "tests/capture/test_op_db.py"),
+        f"near duplicates {k}/7", k - 1,
+        _pytest("-m", "thorough", "--slice", f"{k}/7", "--ignore", "tests/capture/test_op_db.py"),
     )  # fmt: skip
 
 
@@ -80,14 +84,18 @@ def _fuzz(k: int, day: int) -> Part:
     return Part(f"hostile files {k}/3", day, command, module="tests.fuzz")
 
 
+_CONFORMANCE = (
+    "python", "-m", "tests.conformance", "--provider", "TorchExecutionProvider", "--provider", "CPUExecutionProvider",
+)  # fmt: skip
+
 PARTS: list[Part] = [
+    *(_duplicates(k) for k in range(1, 8)),
     *(Part(f"mutants {k}/7", k - 1, ("python", "-m", "tests.mutants", "--part", f"{k}/7")) for k in range(1, 8)),
     *(_operators(k) for k in range(1, 5)),
-    _duplicates(1, 4),
-    _duplicates(2, 6),
     _fuzz(1, 1),
     _fuzz(2, 3),
     _fuzz(3, 5),
+    Part("onnx's suite, by a list of providers", 2, _CONFORMANCE),
     Part("Python 3.12", 5, _other("3.12"), python="3.12"),
     Part("Python 3.13", 6, _other("3.13"), python="3.13"),
 ]

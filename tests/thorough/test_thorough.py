@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.thorough import __main__ as thorough
-from tests.thorough.page import NOT_YET, Row, read_rows, render
+from tests.thorough.page import NOT_YET, Row, read_rows, render, versions
 from tests.thorough.parts import DAYS, PARTS, Part, parts_of
 from tests.thorough.rotation import day_of, day_of_history
 
@@ -105,6 +107,23 @@ def test_a_part_ends_with_its_last_line(tmp_path, monkeypatch, code, minutes, pa
     given = ["--part", part.name, "--write"] + (["--minutes", str(minutes)] if minutes else [])
     assert thorough.main(given) == (not passes)
     assert read_rows(tmp_path / "thorough.md")[part.name].result.startswith(result)
+
+
+def test_the_versions_are_those_of_the_python_that_ran(tmp_path, monkeypatch):
+    own = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "onnx", "onnxruntime"))
+    assert versions() == f"Python {platform.python_version()}, {own}"
+    part = Part(PARTS[0].name, 0, ("python", "-c", "print('done')"), python="3.11")
+    interpreter = tmp_path / part.interpreter()
+    interpreter.parent.mkdir(parents=True)
+    interpreter.write_text("#!/bin/sh\necho another one\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(thorough, "ROOT", tmp_path)
+    monkeypatch.setattr(thorough, "PAGE", tmp_path / "thorough.md")
+    for there, said in ((True, "another one"), (False, "an interpreter that is not there")):
+        if not there:
+            interpreter.unlink()
+        thorough._note(part, "done", write=True)
+        assert read_rows(tmp_path / "thorough.md")[part.name].versions == said
 
 
 def test_what_cannot_run_here_is_left_out_with_a_reason(tmp_path, monkeypatch):

@@ -15,6 +15,8 @@ from ontrain.training.options import SCHEMA
 from tests.training.artifacts.networks import perceptron
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
+pytestmark = pytest.mark.sampled(4)
+
 NO_PATH = (None, 3, True, [], {}, "", "a\0b", object())
 NO_FLAG = (None, 1, "yes", [], np.zeros(2), torch.zeros(2))
 NO_NAMES = (3, True, "loss", b"loss", [3], [None], ["nothing"], [["loss"]], {"loss": 1}, object(), np.zeros(2))
@@ -48,7 +50,7 @@ CALLS = {
     "include_optimizer_states": (NO_FLAG, lambda t, f, given: t.save_checkpoint(f / "new", None, given)),
     "keep": ((None, 0, 2.5, "3", True), lambda t, f, given: t.save_checkpoint(f / "new", keep=given)),
     "folder to load": ((*NO_PATH, "there/is/none"), lambda t, f, given: t.load_checkpoint(given)),
-    "strict load": (NO_FLAG, lambda t, f, given: t.load_checkpoint(f, given)),
+    "strict load": (NO_FLAG, lambda t, f, given: t.load_checkpoint(f, strict=given)),
 }  # fmt: skip
 
 

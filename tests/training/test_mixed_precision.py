@@ -22,6 +22,8 @@ from tests.golden.cases import CASES, FOLDER, fresh
 from tests.golden.optimizers import Lamb
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
+pytestmark = pytest.mark.sampled(4)
+
 DTYPES = ("bfloat16", "float16")
 
 

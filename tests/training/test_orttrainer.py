@@ -15,6 +15,8 @@ from ontrain import InputError
 from ontrain.training import optim
 from tests.training.conftest import DESC, Net, batches, eager_losses, make_trainer, token_loss
 
+pytestmark = pytest.mark.sampled(3)
+
 OPTIMIZERS = {
     "sgd": (lambda: optim.SGDConfig(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1), None),
     "momentum": (
@@ -212,7 +214,7 @@ def test_deterministic_compute_holds_during_the_step_only(twins, monkeypatch):
     (batch,) = batches(1)
     trainer.train_step(*batch)
     seen = []
-    plan = next(iter(trainer._session.plans.values()))
+    plan = next(iter(trainer._run.session.plans.values()))
     real = plan.executable.run
     monkeypatch.setattr(
         plan.executable,

@@ -13,6 +13,8 @@ from ontrain.training import ORTTrainerOptions, amp
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
+pytestmark = pytest.mark.sampled(4)
+
 
 @pytest.mark.parametrize(
     ("inputs", "loss_fn", "says"),

@@ -10,6 +10,8 @@ import torch
 from ontrain import CheckpointError
 from tests.training.conftest import PROVIDERS, Net, batches, make_trainer
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def _fresh(**options):
     torch.manual_seed(1)

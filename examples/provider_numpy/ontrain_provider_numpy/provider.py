@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from ontrain import ProviderError
 from ontrain.functions import expand, has_body
-from ontrain.graph import describe, rebuild, role_of, source_of, updates_of
-from ontrain.providers import OperatorTime, StateSpec
+from ontrain.graph import WorkingMemory, describe, rebuild, role_of, source_of, updates_of
+from ontrain.providers import Capabilities, OperatorTime, State, StateSpec, own_state
 from ontrain_provider_numpy.kernels import KERNELS
 
 
@@ -29,13 +29,22 @@ class NumpyState(dict[str, Any]):
 
 
 class NumpyExecutable:
-    """Walks the graph, calling a kernel for each node."""
+    """Walks the graph, calling a kernel for each node, and drops what no later node reads."""
 
     def __init__(self, model: ir.Model, state: NumpyState) -> None:
         self._graph, self._state = model.graph, state
         constants = {v.name: v.const_value.numpy() for v in model.graph.initializers.values() if v.const_value}
         self._constants: dict[str | None, Any] = dict(constants)
-        self.planned_bytes = sum(_nbytes(value) for node in model.graph for value in node.outputs)
+        last = {value: node for node in model.graph for value in (*node.outputs, *node.inputs) if value is not None}
+        self._dead: dict[ir.Node, list[ir.Value]] = defaultdict(list)
+        for value, node in last.items():
+            if value.producer() is not None and not value.is_graph_output():
+                self._dead[node].append(value)
+        self.planned_bytes = alive = 0
+        for node in model.graph:
+            alive += _nbytes(node.outputs)
+            self.planned_bytes = max(self.planned_bytes, alive)
+            alive -= _nbytes(self._dead[node])
 
     def run(
         self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
@@ -60,7 +69,10 @@ class NumpyExecutable:
             made = KERNELS[node.op_type](attributes, *inputs)
             for value, array in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
                 # numpy widens float32 beside a Python number or a 0-d float64; the graph says what is meant.
-                values[value.name] = np.asarray(array, value.dtype.numpy() if value.dtype else None)
+                # A view would keep the whole alive: each result has memory of its own.
+                values[value.name] = np.array(array, value.dtype.numpy() if value.dtype else None)
+            for value in self._dead[node]:
+                del values[value.name]
             spent[node.op_type] += (time.perf_counter() - start) * 1e3
         outputs = {v.name or "": values[v.name] for v in self._graph.outputs if updates_of(v) is None}
         if guard is None or outputs[guard]:
@@ -71,9 +83,14 @@ class NumpyExecutable:
         return outputs
 
 
-def _nbytes(value: ir.Value) -> int:
-    assert value.shape is not None and value.dtype is not None
-    return int(np.prod(value.shape.numpy())) * value.dtype.itemsize
+def _nbytes(values: Iterable[ir.Value]) -> int:
+    return sum(int(np.prod(v.shape.numpy()) * v.dtype.itemsize) for v in values if v.shape is not None and v.dtype)
+
+
+def memory_of(graph: ir.Graph) -> WorkingMemory:
+    """Every value has memory of its own, from its node to its last reader; outputs have theirs to the end."""
+    sizes = {value: _nbytes([value]) for node in graph for value in node.outputs}
+    return WorkingMemory(root={v: v for v in sizes}, size=sizes, lasting=set(graph.outputs), scratch={})
 
 
 class NumpyExecutionProvider:
@@ -84,6 +101,8 @@ class NumpyExecutionProvider:
     """
 
     name = "NumpyExecutionProvider"
+    device = "cpu"
+    capabilities = Capabilities(memory_of=memory_of)
 
     def __init__(self, device: str = "cpu") -> None:
         if device != "cpu":
@@ -97,7 +116,7 @@ class NumpyExecutionProvider:
     def create_state(self, specs: Sequence[StateSpec]) -> NumpyState:
         return NumpyState({spec.name: np.zeros(spec.shape, spec.dtype.numpy()) for spec in specs})
 
-    def compile(self, model: ir.Model, state: NumpyState) -> NumpyExecutable:
+    def compile(self, model: ir.Model, state: State) -> NumpyExecutable:
         def body(op: Any, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
             return None if not node.domain and node.op_type in KERNELS else expand(op, node, inputs)
 
@@ -110,5 +129,5 @@ class NumpyExecutionProvider:
                         reason=reason, way_out="add it to KERNELS, or run on another provider",
                     )  # fmt: skip
             if all(not node.domain and node.op_type in KERNELS for node in model.graph):
-                return NumpyExecutable(model, state)
+                return NumpyExecutable(model, own_state(state, NumpyState, self.name))
             model = rebuild(model, body)

@@ -6,7 +6,6 @@ What is fetched from where is in sources.json: addresses and hashes that the pub
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import http.client
 import json
@@ -21,9 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from corpus.workspace import DataError, written
-
-__all__ = ["download", "fetch"]
+from harness.files import NO_SPACE, DataError, reading, refuse_special, written
 
 SOURCES: dict[str, Any] = json.loads((Path(__file__).parent / "sources.json").read_text())
 """By dataset: either `refused`, why it is not to be had, or `files`: url, path under download/, and one of sha256 (of
@@ -54,9 +51,6 @@ def download(
 
     Returns:
         A line about each file.
-
-    Raises:
-        DataError: a dataset is not to be had, an address does not answer, a hash differs, or the disk is full.
     """
     if dataset == "all":
         if source or expected:
@@ -95,11 +89,7 @@ def download(
 
 
 def fetch(address: str, target: Path, expected: str | None = None, tick: Tick = lambda said: None) -> None:
-    """Bring one file, from http(s), file:// or a path; it appears under its name when it is whole and its hash right.
-
-    Raises:
-        DataError: it cannot be had, its hash differs, or the disk is full; what has come stays for the next call.
-    """
+    """Bring a file, from http(s), file:// or a path; it appears under its name when it is whole and its hash right."""
     algorithm, _, value = (expected or "sha256:").partition(":")
     if algorithm not in ("sha256", "sha1", "md5") or (expected and not re.fullmatch(r"[0-9a-f]{32,64}", value.lower())):
         raise DataError(f"--expected_hash {expected}: write sha256:…, sha1:… or md5:…")
@@ -151,6 +141,8 @@ def _about(part: Path) -> Path:
 
 def _receive(address: str, part: Path, tick: Tick) -> None:
     """Append what is missing of `part`; if the server's file is another by now, begin anew."""
+    for file in (part, _about(part)):
+        refuse_special(file)
     have = part.stat().st_size if part.exists() else 0
     known: dict[str, str] = {}
     if have:
@@ -183,7 +175,7 @@ def _receive(address: str, part: Path, tick: Tick) -> None:
                     have += len(block)
                     tick(f"{have / 2**20:,.0f} MiB" + (f" of {total / 2**20:,.0f}" if total else ""))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            if error.errno in NO_SPACE:
                 raise DataError(
                     f"no space left to write {part} ({error.strerror}); make room: the same command goes on from there"
                 ) from None
@@ -205,7 +197,7 @@ def _compare(path: Path, expected: str | None) -> None:
     if not expected:
         return
     algorithm, _, value = expected.partition(":")
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
     if found != value.lower():
         raise DataError(

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 from xml.etree import ElementTree
 
-from corpus.workspace import DataError
-
-__all__ = ["CutOffError", "Page", "pages"]
+from harness.files import DataError
 
 
 class CutOffError(DataError):
@@ -35,13 +33,18 @@ class Page(NamedTuple):
         return self.namespace == "0" and not self.redirect and bool(self.text)
 
 
-def pages(path: Path) -> Iterator[Page]:
-    """Yield the pages of a dump in its order; .xml, .xml.bz2 (also multistream) and .xml.gz are told by their content.
+def find_dump(folder: Path, name: str) -> Path:
+    """Return the dump that a folder of downloads holds."""
+    for ending in (".xml.bz2", ".xml", ".xml.gz"):
+        if (path := folder / f"{name}{ending}").is_file():
+            return path
+    raise DataError(
+        f"no dump at {folder / name}.xml.bz2: --action download fetches it, --input_files names one elsewhere"
+    )
 
-    Raises:
-        CutOffError: the file ends in the middle or is damaged; raised after the last whole page was yielded.
-        DataError: the file is missing, or is no MediaWiki dump.
-    """
+
+def pages(path: Path) -> Iterator[Page]:
+    """Yield the pages of a dump in its order; its content tells .xml, .xml.bz2 (also multistream) and .xml.gz apart."""
     count, last = 0, "none"
     try:
         with _opened(path) as file:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.files import DataError, digest, read_text, reading, written
 from mwparserfromhell.parser import ParserError
 
 from corpus.dump import CutOffError, Page, pages
 from corpus.wikitext import RULES, prose
-from corpus.workspace import DataError, Job, digest, run, written
-
-__all__ = ["Formatted", "extract", "format_books", "merge"]
+from corpus.workspace import Job, run
 
 PIECE = 2 << 20  # characters of wikitext
 _URL = "https://en.wikipedia.org/wiki?curid="
@@ -26,19 +25,22 @@ _URL = "https://en.wikipedia.org/wiki?curid="
 
 @dataclass
 class Formatted:
-    """What came of a dump."""
+    """What came of a dump.
+
+    Attributes:
+        articles: with at least a line of prose.
+        listed: articles without prose: lists, disambiguations.
+        unread: articles at which the parser of wikitext gave up.
+        redirects, others: pages that are redirects, of other namespaces, or of other content than wikitext.
+        kept: pieces found finished.
+    """
 
     articles: int = 0
-    """With at least a line of prose."""
     listed: int = 0
-    """Articles without prose: lists, disambiguations."""
     unread: int = 0
-    """Articles at which the parser of wikitext gave up."""
     redirects: int = 0
     others: int = 0
-    """Pages of other namespaces, and of other content than wikitext."""
     kept: int = 0
-    """Pieces found finished."""
 
 
 def extract(
@@ -48,42 +50,39 @@ def extract(
 
     Returns:
         The pieces in the dump's order, and counts.
-
-    Raises:
-        DataError: the dump is missing, damaged or ends in the middle; all whole pages before that are extracted.
     """
-    made = Formatted()
+    counts = Formatted()
     outputs: list[Path] = []
 
     def jobs() -> Iterator[Job]:
-        for piece in _pieces(dump, made):
+        for piece in _pieces(dump, counts):
             outputs.append(folder / _piece_name(len(outputs)))
             key = digest(RULES, *(part for page in piece for part in (page.id, page.title, page.text)))
             yield Job(outputs[-1], key, (piece,))
 
     try:
         for done in run(jobs(), _extract_piece, folder / "finished.jsonl", n_processes):
-            made.articles += done.figures["articles"]
-            made.listed += done.figures["listed"]
-            made.unread += done.figures["unread"]
-            made.kept += done.kept
-            tick(f"{made.articles:,} articles")
+            counts.articles += done.figures["articles"]
+            counts.listed += done.figures["listed"]
+            counts.unread += done.figures["unread"]
+            counts.kept += done.kept
+            tick(f"{counts.articles:,} articles")
     except CutOffError as error:
         again = "Get the whole file (--action download goes on where it stopped) and give the same command again"
-        if not made.articles:
+        if not counts.articles:
             raise DataError(f"{error}; no article before it. {again}") from None
         raise DataError(
             f"{error}; {len(outputs):,} pieces before it are extracted and stay. {again}; or go on with what is here: "
             "--skip_wikiextractor 1"
         ) from None
-    if not made.articles:
+    if not counts.articles:
         raise DataError(f"the dump {dump} holds no article with prose")
     # Left from a dump that was longer.
     index = len(outputs)
     while (stale := folder / _piece_name(index)).exists():
         stale.unlink()
         index += 1
-    return outputs, made
+    return outputs, counts
 
 
 def _piece_name(index: int) -> str:
@@ -91,14 +90,14 @@ def _piece_name(index: int) -> str:
     return f"{chr(65 + index // 2600)}{chr(65 + index // 100 % 26)}/wiki_{index % 100:02d}"
 
 
-def _pieces(dump: Path, made: Formatted) -> Iterator[list[Page]]:
+def _pieces(dump: Path, counts: Formatted) -> Iterator[list[Page]]:
     piece: list[Page] = []
     size = 0
     try:
         for page in pages(dump):
             if not page.is_article:
-                made.redirects += page.redirect
-                made.others += not page.redirect
+                counts.redirects += page.redirect
+                counts.others += not page.redirect
                 continue
             piece.append(page)
             size += len(page.text)
@@ -135,9 +134,6 @@ def merge(pieces: Iterable[Path], output: Path) -> int:
 
     Returns:
         How many articles.
-
-    Raises:
-        DataError: there is no article, or a file is not of that form.
     """
     count = 0
     with written(output) as file:
@@ -154,20 +150,15 @@ def merge(pieces: Iterable[Path], output: Path) -> int:
 def _documents(path: Path) -> Iterator[list[str]]:
     """The lines of each document, without the title that is its first line."""
     lines: list[str] | None = None
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for line in file:
-                if line.startswith("<doc id="):
-                    lines = []
-                elif line.startswith("</doc>") and lines is not None:
-                    yield lines[1:]
-                    lines = None
-                elif lines is not None:
-                    lines.append(line)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    with reading(path), path.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            if line.startswith("<doc id="):
+                lines = []
+            elif line.startswith("</doc>") and lines is not None:
+                yield lines[1:]
+                lines = None
+            elif lines is not None:
+                lines.append(line)
     if lines is not None:
         raise DataError(f"{path} ends inside an article: it was not written to its end")
 
@@ -177,18 +168,11 @@ def format_books(folder: Path, output: Path) -> int:
 
     Returns:
         How many books.
-
-    Raises:
-        DataError: there is no book, or one is not UTF-8 text.
     """
     count = 0
     with written(output) as file:
         for path in sorted(folder.rglob("*.txt")):
-            try:
-                text = " ".join(path.read_text(encoding="utf-8-sig").split())
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from None
-            if text:
+            if text := " ".join(read_text(path, encoding="utf-8-sig").split()):
                 file.write(text.encode() + b"\n\n")
                 count += 1
         if not count:

@@ -19,12 +19,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from harness.files import DataError, digest, reading, written
 
 from corpus.instances import Instances, make_instances, read_documents
 from corpus.wordpiece import Vocabulary, read_vocabulary
-from corpus.workspace import DataError, Job, Settings, digest, run, written
-
-__all__ = ["DATASETS", "create", "create_shard", "read", "shape", "show", "write"]
+from corpus.workspace import Job, Settings, run
 
 DATASETS = {
     "input_ids": ("i4", 2),
@@ -44,11 +43,7 @@ _UNKNOWN = 0.1  # more words than that out of the vocabulary, and it is the wron
 
 
 def write(path: Path, instances: Instances) -> None:
-    """Write instances; equal ones make files equal to the byte.
-
-    Raises:
-        DataError: the disk is full, or the folder cannot be written.
-    """
+    """Write instances; equal ones make files equal to the byte."""
     # Made in memory and then written: HDF5 does not survive a disk that fills up under it.
     with h5py.File("memory", "w", driver="core", backing_store=False) as file:
         for name, (dtype, _) in DATASETS.items():
@@ -64,26 +59,17 @@ def write(path: Path, instances: Instances) -> None:
 
 
 def read(path: Path, vocab_size: int | None = None, rows: slice = slice(None)) -> Instances:
-    """Read a file, or some of its rows.
-
-    Args:
-        path: the file.
-        vocab_size: refuse numbers beyond it.
-        rows: which instances.
-
-    Raises:
-        DataError: the file is missing, damaged, of other datasets, dtypes or shapes, or holds impossible numbers.
-    """
+    """Read a file, or some of its rows; words beyond `vocab_size` are refused."""
     with _opened(path) as file:
-        found = Instances(**{name: file[name][rows] for name in DATASETS})
-    length = found.input_ids.shape[1]
+        instances = Instances(**{name: file[name][rows] for name in DATASETS})
+    length = instances.input_ids.shape[1]
     for name, values, top in (
-        ("input_ids", found.input_ids, vocab_size),
-        ("masked_lm_ids", found.masked_lm_ids, vocab_size),
-        ("masked_lm_positions", found.masked_lm_positions, length),
-        ("segment_ids", found.segment_ids, 2),
-        ("input_mask", found.input_mask, 2),
-        ("next_sentence_labels", found.next_sentence_labels, 2),
+        ("input_ids", instances.input_ids, vocab_size),
+        ("masked_lm_ids", instances.masked_lm_ids, vocab_size),
+        ("masked_lm_positions", instances.masked_lm_positions, length),
+        ("segment_ids", instances.segment_ids, 2),
+        ("input_mask", instances.input_mask, 2),
+        ("next_sentence_labels", instances.next_sentence_labels, 2),
     ):
         if values.size and (values.min() < 0 or (top is not None and values.max() >= top)):
             limit = f"0 to {top - 1:,}" if top is not None else "0 on"
@@ -91,15 +77,11 @@ def read(path: Path, vocab_size: int | None = None, rows: slice = slice(None)) -
                 f"{path}: {name} holds {values.min():,} to {values.max():,}, but it may hold {limit}"
                 + (" with this vocabulary" if name in ("input_ids", "masked_lm_ids") else "")
             )
-    return found
+    return instances
 
 
 def shape(path: Path) -> tuple[int, int]:
-    """Return how many instances a file holds, and L, from its header alone.
-
-    Raises:
-        DataError: the file is missing, damaged, or of other datasets, dtypes or shapes.
-    """
+    """Return how many instances a file holds, and L, from its header alone."""
     with _opened(path) as file:
         count, length = file["input_ids"].shape
     return count, length
@@ -148,20 +130,13 @@ def _vocabulary(path: Path, lower: bool) -> Vocabulary:
 
 
 def create(
-    shards: Sequence[Path],
-    folder: Path,
-    vocab_file: Path,
-    settings: Settings,
-    n_processes: int,
+    shards: Sequence[Path], folder: Path, vocab_file: Path, settings: Settings, n_processes: int,
     tick: Callable[[str], None] = lambda said: None,
-) -> dict[str, int]:
+) -> dict[str, int]:  # fmt: skip
     """Make {shard}.hdf5 for each {shard}.txt; those already there from the same text and settings are kept.
 
     Returns:
         Sums over the files: instances, tokens (before the repetitions), kept files.
-
-    Raises:
-        DataError: a shard or the vocabulary is missing or unusable, or the disk is full.
     """
     _vocabulary(vocab_file, settings.lower)  # says what is wrong with it once, not from every process
     absent = [path for path in shards if not path.is_file()]
@@ -191,19 +166,10 @@ def create(
 
 
 def create_shard(output: Path, shard: Path, vocab_file: Path, settings: Settings) -> dict[str, int]:
-    """Make one file; the random numbers are its own by its name, so it does not matter which process makes it.
-
-    Raises:
-        DataError: the shard holds no sentence, is not UTF-8 text, or its words are not those of the vocabulary.
-    """
+    """Make one file; the random numbers are its own by its name, so it does not matter which process makes it."""
     vocabulary = _vocabulary(vocab_file, settings.lower)
-    try:
-        with shard.open(encoding="utf-8", newline="\n") as lines:
-            documents = read_documents(iter(lines), vocabulary)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{shard} is not UTF-8 text: byte {error.start} cannot be decoded") from None
-    except OSError as error:
-        raise DataError(f"{shard} cannot be read: {error.strerror}") from None
+    with reading(shard), shard.open(encoding="utf-8", newline="\n") as lines:
+        documents = read_documents(iter(lines), vocabulary)
     if not len(documents):
         raise DataError(f"{shard} holds no sentence: give --action sharding again, with fewer shards if it repeats")
     unknown = float((documents.tokens == vocabulary.unk).mean())
@@ -219,29 +185,25 @@ def create_shard(output: Path, shard: Path, vocab_file: Path, settings: Settings
 
 
 def show(path: Path, index: int, vocabulary: Vocabulary) -> str:
-    """Say an instance as text: both segments, masked words in brackets as they stand ← as they were.
-
-    Raises:
-        DataError: the file is unusable, or has no such instance.
-    """
+    """Say an instance as text: both segments, masked words in brackets as they stand ← as they were."""
     count, _ = shape(path)
     if not -count <= index < count:
         raise DataError(f"{path} has {count:,} instances, 0 to {count - 1:,}: there is no {index}")
     index %= count
-    one = read(path, len(vocabulary), slice(index, index + 1))
-    ids, words = one.input_ids[0], vocabulary.words
-    length = int(one.input_mask[0].sum())
-    was = {int(p): int(w) for p, w in zip(one.masked_lm_positions[0], one.masked_lm_ids[0], strict=True) if p}
+    instance = read(path, len(vocabulary), slice(index, index + 1))
+    ids, words = instance.input_ids[0], vocabulary.words
+    length = int(instance.input_mask[0].sum())
+    was = {int(p): int(w) for p, w in zip(instance.masked_lm_positions[0], instance.masked_lm_ids[0], strict=True) if p}
     said: list[list[str]] = [[], []]
     for position, number in enumerate(ids[:length].tolist()):
         word = words[number]
-        side = said[one.segment_ids[0, position]]
+        side = said[instance.segment_ids[0, position]]
         if position in was:
             word = f"[{word.strip('[]')} ← {words[was[position]]}]" if number != was[position] else f"[= {word}]"
         elif word.startswith("##") and side and not side[-1].endswith("]"):
             word = side.pop() + word[2:]
         side.append(word)
-    follows = "B is from elsewhere" if one.next_sentence_labels[0] else "B follows A"
+    follows = "B is from elsewhere" if instance.next_sentence_labels[0] else "B follows A"
     return (
         f"{path.name}, instance {index} of {count:,}: {length} tokens of {len(ids)}, {len(was)} predicted, {follows}\n"
         + "\n".join(f"{name}: {' '.join(text)}" for name, text in zip("AB", said, strict=True))

@@ -20,20 +20,15 @@ from numpy.typing import NDArray
 from corpus.wordpiece import Vocabulary
 from corpus.workspace import Settings
 
-__all__ = ["Documents", "Instances", "Pairs", "build", "cut", "make_instances", "mask", "pair"]
-
 Ints = NDArray[np.int64]
 _AT_ONCE = 1 << 18  # positions built in one go: a few MB of scratch
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents of sentences of tokens, flat.
+    """Documents of sentences of tokens, flat: all tokens, where each sentence starts, each document's first sentence.
 
-    Args:
-        tokens: int32, of all sentences one after the other.
-        starts: of each sentence in `tokens`, and its end at the end.
-        first: of each document its first sentence, and the number of sentences at the end.
+    Both lists end with the end: the number of tokens, and of sentences.
     """
 
     tokens: NDArray[np.int32]
@@ -43,10 +38,10 @@ class Documents:
     @classmethod
     def of(cls, documents: Sequence[Sequence[Sequence[int]]]) -> Documents:
         """Flatten; sentences without tokens and documents without sentences are left out."""
-        kept = [found for document in documents if (found := [one for one in document if len(one)])]
+        filled = [sentences for document in documents if (sentences := [s for s in document if len(s)])]
         tokens = array("i")
         starts, first = [0], [0]
-        for document in kept:
+        for document in filled:
             for sentence in document:
                 tokens.extend(sentence)
                 starts.append(len(tokens))
@@ -70,20 +65,22 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Instances:
-    """What an HDF5 file holds."""
+    """What an HDF5 file holds.
+
+    Attributes:
+        input_ids: [N, L].
+        input_mask: [N, L]: 1 at tokens, 0 at padding.
+        segment_ids: [N, L]: 1 from B's first token to the last [SEP].
+        masked_lm_positions, masked_lm_ids: [N, P]: ascending, and the words that stood there; 0 after the last.
+        next_sentence_labels: [N]: 1 where B is from elsewhere.
+    """
 
     input_ids: NDArray[np.int32]
-    """[N, L]"""
     input_mask: NDArray[np.int8]
-    """[N, L]: 1 at tokens, 0 at padding."""
     segment_ids: NDArray[np.int8]
-    """[N, L]: 1 from B's first token to the last [SEP]."""
     masked_lm_positions: NDArray[np.int32]
-    """[N, P]: ascending; 0 after the last."""
     masked_lm_ids: NDArray[np.int32]
-    """[N, P]: the words that stood there; 0 after the last."""
     next_sentence_labels: NDArray[np.int8]
-    """[N]: 1 where B is from elsewhere."""
 
 
 def pair(documents: Documents, settings: Settings, rng: random.Random) -> Pairs:
@@ -159,11 +156,7 @@ def cut_sizes(a_size: Ints, b_size: Ints, longest: int) -> tuple[Ints, Ints]:
 def build(
     tokens: NDArray[np.int32], pairs: Pairs, length: int, vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], Ints]:
-    """Copy the tokens to [CLS] A [SEP] B [SEP], padded with 0.
-
-    Returns:
-        input_ids [N, L], and the positions of the last [SEP] [N].
-    """
+    """Copy the tokens to [CLS] A [SEP] B [SEP], padded with 0: input_ids [N, L], and where the last [SEP] is, [N]."""
     position = np.arange(length)
     first_sep = (pairs.a_size + 1)[:, None]
     last_sep = first_sep + pairs.b_size[:, None] + 1
@@ -180,15 +173,9 @@ def build(
 
 
 def mask(
-    ids: NDArray[np.int32],
-    last_sep: Ints,
-    first_sep: Ints,
-    settings: Settings,
-    mask_id: int,
-    order: NDArray[np.float32],
-    kind: NDArray[np.float64],
-    words: NDArray[np.int32],
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ids: NDArray[np.int32], last_sep: Ints, first_sep: Ints, settings: Settings, mask_id: int,
+    order: NDArray[np.float32], kind: NDArray[np.float64], words: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
     """Mask words of `ids` in place, never [CLS] or [SEP].
 
     Of a sequence of n tokens, min(P, max(1, round(0.15·n))) are predicted: those with the smallest `order`. Of them
@@ -196,8 +183,7 @@ def mask(
 
     Args:
         ids: [N, L], changed in place.
-        last_sep: [N], position of the last [SEP].
-        first_sep: [N], position of the first [SEP].
+        last_sep, first_sep: [N], positions of [SEP].
         settings: masked_lm_prob and max_predictions_per_seq, which is P.
         mask_id: number of [MASK].
         order: [N, L] in [0, 1): who is chosen.
@@ -229,14 +215,7 @@ def mask(
 def make_instances(
     documents: Documents, vocabulary: Vocabulary, settings: Settings, stream: Sequence[int]
 ) -> Instances:
-    """Make all instances of a shard, in random order.
-
-    Args:
-        documents: the shard's.
-        vocabulary: its numbers fill [CLS], [SEP], [MASK]; a random word is any of it.
-        settings: lengths, probabilities, repetitions.
-        stream: numbers that seed the random generators: equal ones give equal instances.
-    """
+    """Make all instances of a shard, in random order; equal numbers in `stream` give equal instances."""
     seeds = np.random.SeedSequence(list(stream))
     rng = np.random.Generator(np.random.PCG64(seeds))
     draws = random.Random(int.from_bytes(seeds.generate_state(4).tobytes(), "little"))
@@ -244,7 +223,7 @@ def make_instances(
     pairs = cut(pair(documents, settings, draws), length - 3, rng)
     count = len(pairs.a)
     shuffled = rng.permutation(count)
-    made = Instances(
+    instances = Instances(
         np.zeros((count, length), np.int32),
         np.zeros((count, length), np.int8),
         np.zeros((count, length), np.int8),
@@ -257,15 +236,15 @@ def make_instances(
         n = len(some.a)
         ids, last_sep = build(documents.tokens, some, length, vocabulary)
         first_sep = some.a_size + 1
-        made.masked_lm_positions[rows], made.masked_lm_ids[rows] = mask(
+        instances.masked_lm_positions[rows], instances.masked_lm_ids[rows] = mask(
             ids, last_sep, first_sep, settings, vocabulary.mask,
             rng.random((n, length), np.float32), rng.random((n, most)),
             rng.integers(len(vocabulary), size=(n, most), dtype=np.int32),
         )  # fmt: skip
-        made.input_ids[rows] = ids
-        made.input_mask[rows] = position <= last_sep[:, None]
-        made.segment_ids[rows] = (position > first_sep[:, None]) & (position <= last_sep[:, None])
-    return made
+        instances.input_ids[rows] = ids
+        instances.input_mask[rows] = position <= last_sep[:, None]
+        instances.segment_ids[rows] = (position > first_sep[:, None]) & (position <= last_sep[:, None])
+    return instances
 
 
 def _batches(pairs: Pairs, order: Ints, size: int) -> Iterator[tuple[slice, Pairs]]:

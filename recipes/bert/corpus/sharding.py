@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corpus.workspace import DataError, Job, digest, run, written
+from harness.files import DataError, digest, written
 
-__all__ = ["Article", "Shard", "distribute", "segment", "shard_names", "write_shards"]
+from corpus.workspace import Job, run
 
 PIECE = 4 << 20  # bytes of text
 _METHOD = "punkt english 1"
@@ -24,7 +24,7 @@ _METHOD = "punkt english 1"
 
 @dataclass(frozen=True, slots=True)
 class Article:
-    """Where an article's sentences lie: file, first byte, bytes; and how many sentences."""
+    """Where an article's sentences lie: piece, first byte, bytes; and how many sentences."""
 
     part: int
     start: int
@@ -44,19 +44,10 @@ class Shard:
 def segment(
     inputs: Sequence[Path], folder: Path, n_processes: int, tick: Callable[[str], None] = lambda said: None
 ) -> tuple[list[Path], list[Article]]:
-    """Split the articles of the inputs into sentences.
-
-    Args:
-        inputs: files with an article a line.
-        folder: where the pieces are written; those already there from the same text are kept.
-        n_processes: pieces worked on at a time.
-        tick: told how far it is.
+    """Split the articles of the inputs, one a line, into sentences; pieces already there from the same text are kept.
 
     Returns:
         The pieces, and every article in the order of the inputs.
-
-    Raises:
-        DataError: an input is missing, empty or not UTF-8 text.
     """
     parts: list[Path] = []
 
@@ -103,7 +94,7 @@ def _punkt() -> Any:
 
 def sentences(article: str) -> list[str]:
     """Split one article; what is between two sentences is white space, and gone."""
-    return [tidy for one in _punkt().tokenize(article) if (tidy := " ".join(one.split()))]
+    return [tidy for sentence in _punkt().tokenize(article) if (tidy := " ".join(sentence.split()))]
 
 
 def _segment_piece(output: Path, path: Path, start: int, size: int) -> dict[str, int]:
@@ -117,8 +108,8 @@ def _segment_piece(output: Path, path: Path, start: int, size: int) -> dict[str,
         raise DataError(f"{path} is not UTF-8 text: byte {start + error.start} cannot be decoded") from None
     with written(output) as out:
         for line in text.split("\n"):
-            if found := sentences(line):
-                out.write("\n".join(found).encode() + b"\n\n")
+            if lines := sentences(line):
+                out.write("\n".join(lines).encode() + b"\n\n")
                 count += 1
     return {"articles": count}
 
@@ -147,9 +138,6 @@ def distribute(
 
     The longest article goes first, each to the shard that has least of what it should get. Measured as a share, so
     that test shards, which should get less, fill up beside the training shards and get short and long articles alike.
-
-    Raises:
-        DataError: there are fewer articles than shards, or a number is out of range.
     """
     if n_training < 1 or n_test < 1 or not 0 < fraction_test_set < 1:
         raise DataError(
@@ -178,21 +166,10 @@ def distribute(
 
 
 def write_shards(
-    shards: Sequence[Shard],
-    articles: Sequence[Article],
-    parts: Sequence[Path],
-    folder: Path,
-    n_processes: int,
+    shards: Sequence[Shard], articles: Sequence[Article], parts: Sequence[Path], folder: Path, n_processes: int,
     tick: Callable[[str], None] = lambda said: None,
-) -> int:
-    """Write {shard}.txt for each shard; those already there with the same articles are kept.
-
-    Returns:
-        How many were kept.
-
-    Raises:
-        DataError: the disk is full, or the folder cannot be written.
-    """
+) -> int:  # fmt: skip
+    """Write {shard}.txt for each shard; return how many were there already with the same articles."""
     texts = [digest(part.read_bytes()) for part in parts]
 
     def jobs() -> Iterator[Job]:
@@ -202,11 +179,11 @@ def write_shards(
             pieces = [(parts[part], start, size) for part, start, size in places]
             yield Job(folder / f"{shard.name}.txt", key, (pieces,))
 
-    written_, kept = 0, 0
+    finished, there = 0, 0
     for done in run(jobs(), _write_shard, folder / "finished.jsonl", n_processes):
-        written_, kept = written_ + 1, kept + done.kept
-        tick(f"{written_} of {len(shards)} shards")
-    return kept
+        finished, there = finished + 1, there + done.kept
+        tick(f"{finished} of {len(shards)} shards")
+    return there
 
 
 def _write_shard(output: Path, pieces: list[tuple[Path, int, int]]) -> dict[str, int]:

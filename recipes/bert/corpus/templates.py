@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-__all__ = ["words_of"]
-
 _NAMED = re.compile(r"\s*([\w -]+)=(.*)", re.DOTALL)
 
 

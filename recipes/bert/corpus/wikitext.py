@@ -18,8 +18,6 @@ from mwparserfromhell import nodes
 
 from corpus.templates import words_of
 
-__all__ = ["RULES", "prose"]
-
 RULES = 1
 """Counted up when the text of an article comes out otherwise, so that articles made before are made again."""
 
@@ -118,11 +116,11 @@ def _without_elements(text: str) -> str:
         elif tag["opening"] and not tag["empty"]:
             opened.append((name, tag.start()))
             depth[name] += 1
-    kept, end = [], 0
+    parts, end = [], 0
     for start, stop in cuts:
-        kept.append(text[end:start])
+        parts.append(text[end:start])
         end = stop
-    return "".join(kept) + text[end:]
+    return "".join(parts) + text[end:]
 
 
 def _repeatedly(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str) -> str:
@@ -142,8 +140,8 @@ def _literal(text: str) -> str:
 # --- what the parser leaves -------------------------------------------------------------------------------------------
 
 
-def _texts(found: Iterable[nodes.Node]) -> Iterator[str]:
-    for node in found:
+def _texts(parsed: Iterable[nodes.Node]) -> Iterator[str]:
+    for node in parsed:
         if isinstance(node, nodes.Text):
             yield node.value
         elif isinstance(node, nodes.Wikilink):

@@ -12,11 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
+from harness.files import DataError, read_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-from corpus.workspace import DataError
-
-__all__ = ["SPECIAL", "Vocabulary", "read_vocabulary"]
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LONGEST_WORD = 100  # upstream's; a longer one is [UNK]
@@ -53,7 +50,7 @@ class Vocabulary:
         """Return the numbers of each sentence's tokens, without [CLS] and [SEP]."""
         if len(self._known) > _TABLE:
             self._known.clear()
-        cut = [[one] if _CONTROL.search(one) else _PIECE.findall(one) for one in sentences]
+        cut = [[sentence] if _CONTROL.search(sentence) else _PIECE.findall(sentence) for sentence in sentences]
         self._learn(set(chain.from_iterable(cut)) - self._known.keys())
         known = self._known
         return [array("i", chain.from_iterable([known[piece] for piece in pieces])) for pieces in cut]
@@ -61,22 +58,12 @@ class Vocabulary:
     def _learn(self, pieces: Iterable[str]) -> None:
         new = list(pieces)
         encoded = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
-        self._known.update((piece, tuple(one.ids)) for piece, one in zip(new, encoded, strict=True))
+        self._known.update((piece, tuple(encoding.ids)) for piece, encoding in zip(new, encoded, strict=True))
 
 
 def read_vocabulary(path: Path, lower: bool) -> Vocabulary:
-    """Read vocab.txt: a word a line, its number the line's.
-
-    Raises:
-        DataError: the file is missing, no WordPiece vocabulary, or of the other case.
-    """
-    try:
-        words = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"--vocab_file {path} is not UTF-8 text: byte {error.start} cannot be decoded") from None
-    except OSError as error:
-        raise DataError(f"--vocab_file {path} cannot be read: {error.strerror}") from None
-    words = [word.rstrip("\r") for word in words]
+    """Read vocab.txt: a word a line, its number the line's."""
+    words = [word.rstrip("\r") for word in read_text(path, f"--vocab_file {path}").split("\n")]
     while words and not words[-1]:
         words.pop()
     if missing := [word for word in SPECIAL if word not in words]:

@@ -1,4 +1,4 @@
-"""Where things lie, how a file is written whole or not at all, and how finished work is found again.
+"""Where things lie, how the work is shared out to processes, and how finished work is found again.
 
 Folder and file names are those of NVIDIA's bertPrep.py (DeepLearningExamples, PyTorch/LanguageModeling/BERT/data), so
 that data and scripts made for it fit.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import multiprocessing
 import os
@@ -16,74 +15,43 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
-__all__ = ["DataError", "Done", "Job", "Settings", "Workspace", "digest", "read_json", "run", "written"]
-
-_NO_SPACE = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-
-
-class DataError(ValueError):
-    """The data, an option or the disk is at fault; the message is one line for the user."""
-
-
-def read_json(path: Path, called: str = "") -> Any:
-    """Return what a file of JSON holds.
-
-    Args:
-        path: the file.
-        called: what an error calls it; by default its path.
-
-    Raises:
-        DataError: it cannot be read, or is no JSON.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text)
-    except OSError as error:
-        raise DataError(f"{called or path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{called or path} is not UTF-8 text: byte {error.start} cannot be decoded") from None
-    except ValueError as error:
-        why = str(error) if text.strip() else "it is empty"
-        raise DataError(f"{called or path} is no JSON: {why}; mend the file, or get it anew") from None
+from harness.files import DataError
+from harness.options import flag, within
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the content of HDF5 files, under bertPrep's names and defaults.
+    """What decides the content of HDF5 files, under bertPrep's names and defaults."""
 
-    Raises:
-        DataError: a number is out of range.
-    """
-
-    max_seq_length: int = 512
-    max_predictions_per_seq: int = 20
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    dupe_factor: int = 5
-    do_lower_case: int = 1
-    random_seed: int = 12345
+    max_seq_length: Annotated[int, flag()] = 512
+    max_predictions_per_seq: Annotated[int, flag()] = 20
+    masked_lm_prob: Annotated[float, flag("Share of the tokens to predict.")] = 0.15
+    short_seq_prob: Annotated[float, flag("Share of the documents cut shorter than they need be.")] = 0.1
+    dupe_factor: Annotated[int, flag("Times the text is used, masked otherwise.")] = 5
+    do_lower_case: Annotated[int, flag("0: cased; more: uncased.")] = 1
+    random_seed: Annotated[int, flag()] = 12345
 
     def __post_init__(self) -> None:
-        for name, low, high in (
+        within(
+            self,
             ("max_seq_length", 5, 1 << 20),  # [CLS] a [SEP] b [SEP]
-            ("max_predictions_per_seq", 1, self.max_seq_length - 3),
-            ("masked_lm_prob", 0, 1),
-            ("short_seq_prob", 0, 1),
-            ("dupe_factor", 1, 1 << 20),
-            ("random_seed", 0, (1 << 64) - 1),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise DataError(f"--{name} {value} is not between {low} and {high}")
+            ("max_predictions_per_seq", 1, self.max_seq_length - 3), ("masked_lm_prob", 0, 1),
+            ("short_seq_prob", 0, 1), ("dupe_factor", 1, 1 << 20), ("random_seed", 0, (1 << 64) - 1),
+        )  # fmt: skip
 
     @property
     def lower(self) -> bool:
         """Any number above 0 means uncased."""
         return self.do_lower_case > 0
+
+    @classmethod
+    def of(cls, flags: Settings) -> Settings:
+        """Return the settings among a script's flags."""
+        return cls(**{field.name: getattr(flags, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -105,6 +73,17 @@ class Workspace:
         """Sentences, one a line, before they are dealt out to shards; upstream keeps these in memory."""
         return self.root / "segmented"
 
+    def vocabulary(self, lower: bool) -> Path:
+        """The vocab.txt that google_pretrained_weights brings."""
+        case = "uncased" if lower else "cased"
+        path = self.download / "google_pretrained_weights" / f"{case}_L-24_H-1024_A-16" / "vocab.txt"
+        if not path.is_file():
+            raise DataError(
+                f"no vocabulary: name one by --vocab_file, or --action download --dataset google_pretrained_weights "
+                f"brings {path}"
+            )
+        return path
+
     def formatted(self, dataset: str) -> Path:
         unit = "book" if dataset == "bookscorpus" else "article"
         return self.root / "formatted_one_article_per_line" / f"{dataset}_one_{unit}_per_line.txt"
@@ -121,57 +100,11 @@ class Workspace:
         return self.root / name / dataset
 
 
-def digest(*parts: bytes | str | int | float) -> str:
-    """Name content by a hash; parts keep their borders."""
-    h = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        raw = part if isinstance(part, bytes) else str(part).encode()
-        h.update(len(raw).to_bytes(8, "little"))
-        h.update(raw)
-    return h.hexdigest()
-
-
-@contextlib.contextmanager
-def written(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write that appears under its name when it is complete, or never.
-
-    Raises:
-        DataError: the disk is full, or the folder cannot be written.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:
-        _drop(part)
-        if error.errno in _NO_SPACE:
-            raise DataError(
-                f"no space left to write {path} ({error.strerror}); what is finished stays: "
-                "make room and give the same command again"
-            ) from None
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        _drop(part)
-        raise
-
-
-def _drop(part: Path) -> None:
-    with contextlib.suppress(OSError):
-        part.unlink()
-
-
 @dataclass(frozen=True)
 class Job:
-    """One file to be made.
+    """A file to be made by `work(output, *arguments)`, unless there is one of the same key.
 
-    Args:
-        output: the file.
-        key: digest of all that its content depends on; a file made under the same key is not made again.
-        arguments: what `work` gets after `output`.
+    The key is a digest of all that the content depends on.
     """
 
     output: Path
@@ -194,11 +127,8 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
     `ledger` is a file of JSON lines that remembers finished jobs. When one fails, or `jobs` itself does, those in
     progress are finished and remembered first. What is written never depends on `n_processes`; in which order jobs are
     yielded may.
-
-    Raises:
-        DataError: what `work` or `jobs` raised; or a process died.
     """
-    found = _remembered(ledger)
+    rows = _remembered(ledger)
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(_appending(ledger))
         pool: ProcessPoolExecutor | None = None
@@ -234,15 +164,17 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
 
         try:
             for job in jobs:
-                row = found.get(_name(job, ledger))
-                if row and row["key"] == job.key and _size(job.output) == row["bytes"]:
+                row = rows.get(_name(job, ledger))
+                if row and row["key"] == job.key and job.output.is_file() and job.output.stat().st_size == row["bytes"]:
                     yield Done(job, row["figures"], kept=True)
                 elif n_processes == 1:
                     yield finish(job, work(job.output, *job.arguments))
                 else:
                     if pool is None:
                         context = multiprocessing.get_context("spawn")
-                        pool = ProcessPoolExecutor(n_processes, context, _ignore_interrupts)
+                        pool = ProcessPoolExecutor(  # Ctrl-C reaches the whole group; the parent decides.
+                            n_processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+                        )
                         stack.callback(pool.shutdown, cancel_futures=True)
                     yield from collect(2 * n_processes)
                     with _interrupts_held():
@@ -268,14 +200,11 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ignore_interrupts() -> None:
-    # Ctrl-C reaches the whole group; the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 @contextlib.contextmanager
 def _appending(ledger: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     """What appends a row; unbuffered, so that a full disk is met here and not when the file is closed."""
+    if ledger.is_fifo():
+        raise DataError(f"{ledger} is no regular file")  # to open it would wait for a reader
     try:
         ledger.parent.mkdir(parents=True, exist_ok=True)
         file = ledger.open("ab", buffering=0)
@@ -299,10 +228,6 @@ def _append(ledger: Path, file: IO[bytes], line: bytes) -> None:
 
 def _name(job: Job, ledger: Path) -> str:
     return job.output.relative_to(ledger.parent).as_posix()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
 
 
 def _remembered(ledger: Path) -> dict[str, dict[str, Any]]:

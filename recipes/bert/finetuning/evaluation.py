@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from harness.export import write_captured
+from harness.files import write_json
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from finetuning.examples import Examples
 from ontrain import InferenceSession
 from ontrain.capture import capture
-from ontrain.session.export import inference_model, save_model
 
-__all__ = ["INPUTS", "NOWHERE", "TOLERANCE", "distance", "export", "logits_of_onnx", "logits_of_torch"]
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NOWHERE = float(np.finfo(np.float32).min)
 """Stands for the logit of a place beyond the batch that the row was in."""
 TOLERANCE = 1e-3
@@ -45,8 +49,8 @@ def logits_of_torch(
 
     @torch.no_grad()
     def run(batch: dict[str, Tensor]) -> Sequence[NDArray[np.float32]]:
-        made = model(**{name: tensor.to(device) for name, tensor in batch.items()})
-        return [made[name].float().cpu().numpy() for name in outputs]
+        results = model(**{name: tensor.to(device) for name, tensor in batch.items()})
+        return [results[name].float().cpu().numpy() for name in outputs]
 
     return _logits(examples, batch_size, outputs, run)
 
@@ -61,20 +65,26 @@ def logits_of_onnx(path: Path, examples: Examples, outputs: Mapping[str, int], b
     return _logits(examples, batch_size, outputs, run)
 
 
-def export(model: nn.Module, outputs: Sequence[str], path: Path) -> None:
-    """Write a model as ONNX: inputs input_ids, attention_mask and token_type_ids, int64 [batch, sequence].
+def _logits(
+    examples: Examples, batch_size: int, outputs: Mapping[str, int],
+    run: Callable[[dict[str, Tensor]], Sequence[NDArray[np.float32]]],
+) -> Logits:  # fmt: skip
+    """Rows of like length run together; where they came from is where they go to."""
+    order = np.argsort(examples.lengths, kind="stable")
+    logits = [np.full((len(order), columns), NOWHERE, np.float32) for columns in outputs.values()]
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        for array, values in zip(logits, run(examples.batch(rows, targets=False)), strict=True):
+            array[rows, : values.shape[1]] = values
+    return logits
 
-    Raises:
-        CaptureError: the model cannot be captured.
-        OptionError: the file cannot be written.
-    """
-    model.to("cpu").eval()
-    sample = {name: torch.ones(2, 8, dtype=torch.int64) for name in INPUTS}
+
+def export(model: nn.Module, outputs: Sequence[str], path: Path) -> None:
+    """Write a model as ONNX: inputs input_ids, attention_mask and token_type_ids, int64 [batch, sequence]."""
+    sample = {name: torch.ones(2, 8, dtype=torch.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     dims = {0: "batch", 1: "sequence"}
-    captured = capture(model, kwargs=sample, dynamic=[dims] * len(INPUTS), output_names=outputs)
-    tensors = {**captured.parameters, **captured.buffers}
-    arrays = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
-    save_model(inference_model(captured.model, arrays, outputs), path)
+    captured = capture(model.to("cpu").eval(), kwargs=sample, dynamic=[dims] * len(sample), output_names=outputs)
+    write_captured(captured, outputs, path)
 
 
 def distance(one: Logits, other: Logits) -> float:
@@ -82,17 +92,13 @@ def distance(one: Logits, other: Logits) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
 
 
-def _logits(
-    examples: Examples,
-    batch_size: int,
-    outputs: Mapping[str, int],
-    run: Callable[[dict[str, Tensor]], Sequence[NDArray[np.float32]]],
-) -> Logits:
-    """Rows of like length run together; where they came from is where they go to."""
-    order = np.argsort(examples.lengths, kind="stable")
-    made = [np.full((len(order), columns), NOWHERE, np.float32) for columns in outputs.values()]
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        for array, values in zip(made, run(examples.batch(rows, targets=False)), strict=True):
-            array[rows, : values.shape[1]] = values
-    return made
+def write_results(output: Path, results: Mapping[str, Any]) -> None:
+    """Write eval_results.json: the command, versions and hardware, and what came out."""
+    packages = ("ontrain", "torch", "onnxruntime", "transformers", "tokenizers")
+    about = {
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "cores": os.cpu_count(),
+    }
+    write_json(output / "eval_results.json", {**about, **results})

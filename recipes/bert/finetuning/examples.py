@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus.workspace import digest
+from harness.files import digest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finetuning.settings import Settings
-
-__all__ = ["PAD_TO", "Examples", "epoch_updates"]
+from finetuning.flags import Settings
 
 PAD_TO = 16
 """Lengths of batches are multiples of this: a plan serves many batches, and few tokens are padding."""
@@ -26,20 +24,18 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples of at most L tokens."""
+    """N examples of at most L tokens.
+
+    Attributes:
+        inputs: input_ids, attention_mask and token_type_ids, each [N, L]; real tokens stand before padding.
+        targets: under the names of forward's arguments, each [N]: class numbers, positions or float32.
+    """
 
     inputs: Mapping[str, NDArray[np.int32]]
-    """input_ids, attention_mask and token_type_ids, each [N, L]; real tokens stand before padding."""
     targets: Mapping[str, NDArray[Any]]
-    """Under the names of forward's arguments, each [N]: class numbers, positions or float32."""
 
     def __len__(self) -> int:
         return len(self.inputs["input_ids"])
-
-    @property
-    def width(self) -> int:
-        """L."""
-        return self.inputs["input_ids"].shape[1]
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -51,21 +47,18 @@ class Examples:
 
         t is L if `whole`, else the longest row's length rounded up.
         """
-        width = self.width if whole else min(self.width, -(-int(self.lengths[rows].max()) // PAD_TO) * PAD_TO)
-        made = {name: torch.from_numpy(array[rows, :width].astype(np.int64)) for name, array in self.inputs.items()}
-        if targets:
-            for name, array in self.targets.items():
-                kind = np.float32 if array.dtype.kind == "f" else np.int64
-                made[name] = torch.from_numpy(array[rows].astype(kind))
-        return made
+        width = self.inputs["input_ids"].shape[1]
+        if not whole:
+            width = min(width, -(-int(self.lengths[rows].max()) // PAD_TO) * PAD_TO)
+        batch = {name: torch.from_numpy(array[rows, :width].astype(np.int64)) for name, array in self.inputs.items()}
+        for name, array in self.targets.items() if targets else ():
+            batch[name] = torch.from_numpy(array[rows].astype(np.float32 if array.dtype.kind == "f" else np.int64))
+        return batch
 
     def drawn(self, count: int, seed: int) -> Examples:
         """Return `count` of the examples, in their order; the seed decides which."""
         rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:count])
-        return Examples(
-            {name: array[rows] for name, array in self.inputs.items()},
-            {name: array[rows] for name, array in self.targets.items()},
-        )
+        return Examples(*({name: array[rows] for name, array in of.items()} for of in (self.inputs, self.targets)))
 
     def digest(self) -> str:
         """Name the content by a hash."""
@@ -79,16 +72,15 @@ def epoch_updates(examples: Examples, settings: Settings, epoch: int) -> Iterato
     Seed and epoch alone decide the order.
     """
     rng = np.random.default_rng([settings.seed, epoch])
-    order = rng.permutation(len(examples))
-    size = settings.per_gpu_train_batch_size
+    order, size = rng.permutation(len(examples)), settings.per_gpu_train_batch_size
     if settings.group_by_length:
-        together = size * _SORTED_TOGETHER
-        parts = [order[start : start + together] for start in range(0, len(order), together)]
+        parts = _cut(order, size * _SORTED_TOGETHER)
         order = np.concatenate([part[np.argsort(examples.lengths[part], kind="stable")] for part in parts])
-        batches = [order[start : start + size] for start in range(0, len(order), size)]
+    batches = _cut(order, size)
+    if settings.group_by_length:
         batches = [batches[number] for number in rng.permutation(len(batches))]
-    else:
-        batches = [order[start : start + size] for start in range(0, len(order), size)]
-    count = settings.micro_batches
-    for start in range(0, len(batches), count):
-        yield batches[start : start + count]
+    yield from _cut(batches, settings.micro_batches)
+
+
+def _cut(items: Any, size: int) -> list[Any]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from corpus.wordpiece import read_vocabulary
-from corpus.workspace import DataError, read_json
+from harness.files import DataError, read_json
+from rich.console import Console
 from safetensors import SafetensorError
-from torch import nn
 from transformers import BertConfig, PreTrainedModel
 from transformers.utils import logging
 
-__all__ = ["ModelFolder", "parameters", "save_model"]
+from finetuning.flags import Flags
 
 _WEIGHTS = "model.safetensors"
 _NEW = ("qa_outputs.", "classifier.", "bert.pooler.")
@@ -24,26 +24,28 @@ _NEW = ("qa_outputs.", "classifier.", "bert.pooler.")
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """A model, and which of its weights are random."""
+
+    model: PreTrainedModel
+    random: list[str]
+
+
+@dataclass(frozen=True)
 class ModelFolder:
-    """Configuration and vocabulary, which fit each other, and where the weights are."""
+    """Configuration and vocabulary, which fit each other, and where the weights are; None: begin from random ones."""
 
     path: Path
     config: BertConfig
     vocab_file: Path
     lower: bool
     weights: Path | None
-    """A folder; None: begin from random ones."""
 
     @classmethod
     def open(
-        cls,
-        name: str,
-        *,
-        init_checkpoint: Path | None = None,
-        vocab_file: Path | None = None,
-        lower: bool | None = None,
-        random_init: bool = False,
-    ) -> ModelFolder:
+        cls, name: str, *, init_checkpoint: Path | None = None, vocab_file: Path | None = None,
+        lower: bool | None = None, random_init: bool = False,
+    ) -> ModelFolder:  # fmt: skip
         """Read what a model is, without its weights yet.
 
         Args:
@@ -52,9 +54,6 @@ class ModelFolder:
             vocab_file: in place of the folder's vocab.txt.
             lower: whether text is put to lower case; by default what tokenizer_config.json says.
             random_init: take no weights.
-
-        Raises:
-            DataError: a file is missing or malformed, the model is no BERT, or the vocabulary is another model's.
         """
         path = Path(name)
         if not path.is_dir():
@@ -84,17 +83,19 @@ class ModelFolder:
             )
         return cls(path, config, vocab, lower, weights)
 
-    def check_length(self, max_seq_length: int) -> None:
-        """Refuse sequences for which the model has no positions.
-
-        Raises:
-            DataError: as said.
-        """
-        if max_seq_length > self.config.max_position_embeddings:
+    @classmethod
+    def of(cls, flags: Flags, max_seq_length: int) -> ModelFolder:
+        """Open the folder that the flags name, and refuse sequences for which the model has no positions."""
+        folder = cls.open(
+            flags.model_name_or_path, init_checkpoint=flags.init_checkpoint, vocab_file=flags.vocab_file,
+            lower=None if flags.do_lower_case is None else flags.do_lower_case > 0, random_init=flags.random_init,
+        )  # fmt: skip
+        if max_seq_length > folder.config.max_position_embeddings:
             raise DataError(
-                f"--max_seq_length {max_seq_length} is more than the {self.config.max_position_embeddings} positions "
-                f"of the model in {self.path}: take so many or less"
+                f"--max_seq_length {max_seq_length} is more than the {folder.config.max_position_embeddings} positions "
+                f"of the model in {folder.path}: take so many or less"
             )
+        return folder
 
     def load(self, task: type[PreTrainedModel], seed: int, *, trained: bool = False, **changes: Any) -> Loaded:
         """Make the model of a task, on the CPU, with what weights there are.
@@ -104,9 +105,6 @@ class ModelFolder:
             seed: of the weights that are random.
             trained: whether the task's own weights must be there.
             changes: of the configuration.
-
-        Raises:
-            DataError: the weights cannot be read, or are another model's.
         """
         config = BertConfig.from_dict({**self.config.to_dict(), "architectures": None, **changes})
         torch.manual_seed(seed)
@@ -116,13 +114,9 @@ class ModelFolder:
             return Loaded(task(config), ["all weights"])
         try:
             model, about = task.from_pretrained(
-                self.weights,
-                config=config,
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
+                self.weights, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True,
                 dtype=torch.float32,
-            )
+            )  # fmt: skip
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise DataError(f"{self.weights / _WEIGHTS} cannot be loaded: {_first_line(error)}") from None
         missing = sorted(about["missing_keys"])
@@ -131,42 +125,34 @@ class ModelFolder:
             raise DataError(f"{self.weights / _WEIGHTS} has no {foreign[0]!r}{way_out}")
         return Loaded(model, missing)
 
+    def load_for(self, flags: Flags, task: type[PreTrainedModel], console: Console, **changes: Any) -> PreTrainedModel:
+        """The task's model as the flags want it; what is random is said."""
+        if flags.dropout is not None:
+            changes |= {"hidden_dropout_prob": flags.dropout, "attention_probs_dropout_prob": flags.dropout}
+        loaded = self.load(task, flags.seed, trained=not flags.do_train, **changes)
+        random = f"; random: {', '.join(loaded.random)}" if loaded.random else ""
+        count = sum(parameter.numel() for parameter in loaded.model.parameters())
+        console.print(f"model: {self.path}, {count:,} parameters{random}; engine: {flags.engine}")
+        return loaded.model
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model, and which of its weights are random."""
-
-    model: PreTrainedModel
-    random: list[str]
-
-
-def parameters(model: nn.Module) -> int:
-    """Count a model's parameters."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def save_model(model: PreTrainedModel, vocab_file: Path, lower: bool, output: Path) -> None:
-    """Write config.json, model.safetensors, vocab.txt and tokenizer_config.json, each whole or not at all.
-
-    Raises:
-        DataError: the folder cannot be written.
-    """
-    beside = output / ".model"
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        model.save_pretrained(beside)
-        shutil.copyfile(vocab_file, beside / "vocab.txt")
-        about = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
-        (beside / "tokenizer_config.json").write_text(json.dumps(about))
-        for file in beside.iterdir():
-            file.replace(output / file.name)
-        beside.rmdir()
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise DataError(
-            f"{output} cannot be written ({_first_line(error)}); the checkpoints stay: make room and give the same "
-            "command again"
-        ) from None
+    def save(self, model: PreTrainedModel, output: Path) -> None:
+        """Write config.json, model.safetensors, vocab.txt and tokenizer_config.json, each whole or not at all."""
+        beside = output / ".model"
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            model.save_pretrained(beside)
+            shutil.copyfile(self.vocab_file, beside / "vocab.txt")
+            about = {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lower}
+            (beside / "tokenizer_config.json").write_text(json.dumps(about))
+            for file in beside.iterdir():
+                file.replace(output / file.name)
+            beside.rmdir()
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise DataError(
+                f"{output} cannot be written ({_first_line(error)}); the checkpoints stay: make room and give the same "
+                "command again"
+            ) from None
 
 
 def _from_hub(name: str) -> Path:
@@ -184,10 +170,10 @@ def _from_hub(name: str) -> Path:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    if not isinstance(found, dict):
+    fields = read_json(path)
+    if not isinstance(fields, dict):
         raise DataError(f"{path} holds no JSON object")
-    return found
+    return fields
 
 
 def _first_line(error: BaseException) -> str:

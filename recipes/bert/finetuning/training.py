@@ -7,8 +7,10 @@ module averages their gradients. The weights are those of one process that sees 
 from __future__ import annotations
 
 import math
+import shutil
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -16,36 +18,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from corpus.workspace import digest
+from harness.files import DataError, digest
+from harness.journal import Journal
+from harness.options import Engine
+from harness.processes import Team
+from harness.terminal import Interrupted, progress, stopping
 from rich.console import Console
-from terminal import progress, stopping
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from finetuning import checkpoints
 from finetuning.examples import Examples, epoch_updates
-from finetuning.journal import Interrupted, log, losses_until
-from finetuning.processes import Team
-from finetuning.settings import Engine, Habits, Precision, Settings
-from ontrain.errors import NonFiniteLossError
+from finetuning.flags import Habits, Precision, Settings
+from ontrain.checkpoint import read_checkpoint, write_checkpoint
+from ontrain.errors import CheckpointError, NonFiniteLossError
 from ontrain.training.ortmodule import ORTModule
-
-__all__ = ["Trained", "train"]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run did, this time."""
+    """What a run did: updates (those before a resumption too), examples and seconds of this time, all losses."""
 
     updates: int
-    """All of them, those before a resumption too."""
     resumed_after: int
     examples: int
-    """This time."""
     seconds: float
-    """This time."""
     losses: list[float]
-    """One an update, from the first of the run."""
 
     def figures(self, examples: int, processes: int) -> dict[str, Any]:
         """What eval_results.json says of it; `examples` is how many there were to train on."""
@@ -62,14 +59,9 @@ class Trained:
 
 
 def train(
-    model: nn.Module,
-    examples: Examples,
-    settings: Settings,
-    habits: Habits,
-    output: Path,
-    console: Console,
+    model: nn.Module, examples: Examples, settings: Settings, habits: Habits, output: Path, console: Console,
     team: Team | None = None,
-) -> Trained:
+) -> Trained:  # fmt: skip
     """Train a model in place, which ends on the team's device; go on from the newest checkpoint in `output`.
 
     Args:
@@ -82,50 +74,41 @@ def train(
         team: the processes; all call this function. By default a single one, on the CPU.
 
     Raises:
-        DataError: the folder holds a run of other settings, data or weights, or cannot be written.
-        CheckpointError: a checkpoint cannot be written; those before stay.
-        ProcessError: another process failed; says what.
-        NonFiniteLossError: the loss became NaN or infinite; the checkpoints before stay.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint.
     """
     team = team or Team()
-    device = team.device
+    device, precision = team.device, settings.precision
     identity = {**asdict(settings), "data": examples.digest(), "initial weights": _fingerprint(model)}
     if habits.overwrite_output_dir:
-        team.first_does("clear the folder", lambda: checkpoints.clear(output))
+        team.first_does("clear the folder", lambda: [shutil.rmtree(path) for path in output.glob("checkpoint*")])
     model.to(device)
     torch.manual_seed(settings.seed + team.rank)  # each process has dropout masks of its own
     optimizer = torch.optim.AdamW(
         _groups(model, settings.weight_decay), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
     )
-    scaler = torch.amp.GradScaler(device.type, enabled=settings.precision is Precision.fp16)
-    state, total, start = checkpoints.State(model, optimizer, scaler), settings.updates(len(examples)), 0
-    if found := checkpoints.find(output, identity):
-        for said in found.warnings:
-            console.print(f"warning: {said}")
-        state.restore(found, team)
-        start = found.update
+    scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.fp16)
+    state, total = (
+        State(model, optimizer, scaler, team, output / "checkpoint", identity),
+        settings.updates(len(examples)),
+    )
+    if start := state.restore(console):
         console.print(f"resumed after update {start} of {total}")
-    losses = losses_until(output, start) if team.first else []
+    journal = Journal(output / "train_log.jsonl", lambda row: row["step"] <= start, writes=team.first)
+    losses = [row["loss"] for row in journal.rows()] if team.first else []
     engine = team.parallel(ORTModule(model) if settings.engine is Engine.ontrain else model)
     engine.train()
 
     began, done, update = time.perf_counter(), 0, start
-    with (
-        log(output) if team.first else nullcontext(_unheard) as add,
-        stopping() as asked,
-        progress(console, "training", total, start) as advance,
-    ):
+    with stopping() as asked, progress(console, "training", total, start) as advance:
         for update, micro_batches in enumerate(islice(_updates(examples, settings, start), total - start), start + 1):
-            rows = sum(len(one) for one in micro_batches)
             rate = settings.rate(update - 1, total)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss, shares = 0.0, team.shares(micro_batches)
-            for number, (one, weight) in enumerate(shares, 1):
-                batch = examples.batch(one, whole=settings.pad_to_max_length)
+            for number, (rows, weight) in enumerate(shares, 1):
+                batch = examples.batch(rows, whole=settings.pad_to_max_length)
                 with _alone(engine, last=number == len(shares)):
-                    with _autocast(device, settings.precision):
+                    with _autocast(device, precision):
                         mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
                     share = mean * weight  # of the mean over all rows of the update
                     scaler.scale(share * team.size).backward()  # the mean over processes is made of sums
@@ -143,33 +126,97 @@ def train(
             scaler.update()
             optimizer.zero_grad()
 
-            done += rows
+            count = sum(len(rows) for rows in micro_batches)
+            done += count
             losses.append(loss)
-            add({"step": update, "loss": loss, "learning_rate": rate, "examples": rows})
+            journal.add({"step": update, "loss": loss, "learning_rate": rate, "examples": count})
             advance(update)
             if update % habits.logging_steps == 0 or update == total:
-                recent = losses[-habits.logging_steps :]
-                speed = done / (time.perf_counter() - began)
+                recent, speed = losses[-habits.logging_steps :], done / (time.perf_counter() - began)
                 console.print(
                     f"step {update}/{total} | epoch {update / settings.updates_an_epoch(len(examples)):.2f} "
                     f"| lr {rate:.2e} | loss {sum(recent) / len(recent):.4f} | {speed:.1f} examples/s"
                 )
             last = update == total or team.sum(asked()) > 0
             if last or update % habits.save_steps == 0:
-                state.save(output, update, identity, habits.save_total_limit, team)
+                state.save(update, habits.save_total_limit)
             if last:
                 break
+    journal.close()
     if update < total:
         raise Interrupted(f"interrupted after update {update} of {total}")
     return Trained(total, start, done, time.perf_counter() - began, losses)
 
 
-def _unheard(row: dict[str, Any]) -> None:
-    """The first process logs for all."""
+@dataclass(frozen=True)
+class State:
+    """What a run changes as it goes: the model, AdamW's moments, the loss scale; and torch's random state.
+
+    Model and moments are the same in all processes, and the first writes them; random states are each one's own.
+    `identity` is plain JSON of what the run is: its settings, data and initial weights.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    team: Team
+    folder: Path
+    identity: Mapping[str, Any]
+
+    def save(self, update: int, keep: int) -> None:
+        """Write the state after `update` updates; the newest `keep` checkpoints stay."""
+        named = list(self.model.named_parameters())
+        moments = {f"{key}.{name}": value for name, p in named for key, value in self.optimizer.state[p].items()}
+        random = {"cpu": self.team.gather(torch.get_rng_state())}
+        if self.team.device.type == "cuda":
+            random["cuda"] = self.team.gather(torch.cuda.get_rng_state())
+        tensors = {"model": self.model.state_dict(), "optimizer": moments, "random": random}
+        meta = {"update": update, "identity": dict(self.identity), "scaler": self.scaler.state_dict()}
+
+        def write() -> None:
+            try:
+                write_checkpoint(self.folder, tensors, meta, keep)
+            except CheckpointError as error:
+                way_out = "what is finished stays: make room and give the same command again"
+                raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
+
+        self.team.first_does("write the checkpoint", write)
+
+    def restore(self, console: Console) -> int:
+        """Put back the newest whole checkpoint, in each process; return its update, 0 where there is none."""
+        if not any(self.folder.parent.glob(f"{self.folder.name}*")):
+            return 0
+        with warnings.catch_warnings(record=True) as damaged:
+            warnings.simplefilter("always")
+            try:
+                tensors, meta = read_checkpoint(self.folder)
+            except CheckpointError as error:
+                way_out = "--overwrite_output_dir begins anew"
+                raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
+        before = meta.get("identity", {})
+        if differing := [key for key in self.identity if before.get(key) != self.identity[key]]:
+            listed = ", ".join(f"{key} {before.get(key)} there, {self.identity[key]} here" for key in differing)
+            raise DataError(
+                f"{self.folder.parent} holds another run ({listed}): give another --output_dir, or "
+                "--overwrite_output_dir to begin anew"
+            )
+        for warning in damaged:
+            console.print(f"warning: {warning.message}")
+        self.model.load_state_dict(tensors["model"])
+        for name, p in self.model.named_parameters():
+            if f"step.{name}" in tensors["optimizer"]:
+                moments = {key: tensors["optimizer"][f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+                self.optimizer.state[p] = {key: moment.to(p.device) for key, moment in moments.items()}
+        if meta["scaler"]:
+            self.scaler.load_state_dict(meta["scaler"])
+        torch.set_rng_state(tensors["random"]["cpu"][self.team.rank].clone())
+        if self.team.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random"]["cuda"][self.team.rank].clone())
+        return int(meta["update"])
 
 
 def _alone(engine: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """What keeps processes from waiting for each other's gradients before the last micro-batch."""
+    """Keep processes from waiting for each other's gradients before the last micro-batch."""
     if last or not isinstance(engine, DistributedDataParallel):
         return nullcontext()
     return engine.no_sync()
@@ -185,10 +232,10 @@ def _updates(examples: Examples, settings: Settings, start: int) -> Iterator[lis
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Biases and LayerNorms are not decayed."""
-    named = list(model.named_parameters())
-    plain = [parameter for name, parameter in named if name.endswith("bias") or "LayerNorm" in name]
-    rest = [parameter for name, parameter in named if not (name.endswith("bias") or "LayerNorm" in name)]
-    return [{"params": rest, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
+    groups: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    for name, parameter in model.named_parameters():
+        groups[name.endswith("bias") or "LayerNorm" in name].append(parameter)
+    return [{"params": params, "weight_decay": rate} for params, rate in zip(groups, (decay, 0.0), strict=True)]
 
 
 def _autocast(device: torch.device, precision: Precision) -> torch.autocast:
@@ -197,7 +244,5 @@ def _autocast(device: torch.device, precision: Precision) -> torch.autocast:
 
 
 def _fingerprint(model: nn.Module) -> str:
-    state = model.state_dict()
-    return digest(
-        *(part for name, tensor in state.items() for part in (name, tensor.cpu().contiguous().numpy().tobytes()))
-    )
+    state = model.state_dict().items()
+    return digest(*(part for name, t in state for part in (name, t.cpu().contiguous().numpy().tobytes())))

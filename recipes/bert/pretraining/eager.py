@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from corpus.workspace import DataError
+from harness.checkpoints import eager_state, restore_eager_state
+from harness.eager import profiled
+from harness.files import DataError
 from torch import Tensor, nn
 
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.distributed import Processes
-from ontrain.errors import CheckpointError, NonFiniteLossError
-from pretraining.engine import Micro, Outcome, loss_scaler
-from pretraining.lamb import Lamb
-from pretraining.model import PretrainingBert, without_decay
-from pretraining.options import Options
-
-__all__ = ["EagerEngine"]
-
-_KINDS = ("step", "m", "v")
+from ontrain.errors import NonFiniteLossError
+from pretraining.engines import Micro, Outcome, loss_scaler, without_decay
+from pretraining.flags import Options
 
 
 class EagerEngine:
-    """Makes the updates of `OntrainEngine` as a plain training loop would.
+    """Makes the updates as a plain loop would: autograd, LAMB, torch.autocast, DistributedDataParallel."""
 
-    Raises:
-        DataError: a flag that eager PyTorch cannot honour.
-    """
-
-    def __init__(self, model: PretrainingBert, options: Options, processes: Processes, device: str) -> None:
+    def __init__(self, model: nn.Module, options: Options, processes: Processes, device: str) -> None:
         _check(options, device)
         self._model, self._processes, self._device = model.to(device), processes, device
         self._limit = options.max_grad_norm or float("inf")
@@ -40,8 +33,8 @@ class EagerEngine:
         self._half = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
         if options.checkpoint_activations:
             self._model.gradient_checkpointing_enable()
-        bare = set(without_decay([name for name, _ in model.named_parameters()]))
         named = list(model.named_parameters())
+        bare = set(without_decay([name for name, _ in named]))
         groups = [
             {"params": [p for name, p in named if name not in bare], "weight_decay": 0.01},
             {"params": [p for name, p in named if name in bare], "weight_decay": 0.0},
@@ -54,13 +47,14 @@ class EagerEngine:
         torch.manual_seed(options.seed + processes.rank)  # dropout's: other masks in each process
 
     def update(self, micros: Sequence[Micro], rate: float) -> Outcome:
+        """Add up the gradients of some micro-batches and update the weights."""
         self._parallel.train()
         self._optimizer.zero_grad()
         scale = 1.0 if self._scaler is None else float(self._scaler.loss_scale)
         total = torch.zeros(3, device=self._device)
-        for number, micro in enumerate(micros):
+        for number, micro in enumerate(micros, 1):
             # Gradients of the processes are added up once, after the last.
-            wait = number + 1 < len(micros) and self._processes.world_size > 1
+            wait = number < len(micros) and self._processes.world_size > 1
             with self._parallel.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]
                 losses = self._forward(micro)
                 (losses[0] * (scale / len(micros))).backward()
@@ -81,41 +75,18 @@ class EagerEngine:
         return Outcome(total / len(micros), norm, finite, scale)
 
     def save(self, folder: Path, user: Mapping[str, Any]) -> None:
-        if self._processes.rank:
-            return
-        optimizer = {
-            f"{name}.{kind}": self._optimizer.state[p][kind]
-            for name, p in self._model.named_parameters()
-            for kind in _KINDS
-            if p in self._optimizer.state
-        }
-        rng = {"cpu": torch.get_rng_state()}
-        if self._device.startswith("cuda"):
-            rng["cuda"] = torch.cuda.get_rng_state(self._device)
-        tensors = {"model": dict(self._model.named_parameters()), "optimizer": optimizer, "rng": rng}
-        scaler = self._scaler.state_dict() if self._scaler is not None else None
-        write_checkpoint(folder, tensors, {"loss_scaler": scaler, "user_dict": dict(user)})
+        if self._processes.rank == 0:
+            scaler = self._scaler.state_dict() if self._scaler is not None else None
+            state = eager_state(self._model, self._optimizer, "rng")
+            write_checkpoint(folder, state, {"loss_scaler": scaler, "user_dict": dict(user)})
 
     def load(self, folder: Path) -> dict[str, Any]:
-        tensors, meta = read_checkpoint(folder)
-        user: dict[str, Any] = meta.get("user_dict", {})
-        named = dict(self._model.named_parameters())
-        try:
-            with torch.no_grad():
-                for name, p in named.items():
-                    p.copy_(tensors["model"][name])
-                    self._optimizer.state[p] = {
-                        kind: tensors["optimizer"][f"{name}.{kind}"].to(p.device if kind != "step" else "cpu")
-                        for kind in _KINDS
-                    }
-            if self._processes.rank == 0:  # the others' masks are drawn anew
-                torch.set_rng_state(tensors["rng"]["cpu"])
-                if "cuda" in tensors["rng"] and self._device.startswith("cuda"):
-                    torch.cuda.set_rng_state(tensors["rng"]["cuda"], self._device)
-        except (KeyError, RuntimeError) as error:
-            raise CheckpointError(f"{folder} holds no state of this model and engine", reason=str(error)) from error
+        state, meta = read_checkpoint(folder)
+        # The masks of the other processes are drawn anew.
+        restore_eager_state(self._model, self._optimizer, state, folder, "" if self._processes.rank else "rng")
         if self._scaler is not None and meta.get("loss_scaler"):
             self._scaler.load_state_dict(meta["loss_scaler"])
+        user: dict[str, Any] = meta.get("user_dict", {})
         return user
 
     def weights(self, micro: Micro) -> dict[str, Tensor]:
@@ -123,14 +94,10 @@ class EagerEngine:
 
     def profile(self, micro: Micro) -> list[dict[str, Any]]:
         state = torch.get_rng_state()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
-            self._forward(micro)[0].backward()
+        rows = profiled(lambda: self._forward(micro)[0].backward())
         self._optimizer.zero_grad()
         torch.set_rng_state(state)
-        return [
-            {"operator": event.key, "calls": event.count, "milliseconds": event.self_cpu_time_total / 1000}
-            for event in trace.key_averages()
-        ]
+        return rows
 
     def graph(self) -> ir.Model | None:
         return None
@@ -140,20 +107,16 @@ class EagerEngine:
 
     def _forward(self, micro: Micro) -> tuple[Tensor, Tensor, Tensor]:
         tensors = [tensor.to(self._device, non_blocking=True) for tensor in micro.batch]
-        half = self._half
         device = torch.device(self._device).type
-        with torch.autocast(device, half) if half is not None else contextlib.nullcontext():
-            found: tuple[Tensor, Tensor, Tensor] = self._parallel(
-                *tensors, torch.tensor(micro.share, device=self._device)
-            )
-        return found
+        with torch.autocast(device, self._half) if self._half is not None else contextlib.nullcontext():
+            return self._parallel(*tensors, torch.tensor(micro.share, device=self._device))
 
 
+@dataclass(frozen=True)
 class _Step:
     """What a loss scaler reads of an update."""
 
-    def __init__(self, all_finite: bool) -> None:
-        self.all_finite = all_finite
+    all_finite: bool
 
 
 def _check(options: Options, device: str) -> None:
@@ -165,3 +128,46 @@ def _check(options: Options, device: str) -> None:
         raise DataError("--gpu_memory_limit_gb: PyTorch's allocator has no limit on a CPU; use --engine ontrain")
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, options.gpu_memory_limit_gb * (1 << 30) / total), device)
+
+
+class Lamb(torch.optim.Optimizer):
+    """u = m̂ / (√v̂ + ε) + λp, p ← p − lr · ‖p‖/‖u‖ · u, in calls that each take all tensors of a group.
+
+    Source: You et al. 2020, "Large batch optimization for deep learning", algorithm 2, with φ(z) = z.
+    """
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(group, params, [p.grad for p in params])
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+        for p in params:
+            if not self.state[p]:
+                self.state[p] = {"step": torch.zeros(()), "m": torch.zeros_like(p), "v": torch.zeros_like(p)}
+        states = [self.state[p] for p in params]
+        for state in states:
+            state["step"] += 1
+        step, (alpha, beta) = int(states[0]["step"]), group["betas"]
+        m, v = [state["m"] for state in states], [state["v"] for state in states]
+        torch._foreach_lerp_(m, grads, 1 - alpha)
+        torch._foreach_mul_(v, beta)
+        torch._foreach_addcmul_(v, grads, grads, 1 - beta)
+        root = torch._foreach_sqrt(v)
+        torch._foreach_div_(root, (1 - beta**step) ** 0.5)
+        torch._foreach_add_(root, group["eps"])
+        update = torch._foreach_div(m, 1 - alpha**step)
+        torch._foreach_div_(update, root)
+        if group["weight_decay"]:
+            torch._foreach_add_(update, params, alpha=group["weight_decay"])
+        of_param, of_update = (torch.stack(torch._foreach_norm(tensors)) for tensors in (params, update))
+        # A tensor of zeros, or one without a direction, moves by the learning rate alone.
+        ratio = torch.where((of_param > 0) & (of_update > 0), of_param / of_update, 1.0)
+        torch._foreach_mul_(update, list(ratio.unbind()))
+        torch._foreach_add_(params, update, alpha=-group["lr"])

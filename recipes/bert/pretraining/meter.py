@@ -6,32 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Meter"]
-
 
 class Meter:
     """Counts what was trained on, and the time that training took.
 
-    The first update, in which a model is captured and planned, is timed apart. Checkpoints and other work between
-    updates are pauses.
-
-    Args:
-        clock: seconds from anywhere on.
+    The first update, in which a model is captured and planned, is timed apart; checkpoints are pauses. `clock` gives
+    seconds from anywhere on.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._since = clock()
-        self._paused = 0.0
-        self._window = [0, 0]
-        self._whole, self._seconds = [0, 0], 0.0
-        self.updates = 0
+        self._clock, self._since, self._paused = clock, clock(), 0.0
+        self._window, self._whole, self._seconds = [0, 0], [0, 0], 0.0
+        self.updates = self.sequences = self.tokens = 0
         self.first_seconds = 0.0
-        """Of the first update."""
-        self.sequences = 0
-        """Of all updates, the first included."""
-        self.tokens = 0
-        """Of all updates, padding not counted."""
 
     @property
     def train_seconds(self) -> float:
@@ -39,26 +26,17 @@ class Meter:
         return self.first_seconds + self._seconds + self._elapsed()
 
     def add(self, sequences: int, tokens: int) -> None:
-        """Count an update that ends now.
-
-        Args:
-            sequences: of all processes.
-            tokens: of these sequences, without padding.
-        """
-        self.updates += 1
-        self.sequences += sequences
-        self.tokens += tokens
+        """Count an update that ends now: sequences of all processes, and their tokens without padding."""
+        self.updates, self.sequences, self.tokens = self.updates + 1, self.sequences + sequences, self.tokens + tokens
         if self.updates == 1:
             self.first_seconds = self._elapsed()
             self._restart()
         else:
-            self._window[0] += sequences
-            self._window[1] += tokens
+            self._window = [self._window[0] + sequences, self._window[1] + tokens]
 
     def read(self) -> tuple[float, float] | None:
         """Return sequences and tokens a second since the last reading, and begin anew; None after the first update."""
-        seconds = self._elapsed()
-        window = self._window
+        seconds, window = self._elapsed(), self._window
         self._restart()
         if not window[0]:
             return None
@@ -74,7 +52,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Work that is no training."""
+        """Leave out work that is no training."""
         start = self._clock()
         try:
             yield

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from corpus.workspace import DataError
-from transformers import BertConfig
+from harness.checkpoints import existing, newest
+from harness.files import DataError
+from harness.processes import Team
+from transformers import BertConfig, BertForPreTraining
 
-from pretraining.checkpoints import existing, load
-from pretraining.engine import Engine
-from pretraining.model import PretrainingBert, padded_size
-from pretraining.options import Options
-from pretraining.weights import fitted, read_weights
+from ontrain.distributed import find_processes
+from pretraining.flags import Options
+from pretraining.weights import fitted, padded_size, plain, read_weights
 
-__all__ = ["Start", "begin", "check_folder", "identity"]
+PREFIX = "ckpt_"
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where to go on.
-
-    Attributes:
-        step: updates of this phase that are done.
-        position: in the data; None for its beginning.
-        note: said to the user.
-    """
+    """Updates of this phase that are done, the position in the data (None: its beginning), and what is said of it."""
 
     step: int = 0
     position: dict[str, int] | None = None
@@ -36,25 +33,32 @@ class Start:
 def identity(options: Options, config: BertConfig) -> dict[str, Any]:
     """Return what must be the same when a run goes on."""
     return {
-        "engine": str(options.engine),
-        "seed": options.seed,
-        "vocab_size": config.vocab_size,
-        "heads": config.num_attention_heads,
-        "config": {k: v for k, v in config.to_diff_dict().items() if k != "transformers_version"},
-    }
+        "engine": str(options.engine), "seed": options.seed, "vocab_size": config.vocab_size,
+        "heads": config.num_attention_heads, "config": plain(config),
+    }  # fmt: skip
+
+
+def join(options: Options) -> Team:
+    """Meet the other processes; they part when the program ends."""
+    if find_processes().world_size > 1:
+        if options.allreduce_post_accumulation_fp16:
+            raise DataError(
+                "--allreduce_post_accumulation_fp16: gradients are added up over processes in float32 here, as over "
+                "micro-batches; leave the flag out"
+            )
+        if options.use_ib:
+            os.environ["NCCL_IB_DISABLE"] = "0"
+    old_launcher = options.local_rank >= 0 and not options.use_env
+    return Team.join(options.device, local_rank=options.local_rank if old_launcher else None)
 
 
 def check_folder(options: Options) -> None:
-    """Look at the output folder before anything is loaded.
-
-    Raises:
-        DataError: a run would overwrite another's checkpoints, or there is nothing to go on from.
-    """
-    found = existing(options.output_dir)
+    """Refuse, before anything is loaded, to overwrite another run's checkpoints, and to go on from nothing."""
+    checkpoints = existing(options.output_dir, PREFIX)
     if not options.resume_from_checkpoint:
-        if found:
+        if checkpoints:
             raise DataError(
-                f"--output_dir {options.output_dir} holds {', '.join(path.name for path in found.values())}: "
+                f"--output_dir {options.output_dir} holds {', '.join(path.name for path in checkpoints.values())}: "
                 "give --resume_from_checkpoint to go on, or another folder to begin anew"
             )
         if options.phase2 and options.init_checkpoint is None:
@@ -62,7 +66,7 @@ def check_folder(options: Options) -> None:
                 "--phase2 goes on from phase 1: give --resume_from_checkpoint with phase 1's --output_dir, or weights "
                 "by --init_checkpoint"
             )
-    elif not found and options.init_checkpoint is None:
+    elif not checkpoints and options.init_checkpoint is None:
         lacking = f"ckpt_{options.phase1_end_step} of phase 1" if options.phase2 else "ckpt_N"
         raise DataError(
             f"--resume_from_checkpoint: there is no {lacking} in {options.output_dir}: "
@@ -71,30 +75,18 @@ def check_folder(options: Options) -> None:
 
 
 def begin(
-    options: Options, engine: Engine, model: PretrainingBert, config: BertConfig, warn: Callable[[str], None]
+    options: Options, engine: Any, model: BertForPreTraining, config: BertConfig, warn: Callable[[str], None]
 ) -> Start:
-    """Load what the run begins with.
-
-    Raises:
-        DataError: the checkpoint does not fit the flags, or phase 1 is not finished.
-        CheckpointError: weights or checkpoint cannot be read.
-    """
-    found = existing(options.output_dir)
-    if not options.resume_from_checkpoint or not found:
+    """Load what the run begins with; `warn` is told of damaged checkpoints."""
+    checkpoints = existing(options.output_dir, PREFIX)
+    if not options.resume_from_checkpoint or not checkpoints:
         if options.init_checkpoint is None:
             return Start()
         state, _ = read_weights(options.init_checkpoint)
         left = fitted(state, model, padded_size(config.vocab_size))
         said = f"weights of {options.init_checkpoint}"
         return Start(note=said + (f"; not in it, so as initialised: {', '.join(left)}" if left else ""))
-    now = identity(options, config)
-    number, user = load(
-        engine,
-        options.output_dir,
-        options.resume_step,
-        lambda n, user: _compare(user.get("identity", {}), now, n),
-        warn,
-    )
+    number, user = _load(options, engine, checkpoints, identity(options, config), warn)
     phase, step = int(user.get("phase", 1)), int(user.get("step", 0))
     if phase == 2 and not options.phase2:
         raise DataError(f"ckpt_{number} is of phase 2: give --phase2, or --resume_step for one of phase 1")
@@ -105,11 +97,40 @@ def begin(
                 f"{options.phase1_end_step}; train on in phase 1, or give --phase1_end_step {step}"
             )
         return Start(note=f"phase 2 begins with ckpt_{number}")
-    position = _position(user, options.micro_batch)
+    position, before = user.get("position"), int(user.get("micro_batch", options.micro_batch))
+    if position is not None and before != options.micro_batch:
+        position = {**position, "batch": int(position["batch"]) * before // options.micro_batch}
     return Start(step, position, f"resumed after step {step} of phase {phase} (ckpt_{number})")
 
 
-def _compare(before: Mapping[str, Any], now: Mapping[str, Any], number: int) -> None:
+def _load(
+    options: Options, engine: Any, checkpoints: Mapping[int, Path], now: Mapping[str, Any], warn: Callable[[str], None]
+) -> tuple[int, dict[str, Any]]:
+    """Load --resume_step's checkpoint, or the newest that is whole; return its number and what was saved beside it."""
+    number = options.resume_step
+    if number >= 0:
+        if number not in checkpoints:
+            there = ", ".join(path.name for path in checkpoints.values())
+            raise DataError(f"--resume_step {number}: there is no ckpt_{number} in {options.output_dir}, but {there}")
+        _compare(checkpoints[number], now)
+        return number, engine.load(checkpoints[number])
+
+    def load(path: Path) -> dict[str, Any]:
+        _compare(path, now)
+        return engine.load(path)
+
+    path, user = newest(
+        list(checkpoints.values())[::-1], load, lambda path, error: warn(f"warning: {path.name} is left aside: {error}")
+    )
+    return next(number for number, place in checkpoints.items() if place == path), user
+
+
+def _compare(path: Path, now: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another run; loading will say what is wrong with one that cannot be read."""
+    try:
+        before = json.loads((path / "state.json").read_text())["user_dict"]["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
     for name, value in now.items():
         if name in before and before[name] != value:
             changed = f"{before[name]!r}, this run has {value!r}"
@@ -117,14 +138,6 @@ def _compare(before: Mapping[str, Any], now: Mapping[str, Any], number: int) -> 
                 keys = sorted(k for k in {**value, **before[name]} if value.get(k) != before[name].get(k))
                 changed = "; ".join(f"{k} was {before[name].get(k)!r} and is {value.get(k)!r}" for k in keys)
             raise DataError(
-                f"ckpt_{number} was made with another {name}: {changed}. To begin with its weights alone, convert it "
+                f"{path.name} was made with another {name}: {changed}. To begin with its weights alone, convert it "
                 "(convert_checkpoint.py) and give --init_checkpoint with a new --output_dir"
             )
-
-
-def _position(user: Mapping[str, Any], micro_batch: int) -> dict[str, int] | None:
-    position = user.get("position")
-    before = int(user.get("micro_batch", micro_batch))
-    if position is None or before == micro_batch:
-        return position
-    return {**position, "batch": int(position["batch"]) * before // micro_batch}

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoring.squad import ScoreError
 
-__all__ = ["TASKS", "accuracy", "f1", "matthews", "pearson", "score", "spearman"]
-
 TASKS = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "mnli-mm", "qnli", "rte", "wnli")
 
 
@@ -28,9 +26,6 @@ def score(task: str, predictions: ArrayLike, truths: ArrayLike) -> dict[str, flo
     Returns:
         mcc for cola; acc, f1 and their mean acc_and_f1 for mrpc and qqp; pearson, spearmanr and their mean corr for
         sts-b; acc for the others, mnli/acc and mnli-mm/acc for MNLI's two sets.
-
-    Raises:
-        ScoreError: the task is unknown, the lengths differ, there is nothing to score, or a number is not finite.
     """
     if task not in TASKS:
         raise ScoreError(f"{task} is no task of GLUE: {', '.join(TASKS)}")

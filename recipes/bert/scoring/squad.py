@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ScoreError", "exact", "f1", "normalise", "score_v1", "score_v2"]
+from harness.files import DataError
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class ScoreError(ValueError):
+class ScoreError(DataError):
     """Data or predictions cannot be scored; the message is one line for the user."""
 
 
@@ -36,10 +36,7 @@ def exact(prediction: str, truth: str) -> float:
 def f1(prediction: str, truth: str, *, empty_equal: bool) -> float:
     """Harmonic mean of precision and recall of the normalised answers' words, counted as often as they occur.
 
-    Args:
-        prediction: an answer.
-        truth: another.
-        empty_equal: whether two answers without words agree: no in v1.1, yes in v2.0.
+    Two answers without words agree if `empty_equal`: no in v1.1, yes in v2.0.
     """
     said, wanted = normalise(prediction).split(), normalise(truth).split()
     if not said or not wanted:
@@ -54,18 +51,12 @@ def f1(prediction: str, truth: str, *, empty_equal: bool) -> float:
 def score_v1(
     data: Mapping[str, Any], predictions: Mapping[str, str], *, allow_missing: bool = False
 ) -> dict[str, float]:
-    """Score SQuAD 1.1.
+    """Return SQuAD 1.1's exact_match and f1, in percent: for each question the best over its truths, then the mean.
 
     Args:
         data: the contents of dev-v1.1.json, or of a file of that form.
         predictions: answer by question id.
         allow_missing: count a question without prediction as wrong, as the official script does; else refuse it.
-
-    Returns:
-        exact_match and f1, in percent: for each question the best over its truths, then the mean.
-
-    Raises:
-        ScoreError: the data is not of that form, has no question, or one has no truth or no prediction.
     """
     questions = _questions(data, predictions, allow_missing)
     for identity, truths in questions.items():
@@ -82,13 +73,9 @@ def score_v1(
 
 
 def score_v2(
-    data: Mapping[str, Any],
-    predictions: Mapping[str, str],
-    no_answer: Mapping[str, float] | None = None,
-    threshold: float = 1.0,
-    *,
-    allow_missing: bool = False,
-) -> dict[str, float]:
+    data: Mapping[str, Any], predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None,
+    threshold: float = 1.0, *, allow_missing: bool = False,
+) -> dict[str, float]:  # fmt: skip
     """Score SQuAD 2.0.
 
     Args:
@@ -102,9 +89,6 @@ def score_v2(
     Returns:
         exact, f1, total; the same with HasAns_ and NoAns_ before it for either kind of question, where there is one;
         with `no_answer` also best_exact, best_exact_thresh, best_f1, best_f1_thresh. Scores are in percent.
-
-    Raises:
-        ScoreError: the data is not of that form, has no question, or one has no prediction.
     """
     questions = _questions(data, predictions, allow_missing)
     exacts, f1s, answerable = {}, {}, {}
@@ -135,26 +119,21 @@ def score_v2(
 
 
 def _means(prefix: str, exacts: Mapping[str, float], f1s: Mapping[str, float], some: Sequence[str]) -> dict[str, float]:
-    return {
-        f"{prefix}exact": 100 * sum(exacts[identity] for identity in some) / len(some),
-        f"{prefix}f1": 100 * sum(f1s[identity] for identity in some) / len(some),
-        f"{prefix}total": len(some),
-    }
+    sums = {"exact": sum(exacts[identity] for identity in some), "f1": sum(f1s[identity] for identity in some)}
+    return {f"{prefix}{name}": 100 * value / len(some) for name, value in sums.items()} | {f"{prefix}total": len(some)}
 
 
 def _best(
-    scores: Mapping[str, float],
-    predictions: Mapping[str, str],
-    no_answer: Mapping[str, float],
+    scores: Mapping[str, float], predictions: Mapping[str, str], no_answer: Mapping[str, float],
     answerable: Mapping[str, bool],
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """The best mean that any threshold reaches, in percent, and the first such threshold.
 
     At first every question counts as not answerable; then answers are let in, the surest first.
     """
     now = best = float(sum(not kind for kind in answerable.values()))
     threshold = 0.0
-    for identity in sorted(no_answer, key=lambda one: no_answer[one]):
+    for identity in sorted(no_answer, key=no_answer.__getitem__):
         if identity not in scores:
             continue
         if answerable[identity]:
@@ -169,14 +148,14 @@ def _best(
 def _questions(data: Mapping[str, Any], predictions: Mapping[str, str], allow_missing: bool) -> dict[str, list[str]]:
     """Truths by question id."""
     try:
-        found = dict(_walk(data))
+        questions = dict(_walk(data))
     except (KeyError, TypeError, AttributeError) as error:
         raise ScoreError(f"the data is not of SQuAD's form: {type(error).__name__} {error}") from None
-    if not found:
+    if not questions:
         raise ScoreError("the data holds no question")
     if not allow_missing:
-        _complete(predictions, found, "no prediction")
-    return found
+        _complete(predictions, questions, "no prediction")
+    return questions
 
 
 def _walk(data: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -186,6 +165,6 @@ def _walk(data: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
                 yield question["id"], [str(answer["text"]) for answer in question["answers"]]
 
 
-def _complete(given: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
-    if missing := [identity for identity in wanted if identity not in given]:
+def _complete(values: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
+    if missing := [identity for identity in wanted if identity not in values]:
         raise ScoreError(f"{what} for {len(missing):,} of {len(wanted):,} questions, {missing[0]} first")

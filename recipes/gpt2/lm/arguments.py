@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ontrain.errors import InputError, OptionError, nearest
-
-__all__ = ["ENGINES", "LATEST", "Arguments", "parse"]
+from ontrain.errors import InputError, OntrainError, OptionError, nearest
 
 ENGINES = ("ontrain", "pytorch")
 LATEST = "latest"
@@ -89,27 +88,36 @@ class Arguments:
     top_p: float = _option(0.95, "sample from the fewest tokens that have this probability together")
 
     @property
+    def evaluates(self) -> bool:
+        """Whether there is anything to evaluate, at the end or while training."""
+        return self.do_eval or self.do_eval_in_torch or self.evaluate_during_training
+
+    @property
     def evaluation_interval(self) -> int:
         """Updates from evaluation to evaluation while training; 0 for none."""
         return (self.eval_steps or self.logging_steps) if self.evaluate_during_training else 0
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Read a command line.
-
-    Raises:
-        OptionError: an option is unknown, malformed, out of range, or contradicts another.
-        InputError: a file that an option names is missing.
-    """
-    given = vars(_parser().parse_args(list(argv)))
-    use_ort = given.pop("use_ort")
+    """Read a command line."""
+    options = vars(_parser().parse_args(list(argv)))
+    use_ort = options.pop("use_ort")
     if use_ort is not None:
         engine = ENGINES[0] if use_ort else ENGINES[1]
-        if given.setdefault("engine", engine) != engine:
+        if options.setdefault("engine", engine) != engine:
             raise OptionError("--use_ort and --engine contradict each other", way_out="give one of them")
-    arguments = Arguments(**given)
+    arguments = Arguments(**options)
     _check(arguments)
     return arguments
+
+
+def check(argv: Sequence[str]) -> None:
+    """End the script with help, or with what is wrong about its options."""
+    try:
+        parse(argv)
+    except OntrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -181,8 +189,7 @@ def _check(arguments: Arguments) -> None:
 
 
 def _check_files(arguments: Arguments) -> None:
-    evaluates = arguments.do_eval or arguments.do_eval_in_torch or arguments.evaluate_during_training
-    for wanted, name in ((arguments.do_train, "train_data_file"), (evaluates, "eval_data_file")):
+    for wanted, name in ((arguments.do_train, "train_data_file"), (arguments.evaluates, "eval_data_file")):
         path = getattr(arguments, name)
         if wanted and path is None:
             purpose = "train on" if name.startswith("train") else "evaluate on"

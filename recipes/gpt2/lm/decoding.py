@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from harness.export import write_captured
 from torch import Tensor, nn
 from transformers import DynamicCache, GPT2LMHeadModel
 
 from ontrain import InferenceSession
 from ontrain.capture import Captured, capture
 from ontrain.errors import InputError
-from ontrain.session.export import inference_model, save_model
-
-__all__ = ["Decoder", "Exporter", "Sampler", "greedy"]
 
 Array = np.ndarray[Any, Any]
 Choose = Callable[[Array], Array]
@@ -54,9 +52,6 @@ class Exporter:
 
     Args:
         model: in any mode; captured in evaluation mode.
-
-    Raises:
-        CaptureError: the model cannot be captured.
     """
 
     def __init__(self, model: GPT2LMHeadModel) -> None:
@@ -68,24 +63,20 @@ class Exporter:
         device = next(model.parameters()).device
         past = [torch.zeros(2, config.n_head, 3, config.n_embd // config.n_head, device=device) for _ in self._past]
         dims = [{0: "batch", 1: "length"}, *({0: "batch", 2: "past_length"} for _ in self._past)]
-        modes = {one: one.training for one in model.modules()}
+        modes = {module: module.training for module in model.modules()}
         try:
             self._captured: Captured = capture(
                 _WithCache(model).eval(), (torch.zeros(2, 4, dtype=torch.int64, device=device), past),
                 input_names=["input_ids", *self._past], dynamic=dims, output_names=self._outputs, prefix="model.",
             )  # fmt: skip
         finally:
-            for one, mode in modes.items():
-                one.training = mode
+            for module, mode in modes.items():
+                module.training = mode
 
     def save(self, path: Path) -> None:
         """Write the model with its present weights, for stock onnxruntime."""
-        tensors = {**self._captured.parameters, **self._captured.buffers}
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-        model = inference_model(self._captured.model, arrays, self._outputs)
-        model.metadata_props["positions"] = str(self._positions)
-        model.metadata_props["end"] = "" if self._end is None else str(self._end)
-        save_model(model, path)
+        properties = {"positions": str(self._positions), "end": "" if self._end is None else str(self._end)}
+        write_captured(self._captured, self._outputs, path, properties)
 
 
 def greedy(scores_BV: Array) -> Array:
@@ -116,16 +107,16 @@ class Sampler:
         scores = np.take_along_axis(scores, order, axis=-1)
         if self.top_k:
             scores[:, self.top_k :] = -np.inf
-        found = np.exp(scores - scores[:, :1])
-        found /= found.sum(axis=-1, keepdims=True)
+        chances = np.exp(scores - scores[:, :1])
+        chances /= chances.sum(axis=-1, keepdims=True)
         # A token is left out if those before it have enough; the first never is.
-        enough = np.cumsum(found, axis=-1) - found >= self.top_p
+        enough = np.cumsum(chances, axis=-1) - chances >= self.top_p
         enough[:, 0] = False
-        found[enough] = 0.0
-        found /= found.sum(axis=-1, keepdims=True)
-        result = np.zeros_like(found)
-        np.put_along_axis(result, order, found, axis=-1)
-        return result
+        chances[enough] = 0.0
+        chances /= chances.sum(axis=-1, keepdims=True)
+        of_tokens = np.zeros_like(chances)
+        np.put_along_axis(of_tokens, order, chances, axis=-1)
+        return of_tokens
 
     def __call__(self, scores_BV: Array) -> Array:
         """Draw a token for each row."""
@@ -139,17 +130,14 @@ class Decoder:
 
     Args:
         path: of the file.
-
-    Raises:
-        InputError: there is no such file, or it has no key-value cache.
     """
 
     def __init__(self, path: Path) -> None:
         self._session = InferenceSession(str(path))
         self._empty = {
-            one.name: np.zeros((0, one.shape[1], 0, one.shape[3]), np.float32)
-            for one in self._session.get_inputs()
-            if one.name.startswith("past_key_values.")
+            past.name: np.zeros((0, past.shape[1], 0, past.shape[3]), np.float32)
+            for past in self._session.get_inputs()
+            if past.name.startswith("past_key_values.")
         }
         if not self._empty:
             raise InputError(f"{path} has no key-value cache", way_out="export the model with run_lm.py --do_eval")
@@ -159,8 +147,8 @@ class Decoder:
 
     def scores(self, ids_BT: Array) -> Array:
         """Return the scores of the token after each place, float32 [rows, length, vocabulary]."""
-        (found,) = self._session.run(["logits"], {"input_ids": ids_BT, **self._no_past(len(ids_BT))})
-        return found
+        (scores_BTV,) = self._session.run(["logits"], {"input_ids": ids_BT, **self._no_past(len(ids_BT))})
+        return scores_BTV
 
     def generate(self, ids_BT: Array, new_tokens: int, choose: Choose = greedy) -> Array:
         """Continue texts; a row that has come to `<|endoftext|>` is filled up with it.
@@ -172,9 +160,6 @@ class Decoder:
 
         Returns:
             int64 [rows, length + new tokens].
-
-        Raises:
-            InputError: there is no beginning, or the text would be longer than the model has positions.
         """
         if ids_BT.ndim != 2 or not ids_BT.shape[1]:
             raise InputError("there is nothing to continue", way_out="give a prompt of one token at least")
@@ -201,4 +186,4 @@ class Decoder:
         return np.concatenate(written, axis=1)
 
     def _no_past(self, rows: int) -> dict[str, Array]:
-        return {name: np.zeros((rows, *one.shape[1:]), np.float32) for name, one in self._empty.items()}
+        return {name: np.zeros((rows, *empty.shape[1:]), np.float32) for name, empty in self._empty.items()}

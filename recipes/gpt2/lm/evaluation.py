@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from lm.arguments import Arguments
 from lm.decoding import Decoder, Exporter, Sampler, greedy
-from lm.scoring import onnx_loss, perplexity, torch_loss
 from lm.text import Ids, Vocabulary, batches, unigram_loss
 from ontrain.errors import InputError, OptionError
 
-__all__ = ["TOLERANCE", "Evaluation"]
-
-TOLERANCE = 1e-3
-"""Between PyTorch's and onnxruntime's perplexity, as a part of it."""
 PROMPT_TOKENS, SAMPLE_TOKENS = 8, 40
+_ROWS = 16
+
+
+def perplexity(loss: float) -> float:
+    """Among how many equally likely tokens the model hesitates. Above e^700 a float ends."""
+    return math.exp(min(loss, 700.0))
+
+
+def onnx_loss(decoder: Decoder, batches: Iterator[Ids]) -> float:
+    """Mean loss a token of an exported model, from its scores; every token but a row's first is predicted."""
+    return mean_loss(lambda ids: torch.from_numpy(decoder.scores(ids)), batches)
+
+
+def torch_loss(model: nn.Module, batches: Iterator[Ids]) -> float:
+    """The same of a module, in evaluation mode."""
+    device, training = next(model.parameters()).device, model.training
+
+    def scores(ids: Ids) -> Tensor:
+        logits: Tensor = model(input_ids=torch.from_numpy(ids).to(device)).logits
+        return logits
+
+    model.eval()
+    try:
+        with torch.no_grad():
+            return mean_loss(scores, batches)
+    finally:
+        model.train(training)
+
+
+def mean_loss(scores: Callable[[Ids], Tensor], batches: Iterator[Ids]) -> float:
+    """Mean negative log-likelihood a predicted token, added up in double precision.
+
+    Args:
+        scores: of the token after each place, [rows, length, vocabulary], for ids [rows, length].
+        batches: of ids; they may differ in both sizes.
+    """
+    total, count = 0.0, 0
+    for ids in batches:
+        for scores_TV, row in zip(scores(ids), torch.from_numpy(ids), strict=True):
+            label_T = row[1:].to(scores_TV.device)
+            # In parts small enough for memory that is there already, and without a copy of the scores.
+            for some, label in zip(scores_TV[:-1].split(_ROWS), label_T.split(_ROWS), strict=True):
+                total += float(nn.functional.cross_entropy(some.float(), label, reduction="none").double().sum())
+            count += len(label_T)
+    return total / count
 
 
 class Evaluation:
@@ -31,10 +75,6 @@ class Evaluation:
         ids: the evaluation text.
         size: tokens of a block.
         output: folder of model.onnx.
-
-    Raises:
-        InputError: the prompt is empty.
-        OptionError: prompt and sample are longer than the model has positions.
     """
 
     def __init__(
@@ -62,21 +102,21 @@ class Evaluation:
 
     def __call__(self, step: int) -> dict[str, Any]:
         """Return "loss" and "perplexity", and as asked for "perplexity in PyTorch", "greedy" and "sampled" text."""
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         if self._in_onnx:
             # Captured when it is needed: the module's parameters stay the same objects while it is trained.
             self._exporter = self._exporter or Exporter(self._model)
             self._exporter.save(self._path)
             decoder = Decoder(self._path)
-            found["loss"] = onnx_loss(decoder, self._batches())
-            found["perplexity"] = perplexity(found["loss"])
-            found |= self._texts(decoder, step)
+            results["loss"] = onnx_loss(decoder, self._batches())
+            results["perplexity"] = perplexity(results["loss"])
+            results |= self._texts(decoder, step)
         if self._arguments.do_eval_in_torch:
             loss = torch_loss(self._model, self._batches())
-            found.setdefault("loss", loss)
-            found["perplexity in PyTorch"] = perplexity(loss)
-            found.setdefault("perplexity", perplexity(loss))
-        return found
+            results.setdefault("loss", loss)
+            results["perplexity in PyTorch"] = perplexity(loss)
+            results.setdefault("perplexity", perplexity(loss))
+        return results
 
     def unigram(self, train: Ids) -> float:
         """Perplexity of the training text's token frequencies on what the model predicts: what is to be beaten."""

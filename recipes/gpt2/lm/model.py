@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils import cached_file
 
 from lm.arguments import Arguments
 from lm.text import Vocabulary
 from ontrain.errors import InputError, OptionError, nearest
-
-__all__ = ["SIZES", "make_model", "read_vocabulary", "sequence_length"]
 
 # Layers, width, heads: Radford et al. 2019, table 2; the heads are 64 wide.
 SIZES = {
@@ -25,12 +22,7 @@ SIZES = {
 
 
 def read_vocabulary(arguments: Arguments) -> Vocabulary:
-    """Read the vocabulary that the options name, by default the model's own.
-
-    Raises:
-        OptionError: no option names one.
-        InputError: it cannot be had, or is malformed.
-    """
+    """Read the vocabulary that the options name, by default the model's own."""
     if arguments.vocab_file is not None and arguments.merges_file is not None:
         return Vocabulary(Path(arguments.vocab_file), Path(arguments.merges_file))
     name = arguments.tokenizer_name or arguments.model_name_or_path
@@ -40,12 +32,7 @@ def read_vocabulary(arguments: Arguments) -> Vocabulary:
 
 
 def make_model(arguments: Arguments, vocabulary: Vocabulary) -> GPT2LMHeadModel:
-    """Read a model's weights, or draw new ones from torch's generator.
-
-    Raises:
-        OptionError: a size or override that there is not.
-        InputError: the weights cannot be read, or the model has another vocabulary.
-    """
+    """Read a model's weights, or draw new ones from torch's generator."""
     name = arguments.model_name_or_path
     if name is None:
         model = GPT2LMHeadModel(_configuration(arguments, vocabulary))
@@ -66,11 +53,7 @@ def make_model(arguments: Arguments, vocabulary: Vocabulary) -> GPT2LMHeadModel:
 
 
 def sequence_length(arguments: Arguments, model: GPT2LMHeadModel) -> int:
-    """Return --block_size, or the model's positions where it is -1.
-
-    Raises:
-        OptionError: a block would have more tokens than the model has positions.
-    """
+    """Return --block_size, or the model's positions where it is -1."""
     positions: int = model.config.n_positions
     if arguments.block_size > positions:
         raise OptionError(
@@ -112,16 +95,16 @@ def _configuration(arguments: Arguments, vocabulary: Vocabulary) -> GPT2Config:
 
 
 def _overrides(text: str) -> dict[str, object]:
-    found: dict[str, object] = {}
+    overrides: dict[str, object] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
             raise OptionError(f"--config_overrides holds {part!r}", way_out="write name=value,name=value")
         try:
-            found[name.strip()] = ast.literal_eval(value)
+            overrides[name.strip()] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            found[name.strip()] = value
-    return found
+            overrides[name.strip()] = value
+    return overrides
 
 
 def _fetch(name: str, file: str, cache_dir: str | None) -> Path:
@@ -129,19 +112,14 @@ def _fetch(name: str, file: str, cache_dir: str | None) -> Path:
     if Path(name).is_dir() and not (Path(name) / file).is_file():
         raise InputError(f"the vocabulary's folder {name!r} has no {file}")
     try:
-        found = cached_file(name, file, cache_dir=cache_dir)
+        fetched = cached_file(name, file, cache_dir=cache_dir)
     except (OSError, ValueError) as error:
         raise InputError(
             f"the vocabulary {name!r} cannot be had", reason=_line(error),
             way_out="name a folder with vocab.json and merges.txt",
         ) from error  # fmt: skip
-    return Path(str(found))
+    return Path(str(fetched))
 
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
-
-
-def parameters(model: torch.nn.Module) -> int:
-    """How many numbers are trained, tied ones once."""
-    return sum(p.numel() for p in model.parameters())

@@ -1,21 +1,25 @@
-"""Text as tokens: a byte-level BPE from its two files, a text in blocks, and the unigram model to compare with."""
+"""Text as tokens: a byte-level BPE from its two files, blocks in the order of training, the unigram model."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tokenizers import pre_tokenizers
 from tokenizers.implementations import ByteLevelBPETokenizer
 
-from ontrain.errors import InputError
-
-__all__ = ["END", "Vocabulary", "batches", "blocks", "read_text", "unigram_loss"]
+from lm.arguments import Arguments
+from ontrain.disk import open_file
+from ontrain.distributed import Processes
+from ontrain.errors import InputError, OptionError
 
 END = "<|endoftext|>"
 """What GPT-2 has between two documents."""
@@ -41,9 +45,6 @@ class Vocabulary:
     Args:
         vocab_file: JSON, the id of each token.
         merges_file: two tokens a line, in order of rank, after a line with the version.
-
-    Raises:
-        InputError: a file is missing or malformed, or they do not belong together.
     """
 
     def __init__(self, vocab_file: Path, merges_file: Path) -> None:
@@ -57,21 +58,26 @@ class Vocabulary:
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text's tokens; `<|endoftext|>` in it is the token."""
-        found: list[Ids] = []
+        parts: list[Ids] = []
         pieces = list(_pieces(text))
         for i in range(0, len(pieces), 64):
             encoded = self._tokenizer.encode_batch(pieces[i : i + 64])
-            found += [np.array(one.ids, np.int64) for one in encoded]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+            parts += [np.array(piece.ids, np.int64) for piece in encoded]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of tokens; bytes that are no UTF-8, as of a character cut in two, become U+FFFD."""
-        return str(self._tokenizer.decode([int(one) for one in ids], skip_special_tokens=False))
+        return str(self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False))
+
+
+def _text(path: Path) -> str:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8") as file:
+        return file.read()
 
 
 def _read_vocab(path: Path) -> dict[str, int]:
     try:
-        vocab = json.loads(path.read_text(encoding="utf-8"))
+        vocab = json.loads(_text(path))
     except (OSError, ValueError) as error:
         raise InputError(f"the vocabulary {path} cannot be read", reason=str(error)) from error
     if not isinstance(vocab, dict) or sorted(map(str, vocab.values())) != sorted(map(str, range(len(vocab)))):
@@ -83,7 +89,7 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = _text(path).split("\n")
     except (OSError, ValueError) as error:
         raise InputError(f"the merges {path} cannot be read", reason=str(error)) from error
     merges = []
@@ -110,13 +116,13 @@ def _check(
             way_out="use the vocab.json of a byte-level BPE, as GPT-2's",
         )
     other = f"{merges_file} are merges of another vocabulary than {vocab_file}"
-    made = set()
+    merged = set()
     for number, (left, right) in enumerate(merges, 1):
         for token in (left, right, left + right):
             if token not in vocab:
                 raise InputError(other, reason=f"merge {number}, {left!r} {right!r}, has {token!r}, which it lacks")
-        made.add(left + right)
-    rest = sorted(vocab.keys() - alphabet - made, key=lambda token: vocab[token])
+        merged.add(left + right)
+    rest = sorted(vocab.keys() - alphabet - merged, key=lambda token: vocab[token])
     for token in rest:
         if not re.fullmatch(r"<\S+>", token):
             raise InputError(other, reason=f"no merge makes the token {token!r}")
@@ -137,13 +143,9 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def read_text(path: Path, vocabulary: Vocabulary) -> Ids:
-    """Return the tokens of a UTF-8 file, the whole as one stream.
-
-    Raises:
-        InputError: the file is missing, empty or no UTF-8.
-    """
+    """Return the tokens of a UTF-8 file, the whole as one stream."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _text(path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no UTF-8 text", reason=f"byte {error.start:,}: {error.reason}") from error
     except OSError as error:
@@ -180,6 +182,82 @@ def unigram_loss(train: Ids, labels: Iterator[Ids], vocabulary_size: int) -> flo
     counts = np.bincount(train, minlength=vocabulary_size) + 1.0
     loss = np.log(counts.sum()) - np.log(counts)
     total, count = 0.0, 0
-    for one in labels:
-        total, count = total + float(loss[one].sum()), count + one.size
+    for ids in labels:
+        total, count = total + float(loss[ids].sum()), count + ids.size
     return total / count
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A shuffled text, the same for every engine, and joined over the processes for any number of them.
+
+    What is left over at the end of an epoch, too little for an update, waits for the order of another epoch.
+
+    Attributes:
+        rows: the text's blocks, [blocks, tokens].
+        batch: rows that one process takes at a time.
+        accumulation: batches an update.
+        rank, processes: which process of how many this is.
+        seed: of the order.
+        total: updates of the whole run.
+    """
+
+    rows: Ids
+    batch: int
+    accumulation: int
+    rank: int
+    processes: int
+    seed: int
+    total: int = 0
+
+    @property
+    def rows_an_update(self) -> int:
+        """Over all processes."""
+        return self.batch * self.processes * self.accumulation
+
+    @property
+    def tokens_an_update(self) -> int:
+        """Over all processes."""
+        return self.rows_an_update * int(self.rows.shape[1])
+
+    @property
+    def updates_an_epoch(self) -> int:
+        """Whole ones."""
+        return len(self.rows) // self.rows_an_update
+
+    def of_update(self, number: int) -> Iterator[torch.Tensor]:
+        """Yield this process's batches of an update, counted from 0 over all epochs: int64 [batch, tokens]."""
+        epoch, place = divmod(number, self.updates_an_epoch)
+        order = epoch_order(len(self.rows), self.seed, epoch)
+        joined = order[place * self.rows_an_update : (place + 1) * self.rows_an_update]
+        for micro in joined.reshape(self.accumulation, self.processes, self.batch):
+            yield torch.from_numpy(self.rows[micro[self.rank]])
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> Ids:
+    """Return the order of `count` blocks in an epoch: a permutation that depends on nothing else."""
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+def training_batches(arguments: Arguments, ids: Ids, size: int, processes: Processes) -> Batches:
+    """Cut the training text into blocks of `size` tokens."""
+    data = Batches(
+        blocks(ids, size), arguments.per_gpu_train_batch_size, arguments.gradient_accumulation_steps, processes.rank,
+        processes.world_size, arguments.seed,
+    )  # fmt: skip
+    if not data.updates_an_epoch:
+        raise InputError(
+            f"{arguments.train_data_file} has {len(data.rows):,} blocks of {size:,} tokens, an update takes "
+            f"{data.rows_an_update:,}",
+            reason=f"{data.batch} rows a batch, {data.accumulation} batches an update, {data.processes} processes",
+            way_out="lower --gradient_accumulation_steps, --per_gpu_train_batch_size or --block_size, or use more text",
+        )
+    total = arguments.max_steps
+    if total <= 0:
+        total = int(data.updates_an_epoch * arguments.num_train_epochs)
+    if total < 1:
+        raise OptionError(
+            f"--num_train_epochs {arguments.num_train_epochs:g} of {data.updates_an_epoch} updates is no update",
+            way_out="train for longer",
+        )
+    return replace(data, total=total)

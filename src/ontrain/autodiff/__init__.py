@@ -1,20 +1,25 @@
 """Gradients of graphs: a registry of small rules and one driver."""
 
-import ontrain.autodiff.rules  # noqa: F401 (registers the rules)
+import ontrain.autodiff.control
+import ontrain.autodiff.custom  # noqa: F401 (both register rules)
 from ontrain.autodiff.backward import ADJOINT, build_backward, differentiable_outputs
+from ontrain.autodiff.derivatives import asks_for_derivatives, with_derivatives
 from ontrain.autodiff.differentiability import Differentiability, differentiability
 from ontrain.autodiff.driver import differentiate
-from ontrain.autodiff.registry import Op, elementwise, gradient, zero_gradient
+from ontrain.autodiff.op import Op
+from ontrain.operators.gradient import elementwise, gradient, zero_gradient
 
 __all__ = [
     "ADJOINT",
     "Differentiability",
     "Op",
+    "asks_for_derivatives",
     "build_backward",
     "differentiability",
     "differentiable_outputs",
     "differentiate",
     "elementwise",
     "gradient",
+    "with_derivatives",
     "zero_gradient",
 ]

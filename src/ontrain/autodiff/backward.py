@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff.driver import differentiate, reached_from
 from ontrain.errors import GradientError, OptionError, nearest
-from ontrain.graph import Builder, Role, dims, rebuild, set_gradient_of, set_role, updates_of
+from ontrain.graph import Builder, dims, rebuild, set_adjoint_of, set_gradient_of, updates_of
 
 __all__ = ["ADJOINT", "build_backward", "differentiable_outputs"]
 
@@ -33,8 +33,8 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
         OptionError: a name is no output or input of the model.
         GradientError: an operator has no gradient, or nothing in `wrt` reaches an output.
     """
-    made = rebuild(model)
-    graph, op = made.graph, Builder(made.graph)
+    backward = rebuild(model)
+    graph, op = backward.graph, Builder(backward.graph)
     known = {v.name or "": v for v in graph.inputs}
     results = {v.name or "": v for v in graph.outputs}
     known = {**results, **known}
@@ -45,7 +45,7 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
     for name in outputs:
         value = results[name]
         adjoint = ir.Value(name=op.fresh(name + ADJOINT), shape=ir.Shape(dims(value)), type=value.type)
-        graph.inputs.append(set_role(adjoint, Role.ADJOINT))
+        graph.inputs.append(set_adjoint_of(adjoint, name))
         seeds.append((value, adjoint))
     grads = differentiate(op, seeds, [known[name] for name in wrt])
     if all(grad is None for grad in grads):
@@ -60,7 +60,7 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
         own = op.Identity(grad)
         own.name = op.fresh(f"{name}.grad")
         graph.outputs.append(set_gradient_of(own, name))
-    return made
+    return backward
 
 
 def differentiable_outputs(model: ir.Model, wrt: Sequence[str]) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ontrain.autodiff.registry import find_limit, find_rule, rules, zero_gradients
 from ontrain.errors import GraphError
 from ontrain.functions import adopted, expand, expansions, has_body
 from ontrain.graph import DOMAIN, OPSET, Builder, clone_value, new_model
+from ontrain.operators import OPERATORS, record_of
+from ontrain.operators.gradient import find_limit, find_rule, rules, zero_gradient_of
 
 __all__ = ["Differentiability", "differentiability"]
 
@@ -48,14 +49,15 @@ def differentiability(node: ir.Node | tuple[str, str]) -> Differentiability:
     if isinstance(node, tuple):
         node = ir.Node(node[0], node[1], [], num_outputs=1)
     key = node.domain, node.op_type
-    if key in zero_gradients:
-        return Differentiability("zero", zero_gradients[key])
+    zero = zero_gradient_of(*key)
+    if zero:
+        return Differentiability("zero", zero)
     limit = find_limit(node)
     if limit is not None:
         return Differentiability("none", limit)
     if find_rule(node, OPSET) is not None:
         return Differentiability("rule", "a rule of its own")
-    if node.domain == "" and node.op_type in _CONTROL and (DOMAIN, "Loop") in rules:
+    if record_of(node).control and (DOMAIN, "Loop") in rules:
         return Differentiability("rule", "a rule of its own, once the graph is specialised to its shapes")
     body = has_body(node)
     if body is not None:
@@ -68,10 +70,10 @@ def _refusal(node: ir.Node) -> str | None:
     """Why our body cannot express this use of its operator, found by trying; None if it can or shapes are missing."""
     if (node.domain, node.op_type) not in {*expansions, *adopted} or not node.inputs:
         return None
-    given = [v for v in node.inputs if v is not None]
-    if any(v.dtype is None or v.shape is None or not v.shape.is_static() for v in given):
+    operands = [v for v in node.inputs if v is not None]
+    if any(v.dtype is None or v.shape is None or not v.shape.is_static() for v in operands):
         return None
-    copies = {v: clone_value(v) for v in given}
+    copies = {v: clone_value(v) for v in operands}
     for value, copy in copies.items():
         copy.const_value = value.const_value
     op = Builder(new_model([copy for copy in copies.values() if copy.const_value is None], "trial").graph)
@@ -83,29 +85,8 @@ def _refusal(node: ir.Node) -> str | None:
     return None
 
 
-_CONTROL = frozenset({"If", "Loop", "Scan"})
-_REASONS = {
-    "it works on strings": (
-        "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
-    ),
-    "it decodes bytes": ("ImageDecoder",),
-    "its result has as many elements as there are distinct values, which no plan knows": ("Unique",),
-    "it reads the bits of a number as another type": ("BitCast",),
-    "it makes or reads a sequence of tensors, and values here are tensors": (
-        "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
-        "SequenceLength", "SequenceMap", "SplitToSequence",
-    ),
-    "it makes or reads an optional value, and values here are tensors": (
-        "Optional", "OptionalGetElement", "OptionalHasElement",
-    ),
-    "the standard has withdrawn it": ("Scatter", "Upsample"),
-}  # fmt: skip
-_BY_OPERATOR = {op_type: reason for reason, op_types in _REASONS.items() for op_type in op_types}
-
-
 def _why_not(domain: str, op_type: str) -> str:
-    if domain in ("", "ai.onnx") and op_type in _BY_OPERATOR:
-        return _BY_OPERATOR[op_type]
-    if domain == "ai.onnx.ml":
-        return "classical models are fitted before they are exported, not trained by gradients"
+    record = OPERATORS.get(("" if domain == "ai.onnx" else domain, op_type))
+    if record is not None and record.no_gradient:
+        return record.no_gradient
     return f"no rule is registered for {domain or 'ai.onnx'}.{op_type}, and it has no body of other operators"

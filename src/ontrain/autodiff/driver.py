@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.autodiff.differentiability import differentiability
-from ontrain.autodiff.registry import Op, find_rule, zero_gradients
+from ontrain.autodiff.op import Op
 from ontrain.errors import GradientError
 from ontrain.functions import expand, lookup
 from ontrain.graph import (
@@ -24,6 +24,7 @@ from ontrain.graph import (
     source_of,
     static_dims,
 )
+from ontrain.operators.gradient import find_rule, zero_gradient_of
 
 __all__ = ["differentiate", "reached_from", "unbroadcast"]
 
@@ -65,7 +66,7 @@ def _walk(op: Builder, work: list[ir.Node], adjoints: dict[ir.Value, ir.Value], 
         if all(dy is None for dy in dys):
             continue
         wanted = [v is not None and v in active and is_float(v) for v in node.inputs]
-        if not any(wanted) or (node.domain, node.op_type) in zero_gradients:
+        if not any(wanted) or zero_gradient_of(node.domain, node.op_type):
             continue
         with inherit_source(node, op.nodes):
             for value, grad, want in zip(node.inputs, _apply(op, node, dys, wanted), wanted, strict=True):
@@ -107,9 +108,9 @@ def _through_body(
     inner = op.nodes[start:]
     reached: set[ir.Value] = {v for v, want in zip(node.inputs, wanted, strict=True) if want and v is not None}
     sources = set(reached)
-    for one in inner:
-        if any(v in reached for v in one.inputs if v is not None):
-            reached.update(v for v in one.outputs if is_float(v))
+    for node_inside in inner:
+        if any(v in reached for v in node_inside.inputs if v is not None):
+            reached.update(v for v in node_inside.outputs if is_float(v))
     adjoints: dict[ir.Value, ir.Value] = {}
     for value, dy in zip(outputs, dys, strict=False):
         if value is not None and dy is not None and value in reached:
@@ -120,24 +121,24 @@ def _through_body(
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     """The node's attributes, with the defaults that the operator's schema or body states."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     schema = schema_of(node.op_type, node.domain)
     if schema is not None:
         for name, spec in schema.attributes.items():
             if spec.default_value.type:
-                found[name] = ir.serde.deserialize_attribute(spec.default_value).value
-    made = lookup(node)
-    if made is not None:
-        found.update(made.defaults)
-    found.update((name, attr.value) for name, attr in node.attributes.items())
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+                attributes[name] = ir.serde.deserialize_attribute(spec.default_value).value
+    composite = lookup(node)
+    if composite is not None:
+        attributes.update(composite.defaults)
+    attributes.update((name, attr.value) for name, attr in node.attributes.items())
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
 
 
 def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value]) -> set[ir.Value]:
     """The float values that depend on one of `wrt`."""
     reached = set(wrt)
     for node in nodes:
-        passes = (node.domain, node.op_type) not in zero_gradients
+        passes = not zero_gradient_of(node.domain, node.op_type)
         # A branch or a body, as it is captured, reads outer values in place.
         if passes and any(v in reached for v in reads(node)):
             reached.update(v for v in node.outputs if is_float(v))

@@ -1,19 +1,23 @@
-"""Settings of a process that programs for onnxruntime.capi._pybind_state make before they create a trainer."""
+"""Settings of a process that programs for onnxruntime.capi._pybind_state make before they create a trainer.
+
+Names that are not ontrain's are those of onnxruntime's own module.
+"""
 
 from __future__ import annotations
 
 import enum
-
-import torch
+from typing import Any
 
 from ontrain.errors import OptionError
-from ontrain.session.inference import stock_providers
+from ontrain.stock import stock, stock_module
+from ontrain.training import is_ortmodule_available
 from ontrain.training.process import set_seed
 
 __all__ = [
     "ArenaExtendStrategy",
     "cuda_mem_limit",
     "get_available_providers",
+    "is_ortmodule_available",
     "set_arena_extend_strategy",
     "set_cuda_device_id",
     "set_cuda_mem_limit",
@@ -32,7 +36,7 @@ class ArenaExtendStrategy(enum.Enum):
 
 def get_available_providers() -> list[str]:
     """Return the names of onnxruntime's providers here, to be given to `ontrain.InferenceSession`."""
-    return stock_providers()
+    return list(stock().get_available_providers())
 
 
 def set_cuda_device_id(value: int) -> None:
@@ -41,6 +45,8 @@ def set_cuda_device_id(value: int) -> None:
     Raises:
         OptionError: there is no such GPU.
     """
+    import torch
+
     count = torch.cuda.device_count()
     if _from_zero("device id", value) >= count:
         raise OptionError(f"there is no CUDA device {value}", reason=f"this machine has {count}")
@@ -79,3 +85,7 @@ def _from_zero(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise OptionError(f"the {name} is {value!r}", way_out="use a whole number from 0")
     return value
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(stock_module("onnxruntime.capi._pybind_state"), name)

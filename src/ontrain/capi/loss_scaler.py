@@ -47,5 +47,5 @@ class LossScaler(DynamicLossScaler):
         return self.automatic_update
 
     def update_loss_scale(self, is_all_finite: Any) -> None:
-        """Count a step whose gradient was finite, or halve the scale after one whose was not."""
+        """Count a step whose gradient was finite; halve the scale after any other step."""
         self.update(SimpleNamespace(all_finite=bool(is_all_finite)))

@@ -48,20 +48,20 @@ class Aliases:
 
     def path(self, target: fx.Node) -> list[fx.Node]:
         """Return the views from a tensor that is written to up to its root, which is left out."""
-        found = []
+        views = []
         node = canonical(target)
         while node is not self._root[target]:
-            found.append(node)
+            views.append(node)
             assert isinstance(node.args[0], fx.Node)
             node = canonical(node.args[0])
-        return found
+        return views
 
     def stale(self, write: fx.Node) -> list[fx.Node]:
         """Return the views made before a write and read after it, and the views these are made from, in order.
 
         The tensor written to is none of them.
         """
-        target = canonical(write.args[0])  # type: ignore[arg-type]
+        target = canonical(write.all_input_nodes[0])
         at = self._order[write]
         wanted: set[fx.Node] = set()
         for node in self._family[self._root[target]]:

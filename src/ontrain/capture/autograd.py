@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
 from ontrain.errors import CaptureError
-from ontrain.internals import LIBRARY_FUNCTIONS, available, of, private, replaced
+from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
 
 __all__ = ["check_functions", "traced_autograd", "traced_here"]
 
@@ -29,7 +29,8 @@ def traced_autograd() -> Iterator[None]:
         CaptureError: from within the forward, at the call concerned.
     """
     with ExitStack() as stack:
-        stack.enter_context(replaced(_replacements()))
+        stack.enter_context(wrapped(_wrappers()))
+        stack.enter_context(lost_calls_refused())
         _own.tracing, _own.calls = True, _Calls()
         try:
             yield
@@ -78,28 +79,26 @@ def _elsewhere() -> bool:
     return not getattr(_own, "tracing", False)
 
 
-def _replacements() -> dict[str, Any]:
-    def refusing(name: str, problem: str, why: tuple[str, str]) -> dict[str, Any]:
-        return {name: _refuses(private(name), problem, *why)}
+def _wrappers() -> dict[str, Callable[[Any], Any]]:
+    def refusing(problem: str, why: tuple[str, str]) -> Callable[[Any], Any]:
+        return lambda own: _refuses(own, problem, *why)
 
-    # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
-    # result detached in a trace.
-    before = "torch.utils.checkpoint._checkpoint_without_reentrant_generator"
-    around = before if available(f"{before}_impl") is None else f"{before}_impl"
-    plain = "torch.utils.checkpoint.CheckpointFunction.apply"
+    checkpoint = "torch.utils.checkpoint"
     return {
-        **({_FUNCTION: _attribute} if available(_FUNCTION) is not None else {}),  # else `check_functions` refuses
-        plain: _plain(private(plain)),
-        around: _nothing_around(private(around)),
+        "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
+        f"{checkpoint}.CheckpointFunction.apply": _plain,
+        # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
+        # result detached in a trace. A torch has the one or the other.
+        f"{checkpoint}._checkpoint_without_reentrant_generator": _nothing_around,
+        f"{checkpoint}._checkpoint_without_reentrant_generator_impl": _nothing_around,
         # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
-        **refusing("torch.autograd._engine_run_backward", "computes gradients itself", _BACKWARD),
-        **refusing("torch.Tensor.register_hook", "registers a hook on a tensor's gradient", _HOOK),
-        "torch.ctc_loss": ctc_loss,
-        **refusing("torch._VF._pack_padded_sequence", "packs sequences of different lengths", _PACKED),
+        "torch.autograd._engine_run_backward": refusing("computes gradients itself", _BACKWARD),
+        "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
+        "torch.ctc_loss": lambda _: ctc_loss,
+        "torch._VF._pack_padded_sequence": refusing("packs sequences of different lengths", _PACKED),
     }
 
 
-_FUNCTION = "torch.autograd.function.FunctionMeta.__getattribute__"
 _BACKWARD = (
     "the gradients are made from the graph, after forward",
     "move torch.autograd.grad or backward out of forward, or write the derivative with tensor operators",

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.distributions import constraints
 
-from ontrain.internals import DataDependentOutputException, private, replaced
+from ontrain.internals import DataDependentOutputException, GuardOnDataDependentSymNode, wrapped
 
 __all__ = ["passed_checks"]
 
@@ -26,9 +26,10 @@ def passed_checks() -> Iterator[None]:
             raise ValueError(…)
         assert torch.all(ids >= 0)              →  holds
 
+    That a constraint of torch.distributions returns at once counts, too: its caller raises.
     A condition that chooses between two computations is left to torch.export, which refuses it.
     """
-    with replaced({name: _asked(private(name)) for name in ("torch.Tensor.__bool__", "torch.SymBool.__bool__")}):
+    with wrapped(dict.fromkeys(("torch.Tensor.__bool__", "torch.SymBool.__bool__"), _asked)):
         yield
 
 
@@ -47,12 +48,12 @@ def _asked(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _wanted(frame: FrameType) -> bool | None:
     """Return what the condition at the frame's line must be for no exception; None if it decides anything else."""
-    found: bool | None = None
+    verdict: bool | None = None
     for test, passes in _checks(frame.f_code.co_filename):
         if test.lineno <= frame.f_lineno <= (test.end_lineno or test.lineno):
             leaves = set(_leaves(test, passes))
-            found = leaves.pop() if len(leaves) == 1 else None
-    return found
+            verdict = leaves.pop() if len(leaves) == 1 else None
+    return verdict
 
 
 @functools.cache
@@ -62,15 +63,16 @@ def _checks(file: str) -> list[tuple[ast.expr, bool]]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # a file that has changed since it was imported
         return []
-    found: list[tuple[ast.expr, bool]] = []
+    leaving = ast.Raise | ast.Return if file == constraints.__file__ else ast.Raise
+    tests: list[tuple[ast.expr, bool]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
-            found.append((node.test, True))
-        elif isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
-            found.append((node.test, False))
+            tests.append((node.test, True))
+        elif isinstance(node, ast.If) and isinstance(node.body[-1], leaving):
+            tests.append((node.test, False))
         elif isinstance(node, ast.If) and node.orelse and isinstance(node.orelse[-1], ast.Raise):
-            found.append((node.test, True))
-    return found
+            tests.append((node.test, True))
+    return tests
 
 
 def _leaves(test: ast.expr, wanted: bool) -> Iterator[bool]:

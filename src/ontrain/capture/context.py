@@ -12,13 +12,14 @@ import torch
 from torch import fx
 
 from ontrain.capture.source import node_text, source_line
-from ontrain.capture.symbols import Sym, Symbols
+from ontrain.capture.symbols import Symbols
 from ontrain.errors import CaptureError
 from ontrain.graph import Builder
+from ontrain.sizes import Size
 
-__all__ = ["AtenBuilder", "Size", "dtype_of", "to_array"]
+__all__ = ["AtenBuilder", "Dim", "dtype_of"]
 
-Size = int | Sym
+Dim = int | Size
 
 _DTYPES = {
     torch.float32: ir.DataType.FLOAT,
@@ -45,14 +46,6 @@ def dtype_of(dtype: torch.dtype) -> ir.DataType:
     return _DTYPES[dtype]
 
 
-def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor's values as a numpy array of its own."""
-    plain = tensor.detach().cpu().contiguous()
-    if plain.dtype is torch.bfloat16:
-        return plain.view(torch.int16).numpy().view(ir.DataType.BFLOAT16.numpy()).copy()
-    return plain.numpy().copy()
-
-
 class AtenBuilder(Builder):
     """A `Builder` for one exported program; `node` is the FX node that is being translated."""
 
@@ -66,22 +59,23 @@ class AtenBuilder(Builder):
 
     def inside(self, graph: ir.Graph) -> AtenBuilder:
         """Return a builder of a graph inside this one, which may read this one's values and not the other way."""
-        made = AtenBuilder(graph, self.symbols.inside(), parent=self)
-        made.trained, made._memo = self.trained, dict(self._memo)
-        return made
+        inner = AtenBuilder(graph, self.symbols.inside(), parent=self)
+        inner.trained, inner._memo = self.trained, dict(self._memo)
+        return inner
 
     def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
         """Append a node, noting whether its outputs depend on a parameter."""
-        made = super().add(node, names)
+        outputs = super().add(node, names)
         if any(value in self.trained for value in node.inputs if value is not None):
-            self.trained.update(made if isinstance(made, tuple) else (made,))
-        return made
+            self.trained.update(outputs if isinstance(outputs, tuple) else (outputs,))
+        return outputs
 
     @property
     def val(self) -> torch.Tensor:
         """The result of the current node as torch sees it: a tensor without data (the first of several)."""
-        found = self.node.meta["val"]
-        return found[0] if isinstance(found, tuple | list) else found  # type: ignore[no-any-return]
+        results = self.node.meta["val"]
+        first: torch.Tensor = results[0] if isinstance(results, tuple | list) else results
+        return first
 
     @property
     def dtype(self) -> ir.DataType:
@@ -90,20 +84,25 @@ class AtenBuilder(Builder):
         return dtype_of(dtype.to_real() if dtype.is_complex else dtype)
 
     @property
-    def shape(self) -> list[Size]:
+    def shape(self) -> list[Dim]:
         """The shape of the current node's result."""
         return self.shape_of_val(self.val)
 
-    def shape_of_val(self, val: torch.Tensor) -> list[Size]:
+    def shape_of_val(self, val: torch.Tensor) -> list[Dim]:
         """Return the shape of a tensor without data, with sizes that vary under the user's names."""
-        return [self.symbols.convert(size) for size in val.shape]  # type: ignore[misc]
+        return [self.symbols.size(length) for length in val.shape]
 
     def argument(self, index: int, name: str = "") -> Any:
         """Return an argument of the current node as torch sees it: data-less tensor, or plain value."""
-        found = self.node.args[index] if index < len(self.node.args) else self.node.kwargs.get(name)
-        return found.meta["val"] if isinstance(found, fx.Node) else found
+        argument = self.node.args[index] if index < len(self.node.args) else self.node.kwargs.get(name)
+        return argument.meta["val"] if isinstance(argument, fx.Node) else argument
 
-    def input_shape(self, index: int = 0) -> list[Size]:
+    def listed_shapes(self, index: int = 0) -> list[list[Dim]]:
+        """Return the shapes of the tensors in an argument of the current node that is a list."""
+        tensors: Any = self.node.args[index]
+        return [self.shape_of_val(tensor.meta["val"]) for tensor in tensors if tensor is not None]
+
+    def input_shape(self, index: int = 0) -> list[Dim]:
         """Return the shape of a tensor argument of the current node."""
         return self.shape_of_val(self.argument(index))
 
@@ -114,32 +113,33 @@ class AtenBuilder(Builder):
 
     def cast(self, value: Any, dtype: ir.DataType) -> Any:
         """Return a value, number or size as a value of `dtype`."""
-        if isinstance(value, Sym):
+        if isinstance(value, Size):
             value = self.scalar(value)
         if isinstance(value, ir.Value):
             return value if value.dtype == dtype else self.Cast(value, to=dtype)
         return self.const(value, dtype)
 
-    def scalar(self, size: Size) -> ir.Value:
+    def scalar(self, size: Dim) -> ir.Value:
         """Return a size as a 0-d int64 value."""
-        if not isinstance(size, Sym):
+        if not isinstance(size, Size):
             return self.const(np.array(size, np.int64))
-        made: ir.Value = self.Squeeze(self.symbols.emit(self, size), [0])
-        return made
+        scalar: ir.Value = self.Squeeze(self.symbols.emit(self, size), [0])
+        return scalar
 
-    def sizes(self, items: Sequence[Size]) -> Any:
+    def sizes(self, items: Sequence[Dim]) -> Any:
         """Return sizes as an operand: a list where all are numbers, else an int64 vector."""
-        if all(not isinstance(item, Sym) for item in items):
-            return [int(item) for item in items]  # type: ignore[arg-type]
+        numbers = [int(item) for item in items if not isinstance(item, Size)]
+        if len(numbers) == len(items):
+            return numbers
         key = ("sizes", tuple(items))
         return self.memo(key, lambda: self._vector(items))
 
-    def count(self, items: Sequence[Size]) -> Any:
+    def count(self, items: Sequence[Dim]) -> Any:
         """Return the product of sizes: a number, or a 0-d int64 value."""
-        known = [int(item) for item in items if not isinstance(item, Sym)]
+        known = [int(item) for item in items if not isinstance(item, Size)]
         return math.prod(known) if len(known) == len(items) else self.ReduceProd(self.sizes(items), keepdims=0)
 
-    def _vector(self, items: Sequence[Size]) -> ir.Value:
+    def _vector(self, items: Sequence[Dim]) -> ir.Value:
         parts: list[ir.Value] = []
         run: list[int] = []
         for item in (*items, None):
@@ -149,10 +149,10 @@ class AtenBuilder(Builder):
             if run:
                 parts.append(self.const(np.array(run, np.int64)))
                 run = []
-            if isinstance(item, Sym):
+            if isinstance(item, Size):
                 parts.append(self.symbols.emit(self, item))
-        made: ir.Value = parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
-        return made
+        vector: ir.Value = parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
+        return vector
 
     def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` made for this key, made once a graph."""
@@ -160,24 +160,24 @@ class AtenBuilder(Builder):
             self._memo[key] = make()
         return self._memo[key]
 
-    def typed(self, value: ir.Value, shape: Sequence[Size]) -> ir.Value:
+    def typed(self, value: ir.Value, shape: Sequence[Dim]) -> ir.Value:
         """State the shape of a value where inference could not read it off a computed size."""
         if value.producer() is not None:
-            value.shape = ir.Shape([str(size.expr) if isinstance(size, Sym) else int(size) for size in shape])
+            value.shape = ir.Shape([str(size) if isinstance(size, Size) else int(size) for size in shape])
         return value
 
-    def counted(self, size: Size) -> ir.Value:
+    def counted(self, size: Dim) -> ir.Value:
         """Return 0, 1, … below a size, as int64."""
         return self.typed(self.Range(0, self.scalar(size), 1), [size])
 
-    def reshape(self, x: ir.Value, target: Sequence[Size], before: Sequence[Size]) -> ir.Value:
+    def reshape(self, x: ir.Value, target: Sequence[Dim], before: Sequence[Dim]) -> ir.Value:
         """Reshape x from the sizes `before` to `target`, with a constant target shape wherever one says it."""
         if list(target) == list(before):
             return x
-        varying = [i for i, size in enumerate(target) if isinstance(size, Sym)]
+        varying = [i for i, size in enumerate(target) if isinstance(size, Size)]
         if any(size == 0 for size in target):
             return self.typed(self.Reshape(x, self.sizes(target), allowzero=1), target)
-        shape: list[Size] = list(target)
+        shape: list[Dim] = list(target)
         left = [i for i in varying if not (i < len(before) and before[i] == target[i])]
         if len(left) <= 1:
             shape = [0 if i in varying else size for i, size in enumerate(target)]
@@ -185,12 +185,12 @@ class AtenBuilder(Builder):
                 shape[left[0]] = -1
         return self.typed(self.Reshape(x, self.sizes(shape)), target)
 
-    def expand(self, x: ir.Value, target: Sequence[Size], before: Sequence[Size]) -> ir.Value:
+    def expand(self, x: ir.Value, target: Sequence[Dim], before: Sequence[Dim]) -> ir.Value:
         """Broadcast x from the sizes `before` to `target`; sizes that stay are asked for as 1."""
         if list(target) == list(before):
             return x
         lead = len(target) - len(before)
-        wanted: list[Size] = [1 if i >= lead and before[i - lead] == size else size for i, size in enumerate(target)]
+        wanted: list[Dim] = [1 if i >= lead and before[i - lead] == size else size for i, size in enumerate(target)]
         return self.typed(self.Expand(x, self.sizes(wanted)), target)
 
     def refuse(self, problem: str, reason: str, way_out: str) -> CaptureError:

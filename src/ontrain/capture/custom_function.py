@@ -31,12 +31,12 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
         function: its `forward` is called with a stand-in for the context.
         args: what `apply` was called with while tracing; float tensors are replaced by random ones in their shape.
     """
-    found: list[bool] = []
+    flags: list[bool] = []
     # A thread of its own has none of the modes that the trace is running under.
-    thread = threading.Thread(target=lambda: found.append(_agree(function, args)))
+    thread = threading.Thread(target=lambda: flags.append(_agree(function, args)))
     thread.start()
     thread.join()
-    return found == [True]
+    return flags == [True]
 
 
 def _set_grad_enabled(enabled: bool) -> None:
@@ -51,7 +51,7 @@ class OwnBackward:
     """What to trace for a function's forward and setup_context, so that the trace holds its backward, too.
 
     Behind the forward stands the backward, of adjoints that `ontrain::adjoint` stands in for; `ontrain::through` says
-    what belongs together. Whoever differentiates the graph puts the real adjoints there (`autodiff.rules.custom`).
+    what belongs together. Whoever differentiates the graph puts the real adjoints there (`autodiff.custom`).
 
     Args:
         function: left as it is.
@@ -112,7 +112,7 @@ def _backward_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 def _gradients_of(name: str, args: Sequence[Any], found: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The inputs that want a gradient and have one, with it in their shape and dtype, as autograd would make it."""
     grads = list(found) if isinstance(found, tuple) else [found]
-    if len(grads) < len(args) or any(one is not None for one in grads[len(args) :]):
+    if len(grads) < len(args) or any(gradient is not None for gradient in grads[len(args) :]):
         raise CaptureError(
             f"the backward of {name} returned {len(grads)} gradients, its forward took {len(args)} arguments",
             way_out="return one for each argument, None for those without",
@@ -180,7 +180,11 @@ class _Context:
 
     def takes_adjoint(self, y: Any) -> bool:
         """Whether a result of the forward is one that gradients flow back from."""
-        return isinstance(y, torch.Tensor) and y.is_floating_point() and all(y is not one for one in self._constant)
+        return (
+            isinstance(y, torch.Tensor)
+            and y.is_floating_point()
+            and all(y is not constant for constant in self._constant)
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in _CONTEXT:
@@ -246,8 +250,8 @@ def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tenso
     if not active:
         return None
     weights = [(torch.linspace(0.5, 1.5, t.numel()) * size).view(t.shape).to(t.dtype) for t in active]
-    found = torch.autograd.grad(active, wanted, weights, allow_unused=True)
-    return [*[t.detach() for t in outputs], *[None if g is None else g / size for g in found]]
+    gradients = torch.autograd.grad(active, wanted, weights, allow_unused=True)
+    return [*[t.detach() for t in outputs], *[None if g is None else g / size for g in gradients]]
 
 
 def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:

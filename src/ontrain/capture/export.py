@@ -9,18 +9,20 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.dtypes import EagerDtypes
+from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import Run, without_draws
 from ontrain.capture.inspection import restart
-from ontrain.capture.key_values import with_unread_cache, without_cache
+from ontrain.capture.key_values import asks_for_cache, with_unread, without_cache
+from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, has_objects, unflatten
@@ -30,10 +32,14 @@ from ontrain.internals import (
     TALKATIVE_LOGGERS,
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorMode,
+    GuardOnDataDependentSymNode,
+    available,
     injected,
     of,
     private,
     replaced,
+    wrapped,
 )
 
 __all__ = ["PREFIX", "Flat", "export", "quiet", "tracing"]
@@ -72,14 +78,15 @@ def export(
         flat = Flat(module, signature, arguments, results.append, run)
         with tracing(module), _shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
-        return program, results[-1]
+            cached = asks_for_cache(module)
+        return program, _with_unread_cache(flat, tensors, results) if cached else results[-1]
 
     return without_draws(trace)
 
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
     try:
-        with quiet():
+        with quiet(), detached_no_grad():
             return torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
     except CaptureError as error:
         raise _located(error) from error
@@ -89,16 +96,54 @@ def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.e
         raise _explained(error) from error
 
 
+def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec]) -> Spec:
+    """The structure of the last result with what refuses to be read where the module would have put a cache."""
+    spec, count = results[-1], len(results)
+    if not spec.children:
+        return spec
+    private("torch._subclasses.fake_tensor.FakeTensorMode")
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs, state = stand_ins(mode, flat, [tensor.shape for tensor in tensors], tensors)
+    try:
+        with quiet(), tracing(flat.module, caches=True), exporting(_not_compiled), mode:
+            torch.func.functional_call(flat, state, tuple(inputs))
+    except Exception as error:  # of any kind that a user's forward raises on tensors without values
+        if len(results) == count:  # and not what no graph could return: only its place matters
+            raise _unplaced(f"forward with the cache, on tensors without values: {_first_line(error)}") from error
+    whole = with_unread(spec, results[-1])
+    if whole is None:
+        raise _unplaced("the result with the cache has another structure than the result without it")
+    return whole
+
+
+def _unplaced(reason: str) -> CaptureError:
+    return CaptureError(
+        "the model's configuration asks for a cache of keys and values, and its place in the result is not known",
+        reason=reason,
+        way_out="call the model with use_cache=False or use_cache=True",
+    )
+
+
+def _not_compiled(*_: Any, **__: Any) -> NoReturn:
+    raise CaptureError("forward calls torch.cond, torch.while_loop or torch.compile")
+
+
 @contextmanager
-def tracing(module: nn.Module) -> Iterator[None]:
-    """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused."""
+def tracing(module: nn.Module, *, caches: bool = False) -> Iterator[None]:
+    """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused.
+
+    Args:
+        module: whose forward it is.
+        caches: whether models make the caches that their configuration asks for.
+    """
     with ExitStack() as stack:
         # An autocast around the call becomes one inside, which the program records as a block.
         for device in _AUTOCAST:
             stack.enter_context(torch.autocast(device, enabled=False))
-        for guard in (_random_state(), _attributes(module), without_cache(module), _traceable_masks(),
-                      _no_conversions(), varying_lengths(), _lengths(module), traced_autograd(),
-                      passed_checks()):  # fmt: skip
+        without = nullcontext() if caches else without_cache(module)
+        for guard in (_random_state(), _attributes(module), without, _traceable_masks(), _no_conversions(),
+                      varying_lengths(), _lengths(module), traced_autograd(), passed_checks(),
+                      EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
 
@@ -144,10 +189,10 @@ class Flat(nn.Module):
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             leaves, spec = flatten(self._run(lambda: self._call(named)))
+        self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
-        self._returned(with_unread_cache(spec, self.module))
         return tuple(leaves)
 
     def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
@@ -174,20 +219,22 @@ _AUTOCAST = ("cpu", "cuda")
 def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
     """Give every submodule's attributes their values back, containers their items; buffers only with `state`."""
     before = []
-    for one in module.modules():
+    for submodule in module.modules():
         kept = {
-            name: (value, _items(value)) for name, value in one.__dict__.items() if state or name not in MODULE_STATE
+            name: (value, _items(value))
+            for name, value in submodule.__dict__.items()
+            if state or name not in MODULE_STATE
         }
-        before.append((one, kept))
+        before.append((submodule, kept))
     try:
         yield
     finally:
-        for one, kept in before:
-            _warn_of_counting(one, kept)
-            for name in [n for n in one.__dict__ if n not in kept and (state or n not in MODULE_STATE)]:
-                del one.__dict__[name]
+        for submodule, kept in before:
+            _warn_of_counting(submodule, kept)
+            for name in [n for n in submodule.__dict__ if n not in kept and (state or n not in MODULE_STATE)]:
+                del submodule.__dict__[name]
             for name, (value, items) in kept.items():
-                one.__dict__[name] = value
+                submodule.__dict__[name] = value
                 if items is None:
                     continue
                 value.clear()
@@ -209,20 +256,22 @@ def _warn_of_counting(module: nn.Module, before: Mapping[str, tuple[Any, Any]]) 
 def _assigned_buffers(module: nn.Module) -> Iterator[None]:
     """Make `self.buffer = new` a write to the buffer: torch.export records it for the outermost module only."""
     before = [
-        (one, name, buffer) for one in module.modules() for name, buffer in of("torch.nn.Module._buffers", one).items()
+        (submodule, name, buffer)
+        for submodule in module.modules()
+        for name, buffer in of("torch.nn.Module._buffers", submodule).items()
     ]
     yield
-    for one, name, buffer in before:
-        new = of("torch.nn.Module._buffers", one).get(name)
+    for submodule, name, buffer in before:
+        new = of("torch.nn.Module._buffers", submodule).get(name)
         if new is buffer:
             continue
         if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
             raise CaptureError(
-                f"forward gives buffer {name!r} of {type(one).__name__} another shape or dtype, or none",
+                f"forward gives buffer {name!r} of {type(submodule).__name__} another shape or dtype, or none",
                 reason="a graph's state keeps its shape and dtype from step to step",
                 way_out="register the buffer with its final shape and dtype before training",
             )
-        of("torch.nn.Module._buffers", one)[name] = buffer
+        of("torch.nn.Module._buffers", submodule)[name] = buffer
         buffer.copy_(new.detach())
 
 
@@ -233,7 +282,7 @@ def _items(value: Any) -> Any:
 
 @contextmanager
 def _random_state() -> Iterator[None]:
-    initialised = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    initialised = bool(torch.cuda.is_initialized())
     cuda = list(range(torch.cuda.device_count())) if initialised else []
     with torch.random.fork_rng(devices=cuda):
         yield
@@ -248,7 +297,7 @@ def _traceable_masks() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with replaced({_MASK: lambda mask, is_causal=None, size=None: bool(is_causal)}):
+        with wrapped({_MASK: lambda _: lambda mask, is_causal=None, size=None: bool(is_causal)}):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -265,13 +314,13 @@ def _no_conversions() -> Iterator[None]:
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         device, dtype, _, layout = private("torch._C._nn._parse_to")(*args, **kwargs)
         state = [*self.parameters(), *self.buffers()]
-        floats = [one for one in state if one.is_floating_point() or one.is_complex()]
-        same = all(one.dtype == (dtype or one.dtype) for one in floats) and layout is None
-        if same and all(one.device == (device or one.device) for one in state):
+        floats = [tensor for tensor in state if tensor.is_floating_point() or tensor.is_complex()]
+        same = all(tensor.dtype == (dtype or tensor.dtype) for tensor in floats) and layout is None
+        if same and all(tensor.device == (device or tensor.device) for tensor in state):
             return self
         return convert(self, *args, **kwargs)
 
-    with replaced({"torch.nn.Module.to": to}):
+    with wrapped({"torch.nn.Module.to": lambda _: to}):
         yield
 
 
@@ -282,7 +331,7 @@ def _lengths(module: nn.Module) -> Iterator[None]:
     def length(value: Any) -> Any:
         return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else builtins.len(value)
 
-    scopes = {id(scope): scope for one in module.modules() if (scope := _scope(one)) is not None}
+    scopes = {id(scope): scope for submodule in module.modules() if (scope := _scope(submodule)) is not None}
     with injected(scopes.values(), "len", length):
         yield
 
@@ -294,8 +343,9 @@ def _shared_memory() -> Iterator[None]:
     torch refuses it for what a write through one would do to another; what writes is refused by itself.
     """
     dynamo = "torch._dynamo.output_graph"
-    apart = private(f"{dynamo}.AliasingInfo")(False, "")
-    with replaced({f"{dynamo}.SubgraphTracer.has_aliasing": lambda *_, **__: apart}):
+    info = available(f"{dynamo}.AliasingInfo")
+    apart = info and info(False, "")
+    with wrapped({f"{dynamo}.SubgraphTracer.has_aliasing": lambda _: lambda *_, **__: apart} if apart else {}):
         yield
 
 
@@ -308,14 +358,14 @@ def _scope(module: nn.Module) -> dict[str, Any] | None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Drop what torch.export's own code warns of and logs; errors are raised all the same."""
-    talkative = [one for one in map(logging.getLogger, TALKATIVE_LOGGERS) if not one.disabled]
+    talkative = [logger for logger in map(logging.getLogger, TALKATIVE_LOGGERS) if not logger.disabled]
     with warnings.catch_warnings(), ExitStack() as after:
-        for one in talkative:  # a hundred lines of traceback before the error that says where and why
-            one.disabled = True
-            after.callback(setattr, one, "disabled", False)
+        for logger in talkative:  # a hundred lines of traceback before the error that says where and why
+            logger.disabled = True
+            after.callback(setattr, logger, "disabled", False)
         # Up to torch 2.12 an export that fails leaves its hook there, and no later graph could be kept in the cache.
-        hooks = private("torch.nn.modules.module._global_buffer_registration_hooks")
-        after.callback(lambda there: [hooks.pop(one) for one in [*hooks] if one not in there], frozenset(hooks))
+        hooks = available("torch.nn.modules.module._global_buffer_registration_hooks") or {}
+        after.callback(lambda there: [hooks.pop(hook) for hook in [*hooks] if hook not in there], frozenset(hooks))
         # It prints the part of the graph that it had, too.
         after.enter_context(replaced({"torch.export._trace.print": lambda *_, **__: None}))
         warnings.simplefilter("ignore", FutureWarning)
@@ -325,13 +375,13 @@ def quiet() -> Iterator[None]:
 
 
 def _refuse_known(module: nn.Module) -> None:
-    for name, one in module.named_modules():
+    for name, submodule in module.named_modules():
         tracks = (
-            isinstance(one, private("torch.nn.modules.batchnorm._BatchNorm"))
-            and one.training
-            and one.track_running_stats
+            getattr(submodule, "track_running_stats", False)
+            and submodule.training
+            and isinstance(submodule, private("torch.nn.modules.batchnorm._BatchNorm"))
         )
-        if tracks and one.momentum is None:
+        if tracks and submodule.momentum is None:
             raise CaptureError(
                 f"batch normalisation {name!r} has momentum=None",
                 reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
@@ -353,14 +403,15 @@ def _explained(error: BaseException) -> CaptureError:
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
-    source = next((line for one in reversed(chain) if (line := user_frame(one.__traceback__))), None)
-    text = "\n".join(str(one) for one in chain)
-    if any(isinstance(one, _DATA_DEPENDENT) for one in chain) or "data-dependent" in text.lower():
+    source = next((line for cause in reversed(chain) if (line := user_frame(cause.__traceback__))), None)
+    text = "\n".join(str(cause) for cause in chain)
+    if any(isinstance(cause, _DATA_DEPENDENT) for cause in chain) or "data-dependent" in text.lower():
         return CaptureError(
             "the module branches on the values of a tensor, or makes a tensor whose size depends on them",
             source=source,
             reason=f"a graph has one path for all batches ({_first_line(error)})",
-            way_out="choose with torch.where, or move the decision out of forward",
+            way_out="choose with torch.where, or move the decision out of forward; for layers that a library drops, "
+            "set their rate to zero (config.layerdrop = 0)",
         )
     if "fake tensor in the exported program" in text:
         return CaptureError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import random
 import sys
@@ -12,8 +11,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
-import sympy.core.random  # type: ignore[import-untyped]
+import sympy.core.random
 
+from ontrain.capture.reachable import reachable
 from ontrain.capture.source import is_foreign, line_text
 from ontrain.errors import CaptureError
 
@@ -26,6 +26,9 @@ _Draw = tuple[str, str, int, int]
 """A generator's type, the file and line that moved it, and its state after that."""
 _RUNS, _PAUSE = 4, 0.1
 _KINDS = (random.Random, np.random.Generator, np.random.RandomState)
+_FUNCTIONS: tuple[Any, ...] = random.random, np.random.random_sample
+_OWN = tuple(function.__self__ for function in _FUNCTIONS)
+"""What the functions of the modules draw from."""
 _PASSED = frozenset({"numpy", "sympy", "mpmath"})
 """Packages whose lines are not looked at: a draw in numpy is of the line that calls it, and torch runs the others."""
 _WAY_OUT = (
@@ -38,10 +41,11 @@ _WAY_OUT = (
 def without_draws(trace: Callable[[Run], T]) -> T:
     """Return what `trace` returns, unless the forward that it runs draws from a generator of Python's or numpy's.
 
-    All generators of the process are looked at: the modules' own, and those that somebody holds anywhere. Where one
-    has moved, forward is traced again, line by line and from the same state, until two runs agree: draws of another
-    thread don't come at the same lines, and go on while this one waits. Those traces are thrown away: what forward
-    writes to buffers would be in a trace as often as forward ran in it. An error leaves the generators as they were.
+    All generators are looked at that forward can come to: those of Python's and numpy's functions, and what its module,
+    its arguments and the variables of loaded modules hold, however deep. Where one has moved, forward is traced again,
+    line by line and from the same state, until two runs agree: draws of another thread don't come at the same lines,
+    and go on while this one waits. Those traces are thrown away: what forward writes to buffers would be in a trace as
+    often as forward ran in it. An error leaves the generators as they were.
 
     Args:
         trace: traces forward anew at each call, and calls it by what it is handed.
@@ -93,7 +97,7 @@ class _Watch:
 
     def __call__(self, forward: Callable[[], Any]) -> Any:
         if self._generators is None:
-            self._generators = _Generators()
+            self._generators = _Generators(forward)
         self.restore()
         if self.by_line:
             result, self.draws = _draws(forward, self._generators)
@@ -122,41 +126,49 @@ class _Watch:
 
 
 class _Generators:
-    """All generators of Python's and numpy's that somebody holds, and the states that they had.
+    """The generators of Python's and numpy's that a forward can come to, and the states that they had.
 
     Those of sympy are left out: torch simplifies the sizes of a trace with them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forward: Callable[[], Any]) -> None:
         # By type, for a proxy may answer for the class of what it stands for.
-        held = [one for one in gc.get_objects() if issubclass(type(one), _KINDS)]
+        held = {
+            id(generator): generator
+            for generator in (*_OWN, *reachable([forward]))
+            if issubclass(type(generator), _KINDS)
+        }
         sympys = {id(value) for value in vars(sympy.core.random).values()}
-        self._held = [one for one in held if id(one) not in sympys and not isinstance(one, random.SystemRandom)]
-        self._before = [_state(one) for one in self._held]
+        self._held = [
+            generator
+            for own, generator in held.items()
+            if own not in sympys and not isinstance(generator, random.SystemRandom)
+        ]
+        self._before = [_state(generator) for generator in self._held]
 
     def keep(self, generators: Sequence[Any]) -> None:
         """Forget all but these."""
-        kept = {id(one) for one in generators}
+        kept = {id(generator) for generator in generators}
         pairs = [pair for pair in zip(self._held, self._before, strict=True) if id(pair[0]) in kept]
-        self._held, self._before = [one for one, _ in pairs], [state for _, state in pairs]
+        self._held, self._before = [generator for generator, _ in pairs], [state for _, state in pairs]
 
     def moved(self) -> list[Any]:
         """Return those whose state is another."""
         pairs = zip(self._held, self._before, strict=True)
-        return [one for one, before in pairs if _comparable(_state(one)) != _comparable(before)]
+        return [generator for generator, before in pairs if _comparable(_state(generator)) != _comparable(before)]
 
     def restore(self) -> None:
         """Give those that moved the state that they had."""
-        moved = {id(one) for one in self.moved()}
-        for one, before in zip(self._held, self._before, strict=True):
-            if id(one) not in moved:
+        moved = {id(generator) for generator in self.moved()}
+        for generator, before in zip(self._held, self._before, strict=True):
+            if id(generator) not in moved:
                 continue
-            if isinstance(one, random.Random):
-                one.setstate(before)
-            elif isinstance(one, np.random.RandomState):
-                one.set_state(before)
+            if isinstance(generator, random.Random):
+                generator.setstate(before)
+            elif isinstance(generator, np.random.RandomState):
+                generator.set_state(before)
             else:
-                one.bit_generator.state = before
+                generator.bit_generator.state = before
 
 
 def _state(generator: Any) -> Any:
@@ -175,17 +187,17 @@ def _comparable(state: Any) -> Any:
 
 def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, list[_Draw]]:
     """Call a function line by line, in this thread; return its result and the lines during which a generator moved."""
-    found: list[_Draw] = []
+    draws: list[_Draw] = []
     last: list[tuple[str, int]] = []
-    states = {id(one): _comparable(_state(one)) for one in generators.moved()}
+    states = {id(generator): _comparable(_state(generator)) for generator in generators.moved()}
 
     def look() -> None:
-        for one in generators.moved():
-            state = _comparable(_state(one))
-            if last and states.get(id(one)) != state:
-                states[id(one)] = state
-                kind = type(one)
-                found.append((f"{kind.__module__.split('.')[0]}.{kind.__name__}", *last[0], hash(repr(state))))
+        for generator in generators.moved():
+            state = _comparable(_state(generator))
+            if last and states.get(id(generator)) != state:
+                states[id(generator)] = state
+                kind = type(generator)
+                draws.append((f"{kind.__module__.split('.')[0]}.{kind.__name__}", *last[0], hash(repr(state))))
 
     def step(frame: FrameType, event: str, argument: Any) -> Any:
         look()
@@ -206,4 +218,4 @@ def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, l
     finally:
         sys.settrace(before)
     look()
-    return result, found
+    return result, draws

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from ontrain.capture.expression import Expression
+from ontrain.capture.sympy_sizes import size_of
+from ontrain.sizes import Size, parse
 
 __all__ = ["GUARDS", "Guards"]
 
@@ -30,7 +30,7 @@ class Guards:
     """
 
     def __init__(
-        self, dims: Sequence[tuple[str, int, Expression]], conditions: Sequence[Expression],
+        self, dims: Sequence[tuple[str, int, Size]], conditions: Sequence[Size],
         ranges: Sequence[tuple[str, int, int | None]],
     ) -> None:  # fmt: skip
         self._dims, self._conditions, self._ranges = list(dims), list(conditions), list(ranges)
@@ -39,26 +39,22 @@ class Guards:
     def of(cls, program: ExportedProgram, inputs: Sequence[str]) -> Guards:
         """Return the guards of a program as torch.export made it, whose tensor inputs have these names, in order."""
         placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
-        found = [
+        tensors = [
             node.meta["val"]
             for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True)
             if spec.kind is InputKind.USER_INPUT and isinstance(node.meta.get("val"), torch.Tensor)
         ]
         environment = None
         dims = []
-        for name, tensor in zip(inputs, found, strict=True):
+        for name, tensor in zip(inputs, tensors, strict=True):
             for axis, size in enumerate(tensor.shape):
                 expr = size
                 if isinstance(size, torch.SymInt):
                     environment, expr = size.node.shape_env, size.node.expr
-                dims.append((name, axis, Expression.of(expr)))
+                dims.append((name, axis, size_of(expr)))
         if environment is None:
             return cls(dims, [], [])
-        conditions = [
-            Expression.of(condition)
-            for guard in environment.guards
-            if (condition := sympy.sympify(guard.expr).xreplace(environment.replacements)) != sympy.true
-        ]
+        conditions = [size_of(guard.expr.xreplace(environment.replacements)) for guard in environment.guards]
         symbols = [(s, r) for s, r in program.range_constraints.items() if s.is_Symbol]
         ranges = [(s.name, _bound(r.lower) or 0, _bound(r.upper)) for s, r in symbols]
         return cls(dims, conditions, ranges)
@@ -74,57 +70,47 @@ class Guards:
         sizes: dict[str, int] = {}
         for name, axis, expr in self._dims:
             size = shapes[name][axis]
-            if expr.is_symbol:
-                if sizes.setdefault(expr.parts[0], size) != size:
-                    return f"{name}.shape[{axis}] == {self._where(expr.parts[0])}"
-            elif expr.head == "number" and expr.value({}) != size:
-                return f"{name}.shape[{axis}] == {expr.value({})}"
+            if expr.as_symbol is not None:
+                if sizes.setdefault(expr.as_symbol, size) != size:
+                    return f"{name}.shape[{axis}] == {self._words(expr)}"
+            elif expr.as_number not in (None, size):
+                return f"{name}.shape[{axis}] == {expr}"
         for name, axis, expr in self._dims:
             if expr.symbols() <= sizes.keys() and expr.value(sizes) != shapes[name][axis]:
                 return f"{name}.shape[{axis}] == {self._words(expr)}"
         for symbol, lower, upper in self._ranges:
             size = sizes.get(symbol, lower)
             if (upper is not None and size > upper) or (size < lower and (ones or lower > 2)):
-                return f"{lower} <= {self._where(symbol)}" + ("" if upper is None else f" <= {upper}")
+                return f"{lower} <= {self._words(Size.symbol(symbol))}" + ("" if upper is None else f" <= {upper}")
         for condition in self._conditions:
-            if condition.symbols() <= sizes.keys() and condition.value(sizes) is False:
+            if condition.symbols() <= sizes.keys() and not condition.value(sizes):
                 return self._words(condition)
         return None
 
     def plain(self) -> dict[str, Any]:
-        """Return the guards as lists, strings and numbers.
-
-        Raises:
-            TypeError: a condition cannot be written so.
-        """
+        """Return the guards as lists, strings and numbers."""
         return {
-            "dims": [[name, axis, expr.plain()] for name, axis, expr in self._dims],
-            "conditions": [condition.plain() for condition in self._conditions],
-            "ranges": [list(one) for one in self._ranges],
+            "dims": [[name, axis, str(expr)] for name, axis, expr in self._dims],
+            "conditions": [str(condition) for condition in self._conditions],
+            "ranges": [list(bounds) for bounds in self._ranges],
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Guards:
         """Return what `plain` gave."""
         return cls(
-            [(str(name), int(axis), Expression.from_plain(expr)) for name, axis, expr in plain["dims"]],
-            [Expression.from_plain(one) for one in plain["conditions"]],
+            [(str(name), int(axis), parse(expr)) for name, axis, expr in plain["dims"]],
+            [parse(condition) for condition in plain["conditions"]],
             [(str(s), int(lower), None if upper is None else int(upper)) for s, lower, upper in plain["ranges"]],
         )
 
-    def _where(self, symbol: str) -> str:
-        return self._names().get(symbol, symbol)
-
-    def _words(self, expr: Expression) -> str:
-        return expr.text(self._names())
-
-    def _names(self) -> dict[str, str]:
-        """What the user calls each symbol: the first dimension that is it."""
+    def _words(self, expr: Size) -> str:
+        """The user's words for an expression: a symbol is the first dimension that it stands for."""
         names: dict[str, str] = {}
-        for name, axis, expr in self._dims:
-            if expr.is_symbol:
-                names.setdefault(expr.parts[0], f"{name}.shape[{axis}]")
-        return names
+        for name, axis, dim in self._dims:
+            if dim.as_symbol is not None:
+                names.setdefault(dim.as_symbol, f"{name}.shape[{axis}]")
+        return expr.text(names)
 
 
 def _bound(end: Any) -> int | None:

@@ -66,7 +66,7 @@ class Inspected:
             observer.take_gradients(step, own[::-1])
 
     def _observers(self) -> list[Observer]:
-        return list({id(one.observer): one.observer for one in self.marks.values()}.values())
+        return list({id(mark.observer): mark.observer for mark in self.marks.values()}.values())
 
 
 @torch.library.custom_op("ontrain::inspect", mutates_args=())
@@ -133,8 +133,8 @@ def mark(tensor: torch.Tensor, name: str, depth: int, observer: Observer) -> tor
     record.calls[id(observer), name] += 1
     number = len(record.marks)
     record.marks.append(Mark(numbered(name, record.calls[id(observer), name]), depth, observer))
-    made: torch.Tensor = torch.ops.ontrain.inspect(tensor, str(number))
-    return made
+    marked: torch.Tensor = torch.ops.ontrain.inspect(tensor, str(number))
+    return marked
 
 
 def numbered(name: str, call: int) -> str:

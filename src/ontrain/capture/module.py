@@ -45,13 +45,13 @@ class Captured:
         call: the arguments of the captured call; its `flatten` takes the tensors out of a later call.
         output_spec: the structure of the module's result.
         parameters: the module's own parameters that the graph uses, by their first name in the module.
-        buffers: the same for buffers, those that are not saved with the state_dict too.
+        buffers: the same for buffers, including those that `state_dict` leaves out.
         names: the graph's name of a parameter or buffer, by any of its names in the module.
         unused: parameters that the result does not depend on.
         training: whether the module was in training mode.
         guards: what forward assumed of sizes.
         specialised: a message for each dimension asked to vary that the model fixes.
-        constants: the module's tensors that are neither parameters nor buffers, whose values the graph holds.
+        constants: tensors of the module, neither parameters nor buffers, whose values the graph holds.
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         seconds: what each phase took.
     """
@@ -118,7 +118,8 @@ def capture(
     Args:
         module: any module that torch.export can trace. In training mode dropout drops and batch normalisation
             uses the batch's statistics and updates its own.
-        args, kwargs: a sample call. Arguments may be nested; values that are no tensors are baked in.
+        args: positional arguments of a sample call. They may be nested; values that are no tensors are baked in.
+        kwargs: its keyword arguments, likewise.
         input_names: one for each tensor in (args, kwargs), in order; forward's parameter names by default.
         dynamic: for each tensor input the dimensions that may vary, {axis: name}; equal names are equal sizes.
         output_names: of the tensors in the result, in order; "output_0" and so on by default.
@@ -143,7 +144,7 @@ def capture(
         own_prefix=prefix,
         first=state.first,
         order=[*state.parameters, *state.buffers],
-        frozen=frozenset(name for name, one in state.parameters.items() if not one.requires_grad),
+        frozen=frozenset(name for name, parameter in state.parameters.items() if not parameter.requires_grad),
     )
     samples = _enlarged(tensors, names.dynamic)
     with _alone:
@@ -158,10 +159,10 @@ def _traced(
     cache = CaptureCache(folder, module, spec, samples, names) if folder is not None else None
     clock = _Clock()
     marks: list[Mark] = []
-    found = cache.load() if cache is not None else None
+    known = cache.load() if cache is not None else None
     clock.lap("cache")
-    if found is not None:
-        return _captured(found.model, found.output_spec, found.guards, found.specialised, [], spec, state, names,
+    if known is not None:
+        return _captured(known.model, known.output_spec, known.guards, known.specialised, [], spec, state, names,
                          module.training, clock.seconds)  # fmt: skip
     with recording() if observed else nullcontext(marks) as marks:
         program, output_spec = export(module, spec.signature, spec.arguments, samples, names.dynamic)
@@ -173,14 +174,14 @@ def _traced(
         model, specialised = translate(program, names)
     model.meta[GUARDS] = guards
     clock.lap("translate")
-    constants = [one for one in program.constants.values() if isinstance(one, torch.Tensor)]
+    constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
     if cache is not None:
         cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
-    made = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
+    captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
-    made.inspected = _inspected(model, marks)
-    return made
+    captured.inspected = _inspected(model, marks)
+    return captured
 
 
 _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}
@@ -189,7 +190,7 @@ _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}
 def _inspected(model: ir.Model, marks: Sequence[Mark]) -> Inspected:
     """Which outputs hold the values of which marks, in the order in which forward came by them."""
     outputs = [value for value in model.graph.outputs if INSPECTED in value.metadata_props]
-    inner = next((one for one in model.graph if subgraphs(one)), None) if marks else None
+    inner = next((node for node in model.graph if subgraphs(node)), None) if marks else None
     if inner is not None:
         warnings.warn(
             f"values inside {_INNER.get(inner.op_type, inner.op_type)} ({source_of(inner)}) are not inspected: they "
@@ -211,8 +212,8 @@ def _captured(
         input_names=list(names.inputs),
         call=spec,
         output_spec=output_spec,
-        parameters={name: one for name, one in state.parameters.items() if name in used},
-        buffers={name: one for name, one in state.buffers.items() if name in used},
+        parameters={name: parameter for name, parameter in state.parameters.items() if name in used},
+        buffers={name: buffer for name, buffer in state.buffers.items() if name in used},
         names=state.first,
         unused=[name for name in state.parameters if name not in used],
         training=training,
@@ -249,14 +250,14 @@ class _State:
         buffers = list(module.named_buffers(remove_duplicate=False))
         taken: dict[int, str] = {}
         self.first: dict[str, str] = {}
-        for name, one in (*parameters, *buffers):
-            self.first[name] = taken.setdefault(id(one), name.removeprefix(prefix))
-        self.parameters: dict[str, nn.Parameter] = {self.first[name]: one for name, one in parameters}
-        self.buffers: dict[str, torch.Tensor] = {self.first[name]: one for name, one in buffers}
+        for name, tensor in (*parameters, *buffers):
+            self.first[name] = taken.setdefault(id(tensor), name.removeprefix(prefix))
+        self.parameters: dict[str, nn.Parameter] = {self.first[name]: parameter for name, parameter in parameters}
+        self.buffers: dict[str, torch.Tensor] = {self.first[name]: buffer for name, buffer in buffers}
 
 
 def _input_names(spec: CallSpec, given: Sequence[str] | None, taken: Mapping[str, str]) -> list[str]:
-    own = [path for name, one in spec.arguments for path in leaf_paths(one, name)]
+    own = [path for name, spec_of in spec.arguments for path in leaf_paths(spec_of, name)]
     if given is not None and len(given) != len(own):
         raise OptionError(
             f"{len(given)} input names for {len(own)} tensor inputs ({', '.join(own)})", way_out="name each of them"
@@ -277,12 +278,12 @@ def _dynamic(given: Sequence[Mapping[int, str]] | None, tensors: Sequence[torch.
             f"dynamic describes {len(given)} inputs, the call has {len(tensors)} tensors",
             way_out="give {} for an input that does not vary",
         )
-    found = [dict(one or {}) for one in given]
-    for i, (one, tensor) in enumerate(zip(found, tensors, strict=True)):
-        for axis in one:
+    axes = [dict(wish or {}) for wish in given]
+    for i, (wish, tensor) in enumerate(zip(axes, tensors, strict=True)):
+        for axis in wish:
             if not 0 <= axis < tensor.ndim:
                 raise OptionError(f"dynamic names dimension {axis} of input {i}, which has {tensor.ndim} dimensions")
-    return found
+    return axes
 
 
 def _enlarged(tensors: Sequence[torch.Tensor], dynamic: Sequence[Mapping[int, str]]) -> list[torch.Tensor]:
@@ -291,7 +292,8 @@ def _enlarged(tensors: Sequence[torch.Tensor], dynamic: Sequence[Mapping[int, st
     small = {name for name, size in named if size < 2}
     grown = []
     for tensor, dims in zip(tensors, dynamic, strict=True):
-        sample = tensor.detach()
+        # A tensor made in inference mode can be in no trace that records gradients; its copy can.
+        sample = tensor.clone() if tensor.is_inference() else tensor.detach()
         for axis, name in dims.items():
             if name in small:
                 shape = [*sample.shape]

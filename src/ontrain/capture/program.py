@@ -13,9 +13,9 @@ from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.recurrence import varying_lengths
-from ontrain.capture.source import node_text, source_line
-from ontrain.errors import CaptureError, nearest
-from ontrain.internals import HigherOrderOperator, OpOverload, of, private
+from ontrain.capture.source import node_text, source_line, user_frame
+from ontrain.errors import CaptureError, OntrainError, nearest
+from ontrain.internals import HigherOrderOperator, OpOverload, available, of
 
 __all__ = ["BRANCHES", "flat_graph", "is_ignored", "prepare"]
 
@@ -25,7 +25,6 @@ _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _CONTROL = ("cond", "while_loop")
 BRANCHES = "ontrain.branches"
 """Where a branch or loop has its inner programs, as flat graphs, in its node's `meta`; its arguments are the rest."""
-_DETACH = torch.ops.aten.detach.default
 
 
 def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
@@ -34,7 +33,6 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     Raises:
         CaptureError: an operator has neither a translation nor a decomposition into operators that have one.
     """
-    _keep_no_grad(program.graph_module)
     if _casts(program.graph_module):
         program = _decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
@@ -42,8 +40,7 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
         program = _decomposed(program)
         graph = flat_graph(program.graph_module)
     elif not _followed(graph):
-        with varying_lengths():
-            program = program.run_decompositions({})
+        program = _rewritten(program, {})
         graph = flat_graph(program.graph_module)
         if _missing(graph):
             return prepare(program)
@@ -58,9 +55,25 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     kept: Any = torch.export.default_decompositions()
     for target in [target for target in kept if find(target) is not None]:
         kept.pop(target)
-    with varying_lengths():
-        made: ExportedProgram = program.run_decompositions(kept)
-    return made
+    return _rewritten(program, kept)
+
+
+def _rewritten(program: ExportedProgram, decompositions: Any) -> ExportedProgram:
+    """Have torch write a program anew, without writes in place, and with these operators written in others."""
+    try:
+        with varying_lengths():
+            rewritten: ExportedProgram = program.run_decompositions(decompositions)
+            return rewritten
+    except OntrainError:
+        raise
+    except Exception as error:  # torch runs each operator's own code, a user's among them, which may raise anything
+        message = next(iter(str(error).strip().splitlines()), "no message")
+        raise CaptureError(
+            "torch cannot write the traced program in operators that have a translation",
+            source=user_frame(error.__traceback__),
+            reason=f"{type(error).__name__}: {message}",
+            way_out="write what forward changes in place, or its rarer operators, in others",
+        ) from error
 
 
 def _casts(module: fx.GraphModule) -> bool:
@@ -72,37 +85,9 @@ def _casts(module: fx.GraphModule) -> bool:
 def is_ignored(node: fx.Node) -> bool:
     """Whether a node only asserts what the trace found out."""
     target = node.target
-    if target in (operator.eq, operator.ge, operator.le, private("torch._check")):
+    if target in (operator.eq, operator.ge, operator.le, available("torch._check")):
         return True
     return isinstance(target, OpOverload) and operator_name(target) in _SKIPPED
-
-
-def _keep_no_grad(module: fx.GraphModule) -> None:
-    """Detach what leaves a no_grad block, in the block itself: inlining it, by us or by torch, loses the block."""
-    for node in list(module.graph.nodes):
-        for name in [a.target for a in node.all_input_nodes if a.op == "get_attr"]:
-            inner = getattr(module, str(name), None)
-            if not isinstance(inner, fx.GraphModule):
-                continue
-            _keep_no_grad(inner)
-            if _higher(node) == _HIGHER[0] and node.args[0] is False:
-                _detach_outputs(inner)
-
-
-def _detach_outputs(module: fx.GraphModule) -> None:
-    output = module.graph.output_node()
-
-    def detached(value: fx.Node) -> fx.Node:
-        val = value.meta.get("val")
-        if not isinstance(val, torch.Tensor) or not val.dtype.is_floating_point or value.target is _DETACH:
-            return value
-        with module.graph.inserting_before(output):
-            made = module.graph.call_function(_DETACH, (value,))
-        made.meta = dict(value.meta)
-        return made
-
-    output.args = fx.map_arg(output.args, detached)
-    module.recompile()
 
 
 def flat_graph(module: fx.GraphModule) -> fx.Graph:

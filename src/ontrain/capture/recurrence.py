@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ontrain.internals import private, replaced
+from ontrain.internals import available, replaced
 
 __all__ = ["varying_lengths"]
 
@@ -24,7 +24,8 @@ def varying_lengths() -> Iterator[None]:
 
     torch traces a layer as one operator, and finds its results' shapes by a step after the other: that fixes the length
     to the sample's. Left to torch is an LSTM with `proj_size`, which no operator of ONNX expresses; its final states
-    come as [layers, batch, hidden], where torch before 2.13 keeps a dimension too many.
+    come as [layers, batch, hidden], where torch before 2.13 keeps a dimension too many. A torch that does it otherwise
+    is left to itself: each length is captured anew.
     """
     with replaced(_replacements(threading.get_ident())):
         yield
@@ -32,7 +33,10 @@ def varying_lengths() -> Iterator[None]:
 
 def _replacements(tracing: int) -> dict[str, Callable[..., Any]]:
     """Functions by the names that they have in torch; another thread, which compiles meanwhile, gets torch's."""
-    one_layer_lstm, one_layer_rnn, select = (private(f"{_DECOMPOSITIONS}.{name}") for name in _NAMES)
+    own = [available(f"{_DECOMPOSITIONS}.{name}") for name in _NAMES]
+    if None in own:
+        return {}
+    one_layer_lstm, one_layer_rnn, select = own
 
     def lstm(x: Any, hidden: Any, params: Any, has_biases: bool, reverse: bool = False) -> tuple[Any, tuple[Any, ...]]:
         if threading.get_ident() == tracing and len(params) % 2 == 0:

@@ -314,4 +314,4 @@ def _same(a: Any, b: Any) -> bool:
 def _word(spec: Spec) -> str:
     if spec.kind == "tensor":
         return "a tensor"
-    return repr(spec.value) if spec.kind == "plain" else f"a {spec.type.__name__} of {list(spec.keys)}"  # type: ignore[union-attr]
+    return repr(spec.value) if spec.kind == "plain" else f"a {getattr(spec.type, '__name__', '')} of {list(spec.keys)}"

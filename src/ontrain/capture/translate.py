@@ -115,7 +115,8 @@ class _Program(Walk):
     def finish(self) -> None:
         """Name the outputs, append the new values of buffers, drop what nothing reads."""
         graph = self.model.graph
-        results = list(self.graph.output_node().args[0])  # type: ignore[arg-type]
+        outputs: Any = self.graph.output_node().args[0]
+        results = list(outputs)
         count = 0
         updates: dict[str, ir.Value] = {}
         for node, spec in zip(results, self.program.graph_signature.output_specs, strict=True):

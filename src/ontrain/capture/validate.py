@@ -13,7 +13,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 
-from ontrain.capture.context import to_array
+from ontrain.capture.arrays import to_array
 from ontrain.capture.module import Captured
 from ontrain.capture.structure import flatten
 from ontrain.errors import CaptureError
@@ -21,12 +21,12 @@ from ontrain.functions import expand, inline_all
 from ontrain.graph import Builder, describe, rebuild, source_of, specialise, updates_of
 from ontrain.graph.corrections import CORRECTIONS
 from ontrain.internals import private, replaced
+from ontrain.operators import Chance, record_of
 
 __all__ = ["validate"]
 
 _DROPOUTS = [f"{kind}dropout{place}" for kind in ("", "feature_", "alpha_", "feature_alpha_") for place in ("", "_")]
 _COARSE = {ir.DataType.FLOAT16: 2.0**-7, ir.DataType.BFLOAT16: 2.0**-4}
-_RANDOM = frozenset({"RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", "Bernoulli"})
 
 
 def validate(
@@ -41,7 +41,8 @@ def validate(
     """Check a captured graph against its module, which must be in the mode it was captured in and stays as it is.
 
     Args:
-        args, kwargs: a call like the captured one; dynamic dimensions may have other sizes.
+        args: positional arguments of a call like the captured one; dynamic dimensions may have other sizes.
+        kwargs: its keyword arguments.
         rtol: greatest error of an output relative to its greatest magnitude, dropout off.
         atol: greatest absolute error where the output is all but zero.
 
@@ -66,7 +67,7 @@ def validate(
             ) from error
         _check_parameters(captured, module, outputs)
         after = {name: buffer.detach().clone() for name, buffer in captured.buffers.items()}
-    if any(node.op_type in _RANDOM for node in model.graph):
+    if any(record_of(node).chance is Chance.ALWAYS for node in model.graph):
         return  # the module draws its own numbers: no two runs are equal
     expected = {name: to_array(tensor) for name, tensor in zip(captured.output_names, outputs, strict=True)}
     for value in model.graph.outputs:
@@ -84,7 +85,11 @@ def _check_proto(model: ir.Model) -> None:
 
 
 def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> None:
-    norms = {n: m for n, m in module.named_modules() if isinstance(m, private("torch.nn.modules.batchnorm._BatchNorm"))}
+    norms = {
+        name: one
+        for name, one in module.named_modules()
+        if hasattr(one, "track_running_stats") and isinstance(one, private("torch.nn.modules.batchnorm._BatchNorm"))
+    }
     all_train = all(m.training for m in norms.values())
     for node in model.graph:
         inference = False
@@ -165,7 +170,7 @@ def _evaluable(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> lis
     """Dropout off; recurrent layers in other operators, because onnx's evaluator has them in part only."""
     if node.op_type == "Dropout":
         return [op.Identity(inputs[0]), None]
-    if node.op_type in ("GRU", "LSTM", "RNN") and not node.domain:
+    if record_of(node).recurrent:
         return expand(op, node, inputs)
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,16 +12,17 @@ import torch
 from torch import fx
 
 from ontrain.capture.aliases import Aliases, canonical, mutates
+from ontrain.capture.arrays import to_array
 from ontrain.capture.aten import find
 from ontrain.capture.aten.complex import Complex, is_complex, translate_complex
 from ontrain.capture.aten.writing import write_back
-from ontrain.capture.context import AtenBuilder, dtype_of, to_array
+from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.program import BRANCHES, is_ignored
 from ontrain.capture.source import module_of, source_line
 from ontrain.errors import CaptureError, GraphError
 from ontrain.graph import OPSET, annotate, is_float, live_nodes, shape_text
 from ontrain.graph.replay import as_outputs
-from ontrain.internals import private
+from ontrain.internals import available
 
 __all__ = ["Walk", "constant", "written"]
 
@@ -53,7 +55,7 @@ class Walk:
     def _translate(self, node: fx.Node) -> None:
         op, val = self.op, node.meta.get("val")
         if not isinstance(val, torch.Tensor | tuple | list):
-            if node.target in _NUMBERS and isinstance(val, torch.SymInt | torch.SymFloat):
+            if isinstance(val, torch.SymInt | torch.SymFloat) and _is_number(node.target):
                 number = op.Reshape(self.read(node.args[0]), [1])
                 self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
             if val is not None:
@@ -101,7 +103,7 @@ class Walk:
     def _choice(self, cond: Any, operands: Sequence[Any]) -> Sequence[Any]:
         """An If for torch.cond; its branches read outer values in place."""
         then, other = (
-            self._inner([], lambda op, graph=graph: self._run(op, graph, operands))  # type: ignore[misc]
+            self._inner([], functools.partial(self._run, graph=graph, operands=operands))
             for graph in self.op.node.meta[BRANCHES]
         )
         pred = self.op.cast(cond, ir.DataType.BOOL)
@@ -129,8 +131,8 @@ class Walk:
         return self._control("Loop", [None, first, *carried], len(carried), body=self._inner([at, go, *states], step))
 
     def _control(self, op_type: str, operands: Sequence[Any], outputs: int, **graphs: ir.Graph) -> Sequence[Any]:
-        made = self.op.call("", op_type, operands, graphs, outputs)
-        return made if isinstance(made, tuple) else (made,)
+        results = self.op.call("", op_type, operands, graphs, outputs)
+        return results if isinstance(results, tuple) else (results,)
 
     def _inner(self, inputs: Sequence[ir.Value], write: Callable[[AtenBuilder], Sequence[Any]]) -> ir.Graph:
         made = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name="inner")
@@ -150,14 +152,14 @@ class Walk:
         walk.run()
         self.op.node = node
         results = graph.output_node().args[0]
-        return [walk.read(one) for one in (results if isinstance(results, list | tuple) else [results])]
+        return [walk.read(result) for result in (results if isinstance(results, list | tuple) else [results])]
 
     def _write(self, node: fx.Node, result: ir.Value) -> None:
         """Give the tensor written to its new value, then its root, then the views that are read later."""
         environment, target = self.op.environment, canonical(node)
         environment[target] = result
         for view in self.aliases.path(target):
-            base = canonical(view.args[0])  # type: ignore[arg-type]
+            base = canonical(view.all_input_nodes[0])
             self.op.node = view
             arguments = [self._argument(a) for a in view.args[1:]]
             environment[base] = write_back(self.op, environment[base], environment[view], *arguments)
@@ -213,7 +215,11 @@ class Walk:
                 value.dtype, value.shape = dtype, ir.Shape(shape)
 
 
-_NUMBERS = (torch.ops.aten.item.default, private("torch.ops.aten._local_scalar_dense").default)
+def _is_number(target: Any) -> bool:
+    operators = torch.ops.aten.item, available("torch.ops.aten._local_scalar_dense")
+    return any(operator_of is not None and target is operator_of.default for operator_of in operators)
+
+
 _WHILE = torch.ops.higher_order.while_loop
 _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
@@ -231,5 +237,5 @@ def written(parameter: str, source: str | None = None) -> CaptureError:
 def constant(op: AtenBuilder, tensor: torch.Tensor) -> Any:
     """Return a tensor's values as a constant of the graph; a complex one as its two parts."""
     if not tensor.is_complex():
-        return op.const(to_array(tensor))
-    return Complex(op.const(to_array(tensor.real)), op.const(to_array(tensor.imag)))
+        return op.const(to_array(tensor).copy())
+    return Complex(op.const(to_array(tensor.real).copy()), op.const(to_array(tensor.imag).copy()))

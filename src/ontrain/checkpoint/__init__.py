@@ -9,6 +9,7 @@ from ontrain.checkpoint.folder import (
     write_tensors,
 )
 from ontrain.checkpoint.manifest import FORMAT
+from ontrain.checkpoint.names import parsed_name, tensor_name
 from ontrain.checkpoint.shards import join_parts, join_shards, shard_name, shards_of
 from ontrain.checkpoint.together import write_together
 
@@ -19,9 +20,11 @@ __all__ = [
     "has_checkpoint",
     "join_parts",
     "join_shards",
+    "parsed_name",
     "read_checkpoint",
     "shard_name",
     "shards_of",
+    "tensor_name",
     "write_checkpoint",
     "write_tensors",
     "write_together",

@@ -48,7 +48,7 @@ def write_checkpoint(
         folder: where it shall be.
         tensors: for each file (without suffix) its tensors by name.
         meta: anything JSON can hold.
-        keep: how many checkpoints to leave, this one and those that stood there before.
+        keep: how many checkpoints to leave: this checkpoint and older ones.
 
     Raises:
         CheckpointError: the folder cannot be written, holds something else, or `meta` holds what JSON cannot.
@@ -87,7 +87,7 @@ def write_tensors(folder: str | os.PathLike[str], name: str, tensors: Mapping[st
     Args:
         folder: where the checkpoint shall be.
         name: of the file, without suffix.
-        tensors: by name, of any device; those of one file must not share memory.
+        tensors: by name, of any device; tensors of one file must not share memory.
 
     Raises:
         CheckpointError: the file cannot be written.

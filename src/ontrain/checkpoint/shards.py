@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ontrain.checkpoint.names import parsed_name, tensor_name
 from ontrain.errors import CheckpointError
 
 __all__ = ["join_parts", "join_shards", "shard_name", "shards_of"]
@@ -46,14 +47,14 @@ def join_parts(shards: Mapping[int, Tensors], partition: Mapping[str, Any]) -> T
     kinds: dict[str, list[str]] = {}
     for tensors in shards.values():
         for name in tensors:
-            parameter, _, kind = name.rpartition(".")
+            parameter, kind = parsed_name(name)
             if kind not in kinds.setdefault(parameter, []):
                 kinds[parameter].append(kind)
     whole: Tensors = {}
     for parameter, found in kinds.items():
         shape, parts = _described(parameter, partition)
         for kind in found:
-            name = f"{parameter}.{kind}"
+            name = tensor_name(parameter, kind)
             pieces = []
             for rank, start, stop in parts:
                 piece = shards.get(rank, {}).get(name)
@@ -70,10 +71,10 @@ def join_parts(shards: Mapping[int, Tensors], partition: Mapping[str, Any]) -> T
 
 
 def _described(parameter: str, partition: Mapping[str, Any]) -> tuple[list[int], list[tuple[int, int, int]]]:
-    said = partition.get(parameter)
+    said: Any = partition.get(parameter)
     try:
-        shape = [int(size) for size in said["original_dim"]]  # type: ignore[index]
-        parts = [(int(rank), int(start), int(stop)) for rank, start, stop in said["parts"]]  # type: ignore[index]
+        shape = [int(size) for size in said["original_dim"]]
+        parts = [(int(rank), int(start), int(stop)) for rank, start, stop in said["parts"]]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"the partition of {parameter!r} is {said!r}", reason="it is malformed") from error
     ends = [0, *(stop for _, _, stop in parts)]

@@ -21,14 +21,14 @@ def write_together(
     meta: Mapping[str, Any],
     keep: int = 1,
 ) -> None:
-    """Write a checkpoint of all processes; each calls it, on one file system that they share.
+    """Write a checkpoint of all processes. Every process calls this, on a file system that all share.
 
     Args:
         world: the processes.
         folder: where it shall be, the same for all.
         tensors: for each file of this process (without suffix) its tensors by name.
-        meta: anything JSON can hold; that of process 0 is written.
-        keep: how many checkpoints to leave, this one and those that stood there before.
+        meta: anything JSON can hold; the one of process 0 is written.
+        keep: how many checkpoints to leave: this checkpoint and older ones.
 
     Raises:
         CheckpointError, OptionError: as by `write_checkpoint`; nothing was committed.

@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ontrain.cli.compare import EPILOG as COMPARE_EPILOG
+from ontrain import __version__
+from ontrain.cli.compare import MANUAL as COMPARE
 from ontrain.cli.compare import compare
+from ontrain.cli.env import MANUAL as ENV
 from ontrain.cli.env import env
+from ontrain.cli.manual import JSON, LOSS, find_function, manual
 from ontrain.cli.output import fail, print_finding, print_json, print_markdown, print_operators, print_report
-from ontrain.cli.plan import EPILOG, plan
+from ontrain.cli.plan import MANUAL as PLAN
+from ontrain.cli.plan import plan
+from ontrain.cli.products import MANUAL as PRODUCTS
 from ontrain.cli.products import products
 from ontrain.errors import OntrainError, OptionError
+from ontrain.places import model_file
 
 __all__ = ["main"]
 
 WRONG_USAGE, UNFIT = 2, 1
 
-_EPILOG = (
-    "Exit code: 0 if the model can be trained, 1 if not, 2 if the command is wrong "
-    "(no such file, function, option, provider, dimension)."
+_ONTRAIN = manual(
+    {
+        "ontrain check model.onnx --loss SoftmaxCrossEntropy": "say whether an ONNX file can be trained, and why not",
+        "ontrain plan models:classifier --batch-sizes 16,32": "print what memory a step takes, without running one",
+        "ontrain env": "print what a report about a problem needs",
+    },
+    "0 if the command was done, 1 if its answer is no, 2 if the command is wrong. Each command says more by --help.",
+)
+_CHECK = manual(
+    {
+        "ontrain check model.onnx --dim batch=8": "check a file at a batch of 8",
+        "ontrain check models:classifier --loss SoftmaxCrossEntropy --frozen 'encoder.*'": (
+            "check the module that classifier() in models.py returns, its encoder not trained"
+        ),
+        "ontrain check --operators --markdown": "write a table of all operators: who runs them, and their gradients",
+    },
+    "0 if the model can be trained, 1 if not, 2 if the command is wrong (no such file, function, option, provider, "
+    "dimension).",
+)
+_BISECT = manual(
+    {
+        "ontrain bisect trial:is_right": "find the pass that makes is_right() in trial.py return False",
+        "ontrain bisect package.trial:is_right --json": "the same, printed for programs",
+        "ONTRAIN_TUNE=0 ontrain bisect trial:is_right": "the same with eager PyTorch's matrix products",
+    },
+    "0 if a pass or node was found, 1 if the check passes with all passes on, 2 if the command is wrong.",
 )
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Train any PyTorch module or ONNX file as one ONNX graph.",
     pretty_exceptions_enable=False,
 )
 
 
-@app.callback()
-def _ontrain() -> None:
-    # With a callback typer keeps the command's name in front even while there are few commands.
-    pass
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ontrain {__version__}")
+        raise typer.Exit
 
 
-@app.command(epilog=_EPILOG)
+@app.callback(epilog=_ONTRAIN)
+def _ontrain(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, show_default="off", help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Look at models, runs and this machine, before and after training.
+
+    ontrain trains any PyTorch module or ONNX file as one ONNX graph. Training itself is called from Python; these
+    commands say beforehand whether a model can be trained and what a step costs, and afterwards what went wrong.
+    """
+
+
+@app.command(epilog=_CHECK)
 def check(
     model: Annotated[
         str | None,
@@ -48,47 +91,58 @@ def check(
             help="An ONNX file, or a function without arguments that returns (module, args) or (module, args, kwargs).",
         ),
     ] = None,
-    provider: Annotated[str, typer.Option(help="Execution provider to plan a step for.")] = "TorchExecutionProvider",
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="An output to minimise, or a loss to add to the first output: SoftmaxCrossEntropy, NLL, MSE, L1, "
-            "BCEWithLogits, or torch.nn's name of it. By default an output that is a scalar, or else the mean of the "
-            "first."
-        ),
-    ] = None,
+    provider: Annotated[
+        str, typer.Option(metavar="NAME", help="Execution provider to plan a step for.")
+    ] = "TorchExecutionProvider",
+    loss: Annotated[str | None, LOSS] = None,
     trainable: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Parameters to train, such as 'encoder.*.weight'; may be repeated."),
+        typer.Option(
+            metavar="PATTERN", show_default="all", help="Parameters to train, as 'encoder.*.weight'; may be repeated."
+        ),
     ] = None,
     frozen: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Parameters to leave as they are; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", show_default="none", help="Parameters to leave as they are; may be repeated."),
     ] = None,
     dim: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SIZE", help="Size of a dimension that varies (1 if not given); may be repeated."),
+        typer.Option(
+            metavar="NAME=SIZE",
+            show_default="1 each",
+            help="Size of a file's dimension that varies; may be repeated.",
+        ),
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="SGD, Adam, AdamW or Lamb: its state counts in the cost.")] = "AdamW",
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="SGD, Adam, AdamW or Lamb: its state counts in the cost.")
+    ] = "AdamW",
     operators: Annotated[
-        bool, typer.Option("--operators", help="No model: list the operators of the standard instead.")
+        bool,
+        typer.Option("--operators", show_default="off", help="No model: list the operators of ONNX and ontrain's own."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="With --operators: print a Markdown table.")] = False,
+    as_json: Annotated[bool, JSON] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", show_default="off", help="With --operators: print a Markdown table.")
+    ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", help="List every parameter and every blocking node; say what each phase takes."),
+        typer.Option(
+            "--verbose",
+            show_default="off",
+            help="List every parameter and every blocking node; say what each phase takes.",
+        ),
     ] = False,
 ) -> None:
-    """Say whether a model can be trained, operator by operator, and what a step would cost."""
-    from ontrain.session.check import check_file, check_module, check_operators, load_factory
+    """Say whether a model can be trained, and what a step would cost.
 
-    if verbose:
-        from ontrain.capture.phases import show_phases
-
-        show_phases()
+    Prints who runs each operator and how it is differentiated. A node that keeps the model from being trained is
+    printed with its shapes, the line of your model, the reason and a way out.
+    """
     if operators:
         if model is not None:
             raise OptionError("--operators takes no model", way_out="leave one of the two out")
+        from ontrain.session.check import check_operators
+
         rows = check_operators()
         (print_json if as_json else print_markdown if markdown else print_operators)(rows)
         return
@@ -97,11 +151,21 @@ def check(
             "no model is given" if model is None else "--markdown is for --operators",
             way_out="name an ONNX file, a package.module:function, or give --operators",
         )
-    if _is_factory(model):
-        if dim:
-            raise OptionError("--dim is for ONNX files", way_out=f"let {model} return a sample of the size wanted")
-        # As `python -m` does: a package in the present folder can be named.
-        sys.path.insert(0, "")
+    sizes, is_factory = _sizes(dim or []), _is_factory(model)
+    if is_factory and dim:
+        raise OptionError("--dim is for ONNX files", way_out=f"let {model} return a sample of the size wanted")
+    if is_factory:
+        find_function(model)
+    else:
+        model_file(model)
+
+    from ontrain.session.check import check_file, check_module, load_factory
+
+    if verbose:
+        from ontrain.capture.phases import show_phases
+
+        show_phases()
+    if is_factory:
         module, args, kwargs = load_factory(model)
         report = check_module(
             module, args, kwargs, provider=provider, loss=loss, trainable=trainable, frozen=frozen or (),
@@ -109,7 +173,7 @@ def check(
         )  # fmt: skip
     else:
         report = check_file(
-            model, provider=provider, loss=loss, trainable=trainable, frozen=frozen or (), sizes=_sizes(dim or []),
+            model, provider=provider, loss=loss, trainable=trainable, frozen=frozen or (), sizes=sizes,
             optimizer=optimizer,
         )  # fmt: skip
     if as_json:
@@ -120,10 +184,7 @@ def check(
         raise typer.Exit(UNFIT)
 
 
-@app.command(
-    epilog="Exit code: 0 if a pass or node was found, 1 if the check passes with all passes on, 2 if the command is "
-    "wrong."
-)
+@app.command(epilog=_BISECT)
 def bisect(
     function: Annotated[
         str,
@@ -132,14 +193,19 @@ def bisect(
             help="A function without arguments that trains anew and returns True while the number is right.",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Find the graph pass, and the node that it rewrites, with which a number goes wrong."""
+    """Find the graph pass with which a number goes wrong.
+
+    Calls your function with ever fewer passes, then with ever fewer rewrites of one pass, and prints the pass, the
+    node that it rewrites and the line of your model.
+    """
+    find_function(function)
+
     from ontrain.passes import NothingWrongError
     from ontrain.passes import bisect as search
     from ontrain.session.check import load_function
 
-    sys.path.insert(0, "")
     check_number = load_function(function)
     try:
         finding = search(check_number)
@@ -152,10 +218,10 @@ def bisect(
         print_finding(finding)
 
 
-app.command(epilog=EPILOG)(plan)
-app.command()(products)
-app.command(epilog=COMPARE_EPILOG)(compare)
-app.command()(env)
+app.command(epilog=PLAN)(plan)
+app.command(epilog=PRODUCTS)(products)
+app.command(epilog=COMPARE)(compare)
+app.command(epilog=ENV)(env)
 
 
 def _is_factory(model: str) -> bool:
@@ -164,12 +230,12 @@ def _is_factory(model: str) -> bool:
     return bool(colon) and name.isidentifier() and not Path(model).exists() and not place.endswith(".onnx")
 
 
-def _sizes(given: list[str]) -> dict[str, int]:
+def _sizes(dims: list[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for one in given:
-        name, _, size = one.partition("=")
+    for dim in dims:
+        name, _, size = dim.partition("=")
         if not name or not size.isdecimal():
-            raise OptionError(f"--dim {one!r} gives no size", way_out="write --dim batch=8")
+            raise OptionError(f"--dim {dim!r} gives no size", way_out="write --dim batch=8")
         sizes[name] = int(size)
     return sizes
 

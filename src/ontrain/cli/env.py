@@ -4,46 +4,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
+from ontrain.cli.manual import JSON, manual
 from ontrain.cli.output import console_of, print_json
 from ontrain.units import byte_text
 
 if TYPE_CHECKING:
     from ontrain.training.environment import Environment
 
-__all__ = ["env"]
+__all__ = ["MANUAL", "env"]
+
+MANUAL = manual(
+    {
+        "ontrain env": "print tables for people",
+        "ontrain env --json": "print the same for programs",
+        "ONTRAIN_CACHE_DIR=/tmp/cache ontrain env": "see what a setting changes",
+    },
+    "0, whatever the trials of torch say.",
+)
 
 
-def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print what a report about a problem needs: versions, machine, threads, caches, canaries, variables."""
+def env(as_json: Annotated[bool, JSON] = False) -> None:
+    """Print what a report about a problem needs.
+
+    That is versions, the machine, threads, caches, the environment variables that ontrain reads, and a trial of each
+    name that ontrain takes of torch without torch's promise.
+    """
     from ontrain.training.environment import collect_environment
 
-    found = collect_environment()
+    environment = collect_environment()
     if as_json:
-        print_json(found.to_json())
+        print_json(environment.to_json())
     else:
-        _print(found)
+        _print(environment)
 
 
-def _print(found: Environment) -> None:
-    memory = found.system["memory"]
-    system = {**found.system, "memory": "unknown" if memory is None else byte_text(memory)}
+def _print(environment: Environment) -> None:
+    memory = environment.system["memory"]
+    system = {**environment.system, "memory": "unknown" if memory is None else byte_text(memory)}
     devices = {
-        f"CUDA device {i}": f"{one['name']}, {byte_text(one['memory'])}, compute capability {one['capability']}"
-        for i, one in enumerate(found.devices)
+        f"CUDA device {i}": f"{gpu['name']}, {byte_text(gpu['memory'])}, compute capability {gpu['capability']}"
+        for i, gpu in enumerate(environment.devices)
     }
-    _section("versions", {name: version or "not installed" for name, version in found.versions.items()})
-    _section("machine", {**system, **(devices or {"CUDA devices": "none"}), **found.cuda})
-    _section("threads", {name: "not set" if value is None else value for name, value in found.threads.items()})
-    _section("providers", dict.fromkeys(found.providers, ""))
-    _section("cache", {name: place or "none" for name, place in found.cache.items()})
-    _print_canaries(found.canaries)
+    _section("versions", {name: version or "not installed" for name, version in environment.versions.items()})
+    _section("machine", {**system, **(devices or {"CUDA devices": "none"}), **environment.cuda})
+    _section("threads", {name: "not set" if value is None else value for name, value in environment.threads.items()})
+    _section("providers", dict.fromkeys(environment.providers, ""))
+    _section("cache", {name: place or "none" for name, place in environment.cache.items()})
+    _print_canaries(environment.canaries)
     console = console_of()
     table = _table("variable", "value", "meaning")
-    for row in found.variables:
+    for row in environment.variables:
         default = f"not set ({row['default']})" if row["default"] else "not set"
         value = default if row["value"] is None else row["value"]
         meaning = row["meaning"] if row["read"] else f"not read: {row['meaning']}"
@@ -52,12 +65,18 @@ def _print(found: Environment) -> None:
 
 
 def _print_canaries(canaries: list[dict[str, Any]]) -> None:
-    failed = sum(not one["passed"] for one in canaries)
+    failed = sum(not canary["passed"] for canary in canaries)
     table = _table("canary", "state", "what for")
-    for one in canaries:
-        purpose = one["purpose"] if one["passed"] else f"{one['purpose']}; refused: {one['refused']} ({one['reason']})"
+    for canary in canaries:
+        purpose = (
+            canary["purpose"]
+            if canary["passed"]
+            else f"{canary['purpose']}; refused: {canary['refused']} ({canary['reason']})"
+        )
         table.add_row(
-            *map(escape, (one["name"], one["state"] if one["passed"] else f"FAILED: {one['state']}", purpose))
+            *map(
+                escape, (canary["name"], canary["state"] if canary["passed"] else f"FAILED: {canary['state']}", purpose)
+            )
         )
     console = console_of()
     console.print(f"[bold]what torch does not promise[/]: {len(canaries) - failed} passed, {failed} failed")

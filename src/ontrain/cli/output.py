@@ -83,8 +83,8 @@ def _loss(report: CheckReport) -> str:
 
 def _operator_table(report: CheckReport) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading, justify in (("operator", "left"), ("count", "right"), ("runs on", "left"), ("gradient", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for heading in ("operator", "count", "runs on", "gradient"):
+        table.add_column(heading, justify="right" if heading == "count" else "left")
     table.add_column("why", overflow="fold")
     for row in report.operators:
         runs = row.provider or f"[red]not on {report.provider}[/]"
@@ -96,26 +96,29 @@ def _operator_table(report: CheckReport) -> Table:
 
 
 def _print_parameters(console: Console, report: CheckReport, verbose: bool) -> None:
-    trained = [one for one in report.parameters if one.trainable and one.reached]
-    idle = [one for one in report.parameters if one.trainable and not one.reached]
-    frozen = [one for one in report.parameters if not one.trainable]
+    trained = [parameter for parameter in report.parameters if parameter.trainable and parameter.reached]
+    idle = [parameter for parameter in report.parameters if parameter.trainable and not parameter.reached]
+    frozen = [parameter for parameter in report.parameters if not parameter.trainable]
     text = f"parameters: {len(trained)} to train, {_count(trained):,} numbers"
     text += f"; {len(frozen)} frozen, {_count(frozen):,}" if frozen else ""
     console.print(text)
     if idle:
-        names = ", ".join(one.name for one in idle)
+        names = ", ".join(parameter.name for parameter in idle)
         console.print(f"  the loss does not depend on {escape(names)}", soft_wrap=True)
     if verbose:
-        for one in report.parameters:
-            what = "" if one.trainable else " (frozen)"
-            console.print(f"  {escape(one.name)}: {escape(f'{one.dtype}{list(one.shape)}')}{what}", soft_wrap=True)
+        for parameter in report.parameters:
+            what = "" if parameter.trainable else " (frozen)"
+            console.print(
+                f"  {escape(parameter.name)}: {escape(f'{parameter.dtype}{list(parameter.shape)}')}{what}",
+                soft_wrap=True,
+            )
 
 
 def _count(parameters: Sequence[Any]) -> int:
     total = 0
-    for one in parameters:
+    for parameter in parameters:
         numbers = 1
-        for dim in one.shape:
+        for dim in parameter.shape:
             numbers *= dim
         total += numbers
     return total

@@ -5,17 +5,30 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
+from ontrain.cli.manual import JSON, manual
 from ontrain.cli.output import console_of, print_json
 
-__all__ = ["products"]
+__all__ = ["MANUAL", "products"]
+
+MANUAL = manual(
+    {
+        "ontrain products": "print a table for each processor, number of threads and torch",
+        "ontrain products --json": "print the file's content and place",
+        "ONTRAIN_CACHE_DIR=/tmp/cache ontrain products": "look into another cache",
+    },
+    "0.",
+)
 
 
-def products(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print the matrix products that were measured, and which formulation of each is taken."""
+def products(as_json: Annotated[bool, JSON] = False) -> None:
+    """Print how fast matrix products were on this machine.
+
+    Large products on a CPU are measured in several formulations when a model is first trained. The table has the rate
+    of each formulation, and which of them is taken.
+    """
     from ontrain.providers.torch import timings
     from ontrain.providers.torch.timings import ATEN, choice, read_timings, sizes_of, tuning_file
 

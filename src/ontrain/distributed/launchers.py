@@ -19,11 +19,12 @@ _AZURE_PORT = 6105
 
 @dataclass(frozen=True)
 class Processes:
-    """Where one process stands among those of a run.
+    """Where a process stands among the processes of a run.
 
     Attributes:
         launcher: "none", "torchrun", "OpenMPI" or "Slurm".
-        rank, world_size: number of this process, from 0, and of all.
+        rank: number of this process, from 0.
+        world_size: number of all processes.
         local_rank, local_size: the same on this machine; the local rank chooses the device.
         master_address, master_port: where process 0 is met.
     """
@@ -60,9 +61,9 @@ _LAUNCHERS = {
 
 
 def find_processes(environ: Mapping[str, str] | None = None) -> Processes:
-    """Read the launcher's variables; without any, this is the only process that is known of.
+    """Read the launcher's variables; without any, this process is the only one.
 
-    An srun or mpirun that starts torchrun leaves its own variables, one rank a machine: torchrun's hold then.
+    If srun or mpirun starts torchrun, their variables give a rank to each machine. Then torchrun's variables hold.
 
     Args:
         environ: the environment; by default this process's.

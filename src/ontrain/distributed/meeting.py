@@ -22,7 +22,8 @@ import torch.distributed as dist
 from ontrain.distributed.launchers import Processes, find_processes
 from ontrain.distributed.liveness import Liveness, patience
 from ontrain.distributed.presence import Peer, Responder, fall_silent, named
-from ontrain.errors import OptionError, ProcessError
+from ontrain.errors import OntrainError, OptionError, ProcessError
+from ontrain.internals import private
 
 __all__ = ["address_towards", "check_place", "meet"]
 
@@ -81,7 +82,7 @@ def meet(said: Processes, responder: Responder, device: torch.device, wait: time
     def on_its_way() -> None:
         try:
             _meet(said, responder, device, wait, peers)
-        except (RuntimeError, ValueError) as error:  # a ProcessError is a ValueError
+        except (RuntimeError, ValueError) as error:  # an OntrainError is a ValueError
             failure.append(error)
 
     thread = threading.Thread(target=on_its_way, name="ontrain meets the others", daemon=True)
@@ -91,7 +92,7 @@ def meet(said: Processes, responder: Responder, device: torch.device, wait: time
         atexit.register(_leave, os.getpid())
         return peers
     error = failure[0] if failure else TimeoutError(f"no end after {wait.total_seconds():g} seconds")
-    if isinstance(error, ProcessError):
+    if isinstance(error, OntrainError):
         raise error
     if len(peers) == size:  # all of them came, and one was lost before the group stood
         liveness = Liveness(responder, peers, wait.total_seconds())
@@ -121,23 +122,24 @@ def _meet(said: Processes, responder: Responder, device: torch.device, wait: tim
         torch.cuda.set_device(device)  # each thread has its own
     end = time.monotonic() + wait.total_seconds()
     rank, size = responder.rank, responder.size
-    keeper = dist.TCPStore(  # type: ignore[attr-defined]
+    keeper = private("torch.distributed.TCPStore")(
         said.master_address, said.master_port, is_master=rank == 0 and not _agent_keeps_store(), timeout=wait,
         wait_for_workers=False, multi_tenant=True,
     )  # fmt: skip
-    store = dist.PrefixStore(f"ontrain {next(_meetings)}", keeper)  # type: ignore[attr-defined]
+    under = dist.PrefixStore  # type: ignore[attr-defined]
+    store = under(f"ontrain {next(_meetings)}", keeper)
     store.set(f"here/{rank}", json.dumps(responder.peer(_own_address(said, rank)).to_json()))
     _wait_for_all(store, rank, size, end)
     peers.extend(Peer(**json.loads(store.get(f"here/{other}"))) for other in range(size))
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", store=dist.PrefixStore("group", store),  # type: ignore[attr-defined]
+        "nccl" if device.type == "cuda" else "gloo", store=under("group", store),
         rank=rank, world_size=size, timeout=wait,
     )  # fmt: skip
 
 
 def _agent_keeps_store() -> bool:
     """Whether torchrun itself holds the place where the processes that it started meet."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return bool(private("torch.distributed.rendezvous._torchelastic_use_agent_store")())
 
 
 def _own_address(said: Processes, rank: int) -> str:

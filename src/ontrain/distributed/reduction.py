@@ -21,10 +21,9 @@ from ontrain.distributed.agreement import Agreement, optimizer_facts
 from ontrain.distributed.shares import Share, shares
 from ontrain.distributed.world import World
 from ontrain.errors import OptionError
-from ontrain.graph import Role, by_role, updates_of, verify, verify_requested
-from ontrain.optim import Part, build_lamb_directions, build_lamb_moves, build_update
+from ontrain.graph import Role, Slot, StateKind, by_role, slot_of, updates_of, verify, verify_requested
+from ontrain.optim import Hyper, Part, build_lamb_directions, build_lamb_moves, build_update
 from ontrain.providers import Executable, FlatState, State, StateSpec
-from ontrain.providers.torch.norms import norm
 from ontrain.session import TrainingSession
 
 __all__ = ["Reduction"]
@@ -52,6 +51,8 @@ class Reduction:
         """What this process must have in common with the others."""
         self.shares: list[Share] = []
         """What this process updates, in stage 1."""
+        self.state: FlatState
+        """The session's, once `create_state` has laid it out."""
         self._update: Callable[[TrainingSession, Mapping[str, float]], None] | None = None
 
     def create_state(self, session: TrainingSession, specs: Sequence[StateSpec]) -> State:
@@ -60,57 +61,57 @@ class Reduction:
         Raises:
             OptionError: the provider's state is not one that can be reduced, or shared out.
         """
-        state = session.provider.create_state([])
-        if not isinstance(state, FlatState):
+        create = session.provider.capabilities.flat_state
+        if create is None:
             raise OptionError(
                 f"{session.provider.name} cannot train in several processes",
                 reason="its gradients do not lie in flat torch tensors, which are what is reduced",
                 way_out="use TorchExecutionProvider",
             )
+        self.state = state = create([])
         state.extend(specs, 1 if self.keeps_moments else self.size)
         if not self.keeps_moments:
-            self._share_out(session, state, {spec.name: spec for spec in specs})
+            self._share_out(session, {spec.name: spec for spec in specs})
         return state
 
     def start(self, session: TrainingSession) -> None:
         """Give all processes the parameters and buffers of process 0."""
-        for (kind, _, _), flat in _flat(session).flat.items():
-            if kind in ("parameter", "fixed"):
+        for (kind, _, _), flat in self.state.flat.items():
+            if kind in (StateKind.PARAMETER, StateKind.FIXED):
                 self.world.broadcast_(flat)
 
-    def update(self, session: TrainingSession, hyper: Mapping[str, float], plan: ir.Model) -> dict[str, torch.Tensor]:
+    def update(self, session: TrainingSession, hyper: Hyper[float], plan: ir.Model) -> dict[str, torch.Tensor]:
         """Make one update of all processes' gradients; see `ontrain.session.Exchange`.
 
         Raises:
             ProcessError: another process has died, or would make another update.
         """
         trained = {
-            name.removesuffix(".grad_acc")
-            for value in plan.graph.outputs
-            if (name := updates_of(value) or "").endswith(".grad_acc")
+            slot.owner
+            for value in plan.graph.inputs
+            if (slot := slot_of(value)) is not None and slot.kind is StateKind.GRADIENT_SUM
         }
-        state = _flat(session)
-        self._reduce(session, state, hyper)
+        self._reduce(session, hyper)
         parts = self._parts(session, trained)
-        norm = self._norm(session, parts)
+        norm = self._norm(parts)
         finite = math.isfinite(norm)
         if finite:
             if self._update is None:
                 self._update = self._plan(session, parts)
-            self._update(session, {**hyper, "norm": norm})
+            self._update(session, {**hyper.feeds(), "norm": norm})
             if not self.keeps_moments:
-                for (kind, _, _), flat in state.flat.items():
-                    if kind == "parameter":
+                for (kind, _, _), flat in self.state.flat.items():
+                    if kind == StateKind.PARAMETER:
                         self.world.all_gather_(flat)
         self._share_buffers(session, plan)
-        return {"grad_norm": torch.tensor(norm / hyper["loss_scale"]), "all_finite": torch.tensor(finite)}
+        return {"grad_norm": torch.tensor(norm / hyper.loss_scale), "all_finite": torch.tensor(finite)}
 
     def follow_optimizer(self, session: TrainingSession) -> None:
         """Make the graph of the update anew at the next one, and see that all processes do."""
         self._update = None
         self.agreement.follow(optimizer_facts(session))
 
-    def _share_out(self, session: TrainingSession, state: FlatState, specs: Mapping[str, StateSpec]) -> None:
+    def _share_out(self, session: TrainingSession, specs: Mapping[str, StateSpec]) -> None:
         """Make the own stretches of parameters and gradients resident under names of their own, with moments."""
         trainable = [specs[name] for name in session.trainable]
         narrow = next((spec for spec in trainable if spec.dtype.itemsize < 4), None)
@@ -120,38 +121,38 @@ class Reduction:
                 reason="a share is the same stretch of parameters and of gradients, which are kept in float32",
                 way_out="keep parameters in float32 and set mixed_precision.enabled, or use stage 0",
             )
-        self.shares = shares(state, {spec.name: spec.shape for spec in trainable}, self.rank, self.size)
+        self.shares = shares(self.state, {spec.name: spec.shape for spec in trainable}, self.rank, self.size)
         moments = []
         for share in self.shares:
             spec = specs[share.parameter]
-            state.part(share.name, share.parameter, share.start, share.stop)
-            state.part(f"{share.name}.grad_acc", f"{share.parameter}.grad_acc", share.start, share.stop)
+            self.state.part(share.name, share.parameter, share.start, share.stop)
+            self.state.part(_sum_of(share.name), _sum_of(share.parameter), share.start, share.stop)
             for kind in session.optimizer.state_kinds(share.parameter):
                 shape = (share.stop - share.start,)
-                moments.append(StateSpec(f"{share.name}.{kind}", shape, spec.dtype, kind, spec.group))
-        state.extend(moments)
+                moments.append(StateSpec(Slot(share.name, kind).name, shape, spec.dtype, kind, spec.group))
+        self.state.extend(moments)
 
-    def _reduce(self, session: TrainingSession, state: FlatState, hyper: Mapping[str, float]) -> None:
+    def _reduce(self, session: TrainingSession, hyper: Hyper[float]) -> None:
         """Bring the mean gradient over all labels into the accumulators, in stage 1 into the own stretches of them."""
-        own = float(session.state["loss_weight_acc"])
+        own = float(session.state[Slot("", StateKind.LABEL_COUNT).name])
         labels = self.agreement.all_labels(
             own,
             {
                 "the updates that they have made": session.counters.updates,
                 "the micro-batches that they have seen": session.counters.micro_steps,
-                "the learning rate": hyper["learning_rate"],
-                "the loss scale": hyper["loss_scale"],
+                "the learning rate": hyper.learning_rate,
+                "the loss scale": hyper.loss_scale,
             },
         )
-        for key, flat in state.flat.items():
-            if key[0] != "gradient":
+        for key, flat in self.state.flat.items():
+            if key[0] != StateKind.GRADIENT:
                 continue
             if self._adasum:
                 flat.div_(own or 1.0)
                 spans = [
                     (start, start + torch.as_tensor(session.state[name]).numel())
                     for name in session.trainable
-                    for place, start in [state.place[f"{name}.grad_acc"]]
+                    for place, start in [self.state.place[_sum_of(name)]]
                     if place == key
                 ]
                 adasum_(self.world, flat, spans)
@@ -170,10 +171,9 @@ class Reduction:
             parts.append(Part(name, parameter, tuple(tensor.shape), from_torch_dtype(tensor.dtype)))
         return parts
 
-    def _norm(self, session: TrainingSession, parts: Sequence[Part]) -> float:
+    def _norm(self, parts: Sequence[Part]) -> float:
         """The norm of the whole gradient, still times the loss scale."""
-        grads = [torch.as_tensor(session.state[f"{part.name}.grad_acc"]) for part in parts]
-        norms = [norm(grad).double() for grad in grads]
+        norms = [self.state.norm(_sum_of(part.name)).double() for part in parts]
         device = self.world.device
         squares = torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64, device=device)
         if not self.keeps_moments:
@@ -222,7 +222,6 @@ class Reduction:
             self.world.broadcast_(session.state[name])
 
 
-def _flat(session: TrainingSession) -> FlatState:
-    state = session.state
-    assert isinstance(state, FlatState)
-    return state
+def _sum_of(parameter: str) -> str:
+    """What the accumulated gradient of a parameter, or of a stretch of one, is called."""
+    return Slot(parameter, StateKind.GRADIENT_SUM).name

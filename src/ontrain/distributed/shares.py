@@ -33,7 +33,7 @@ class Share:
 
 
 def shares(state: FlatState, shapes: Mapping[str, tuple[int, ...]], rank: int, size: int) -> list[Share]:
-    """Return what one of `size` processes updates of the parameters, whose shapes are given."""
+    """Return the stretches of the parameters that process `rank` of `size` updates."""
     found = []
     for name, shape in shapes.items():
         key, first = state.place[name]

@@ -31,13 +31,14 @@ class World:
     """The processes of a run, seen from one of them. Each method is called by all of them, in the same order.
 
     Args:
-        rank, size: number of this process, from 0, and of all.
+        rank: number of this process, from 0.
+        size: how many processes there are.
         device: where the tensors are that will be reduced.
         timeout: seconds that the others are waited for; None for torch's default. Where the process group is there
             already, it has its own.
 
     Raises:
-        OptionError: rank and size are not those that the launcher or the process group says.
+        OptionError: rank or size differ from what the launcher or the process group says.
         ProcessError: the others were not met.
     """
 

@@ -35,6 +35,71 @@ def silu_grad(op: Any, dy: Any, x: Any) -> Any:
     return dy * (s * (1.0 + x * (1.0 - s)))
 
 
+@composite("Hardtanh", like=[0])
+def hardtanh(op: Any, x: Any, low: Any = None, high: Any = None) -> Any:
+    """Clip of a shape and of two numbers; unlike Clip's, its gradient is zero on a bound (torch's hardtanh)."""
+    return op.Clip(x, low, high)
+
+
+@composite("HardtanhGrad", like=[1])
+def hardtanh_grad(op: Any, dy: Any, x: Any, *, low: float = -1.0, high: float = 1.0) -> Any:
+    """dy where low < x < high."""
+    return op.Where(op.Or(op.LessOrEqual(x, low), op.GreaterOrEqual(x, high)), 0.0, dy)
+
+
+@composite("ReluGrad", like=[1])
+def relu_grad(op: Any, dy: Any, y: Any) -> Any:
+    """dy where Relu's output y is above zero."""
+    return op.Where(op.Greater(y, 0.0), dy, 0.0)
+
+
+@composite("LeakyReluGrad", like=[1])
+def leaky_relu_grad(op: Any, dy: Any, x: Any, *, alpha: float = 0.01) -> Any:
+    """dy where x > 0, else alpha · dy."""
+    return op.Where(op.Greater(x, 0.0), dy, dy * alpha)
+
+
+@composite("EluGrad", like=[1])
+def elu_grad(op: Any, dy: Any, x: Any, *, alpha: float = 1.0) -> Any:
+    """dy where x > 0, else dy · alpha · exp(x)."""
+    return op.Where(op.Greater(x, 0.0), dy, dy * (alpha * op.Exp(op.Min(x, 0.0))))
+
+
+@composite("HardSigmoidGrad", like=[1])
+def hard_sigmoid_grad(op: Any, dy: Any, x: Any, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    """alpha · dy on the slope, where 0 < alpha · x + beta < 1."""
+    if not alpha:
+        return dy * 0.0
+    low, high = sorted((-beta / alpha, (1 - beta) / alpha))
+    return op.Where(op.And(op.Greater(x, low), op.Less(x, high)), dy * alpha, 0.0)
+
+
+@composite("HardSwishGrad", like=[1])
+def hard_swish_grad(op: Any, dy: Any, x: Any) -> Any:
+    """For y = x · clip(x / 6 + 1/2, 0, 1): zero up to −3, dy from 3 on, dy · (x / 3 + 1/2) between."""
+    inner = op.Where(op.Less(x, 3.0), dy * (x / 3 + 0.5), dy)
+    return op.Where(op.Greater(x, -3.0), inner, 0.0)
+
+
+@composite("MishGrad", like=[1])
+def mish_grad(op: Any, dy: Any, x: Any) -> Any:
+    """For y = x · t, t = tanh(softplus(x)): dy · (t + x · (1 − t²) · sigmoid(x))."""
+    t = op.Tanh(op.Softplus(x))
+    return dy * (t + x * (1 - t * t) * op.Sigmoid(x))
+
+
+@composite("TanhGrad", like=[1])
+def tanh_grad(op: Any, dy: Any, y: Any) -> Any:
+    """dy · (1 − y²) from Tanh's output y."""
+    return dy * (1 - y * y)
+
+
+@composite("SigmoidGrad", like=[1])
+def sigmoid_grad(op: Any, dy: Any, y: Any) -> Any:
+    """dy · y · (1 − y) from Sigmoid's output y."""
+    return dy * (y * (1 - y))
+
+
 @composite("SoftmaxGrad", like=[1])
 def softmax_grad(op: Any, dy: Any, y: Any, *, axis: int = -1) -> Any:
     """Adjoint of Softmax's input from its output y: y · (dy − Σ dy·y) along `axis`."""

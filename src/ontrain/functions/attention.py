@@ -10,10 +10,7 @@ import onnx_ir as ir
 from ontrain.functions.registry import composite
 from ontrain.graph import static_dims
 
-__all__ = ["in_tiles", "probabilities_are_read"]
-
-TILED = 8 << 20
-"""Bytes of scores from which on attention with dropout may keep none of them: below they stay in a cache anyway."""
+__all__ = ["probabilities_are_read"]
 
 
 def probabilities_are_read(node: ir.Node) -> bool:
@@ -31,16 +28,6 @@ def _is_of_gradients(node: ir.Node, index: int) -> bool:
     if node.op_type == "AttentionGrad":
         return index in (4, 5) and len(node.outputs) == 3
     return node.op_type == "Attention" and index == 4
-
-
-def in_tiles(node: ir.Node) -> bool:
-    """Return whether an Attention of concrete shapes is worth computing in tiles, going backward a second time."""
-    q, k, v = (static_dims(value) for value in node.inputs[:3] if value is not None)
-    dtype = node.outputs[0].dtype
-    dropout = node.attributes.get("dropout")
-    if dropout is None or dropout.as_float() == 0.0 or dtype is None or len(q) != 4 or not q[:2] == k[:2] == v[:2]:
-        return False
-    return q[0] * q[1] * q[2] * k[2] * dtype.itemsize >= TILED and not probabilities_are_read(node)
 
 
 def _types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:

@@ -61,9 +61,9 @@ def _matmul_types(inputs: list[Any], **a: Any) -> list[tuple[ir.DataType, ir.Sha
     for name, value, how in zip("ab", inputs, _flags(**a), strict=True):
         shape = ir.Shape([value.shape[i] for i in _order(len(value.shape), *how)])
         operands.append(ir.Value(name=name, type=ir.TensorType(value.dtype), shape=shape))
-    found = infer_node(ir.Node("", "MatMul", operands, num_outputs=1))[0]
-    assert found is not None
-    return [found]
+    product = infer_node(ir.Node("", "MatMul", operands, num_outputs=1))[0]
+    assert product is not None
+    return [product]
 
 
 def _flags(
@@ -111,6 +111,33 @@ def fused_gemm(
     return getattr(op, activation)(y, **rest) if activation else y
 
 
+def _conv_types(inputs: list[Any], **attributes: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    operands = [
+        ir.Value(name=n, type=ir.TensorType(v.dtype), shape=v.shape) for n, v in zip("xw", inputs, strict=False)
+    ]
+    windows = [
+        ir.convenience.convert_attribute(name, value)
+        for name, value in attributes.items() if not name.startswith("activation")
+    ]  # fmt: skip
+    convolved = infer_node(ir.Node("", "Conv", operands, windows, num_outputs=1))[0]
+    assert convolved is not None
+    return [convolved]
+
+
+@composite("FusedConv", domain=MICROSOFT, infer=_conv_types)
+def fused_conv(
+    op: Any, x: Any, w: Any, b: Any = None, z: Any = None,
+    *, activation: str = "", activation_params: Sequence[float] = (), **windows: Any,
+) -> Any:  # fmt: skip
+    """An activation of a convolution plus z; its parameters come in the order of alpha and beta, or least and most."""
+    y = op.Conv(x, w, b, **windows)
+    y = y if z is None else y + z
+    if activation == "Clip":
+        return op.Clip(y, *activation_params)
+    parameters = dict(zip(("alpha", "beta"), activation_params, strict=False))
+    return getattr(op, activation)(y, **parameters) if activation else y
+
+
 def _norm_types(inputs: list[Any], *, axis: int = -1, **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
     x = inputs[0]
     rank = len(x.shape)
@@ -137,8 +164,8 @@ def _skip_types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape
 
 
 def _joined(x: Any, *more: Any) -> Any:
-    for one in more:
-        x = x if one is None else x + one
+    for summand in more:
+        x = x if summand is None else x + summand
     return x
 
 

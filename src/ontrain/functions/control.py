@@ -26,8 +26,8 @@ def branch(op: Any, cond: Any, *captured: Any, then_branch: Any = None, else_bra
         inner = _open(op, name)
         inner.graph.outputs.extend(as_outputs(inner, emit(inner, graph, captured)))
         graphs[name] = inner.graph
-    made = op.call("", "If", [cond], graphs, len(then_branch.outputs))
-    return made if isinstance(made, tuple) else (made,)
+    results = op.call("", "If", [cond], graphs, len(then_branch.outputs))
+    return results if isinstance(results, tuple) else (results,)
 
 
 @composite("Loop")
@@ -51,11 +51,11 @@ def loop(
     inner.graph.outputs.extend(as_outputs(inner, outputs))
     if cond is None:
         cond = op.const(np.array(True))
-    made = op.call("", "Loop", [trip, cond, *initial], {"body": inner.graph}, len(outputs) - 1)
-    made = list(made) if isinstance(made, tuple) else [made]
+    results = op.call("", "Loop", [trip, cond, *initial], {"body": inner.graph}, len(outputs) - 1)
+    results = list(results) if isinstance(results, tuple) else [results]
     if reverse:
-        made[carried:] = [op.Slice(y, [-1], [np.iinfo(np.int64).min], [0], [-1]) for y in made[carried:]]
-    return tuple(made)
+        results[carried:] = [op.Slice(y, [-1], [np.iinfo(np.int64).min], [0], [-1]) for y in results[carried:]]
+    return tuple(results)
 
 
 _BOOL = ir.Value(shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))

@@ -83,13 +83,13 @@ def _weight_grad(
     images = op.Reshape(large, [n, group, c // group, *space])
     images = op.Reshape(op.Transpose(images, perm=[2, 1, 0, *(a + 1 for a in axes)]), [c // group, group * n, *space])
     filters = op.Transpose(small, perm=[1, 0, *axes])
-    made = op.Conv(images, filters, strides=dilations, dilations=strides, pads=pads, group=group)
-    assert static_dims(made)[:2] == (c // group, m)
-    return _leading(op, op.Transpose(made, perm=[1, 0, *axes]), w)
+    gradient = op.Conv(images, filters, strides=dilations, dilations=strides, pads=pads, group=group)
+    assert static_dims(gradient)[:2] == (c // group, m)
+    return _leading(op, op.Transpose(gradient, perm=[1, 0, *axes]), w)
 
 
-def _leading(op: Any, made: Any, like: Any) -> Any:
+def _leading(op: Any, whole: Any, like: Any) -> Any:
     """The leading part of `made` in the spatial shape of `like`; what lies behind was never read going forward."""
-    have, want = static_dims(made), static_dims(like)
+    have, want = static_dims(whole), static_dims(like)
     axes = [i for i in range(2, len(want)) if have[i] != want[i]]
-    return op.Slice(made, [0] * len(axes), [want[i] for i in axes], axes) if axes else made
+    return op.Slice(whole, [0] * len(axes), [want[i] for i in axes], axes) if axes else whole

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ontrain.functions import attributes_of, expand, has_body, lookup
-from ontrain.graph import DOMAIN, Builder, Role, clone_value, is_float, new_model, role_of, static_dims
+from ontrain.functions import expand, has_body
+from ontrain.graph import DOMAIN, Builder, Role, clone_value, is_float, new_model, role_of
+from ontrain.operators import View, record_of
+from ontrain.operators.agreement import size_of
 
 __all__ = ["Flops", "count_flops", "live_bytes", "node_flops", "resident_bytes"]
 
@@ -90,15 +91,12 @@ def _producer(value: ir.Value) -> ir.Node:
     return node
 
 
-_VIEWS = frozenset({
-    "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Shape", "Size", "Constant",
-})  # fmt: skip
-_MOVES = _VIEWS | {"Expand", "Slice", "Split", "Concat", "Gather", "GatherElements", "GatherND", "Pad", "Tile"}
-"""They compute nothing."""
+_FREE = frozenset({View.SAME, View.RESHAPED, View.PERMUTED})
 
 
 def _is_view(node: ir.Node) -> bool:
-    return not node.domain and node.op_type in _VIEWS
+    record = record_of(node)
+    return record.written or record.view in _FREE
 
 
 def _graph(graph: ir.Graph, known: dict[Hashable, Flops]) -> Flops:
@@ -106,13 +104,13 @@ def _graph(graph: ir.Graph, known: dict[Hashable, Flops]) -> Flops:
 
 
 def _node(node: ir.Node, known: dict[Hashable, Flops]) -> Flops:
-    inner = [_graph(one, known) for attr in node.attributes.values() for one in _subgraphs(attr)]
+    inner = [_graph(subgraph, known) for attr in node.attributes.values() for subgraph in _subgraphs(attr)]
     if inner:
-        return max(inner, key=lambda one: one.total) * _trips(node)
-    exact = (_PRODUCTS if not node.domain else _OWN_PRODUCTS).get(node.op_type)
-    if exact is not None and node.domain in ("", DOMAIN):
-        return Flops(exact(node))
-    if node.domain == "" and node.op_type in _MOVES:
+        return max(inner, key=lambda branch: branch.total) * _trips(node)
+    record = record_of(node)
+    if record.flops is not None:
+        return Flops(record.flops(node))
+    if not record.computes:
         return Flops()
     key = (
         node.domain,
@@ -161,100 +159,14 @@ def _body(node: ir.Node) -> ir.Graph | None:
 
 def _elements(node: ir.Node) -> int:
     """Elements that an operator touches: of its results, or of its first input where it reduces."""
-    made = sum(_size(v) for v in node.outputs[:1] if is_float(v))
+    results = sum(size_of(v) for v in node.outputs[:1] if is_float(v))
     first = node.inputs[0] if node.inputs else None
-    read = _size(first) if first is not None and is_float(first) else 0
-    return max(made, read) if node.op_type.startswith(("Reduce", "Global", "ArgM", "Sum")) else made
-
-
-def _size(value: ir.Value) -> int:
-    return math.prod(static_dims(value)) if value.shape is not None and value.shape.is_static() else 0
+    read = size_of(first) if first is not None and is_float(first) else 0
+    return max(results, read) if record_of(node).reduces else results
 
 
 def _nbytes(value: ir.Value) -> int:
-    return -(-_size(value) * value.dtype.bitwidth // 8) if value.dtype is not None else 0
-
-
-def _dims(node: ir.Node, index: int) -> tuple[int, ...]:
-    value = node.inputs[index]
-    assert value is not None
-    return static_dims(value)
-
-
-def _matmul(node: ir.Node) -> int:
-    return 2 * _size(node.outputs[0]) * _dims(node, 0)[-1]
-
-
-def _gemm(node: ir.Node) -> int:
-    a = _dims(node, 0)
-    transposed = node.attributes["transA"].as_int() if "transA" in node.attributes else 0
-    return 2 * _size(node.outputs[0]) * a[0 if transposed else 1]
-
-
-def _conv(node: ir.Node) -> int:
-    return 2 * _size(node.outputs[0]) * math.prod(_dims(node, 1)[1:])
-
-
-def _conv_transpose(node: ir.Node) -> int:
-    return 2 * math.prod(_dims(node, 0)) * math.prod(_dims(node, 1)[1:])
-
-
-def _wanted(node: ir.Node) -> int:
-    """How many of the adjoints of image and kernel are computed; that of the bias is a sum."""
-    composite = lookup(node)
-    assert composite is not None
-    return sum(attributes_of(node, composite.defaults)["output_mask"][:2])
-
-
-def _conv_grad(node: ir.Node) -> int:
-    return 2 * math.prod(_dims(node, 0)) * math.prod(_dims(node, 2)[1:]) * _wanted(node)
-
-
-def _conv_transpose_grad(node: ir.Node) -> int:
-    return 2 * math.prod(_dims(node, 1)) * math.prod(_dims(node, 2)[1:]) * _wanted(node)
-
-
-def _attention(node: ir.Node) -> int:
-    q, k, v = (_dims(node, i) for i in range(3))
-    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
-
-
-def _attention_grad(node: ir.Node) -> int:
-    q, k, v = (_dims(node, i) for i in (1, 2, 3))
-    return 4 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
-
-
-def _einsum(node: ir.Node) -> int:
-    """Two operands: one product over all indices; more are taken as a chain of such products."""
-    terms = node.attributes["equation"].as_string().replace(" ", "").partition("->")[0].split(",")
-    sizes: dict[str, int] = {}
-    ellipsis = 1
-    for index, term in enumerate(terms):
-        dims = _dims(node, index)
-        letters = term.replace("...", "")
-        if "..." in term:
-            before = len(term.partition("...")[0])
-            broadcast = dims[before : len(dims) - (len(letters) - before)]
-            ellipsis = max(ellipsis, math.prod(broadcast))
-            dims = (*dims[:before], *dims[before + len(broadcast) :])
-        for letter, size in zip(letters, dims, strict=True):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-    return 2 * ellipsis * math.prod(sizes.values()) * max(len(terms) - 1, 0)
-
-
-_PRODUCTS: dict[str, Callable[[ir.Node], int]] = {
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "Einsum": _einsum,
-}
-_OWN_PRODUCTS: dict[str, Callable[[ir.Node], int]] = {
-    "ConvGrad": _conv_grad,
-    "ConvTransposeGrad": _conv_transpose_grad,
-    "Attention": _attention,
-    "AttentionGrad": _attention_grad,
-}
+    return -(-size_of(value) * value.dtype.bitwidth // 8) if value.dtype is not None else 0
 
 
 def resident_bytes(model: ir.Model, *roles: Role) -> int:

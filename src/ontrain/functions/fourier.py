@@ -31,6 +31,18 @@ def _matrix(n: int, length: int, parts: int, *, inverse: bool, onesided: bool) -
     return full.reshape(n * parts, bins * 2) / (length if inverse else 1)
 
 
+def _half_matrix(n: int, length: int, parts: int) -> np.ndarray[Any, Any]:
+    """[n · parts, length]: half of a spectrum, the other half being its mirror image, to the real signal."""
+    if length < 1:
+        raise NoBodyError(f"a transform of {length} points", "give it one point at least")
+    check_table(n * parts, length, "a Fourier transform")
+    bins = np.arange(n)
+    weight = np.where((bins == 0) | (2 * bins == length), 1.0, 2.0) * (2 * bins <= length) / length
+    angle = 2 * np.pi * np.outer(bins, np.arange(length)) / length
+    real, imaginary = weight[:, None] * np.cos(angle), -weight[:, None] * np.sin(angle)
+    return np.stack([real, imaginary][:parts], 1).reshape(n * parts, length)
+
+
 @expansion("DFT")
 def dft(op: Any, x: Any, dft_length: Any = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Any:
     """The discrete Fourier transform of x […, 1 or 2] along one axis (https://onnx.ai/onnx/operators/onnx__DFT.html)."""
@@ -40,14 +52,16 @@ def dft(op: Any, x: Any, dft_length: Any = None, axis: Any = None, *, inverse: i
     place = (int(chosen) if chosen is not None else -2) % rank
     n = shape[place]
     if inverse and onesided:
-        raise NoBodyError("a one-sided inverse transform", "write the whole spectrum")
-    matrix = _matrix(n, n if length is None else int(length), parts, inverse=bool(inverse), onesided=bool(onesided))
+        matrix = _half_matrix(n, 2 * (n - 1) if length is None else int(length), parts)
+    else:
+        matrix = _matrix(n, n if length is None else int(length), parts, inverse=bool(inverse), onesided=bool(onesided))
     perm = [*(i for i in range(rank - 1) if i != place), place, rank - 1]
     moved = op.Transpose(x, perm=perm)
     lead = list(static_dims(moved)[:-2])
-    made = op.MatMul(op.Reshape(moved, [-1, n * parts]), op.const(matrix, x.dtype))
-    made = op.Reshape(made, [*lead, matrix.shape[1] // 2, 2])
-    return op.Transpose(made, perm=[int(i) for i in np.argsort(perm)])
+    product = op.MatMul(op.Reshape(moved, [-1, n * parts]), op.const(matrix, x.dtype))
+    components = 1 if inverse and onesided else 2
+    product = op.Reshape(product, [*lead, matrix.shape[1] // components, components])
+    return op.Transpose(product, perm=[int(i) for i in np.argsort(perm)])
 
 
 @expansion("STFT")
@@ -68,8 +82,8 @@ def stft(
     if window is not None:
         frames = frames * op.Reshape(window, [n, 1])
     matrix = _matrix(n, n, parts, inverse=False, onesided=bool(onesided))
-    made = op.MatMul(op.Reshape(frames, [batch * len(starts), n * parts]), op.const(matrix, signal.dtype))
-    return op.Reshape(made, [batch, len(starts), matrix.shape[1] // 2, 2])
+    product = op.MatMul(op.Reshape(frames, [batch * len(starts), n * parts]), op.const(matrix, signal.dtype))
+    return op.Reshape(product, [batch, len(starts), matrix.shape[1] // 2, 2])
 
 
 def _stft_types(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape]]:

@@ -33,13 +33,13 @@ def constant_of(value: Any, what: str) -> Array | None:
 def along(op: Any, x: Any, axis: int, matrix: Array) -> Any:
     """Multiply x along one axis by a constant [m, n] matrix."""
     shape = list(static_dims(x))
-    made = [*shape[:axis], matrix.shape[0], *shape[axis + 1 :]]
+    lengths = [*shape[:axis], matrix.shape[0], *shape[axis + 1 :]]
     lead, tail = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if tail == 1:
         product = op.MatMul(op.Reshape(x, [lead, shape[axis]]), op.const(np.ascontiguousarray(matrix.T), x.dtype))
     else:
         product = op.MatMul(op.const(matrix, x.dtype), op.Reshape(x, [lead, shape[axis], tail]))
-    return op.Reshape(product, made)
+    return op.Reshape(product, lengths)
 
 
 @expansion("Resize")
@@ -76,7 +76,7 @@ def resize(
         check_table(m, 1 if mode == "nearest" else n + 7 * _neighbours(mode, shrink), "Resize")
         places = _source(n, m, work(factors[i]), coordinate_transformation_mode, part)
         if mode == "nearest":
-            y = op.Gather(y, np.clip(_ROUNDING[nearest_mode](places), 0, n - 1).astype(np.int64), axis=axis)
+            y = _picked(op, y, np.clip(_ROUNDING[nearest_mode](places), 0, n - 1).astype(np.int64), axis)
         else:
             y = along(op, y, axis, _weights(places, n, shrink, mode, cubic_coeff_a, bool(exclude_outside)))
         if crop:
@@ -85,6 +85,17 @@ def resize(
     if whole is not None:
         y = op.Cast(y, to=whole)
     return op.Where(outside, op.const(extrapolation_value, y.dtype), y) if outside.any() else op.Identity(y)
+
+
+def _picked(op: Any, x: Any, places: Array, axis: int) -> Any:
+    """The elements at some places of an axis; where each is taken equally often, one after the other, as repeats."""
+    shape = list(static_dims(x))
+    times, rest = divmod(len(places), shape[axis])
+    if rest or not times or not np.array_equal(places, np.repeat(np.arange(shape[axis]), times)):
+        return op.Gather(x, places, axis=axis)
+    apart = op.Unsqueeze(x, [axis + 1])
+    repeated = op.Expand(apart, [*shape[: axis + 1], times, *shape[axis + 1 :]])
+    return op.Reshape(repeated, [*shape[:axis], len(places), *shape[axis + 1 :]])
 
 
 def _extents(dims: list[int], scales: Array | None, sizes: Array | None, policy: str) -> tuple[list[float], list[int]]:

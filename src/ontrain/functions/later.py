@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import composite
@@ -51,7 +52,12 @@ def linear_attention(
     Source: https://onnx.ai/onnx/operators/onnx__LinearAttention.html
     """
     batch, steps, _ = static_dims(query)
-    groups = q_num_heads // kv_num_heads
+    groups, kind = q_num_heads // kv_num_heads, query.dtype
+    state_kind = kind if past is None else past.dtype
+    if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):  # the sums are kept in single precision
+        query, key, value, past, decay, beta = (
+            None if v is None else op.Cast(v, to=ir.DataType.FLOAT) for v in (query, key, value, past, decay, beta)
+        )
     q, k, v = (
         op.Transpose(op.Reshape(x, [batch, steps, heads, -1]), perm=[1, 0, 2, 3])
         for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
@@ -73,8 +79,8 @@ def linear_attention(
             )
         state = state + op.MatMul(column, row)
         outputs.append(op.Unsqueeze(op.MatMul(_at(op, q, t), state), [1]))
-    y = op.Concat(*outputs, axis=1)
-    return op.Reshape(y, [batch, steps, q_num_heads * made]), op.Identity(state)
+    y = op.Reshape(op.Concat(*outputs, axis=1), [batch, steps, q_num_heads * made])
+    return op.Identity(op.Cast(y, to=kind)), op.Identity(op.Cast(state, to=state_kind))
 
 
 def _at(op: Any, x: Any, step: int) -> Any:
@@ -82,8 +88,9 @@ def _at(op: Any, x: Any, step: int) -> Any:
 
 
 def _per_head(op: Any, x: Any, batch: int, steps: int, heads: int) -> Any:
-    """[B, T, heads] or [B, T, heads · width] as [T, B, heads, 1 or width]."""
-    return op.Transpose(op.Reshape(x, [batch, steps, heads, -1]), perm=[1, 0, 2, 3])
+    """[B, T, 1], [B, T, heads] or [B, T, heads · width] as [T, B, 1 or heads, 1 or width]."""
+    apart = 1 if static_dims(x)[-1] == 1 else heads
+    return op.Transpose(op.Reshape(x, [batch, steps, apart, -1]), perm=[1, 0, 2, 3])
 
 
 @composite("TensorScatter", domain="")

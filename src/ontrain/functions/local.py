@@ -21,16 +21,16 @@ def with_local_functions(model: ir.Model) -> ir.Model:
 
     Source: FunctionProto and its field `overload` in the ONNX specification.
     """
-    made = model.clone()
+    clone = model.clone()
     forms: dict[Hashable, ir.Function] = {}
-    todo = list(made.graph.all_nodes())
+    todo = list(clone.graph.all_nodes())
     while todo:
         for node in todo:
             _call(node, forms)
-        todo = [node for function in _new(made, forms) for node in function]
-    for domain in {function.domain for function in made.functions.values()}:
-        made.graph.opset_imports.setdefault(domain, 1)
-    return made
+        todo = [node for function in _new(clone, forms) for node in function]
+    for domain in {function.domain for function in clone.functions.values()}:
+        clone.graph.opset_imports.setdefault(domain, 1)
+    return clone
 
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -38,9 +38,9 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 def _new(model: ir.Model, forms: dict[Hashable, ir.Function]) -> list[ir.Function]:
     """The functions that the model does not have yet, added to it."""
-    fresh = [one for one in forms.values() if one.identifier() not in model.functions]
-    for one in fresh:
-        model.functions[one.identifier()] = one
+    fresh = [function for function in forms.values() if function.identifier() not in model.functions]
+    for function in fresh:
+        model.functions[function.identifier()] = function
     return fresh
 
 
@@ -56,7 +56,7 @@ def _call(node: ir.Node, forms: dict[Hashable, ir.Function]) -> None:
         tuple(sorted((name, str(attr.value)) for name, attr in node.attributes.items())),
     )
     if key not in forms:
-        count = sum(one.domain == node.domain and one.name == node.op_type for one in forms.values())
+        count = sum(function.domain == node.domain and function.name == node.op_type for function in forms.values())
         forms[key] = _trace(node, str(count) if count else "")
     node.overload = forms[key].overload
     for value, inside in zip(node.outputs, forms[key].outputs, strict=True):
@@ -81,22 +81,22 @@ def _trace(node: ir.Node, overload: str) -> ir.Function:
     assert composite is not None
     formal: list[ir.Value] = []
     for index, value in enumerate(node.inputs):
-        one = ir.Value() if value is None else clone_value(value)
-        one.name = f"x{index}"
+        formal_input = ir.Value() if value is None else clone_value(value)
+        formal_input.name = f"x{index}"
         if value is not None and value.const_value is not None:
-            one.const_value = value.const_value
-        formal.append(one)
+            formal_input.const_value = value.const_value
+        formal.append(formal_input)
     graph = ir.Graph(formal, [], nodes=[], opset_imports={"": OPSET, DOMAIN: 1, node.domain: 1}, name=node.op_type)
     op = Builder(graph, fold=False)
-    given = [one if value is not None else None for one, value in zip(formal, node.inputs, strict=True)]
+    given = [copy if value is not None else None for copy, value in zip(formal, node.inputs, strict=True)]
     with op.arithmetic():
         made = composite.body(op, *given, **attributes_of(node, composite.defaults))
         outputs = list(made) if isinstance(made, tuple | list) else [made]
         for value, output in zip(node.outputs, outputs, strict=False):
             graph.outputs.append(_output(op, output, _absent(value), graph.outputs))
     _own_constants(graph)
-    for one in formal:
-        one.const_value = None
+    for formal_input in formal:
+        formal_input.const_value = None
     return ir.Function(node.domain, node.op_type, overload, graph=graph, attributes=())
 
 
@@ -106,7 +106,7 @@ def _output(op: Builder, value: ir.Value | None, absent: str, taken: Sequence[ir
         made: ir.Value = op.Constant(value=ir.tensor(0.0, dtype=ir.DataType.FLOAT))
         made.name = absent
         return made
-    if value.producer() is None or any(value is one for one in taken):
+    if value.producer() is None or any(value is output for output in taken):
         copy: ir.Value = op.Identity(value)
         return copy
     return value
@@ -127,8 +127,8 @@ def _own_constants(graph: ir.Graph) -> None:
 def _constants(graph: ir.Graph) -> Iterator[ir.Node]:
     for value in list(graph.initializers.values()):
         assert value.const_value is not None
-        made = ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], num_outputs=1)
-        output = made.outputs[0]
+        constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], num_outputs=1)
+        output = constant.outputs[0]
         output.name, output.type, output.shape = value.name, value.type, value.shape
         value.replace_all_uses_with(output, replace_graph_outputs=True)
-        yield made
+        yield constant

@@ -9,11 +9,9 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import static_dims
+from ontrain.operators.loss import NO_IGNORE
 
-__all__ = ["NO_IGNORE"]
-
-NO_IGNORE = -(2**31)
-"""The value of `ignore_index` that ignores nothing."""
+__all__: list[str] = []
 
 
 def _per_row(
@@ -61,8 +59,8 @@ def _head_types(
     hidden, _labels, weight = inputs[:3]
     classes = list(weight.shape)[1 - transB]
     loss = ir.DataType.FLOAT if hidden.dtype == ir.DataType.BFLOAT16 else hidden.dtype
-    found = [(loss, ir.Shape([])), (hidden.dtype, hidden.shape), (weight.dtype, weight.shape)]
-    return [*found, (weight.dtype, ir.Shape([classes]))]
+    types = [(loss, ir.Shape([])), (hidden.dtype, hidden.shape), (weight.dtype, weight.shape)]
+    return [*types, (weight.dtype, ir.Shape([classes]))]
 
 
 @composite("LinearCrossEntropy", infer=_head_types)
@@ -90,7 +88,7 @@ def linear_cross_entropy(
     )  # fmt: skip
     dbias = op.ReduceSum(dscores, [0], keepdims=0)
     if half:
-        dbias, dscores = (op.Cast(one, to=hidden.dtype) for one in (dbias, dscores))
+        dbias, dscores = (op.Cast(gradient, to=hidden.dtype) for gradient in (dbias, dscores))
     dhidden = op.Gemm(dscores, weight, transB=1 - transB)
     dweight = op.Gemm(dscores, hidden, transA=1) if transB else op.Gemm(hidden, dscores, transA=1)
     return loss, dhidden, dweight, dbias

@@ -8,9 +8,14 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild
+from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild, register_inference
+from ontrain.graph.infer import type_and_shape
 
-__all__ = ["without_own_backwards"]
+__all__ = ["DERIVATIVE", "without_own_backwards"]
+
+DERIVATIVE = "Derivative"
+"""(y, x…) to the derivative of the sum of y by each x. Only what differentiates a graph knows what computes it."""
+register_inference(DERIVATIVE, lambda node: [type_and_shape(x) for x in node.inputs[1:] if x is not None])
 
 
 @composite("Inspect", like=[0])

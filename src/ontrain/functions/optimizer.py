@@ -1,8 +1,8 @@
 """Optimizer updates and the global gradient norm.
 
-In every update `scale` multiplies the gradient first: it carries clipping and 1 / (loss scale · denominator). `lr`,
-`step` and `scale` are 0-d float32; `step` is the number of this update, from 1. Parameters narrower than float32 are
-updated in float32 and rounded once.
+In every update `scale` multiplies the gradient first: it carries clipping and 1 / (loss scale · labels).
+`learning_rate` (lr in formulas), `step` and `scale` are 0-d float32; `step` is the number of this update, from 1.
+Parameters narrower than float32 are updated in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def global_norm(op: Any, *grads: Any) -> Any:
 
 @composite("SGD", like=[0, 4])
 def sgd(
-    op: Any, param: Any, grad: Any, lr: Any, scale: Any, momentum_buffer: Any = None, step: Any = None,
+    op: Any, param: Any, grad: Any, learning_rate: Any, scale: Any, momentum_buffer: Any = None, step: Any = None,
     *, momentum: float = 0.0, dampening: float = 0.0, nesterov: int = 0, weight_decay: float = 0.0,
 ) -> tuple[Any, ...]:  # fmt: skip
     """(param', buffer') as torch.optim.SGD; the buffer is absent where momentum is 0.
@@ -50,25 +50,25 @@ def sgd(
     At step 1 the buffer is the gradient itself, undampened; without `step` a zero buffer gives the same if
     dampening is 0.
     """
-    p, g, buffer, lr, scale, step = _wide(op, param, grad, momentum_buffer, lr, scale, step)
+    p, g, buffer, learning_rate, scale, step = _wide(op, param, grad, momentum_buffer, learning_rate, scale, step)
     mu, damp, decay = decimal(momentum), decimal(dampening), decimal(weight_decay)
     g = g * scale
     if decay:
         g = g + decay * p
     if not mu:
-        return (op.Cast(p - lr * g, to=param.dtype),)
+        return (op.Cast(p - learning_rate * g, to=param.dtype),)
     keep, share = mu, 1.0 - damp
     if step is not None:
         first = op.Equal(step, 1.0)
         keep, share = op.Where(first, op.const(0.0, p.dtype), mu), op.Where(first, op.const(1.0, p.dtype), share)
     buffer = keep * buffer + (g if step is None and not damp else share * g)
     g = g + mu * buffer if nesterov else buffer
-    return op.Cast(p - lr * g, to=param.dtype), op.Cast(buffer, to=momentum_buffer.dtype)
+    return op.Cast(p - learning_rate * g, to=param.dtype), op.Cast(buffer, to=momentum_buffer.dtype)
 
 
 @composite("Adam", like=[0, 2, 3])
 def adam(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, lr: Any, step: Any, scale: Any,
+    op: Any, param: Any, grad: Any, m: Any, v: Any, learning_rate: Any, step: Any, scale: Any,
     *, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0,
     bias_correction: int = 1,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
@@ -76,18 +76,18 @@ def adam(
 
     Source: Kingma and Ba 2015.
     """
-    p, g, m1, v1, lr, step, scale = _wide(op, param, grad, m, v, lr, step, scale)
+    p, g, m1, v1, learning_rate, step, scale = _wide(op, param, grad, m, v, learning_rate, step, scale)
     g = g * scale
     if weight_decay:
         g = g + decimal(weight_decay) * p
     m1, v1 = _moments(g, m1, v1, alpha, beta)
-    p = p - lr * _direction(op, m1, v1, step, alpha, beta, epsilon, bias_correction)
+    p = p - learning_rate * _direction(op, m1, v1, step, alpha, beta, epsilon, bias_correction)
     return op.Cast(p, to=param.dtype), op.Cast(m1, to=m.dtype), op.Cast(v1, to=v.dtype)
 
 
 @composite("AdamW", like=[0, 2, 3])
 def adamw(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, lr: Any, step: Any, scale: Any,
+    op: Any, param: Any, grad: Any, m: Any, v: Any, learning_rate: Any, step: Any, scale: Any,
     *, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0,
     bias_correction: int = 1, mode: int = 0,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
@@ -97,26 +97,26 @@ def adamw(
     Hugging Face's former AdamW: p' = p − lr·√(1−βᵗ)/(1−αᵗ) · m / (√v + ε), then p' − lr·λ·p'. Both are those of
     onnxruntime's AdamOptimizer.
     """
-    p, g, m1, v1, lr, step, scale = _wide(op, param, grad, m, v, lr, step, scale)
+    p, g, m1, v1, learning_rate, step, scale = _wide(op, param, grad, m, v, learning_rate, step, scale)
     m1, v1 = _moments(g * scale, m1, v1, alpha, beta)
     decay = decimal(weight_decay)
     if mode == 0:
         if decay:
-            p = p * (1.0 - lr * decay)
-        p = p - lr * _direction(op, m1, v1, step, alpha, beta, epsilon, bias_correction)
+            p = p * (1.0 - learning_rate * decay)
+        p = p - learning_rate * _direction(op, m1, v1, step, alpha, beta, epsilon, bias_correction)
     else:
-        size = lr
+        size = learning_rate
         if bias_correction:
-            size = lr * op.Sqrt(_one_minus_power(op, beta, step)) / _one_minus_power(op, alpha, step)
+            size = learning_rate * op.Sqrt(_one_minus_power(op, beta, step)) / _one_minus_power(op, alpha, step)
         p = p - size * (m1 / (op.Sqrt(v1) + decimal(epsilon)))
         if decay:
-            p = p - lr * decay * p
+            p = p - learning_rate * decay * p
     return op.Cast(p, to=param.dtype), op.Cast(m1, to=m.dtype), op.Cast(v1, to=v.dtype)
 
 
 @composite("Lamb", like=[0, 2, 3])
 def lamb(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, lr: Any, step: Any, scale: Any,
+    op: Any, param: Any, grad: Any, m: Any, v: Any, learning_rate: Any, step: Any, scale: Any,
     *, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-6, weight_decay: float = 0.0,
     ratio_min: float = -_INF, ratio_max: float = _INF, bias_correction: int = 1,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
@@ -129,9 +129,9 @@ def lamb(
         op, param, grad, m, v, step, scale,
         alpha=alpha, beta=beta, epsilon=epsilon, weight_decay=weight_decay, bias_correction=bias_correction,
     )  # fmt: skip
-    p, lr = _wide(op, param, lr)
+    p, learning_rate = _wide(op, param, learning_rate)
     of_param, of_update = op.ReduceL2(p, keepdims=0), op.ReduceL2(update, keepdims=0)
-    p = lamb_move(op, p, update, lr, of_param, of_update, ratio_min=ratio_min, ratio_max=ratio_max)
+    p = lamb_move(op, p, update, learning_rate, of_param, of_update, ratio_min=ratio_min, ratio_max=ratio_max)
     return op.Cast(p, to=param.dtype), op.Cast(m1, to=m.dtype), op.Cast(v1, to=v.dtype)
 
 
@@ -149,8 +149,9 @@ def lamb_direction(
 
 
 def lamb_move(
-    op: Any, p: Any, update: Any, lr: Any, of_param: Any, of_update: Any, *, ratio_min: float, ratio_max: float
-) -> Any:
+    op: Any, p: Any, update: Any, learning_rate: Any, of_param: Any, of_update: Any,
+    *, ratio_min: float, ratio_max: float,
+) -> Any:  # fmt: skip
     """p' of LAMB, or a part of it, given the norms of the whole parameter and of its whole update."""
     defined = op.And(op.Greater(of_param, 0.0), op.Greater(of_update, 0.0))
     ratio = of_param / op.Where(defined, of_update, 1.0)
@@ -158,7 +159,7 @@ def lamb_move(
         ratio = op.Max(ratio, decimal(ratio_min))
     if ratio_max < _INF:
         ratio = op.Min(ratio, decimal(ratio_max))
-    return p - lr * op.Where(defined, ratio, 1.0) * update
+    return p - learning_rate * op.Where(defined, ratio, 1.0) * update
 
 
 def _wide(op: Any, param: Any, *others: Any) -> list[Any]:

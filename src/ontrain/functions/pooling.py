@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import static_dims
+from ontrain.operators.pooling import window_counts, window_places
 
 __all__: list[str] = []
 
@@ -36,12 +36,12 @@ def average_pool_grad(
     """dy divided by each window's count and spread over its window, for an input of `shape` [N, C, …]."""
     rank = len(kernel_shape)
     out, space = static_dims(dy)[2:], list(shape)[2:]
-    counts = np.ones((1, 1), np.int64)
-    for i in range(rank):
-        before, after = (pads[i], pads[rank + i]) if count_include_pad else (0, 0)
-        places = np.arange(out[i])[:, None] * strides[i] - pads[i] + np.arange(kernel_shape[i]) * dilations[i]
-        counts = counts[..., None] * ((places >= -before) & (places < space[i] + after)).sum(1)
+    places = [window_places(*axis) for axis in zip(out, kernel_shape, strides, dilations, pads[:rank], strict=True)]
+    counts = window_counts(places, space, pads, count_include_pad)
     images = op.Reshape(dy / op.const(counts, dy.dtype), [-1, 1, *out])
+    # A lone window that reaches beyond the input finds nothing there.
+    whole = [o == 1 and not before for o, before in zip(out, pads[:rank], strict=True)]
+    kernel_shape = [min(k, n) if alone else k for k, n, alone in zip(kernel_shape, space, whole, strict=True)]
     ones = op.Expand(op.const(1.0, dy.dtype), [1, 1, *kernel_shape])
     full = op.ConvTranspose(images, ones, strides=strides, dilations=dilations)
     made, axes = static_dims(full)[2:], list(range(2, 2 + rank))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.registry import NoBodyError, expansion
+from ontrain.functions.registry import expansion
 from ontrain.graph import static_dims
 
 __all__: list[str] = []
@@ -50,11 +50,14 @@ def quantize_linear(
     Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
     """
     target = zero.dtype if zero is not None else ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
-    if target.is_floating_point():
-        raise NoBodyError("quantisation to a floating-point type", "quantise to whole numbers")
-    numbers = op.Round(x / _spread(op, op.Cast(scale, to=x.dtype), x, axis, block_size))
+    work = ir.DataType(precision) if precision else x.dtype
+    numbers = op.Cast(x, to=work) / _spread(op, op.Cast(scale, to=work), x, axis, block_size)
+    if not target.is_floating_point():
+        numbers = op.Round(numbers)
     if zero is not None:
-        numbers = numbers + _spread(op, op.Cast(zero, to=x.dtype), x, axis, block_size)
+        numbers = numbers + _spread(op, op.Cast(zero, to=work), x, axis, block_size)
+    if target.is_floating_point():
+        return op.Cast(numbers, to=target, saturate=saturate)
     return op.Cast(op.Clip(numbers, float(target.min), float(target.max)), to=target)
 
 
@@ -109,9 +112,9 @@ def qlinear_conv(
     """Dequantised, convolved, quantised; the bias counts in units of x_scale · w_scale."""
     if bias is not None:
         bias = op.Cast(bias, to=x_scale.dtype) * x_scale * w_scale
-    made = op.Conv(op.DequantizeLinear(x, x_scale, x_zero), op.DequantizeLinear(w, w_scale, w_zero, axis=0), bias,
+    convolved = op.Conv(op.DequantizeLinear(x, x_scale, x_zero), op.DequantizeLinear(w, w_scale, w_zero, axis=0), bias,
                    **attributes)  # fmt: skip
-    return op.QuantizeLinear(made, scale, zero)
+    return op.QuantizeLinear(convolved, scale, zero)
 
 
 @expansion("EyeLike")

@@ -76,14 +76,14 @@ def _layer(
     if count != (2 if direction == "bidirectional" else 1):
         raise NoBodyError(f"its weights have {count} directions, it is {direction}", "give each direction its weights")
     names = [name.decode() if isinstance(name, bytes) else name for name in names] or list(default) * count
-    given = _activations(names, list(alpha), list(beta))
+    chosen = _activations(names, list(alpha), list(beta))
     if layout:
         x = op.Transpose(x, perm=[1, 0, 2])
         initial = [None if v is None else op.Transpose(v, perm=[1, 0, 2]) for v in initial]
     if lengths is not None:
         lengths = op.Cast(lengths, to=ir.DataType.INT64)
-    per = len(given) // count
-    activations = [given[d * per : (d + 1) * per] for d in range(count)]
+    per = len(chosen) // count
+    activations = [chosen[d * per : (d + 1) * per] for d in range(count)]
     return _Layer(op, x, w, r, bias, lengths, list(initial), activations, direction, layout)
 
 
@@ -93,14 +93,14 @@ def _activations(names: Sequence[str], alphas: list[float], betas: list[float]) 
     def bound(formula: Callable[..., Any], values: Sequence[float]) -> Activation:
         return lambda op, x: formula(op, x, *values)
 
-    made = []
+    outputs = []
     for name in names:
         if name not in _ACTIVATIONS:
             raise NoBodyError(f"its activation {name!r} is unknown", f"use one of {', '.join(_ACTIVATIONS)}")
         formula, values = _ACTIVATIONS[name]
         scaled = [queue.pop(0) if queue else value for queue, value in zip((alphas, betas), values, strict=False)]
-        made.append(bound(formula, scaled))
-    return made
+        outputs.append(bound(formula, scaled))
+    return outputs
 
 
 def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], list[Any]], bias: Callable[[Any], Any],
@@ -135,7 +135,7 @@ def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], li
         )  # fmt: skip
         ys.append(op.Unsqueeze(y, [1]))
         lasts.append([op.Unsqueeze(one, [0]) for one in last])
-    finals = [op.Concat(*one, axis=0) if len(one) > 1 else one[0] for one in zip(*lasts, strict=True)]
+    finals = [op.Concat(*states, axis=0) if len(states) > 1 else states[0] for states in zip(*lasts, strict=True)]
     y = op.Concat(*ys, axis=1) if len(ys) > 1 else ys[0]
     if layer.layout:
         y = op.Transpose(y, perm=[2, 0, 1, 3])

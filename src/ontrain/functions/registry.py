@@ -23,9 +23,9 @@ from ontrain.graph import (
     describe,
     rebuild,
     register_inference,
-    schema_of,
     source_of,
 )
+from ontrain.operators import form_of
 
 __all__ = [
     "Composite",
@@ -92,25 +92,25 @@ def composite(
     """
 
     def register(body: Callable[..., Any]) -> Callable[..., Any]:
-        made = _with_defaults(name, body)
-        defaults = made.defaults
+        described = _with_defaults(name, body)
+        defaults = described.defaults
         if domain == DOMAIN:
-            composites[name] = made
+            composites[name] = described
         else:
-            adopted[domain, name] = made
+            adopted[domain, name] = described
 
         def types(node: ir.Node) -> Sequence[tuple[ir.DataType, ir.Shape]]:
             if infer is not None:
                 return infer(list(node.inputs), **attributes_of(node, defaults))[: len(node.outputs)]
             assert like is not None
-            found = []
+            types = []
             for index in like[: len(node.outputs)]:
                 # An optional input that is absent has no gradient output either; a scalar stands in for it.
                 source = node.inputs[index] if index < len(node.inputs) else None
                 source = source if source is not None else node.inputs[0]
                 assert source is not None and source.dtype is not None and source.shape is not None
-                found.append((source.dtype, source.shape))
-            return found
+                types.append((source.dtype, source.shape))
+            return types
 
         if infer is not None or like is not None:
             register_inference(name, types, domain)
@@ -143,7 +143,7 @@ def is_plain(node: ir.Node) -> bool:
     """Whether a graph of the standard at ontrain's opset may hold the node."""
     if node.domain:
         return lookup(node) is None
-    schema = schema_of(node.op_type)
+    schema = form_of(node)
     return schema is not None and schema.since_version <= OPSET and lookup(node) is None
 
 
@@ -166,9 +166,9 @@ def attributes_of(node: ir.Node, defaults: dict[str, Any]) -> dict[str, Any]:
 
 def inline(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
     """Emit the body of a node that no plain graph may hold in its place; None for all others. Fits `rebuild`."""
-    made = lookup(node)
-    if made is not None:
-        return _emit(op, made, node, inputs)
+    described = lookup(node)
+    if described is not None:
+        return _emit(op, described, node, inputs)
     return None if is_plain(node) else inline_specified(op, node, inputs)
 
 
@@ -178,14 +178,14 @@ def expand(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> lis
     Raises:
         GraphError: our body cannot express this use of the operator.
     """
-    made = lookup(node) or expansions.get((node.domain, node.op_type))
-    return inline_specified(op, node, inputs) if made is None else _emit(op, made, node, inputs)
+    described = lookup(node) or expansions.get((node.domain, node.op_type))
+    return inline_specified(op, node, inputs) if described is None else _emit(op, described, node, inputs)
 
 
-def _emit(op: Builder, made: Composite, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+def _emit(op: Builder, described: Composite, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
     try:
         with blamed_on(node, f"this use of {node.op_type} cannot be written in other operators"), op.arithmetic():
-            outputs = made.body(op, *inputs, **attributes_of(node, made.defaults))
+            outputs = described.body(op, *inputs, **attributes_of(node, described.defaults))
     except NoBodyError as error:
         raise GraphError(
             f"this use of {node.op_type} cannot be written in other operators", node=describe(node),

@@ -24,10 +24,10 @@ def select_rows(op: Any, keep: Any, *, bucket: int = 1) -> Any:
     No number comes twice. There may not be more marked rows than `bucket`.
     """
     (rows,) = static_dims(keep)
-    kept = op.Cast(keep, to=ir.DataType.INT64)
-    before = op.CumSum(kept, op.const(0, ir.DataType.INT64))
+    keep_places = op.Cast(keep, to=ir.DataType.INT64)
+    before = op.CumSum(keep_places, op.const(0, ir.DataType.INT64))
     numbers = np.arange(rows, dtype=np.int64)
-    count = op.ReduceSum(kept, keepdims=0)
+    count = op.ReduceSum(keep_places, keepdims=0)
     # A kept row's place is how many come before it; the others follow behind all of them.
     place = op.Where(keep, before - 1, op.const(numbers) - before + count)
     order = op.ScatterElements(op.const(np.zeros(rows, np.int64)), place, op.const(numbers), axis=0)

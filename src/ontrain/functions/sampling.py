@@ -27,7 +27,8 @@ def _kernel(taps: Sequence[int], *pieces: Sequence[float]) -> tuple[Array, Array
     for tap in taps:
         distance = np.polynomial.Polynomial([-tap, 1] if tap < 1 else [tap, -1])
         piece = pieces[-tap if tap < 1 else tap - 1]
-        weights.append(sum(c * distance**power for power, c in enumerate(piece)).coef)  # type: ignore[union-attr]
+        polynomial = sum((c * distance**power for power, c in enumerate(piece)), np.polynomial.Polynomial([0.0]))
+        weights.append(polynomial.coef)
     return np.array(taps, np.float64), np.stack(weights, 1)
 
 

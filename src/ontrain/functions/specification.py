@@ -8,7 +8,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ontrain.graph import OPSET, Builder, schema_of
+from ontrain.graph import OPSET, Builder
+from ontrain.operators import form_of
 
 __all__ = ["inline_specified", "specified_body"]
 
@@ -36,14 +37,14 @@ def inline_specified(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | Non
 
 def specified_body(node: ir.Node) -> onnx.FunctionProto | None:
     """Return the body that the specification gives an operator for these inputs, or None."""
-    schema: Any = schema_of(node.op_type, node.domain)  # onnx's stubs know only half of a schema's methods
+    schema: Any = form_of(node)  # onnx's stubs know only half of a schema's methods
     if schema is None:
         return None
     if schema.has_function:
-        encoded = schema.get_function_with_opset_version(_newest(schema.function_opset_versions))
+        encoded = schema.get_function_with_opset_version(_newest(schema.function_opset_versions, schema))
     elif schema.has_context_dependent_function:
         types = [b"" if v is None else ir.to_proto(v).type.SerializeToString() for v in node.inputs]
-        since = _newest(schema.context_dependent_function_opset_versions)
+        since = _newest(schema.context_dependent_function_opset_versions, schema)
         proto = ir.to_proto(node).SerializeToString()
         try:
             encoded = schema.get_context_dependent_function_with_opset_version(since, proto, types)
@@ -56,8 +57,8 @@ def specified_body(node: ir.Node) -> onnx.FunctionProto | None:
     return function
 
 
-def _newest(versions: Sequence[int]) -> int:
-    return max((v for v in versions if v <= OPSET), default=min(versions))
+def _newest(versions: Sequence[int], schema: Any) -> int:
+    return max((v for v in versions if v <= max(OPSET, schema.since_version)), default=min(versions))
 
 
 def _bound(attribute: onnx.AttributeProto, node: ir.Node) -> ir.Attr | None:
@@ -67,7 +68,7 @@ def _bound(attribute: onnx.AttributeProto, node: ir.Node) -> ir.Attr | None:
     own = node.attributes.get(attribute.ref_attr_name)
     if own is not None:
         return ir.Attr(attribute.name, own.type, own.value)
-    schema = schema_of(node.op_type, node.domain)
+    schema = form_of(node)
     default = schema.attributes[attribute.ref_attr_name].default_value if schema is not None else None
     if default is None or not default.type:
         return None

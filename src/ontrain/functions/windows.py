@@ -50,10 +50,10 @@ def lp_pool(
             windows = -(-(room - span) // steps[i]) + 1
             windows -= (windows - 1) * steps[i] >= size + margins[i]  # none starts behind the image
             margins[rank + i] += max(0, (windows - 1) * steps[i] + span - room)
-    given = {"pads": margins} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
+    margins_or_mode = {"pads": margins} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
     images = op.Reshape(_power(op, x, p), [n * c, 1, *space])
     ones = op.const(np.ones([1, 1, *kernel_shape]), x.dtype)
-    total = op.Conv(images, ones, kernel_shape=list(kernel_shape), strides=steps, dilations=gaps, **given)
+    total = op.Conv(images, ones, kernel_shape=list(kernel_shape), strides=steps, dilations=gaps, **margins_or_mode)
     return op.Reshape(_root(op, total, p), [n, c, *static_dims(total)[2:]])
 
 

@@ -6,13 +6,9 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph.source import describe, source_of
+from ontrain.operators import Axis, record_of
 
 __all__ = ["check_axes"]
-
-_ONE_MORE = frozenset({"Flatten", "OneHot", "ConcatFromSequence"})
-"""Operators whose axis may lie behind the last dimension."""
-_ANY = frozenset({"QuantizeLinear", "DequantizeLinear"})
-"""Operators whose axis means nothing for some operands."""
 
 
 def check_axes(node: ir.Node) -> None:
@@ -26,8 +22,9 @@ def check_axes(node: ir.Node) -> None:
     if (axis is None and perm is None) or x is None or x.shape is None:
         return
     rank = len(x.shape)
-    if axis is not None and axis.type == ir.AttributeType.INT and node.op_type not in _ANY:
-        more = node.op_type in _ONE_MORE
+    taken = record_of(node).axis
+    if axis is not None and axis.type == ir.AttributeType.INT and taken is not Axis.ANY:
+        more = taken is Axis.ONE_MORE
         if not -rank - more <= axis.as_int() <= rank - 1 + more and not (rank == 0 and axis.as_int() in (-1, 0)):
             raise GraphError(
                 f"{node.op_type} has the axis {axis.as_int()} for an input of {rank} dimensions",

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph.source import describe, source_of
+from ontrain.operators import record_of
 
 __all__ = ["check_blocks"]
 
@@ -16,13 +17,13 @@ def check_blocks(node: ir.Node) -> None:
     Raises:
         GraphError: something would be left over.
     """
-    if node.domain or node.op_type not in ("DepthToSpace", "SpaceToDepth") or "blocksize" not in node.attributes:
+    divides = record_of(node).divides
+    if divides is None or "blocksize" not in node.attributes:
         return
     x, size = node.inputs[0], node.attributes["blocksize"].as_int()
     if x is None or x.shape is None or len(x.shape) != 4 or size < 1:
         return
-    parts = [(1, size * size)] if node.op_type == "DepthToSpace" else [(2, size), (3, size)]
-    for axis, part in parts:
+    for axis, part in divides(size):
         dim = x.shape[axis]
         if isinstance(dim, int) and dim % part:
             raise GraphError(

@@ -44,8 +44,8 @@ def check_sizes(model: ir.Model, limit: int) -> None:
     outputs = set(model.graph.outputs)
     for node in model.graph:
         # The composites of loops hand tapes of unknown length to their own gradients.
-        made = [v for v in node.outputs if v in outputs or any(use.node.domain == "" for use in v.uses())]
-        for value in made:
+        values = [v for v in node.outputs if v in outputs or any(use.node.domain == "" for use in v.uses())]
+        for value in values:
             if nbytes(value) is None:
                 raise GraphError(
                     f"the size of {value.name!r} is not known before the step runs",

@@ -10,50 +10,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.errors import GraphError
 from ontrain.graph.arithmetic import arithmetic_by
-from ontrain.graph.fold import evaluate, foldable
-from ontrain.graph.infer import DOMAIN, infer_node, schema_of
+from ontrain.graph.fold import KEEPS_FILLS, evaluate, foldable
+from ontrain.graph.infer import infer_node
 from ontrain.graph.subgraphs import subgraphs
+from ontrain.operators import DOMAIN, is_float, schema_of, static_dims
 
-__all__ = ["Builder", "Operand", "dims", "is_float", "static_dims"]
+__all__ = ["Builder", "Operand"]
 
 Operand = ir.Value | np.ndarray[Any, Any] | bool | int | float | Sequence[int] | None
 _SCALARS = (bool, int, float)
-
-
-def is_float(value: ir.Value) -> bool:
-    """Whether a value has a floating-point dtype."""
-    return value.dtype is not None and value.dtype.is_floating_point()
-
-
-def dims(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
-    """Return the shape of a value whose rank is known.
-
-    Raises:
-        GraphError: it is not.
-    """
-    if value.shape is None:
-        raise GraphError(
-            f"the rank of {value.name!r} is not known",
-            reason="what makes it gives no dense tensor, or a shape that depends on the data",
-        )
-    return tuple(value.shape)
-
-
-def static_dims(value: ir.Value) -> tuple[int, ...]:
-    """Return the shape of a value all of whose dimensions are numbers.
-
-    Raises:
-        GraphError: one depends on the data.
-    """
-    shape = dims(value)
-    if not all(isinstance(d, int) for d in shape):
-        raise GraphError(
-            f"the size of {value.name!r} is not known before the graph runs",
-            reason=f"its shape is {', '.join(str(d) for d in shape)}: it depends on the data",
-        )
-    return tuple(d for d in shape if isinstance(d, int))
 
 
 class Builder:
@@ -69,6 +35,7 @@ class Builder:
         self.graph = graph
         self.nodes: list[ir.Node] = []
         self._fold = fold
+        self._keeps_fills: bool = parent._keeps_fills if parent is not None else graph.meta.get(KEEPS_FILLS, False)
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self._count = 0
         self.discarded = 0
@@ -103,20 +70,26 @@ class Builder:
             known = self._known(node)
             if known is not None:
                 return known
-        for value, found in zip(node.outputs, infer_node(node), strict=False):
-            if found is not None:
-                value.dtype, value.shape = found
-        if self._fold and foldable(node):
-            made = tuple(self.const(array) for array in evaluate(node))
-            return made[0] if len(made) == 1 else made
+        for value, inferred in zip(node.outputs, infer_node(node), strict=False):
+            if inferred is not None:
+                value.dtype, value.shape = inferred
+        if self._fold and foldable(node, keeps_fills=self._keeps_fills):
+            constants = tuple(self.const(array) for array in evaluate(node))
+            return constants[0] if len(constants) == 1 else constants
+        return self._append(node, names)
+
+    def again(self, node: ir.Node, like: Sequence[ir.Value], names: Sequence[str | None] = ()) -> Any:
+        """Append a ready node whose outputs are typed as those of another graph, of the same node on the same types."""
+        for value, old in zip(node.outputs, like, strict=True):
+            value.type, value.shape = old.type, old.shape
         return self._append(node, names)
 
     def identity(self, value: ir.Value) -> ir.Value:
         """Append an Identity that is not folded: a value of this graph's own for a constant, an input or another's."""
         node = ir.Node("", "Identity", [value], num_outputs=1)
         node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-        made: ir.Value = self._append(node)
-        return made
+        output: ir.Value = self._append(node)
+        return output
 
     def discard(self, start: int) -> None:
         """Take the nodes from position `start` of `nodes` on out of the graph again."""
@@ -140,14 +113,14 @@ class Builder:
         if dtype is None and not isinstance(value, np.ndarray | np.generic):
             array = array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)
         content = array.tobytes() if array.size <= 64 else hashlib.blake2b(array.tobytes()).digest()
-        key = (array.dtype.str, array.shape, content)
+        key = (array.dtype, array.shape, content)  # the name of a dtype of `ml_dtypes` is its size alone
         if key not in self._constants:
             tensor = ir.tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
-            made = ir.Value(
+            constant = ir.Value(
                 name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
             )
-            self.graph.register_initializer(made)
-            self._constants[key] = made
+            self.graph.register_initializer(constant)
+            self._constants[key] = constant
         return self._constants[key]
 
     def fresh(self, wish: str) -> str:
@@ -190,17 +163,17 @@ class Builder:
         return self.const(array if node.op_type == "Shape" else np.array(array.prod(), np.int64))
 
     def _inputs(self, domain: str, op_type: str, operands: Sequence[Operand]) -> list[ir.Value | None]:
-        made: list[ir.Value | None] = []
+        values: list[ir.Value | None] = []
         for i, operand in enumerate(operands):
             if operand is None or isinstance(operand, ir.Value):
-                made.append(operand)
+                values.append(operand)
             elif isinstance(operand, np.ndarray):
-                made.append(self.const(operand))
+                values.append(self.const(operand))
             else:
-                made.append(self.const(operand, self._wanted_dtype(domain, op_type, i, operands)))
-        while made and made[-1] is None:
-            made.pop()
-        return made
+                values.append(self.const(operand, self._wanted_dtype(domain, op_type, i, operands)))
+        while values and values[-1] is None:
+            values.pop()
+        return values
 
     def _wanted_dtype(self, domain: str, op_type: str, index: int, operands: Sequence[Operand]) -> ir.DataType | None:
         """The dtype for a Python number: that of another operand of its type variable, or the schema's only one."""
@@ -222,12 +195,12 @@ class Builder:
 
 def _names(graph: ir.Graph) -> set[str]:
     """The names of all values of a graph and of the graphs inside it."""
-    found = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+    names = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
     for node in graph:
-        found.update(v.name for v in node.outputs if v.name)
+        names.update(v.name for v in node.outputs if v.name)
         for inner in subgraphs(node):
-            found |= _names(inner)
-    return found
+            names |= _names(inner)
+    return names
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
@@ -239,6 +212,6 @@ def _attribute(name: str, value: Any) -> ir.Attr:
         return ir.AttrFloat32(name, value)
     if kind is str:
         return ir.AttrString(name, value)
-    if kind in (list, tuple) and value and all(type(one) is int for one in value):
+    if kind in (list, tuple) and value and all(type(item) is int for item in value):
         return ir.AttrInt64s(name, value)
     return ir.convenience.convert_attribute(name, value)

@@ -21,12 +21,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.graph.builder import Builder, dims, static_dims
-from ontrain.graph.fold import RANDOM
-from ontrain.graph.infer import DOMAIN, OPSET, TypeAndShape, register_inference
+from ontrain.graph.builder import Builder
+from ontrain.graph.infer import TypeAndShape, register_inference
 from ontrain.graph.replay import as_outputs, emit
 from ontrain.graph.source import shape_text
 from ontrain.graph.subgraphs import all_nodes, live_nodes
+from ontrain.operators import DOMAIN, OPSET, Chance, dims, record_of, static_dims
 
 __all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "iterate", "repeat", "trace"]
 
@@ -50,17 +50,17 @@ def trace(
     """
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, DOMAIN: 1}, name=name)
     op = Builder(graph)
-    given: list[ir.Value] = []
+    formals: list[ir.Value] = []
     for i, value in enumerate(like):
         formal = ir.Value(name=op.fresh(f"in_{i}"), shape=value.shape, type=value.type)
         graph.inputs.append(formal)
         const = value.const_value
-        given.append(formal if const is None else op.const(const.numpy()))
+        formals.append(formal if const is None else op.const(const.numpy()))
     with op.arithmetic():
-        made = body(op, given)
-    graph.outputs.extend(as_outputs(op, made))
-    kept = set(live_nodes(graph))
-    graph.remove([node for node in graph if node not in kept], safe=True)
+        results = body(op, formals)
+    graph.outputs.extend(as_outputs(op, results))
+    live = set(live_nodes(graph))
+    graph.remove([node for node in graph if node not in live], safe=True)
     for name_, value in list(graph.initializers.items()):
         if not value.uses():
             del graph.initializers[name_]
@@ -76,7 +76,7 @@ def choose(
     Raises:
         GraphError: the branches give results of different types or shapes.
     """
-    graphs = [trace(one, captured, name) for one, name in ((then, "then"), (other, "else"))]
+    graphs = [trace(branch, captured, name) for branch, name in ((then, "then"), (other, "else"))]
     for a, b in zip(graphs[0].outputs, graphs[1].outputs, strict=True):
         if a.dtype != b.dtype or a.shape is None or b.shape is None or tuple(a.shape) != tuple(b.shape):
             raise GraphError(
@@ -128,9 +128,9 @@ def repeat(
     like = [ir.Value(shape=_SCALAR, type=ir.TensorType(_INT64)), *(_variable(v) for v in carried), *rows, *captured]
     n, m, counts = len(carried), len(scanned), False
 
-    def write(inner: Builder, given: list[ir.Value]) -> list[ir.Value]:
+    def write(inner: Builder, formals: list[ir.Value]) -> list[ir.Value]:
         nonlocal counts
-        go, nexts, outs = body(inner, given[0], given[1 : 1 + n], given[1 + n : 1 + n + m], given[1 + n + m :])
+        go, nexts, outs = body(inner, formals[0], formals[1 : 1 + n], formals[1 + n : 1 + n + m], formals[1 + n + m :])
         counts = cond is not None or (go is not None and not _is_true(go))
         return [inner.const(np.array(True)) if go is None else go, *nexts, *outs]
 
@@ -156,9 +156,9 @@ def iterate(
     used = [i for i in range(len(rest)) if rest[i] is not None and body.inputs[1 + n + i].uses()]
     _keep_inputs(body, [*range(1 + n), *(1 + n + i for i in used)])
     operands = [trip, cond, *carried, *(rest[i] for i in used)]
-    made = _call(op, "Loop", operands, len(body.outputs) - 1, body=body, carried=n,
+    results = _call(op, "Loop", operands, len(body.outputs) - 1, body=body, carried=n,
                  scanned=sum(i < m for i in used), reverse=int(reverse))  # fmt: skip
-    return made[:n], made[n:]
+    return results[:n], results[n:]
 
 
 def draws_random(graph: ir.Graph) -> ir.Node | None:
@@ -168,10 +168,13 @@ def draws_random(graph: ir.Graph) -> ir.Node | None:
 
 def is_random(node: ir.Node) -> bool:
     """Whether the operator itself draws random numbers, in the form that the node has."""
-    if node.op_type == "Dropout":
+    chance = record_of(node).chance
+    if chance is Chance.IN_TRAINING:
         ratio, training = ([*node.inputs, None, None])[1:3]
         return training is not None and not _is_false(training) and not (ratio is not None and _is_false(ratio))
-    return node.op_type in RANDOM or ("dropout" in node.attributes and node.attributes["dropout"].value > 0)
+    if chance is Chance.BY_ATTRIBUTE:
+        return "dropout" in node.attributes and bool(node.attributes["dropout"].value > 0)
+    return chance is Chance.ALWAYS
 
 
 def _is_false(value: ir.Value) -> bool:
@@ -218,8 +221,8 @@ def _rows(op: Builder, value: ir.Value) -> list[ir.Value]:
 
 def _stack(op: Builder, rows: Sequence[ir.Value]) -> ir.Value:
     parts = [op.Unsqueeze(row, [0]) for row in rows]
-    made: ir.Value = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
-    return made
+    joined: ir.Value = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+    return joined
 
 
 def _row(value: ir.Value) -> ir.Value:
@@ -246,22 +249,22 @@ def _counted(op: Builder, graph: ir.Graph, carried: Sequence[ir.Value]) -> tuple
     n, start = len(carried), op.const(np.array(0, np.int64))
     like = [*graph.inputs[: 1 + n], _variable(start), *graph.inputs[1 + n :]]
 
-    def write(inner: Builder, given: list[ir.Value]) -> list[ir.Value]:
-        outs = emit(inner, graph, [*given[: 1 + n], *given[2 + n :]])
-        return [*outs[: 1 + n], inner.Add(given[1 + n], 1), *outs[1 + n :]]
+    def write(inner: Builder, formals: list[ir.Value]) -> list[ir.Value]:
+        outs = emit(inner, graph, [*formals[: 1 + n], *formals[2 + n :]])
+        return [*outs[: 1 + n], inner.Add(formals[1 + n], 1), *outs[1 + n :]]
 
     return trace(write, like), [*carried, start]
 
 
-def _keep_inputs(graph: ir.Graph, kept: Sequence[int]) -> None:
-    inputs = [graph.inputs[i] for i in kept]
+def _keep_inputs(graph: ir.Graph, places: Sequence[int]) -> None:
+    inputs = [graph.inputs[i] for i in places]
     graph.inputs.clear()
     graph.inputs.extend(inputs)
 
 
 def _call(op: Builder, op_type: str, operands: Sequence[Any], outputs: int, **attributes: Any) -> list[ir.Value]:
-    made = op.call(DOMAIN, op_type, operands, attributes, outputs)
-    return list(made) if isinstance(made, tuple) else [made]
+    results = op.call(DOMAIN, op_type, operands, attributes, outputs)
+    return list(results) if isinstance(results, tuple) else [results]
 
 
 def _is_true(value: ir.Value) -> bool:
@@ -280,8 +283,8 @@ def _infer_if(node: ir.Node) -> list[TypeAndShape]:
 def _infer_loop(node: ir.Node) -> list[TypeAndShape]:
     outputs = node.attributes["body"].value.outputs
     n, trip = node.attributes["carried"].as_int(), node.inputs[0]
-    exact = node.inputs[1] is None and trip is not None and trip.const_value is not None and not _may_stop(outputs[0])
-    count = max(0, int(trip.const_value.numpy().item())) if exact else None  # type: ignore[union-attr]
+    length = None if trip is None or node.inputs[1] is not None or _may_stop(outputs[0]) else trip.const_value
+    count = None if length is None else max(0, int(length.numpy().item()))
     stacked = [(value.dtype, ir.Shape([count, *dims(value)])) for value in outputs[1 + n :]]
     return [*(_typed(value) for value in outputs[1 : 1 + n]), *stacked]
 

@@ -12,9 +12,12 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop as onnx_loop
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
-from ontrain.graph.rounds import counted_rounds
+from ontrain.operators.conv import resolved_pads
+from ontrain.operators.division import check_divisor, divided
+from ontrain.operators.pooling import window_counts, window_places
+from ontrain.rounds import counted_rounds
 
-__all__ = ["CORRECTIONS", "divided"]
+__all__ = ["CORRECTIONS"]
 
 Array = np.ndarray[Any, Any]
 
@@ -27,23 +30,56 @@ class GatherElements(OpRun):
 
 
 class MaxPool(OnnxMaxPool):
-    """onnx's names wrong places for windows that overlap, and always counts them by rows."""
+    """onnx's names wrong places for windows that overlap, always counts them by rows, and finds wrong pads."""
 
     def _run(  # type: ignore[override]
         self, x: Array, auto_pad: str | None = None, ceil_mode: int | None = None,
         dilations: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
         pads: Sequence[int] | None = None, storage_order: int | None = None, strides: Sequence[int] | None = None,
     ) -> tuple[Array, ...]:  # fmt: skip
-        found: tuple[Array, ...] = self._max_pool(  # type: ignore[no-untyped-call]
-            x, auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape, pads=pads,
+        if auto_pad not in (None, "NOTSET") and kernel_shape is not None:
+            steps, gaps = list(strides or [1] * len(kernel_shape)), list(dilations or [1] * len(kernel_shape))
+            spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
+            pads = resolved_pads(auto_pad, None, spans, x.shape[2:], steps)
+            ceil_mode = ceil_mode if auto_pad == "VALID" else 0
+        results: tuple[Array, ...] = self._max_pool(  # type: ignore[no-untyped-call]
+            x, auto_pad="NOTSET", ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape, pads=pads,
             storage_order=0, strides=strides,
         )  # fmt: skip
-        if not storage_order or len(found) == 1:
-            return found
+        if not storage_order or len(results) == 1:
+            return results
         images = int(np.prod(x.shape[:2]))
-        image, *place = np.unravel_index(found[1], (images, *x.shape[2:]))
+        image, *place = np.unravel_index(results[1], (images, *x.shape[2:]))
         by_column = np.ravel_multi_index([image, *place[::-1]], (images, *x.shape[:1:-1]))
-        return found[0], by_column.astype(np.int64)
+        return results[0], by_column.astype(np.int64)
+
+
+class AveragePool(OpRun):
+    """onnx's knows no ceil_mode beside auto_pad, and divides by wrong counts where windows have gaps."""
+
+    def _run(
+        self, x: Array, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
+        dilations: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+    ) -> tuple[Array]:  # fmt: skip
+        assert kernel_shape is not None, "the schema asks for it"
+        space, rank = x.shape[2:], len(kernel_shape)
+        steps, gaps = list(strides or [1] * rank), list(dilations or [1] * rank)
+        spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
+        margins = resolved_pads(auto_pad or "NOTSET", pads, spans, space, steps)
+        places = []
+        for i, (size, span, step) in enumerate(zip(space, spans, steps, strict=True)):
+            room = size + margins[i] + margins[rank + i] - span
+            out = (-(-room // step) if ceil_mode and not auto_pad.startswith("SAME") else room // step) + 1
+            # A window that begins in the pads behind is none.
+            out -= int((out - 1) * step >= size + margins[i])
+            places.append(window_places(out, kernel_shape[i], step, gaps[i], margins[i]))
+        y = x
+        for axis, (seen, size) in enumerate(zip(places, space, strict=True), 2):
+            inside = ((seen >= 0) & (seen < size)).reshape(*seen.shape, *[1] * (y.ndim - axis - 1))
+            windows = np.take(y, seen.clip(0, size - 1), axis)
+            y = np.where(inside, windows, 0).sum(axis + 1)
+        return ((y / window_counts(places, space, margins, count_include_pad)).astype(x.dtype),)
 
 
 class LRN(OpRun):
@@ -127,31 +163,6 @@ class Mod(OpRun):
             return (remainder(x, y).astype(x.dtype),)
 
 
-def check_divisor(y: Array) -> None:
-    """Raise ZeroDivisionError if an integer is zero."""
-    if not np.all(y):
-        raise ZeroDivisionError("an integer is divided by zero")
-
-
-def divided(x: Array, y: Array) -> Array:
-    """The quotient, of integers towards zero: numpy's goes towards minus infinity.
-
-    Raises:
-        ZeroDivisionError: an integer is divided by zero.
-        OverflowError: the least integer is divided by minus one.
-    """
-    if x.dtype.kind not in "iu":
-        with np.errstate(all="ignore"):
-            found: Array = np.divide(x, y).astype(x.dtype)
-        return found
-    check_divisor(y)
-    if x.dtype.kind == "i" and np.any((x == np.iinfo(x.dtype).min) & (y == -1)):
-        raise OverflowError("the least integer is divided by minus one")
-    quotient, rest = np.divmod(x, y)
-    towards_zero: Array = quotient + ((rest != 0) & ((x < 0) != (y < 0)))
-    return towards_zero.astype(x.dtype)
-
-
 class Loop(onnx_loop.Loop):
     """onnx's joins the rows of the iterations instead of stacking them, and fails without any iteration."""
 
@@ -168,8 +179,8 @@ class Loop(onnx_loop.Loop):
         with counted_rounds() as another:
             while alive and done < limit:
                 another()
-                given = [np.array(done, np.int64), np.array(True), *states]
-                feeds = {**(context or {}), **dict(zip(self.body.input_names, given, strict=True))}
+                arguments = [np.array(done, np.int64), np.array(True), *states]
+                feeds = {**(context or {}), **dict(zip(self.body.input_names, arguments, strict=True))}
                 go, *results = self._run_body(feeds, attributes=attributes)
                 states, done, alive = results[:count], done + 1, bool(np.asarray(go).item())
                 rows.append(results[count:])
@@ -183,4 +194,6 @@ def _no_rows(type_: onnx.TypeProto) -> Array:
     return np.empty(dims, ir.DataType(type_.tensor_type.elem_type).numpy())
 
 
-CORRECTIONS: list[type[OpRun]] = [ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod]
+CORRECTIONS: list[type[OpRun]] = [
+    AveragePool, ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod,
+]  # fmt: skip

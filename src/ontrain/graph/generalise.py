@@ -10,14 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GraphError, OntrainError
-from ontrain.graph.builder import Builder, static_dims
-from ontrain.graph.fold import fills_kept
-from ontrain.graph.infer import OPSET
+from ontrain.graph.builder import Builder
 from ontrain.graph.origins import Origins
-from ontrain.graph.polynomials import Sizes, evaluated, fit, sample_sizes
 from ontrain.graph.source import describe, source_of
 from ontrain.graph.subgraphs import live_nodes, subgraphs
 from ontrain.graph.varying_constants import DiffersError, VaryingConstants, dimension
+from ontrain.operators import OPSET, static_dims
+from ontrain.sizes import Sizes, evaluated, fit, sample_sizes
 
 __all__ = ["all_sizes", "generalise", "points_of", "symbols_of", "taken_sizes", "tried_sizes"]
 
@@ -47,16 +46,15 @@ def generalise(model: ir.Model, make: Callable[[Sizes], ir.Model]) -> ir.Model:
         GraphError: the graphs differ in more than that; names the node and the line of the user's model.
     """
     points = points_of(model)
-    with fills_kept():
-        graphs = [_made(model, make, point) for point in points[:-1]]
-        try:
-            graphs.append(_made(model, make, points[-1]))
-        except OntrainError:
-            if len(points) == 1:
-                raise
-            # More positions, say, than the model has. What fails at all sizes has failed before.
-            points = points[:-1]
-        return _Walk(graphs, points, Origins(model, points)).write()
+    graphs = [_made(model, make, point) for point in points[:-1]]
+    try:
+        graphs.append(_made(model, make, points[-1]))
+    except OntrainError:
+        if len(points) == 1:
+            raise
+        # More positions, say, than the model has. What fails at all sizes has failed before.
+        points = points[:-1]
+    return _Walk(graphs, points, Origins(model, points)).write()
 
 
 def _made(model: ir.Model, make: Callable[[Sizes], ir.Model], point: Sizes) -> ir.Graph:
@@ -95,8 +93,8 @@ def symbols_of(model: ir.Model) -> list[str]:
 
 def all_sizes(model: ir.Model, point: Sizes) -> dict[str, int]:
     """Return the sizes of a point, and those of dimensions that are stated in terms of others ("64*batch")."""
-    found = {name: evaluated(name, point) for name in _dimensions(model)}
-    return {name: size for name, size in found.items() if size is not None}
+    sizes = {name: evaluated(name, point) for name in _dimensions(model)}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _dimensions(model: ir.Model) -> list[str]:
@@ -106,13 +104,13 @@ def _dimensions(model: ir.Model) -> list[str]:
 
 def taken_sizes(graph: ir.Graph) -> set[int]:
     """Return the numbers that mean something in the graph, so that no size is confused with them."""
-    found = {d for v in graph.inputs for d in v.shape or () if isinstance(d, int)}
+    numbers = {d for v in graph.inputs for d in v.shape or () if isinstance(d, int)}
     for node in graph:
-        found.update(d for v in node.outputs for d in v.shape or () if isinstance(d, int))
+        numbers.update(d for v in node.outputs for d in v.shape or () if isinstance(d, int))
     for value in graph.initializers.values():
         if value.const_value is not None and value.const_value.size <= _SMALL and value.dtype == ir.DataType.INT64:
-            found.update(int(n) for n in value.const_value.numpy().flat)
-    return found
+            numbers.update(int(n) for n in value.const_value.numpy().flat)
+    return numbers
 
 
 class _Walk:
@@ -153,7 +151,7 @@ class _Walk:
                 ) from difference  # fmt: skip
         for old in self._graphs[0].outputs:
             value = self._new[old]
-            if value.is_graph_input() or any(value is one for one in self._graph.outputs):
+            if value.is_graph_input() or any(value is output for output in self._graph.outputs):
                 value = self._op.identity(value)
             value.metadata_props.update(old.metadata_props)
             self._graph.outputs.append(value)
@@ -162,9 +160,9 @@ class _Walk:
         return ir.Model(self._graph, ir_version=10, producer_name="ontrain")
 
     def _input(self, *values: ir.Value) -> ir.Value:
-        made = ir.Value(name=values[0].name, shape=self._shape(values), type=values[0].type)
-        made.metadata_props.update(values[0].metadata_props)
-        return made
+        general = ir.Value(name=values[0].name, shape=self._shape(values), type=values[0].type)
+        general.metadata_props.update(values[0].metadata_props)
+        return general
 
     def _shape(self, values: Sequence[ir.Value]) -> ir.Shape:
         dims = zip(*(static_dims(v) for v in values), strict=True)
@@ -172,33 +170,33 @@ class _Walk:
 
     def _node(self, nodes: Sequence[ir.Node]) -> None:
         first = nodes[0]
-        for one in nodes[1:]:
-            if _kind(one) != _kind(first):
-                raise DiffersError(f"at another size {one.op_type} stands in its place")
-            if subgraphs(one) or _attributes(one) != _attributes(first):
+        for other in nodes[1:]:
+            if _kind(other) != _kind(first):
+                raise DiffersError(f"at another size {other.op_type} stands in its place")
+            if subgraphs(other) or _attributes(other) != _attributes(first):
                 raise DiffersError("its attributes depend on the size, or it holds a branch or loop")
         inputs = [self._operand(nodes, i) for i in range(len(first.inputs))]
         node = ir.Node(first.domain, first.op_type, inputs, first.attributes.values(), num_outputs=len(first.outputs))
         node.metadata_props.update(first.metadata_props)
-        for made, *olds in zip(node.outputs, *(one.outputs for one in nodes), strict=True):
-            made.type, made.shape = olds[0].type, self._shape(olds)
-            made.name = self._op.fresh(olds[0].name or first.op_type.lower())
-            self._new[olds[0]] = made
+        for new, *olds in zip(node.outputs, *(node_at_size.outputs for node_at_size in nodes), strict=True):
+            new.type, new.shape = olds[0].type, self._shape(olds)
+            new.name = self._op.fresh(olds[0].name or first.op_type.lower())
+            self._new[olds[0]] = new
             for same, old in zip(self._first, olds, strict=True):
                 same[old] = olds[0]
         node.name = node.outputs[0].name
         self._graph.append(node)
 
     def _operand(self, nodes: Sequence[ir.Node], index: int) -> ir.Value | None:
-        given = [v for v in (node.inputs[index] for node in nodes) if v is not None]
-        if len(given) != len(nodes):
+        operands = [v for v in (node.inputs[index] for node in nodes) if v is not None]
+        if len(operands) != len(nodes):
             return None
-        known = [v.const_value.numpy() for v in given if v.const_value is not None]
+        known = [v.const_value.numpy() for v in operands if v.const_value is not None]
         if not known:
-            if any(same.get(v) is not given[0] for same, v in zip(self._first, given, strict=True)):
+            if any(same.get(v) is not operands[0] for same, v in zip(self._first, operands, strict=True)):
                 raise DiffersError(f"operand {index} comes from another node at another size")
-            return self._new[given[0]]
-        if len(known) != len(given):
+            return self._new[operands[0]]
+        if len(known) != len(operands):
             raise DiffersError(f"operand {index} is constant at some sizes only")
         if all(a.shape == known[0].shape and np.array_equal(a, known[0], equal_nan=a.dtype.kind == "f") for a in known):
             return self._op.const(known[0])
@@ -214,8 +212,8 @@ class _Walk:
         target: list[int] = []
         for i, sizes in enumerate(zip(*shapes, strict=True)):
             dim = dimension(fit(sizes, self._points))
-            kept = i < len(have) and dim is not None and have[i] == dim
-            target.append(dim if isinstance(dim, int) else 0 if kept else -1)
+            stays = i < len(have) and dim is not None and have[i] == dim
+            target.append(dim if isinstance(dim, int) else 0 if stays else -1)
         return self._op.const(np.array(target, np.int64)) if target.count(-1) <= 1 else None
 
 
@@ -224,8 +222,8 @@ def _kind(node: ir.Node) -> tuple[str, str, int, int]:
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name, attr in node.attributes.items():
         value = attr.value.numpy().tolist() if attr.type == ir.AttributeType.TENSOR else attr.value
-        found[name] = list(value) if isinstance(value, tuple | list) else value
-    return found
+        values[name] = list(value) if isinstance(value, tuple | list) else value
+    return values

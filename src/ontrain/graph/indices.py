@@ -9,11 +9,9 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph.source import describe, source_of
+from ontrain.operators import Indexes, record_of
 
 __all__ = ["check_indices"]
-
-_ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements", "Scatter"})
-_TUPLES = frozenset({"GatherND", "ScatterND"})
 
 
 def check_indices(node: ir.Node) -> None:
@@ -22,7 +20,8 @@ def check_indices(node: ir.Node) -> None:
     Raises:
         GraphError: one lies outside of its dimension, or tuples are longer than the rank.
     """
-    if node.op_type not in _ALONG_AXIS and node.op_type not in _TUPLES:
+    indexes = record_of(node).indexes
+    if indexes is Indexes.NO:
         return
     x, indices = (*node.inputs, None, None)[:2]
     if x is None or x.shape is None or indices is None or indices.const_value is None:
@@ -30,7 +29,7 @@ def check_indices(node: ir.Node) -> None:
     array = indices.const_value.numpy()
     if not array.size or array.dtype.kind not in "iu":
         return
-    if node.op_type in _ALONG_AXIS:
+    if indexes is Indexes.ALONG_AXIS:
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         if -len(x.shape) <= axis < len(x.shape):
             _check(node, array, x.shape[axis])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 import onnx
@@ -16,38 +16,33 @@ from ontrain.graph.blame import blamed_on
 from ontrain.graph.blocks import check_blocks
 from ontrain.graph.indices import check_indices
 from ontrain.graph.source import describe
+from ontrain.operators import DOMAIN, OPSET, form_of, record_of, schema_of
 
-__all__ = ["DOMAIN", "OPSET", "TypeAndShape", "infer_node", "register_inference", "schema_of", "type_and_shape"]
-
-OPSET = 23
-"""Version of the default ONNX operator set inside ontrain."""
-DOMAIN = "ontrain"
-"""Domain of ontrain's composite operators."""
+__all__ = ["TypeAndShape", "UntypedError", "infer_node", "register_inference", "type_and_shape"]
 
 TypeAndShape = tuple[ir.DataType, ir.Shape]
 Inference = Callable[[ir.Node], Sequence[TypeAndShape]]
+_Answer = tuple[ir.DataType, tuple[int | str | None, ...]]
 
 _ours: dict[tuple[str, str], Inference] = {}
-# onnx gives these a function body instead of an inference rule.
-_LIKE_FIRST = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 # Element counts up to which a constant's values are shown to shape inference (shapes, axes, pads are this small).
 _DATA_LIMIT = 256
+_NOT_COMPARED = frozenset({
+    ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR,
+    ir.AttributeType.SPARSE_TENSORS, ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS,
+})  # fmt: skip
+_ANSWERS = 1 << 15
+_answers: dict[Hashable, Sequence[_Answer | None]] = {}
+"""What inference said of nodes that are alike: a model has few kinds, and each pass looks at each node anew."""
+
+
+class UntypedError(GraphError):
+    """The type of a value is not known before the graph runs, or it is no tensor."""
 
 
 def register_inference(op_type: str, inference: Inference, domain: str = DOMAIN) -> None:
     """Register shape inference for an operator that onnx does not know."""
     _ours[domain, op_type] = inference
-
-
-@cache
-def schema_of(op_type: str, domain: str = "", version: int = OPSET) -> onnx.defs.OpSchema | None:
-    """Return the operator's schema at `version`, the first later one for a newer operator; None if there is none."""
-    for at in (version, *range(version + 1, onnx.defs.onnx_opset_version() + 1)):
-        try:
-            return onnx.defs.get_schema(op_type, at, domain)
-        except onnx.defs.SchemaError:
-            continue
-    return None
 
 
 def type_and_shape(value: ir.Value) -> TypeAndShape:
@@ -67,12 +62,60 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     if ours is not None:
         with blamed_on(node, "the inputs do not fit the operator"):
             return ours(node)
-    schema = schema_of(node.op_type, node.domain)
-    if schema is None:
+    if schema_of(node.op_type, node.domain) is None:
         raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
     check_axes(node)
     check_indices(node)
     check_blocks(node)
+    for value in node.inputs:
+        if value is not None and value.dtype is None:
+            raise UntypedError(
+                f"value {value.name!r} has no dtype", node=describe(node), reason="what makes it gives no dense tensor"
+            )
+    question = _question(node)
+    answer = None if question is None else _answers.get(question)
+    if answer is None:
+        answer = _asked(node)
+        if question is not None:
+            if len(_answers) >= _ANSWERS:
+                _answers.clear()
+            _answers[question] = answer
+    return [None if inferred is None else (inferred[0], ir.Shape(inferred[1])) for inferred in answer]
+
+
+def _question(node: ir.Node) -> Hashable:
+    """All that inference looks at of a node; None if a graph or a reference is among it."""
+    attributes = []
+    for attribute in node.attributes.values():
+        value = attribute.value
+        if attribute.is_ref() or attribute.type in _NOT_COMPARED:
+            return None
+        if attribute.type == ir.AttributeType.TENSOR:
+            value = value.dtype, tuple(value.shape), _contents(value)
+        attributes.append((attribute.name, attribute.type, value if isinstance(value, Hashable) else tuple(value)))
+    return (
+        node.domain, node.op_type, tuple(_of_input(value) for value in node.inputs), tuple(attributes),
+        len(node.outputs),
+    )  # fmt: skip
+
+
+def _of_input(value: ir.Value | None) -> Hashable:
+    if value is None:
+        return None
+    const = value.const_value
+    data = _contents(const) if const is not None and const.size <= _DATA_LIMIT else None
+    return value.dtype, _dims(value.shape), data
+
+
+def _contents(tensor: ir.TensorProtocol) -> Hashable:
+    array = np.asarray(tensor.numpy())
+    return tuple(array.reshape(-1)) if array.dtype == object else array.tobytes()
+
+
+def _asked(node: ir.Node) -> Sequence[_Answer | None]:
+    """What onnx's own inference says."""
+    schema = form_of(node)
+    assert schema is not None
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -80,11 +123,8 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         proto.input.append("" if value is None else f"i{i}")
         if value is None:
             continue
-        if value.dtype is None:
-            raise GraphError(
-                f"value {value.name!r} has no dtype", node=describe(node), reason="what makes it gives no dense tensor"
-            )
-        types[f"i{i}"] = _type_proto(value)
+        assert value.dtype is not None
+        types[f"i{i}"] = _tensor_type(value.dtype, _dims(value.shape))
         const = value.const_value
         if const is not None and const.size <= _DATA_LIMIT:
             data[f"i{i}"] = onnx.numpy_helper.from_array(np.asarray(const.numpy()), f"i{i}")
@@ -96,17 +136,19 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         for attr in node.attributes.values()
     )
     try:
-        found = shape_inference.infer_node_outputs(
+        inferred = shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version))
         )
     except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError,
             MemoryError, IndexError) as error:  # fmt: skip
         reason = str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
-    known = [_from_proto(found.get(f"o{i}")) for i in range(len(node.outputs))]
-    if known[0] is None and node.op_type in _LIKE_FIRST and node.inputs[0] is not None:
-        known[0] = type_and_shape(node.inputs[0])
-    return known
+    answer = [_from_proto(inferred.get(f"o{i}")) for i in range(len(node.outputs))]
+    first = node.inputs[0] if node.inputs else None
+    if answer[0] is None and record_of(node).like_first and first is not None:
+        dtype, shape = type_and_shape(first)
+        answer[0] = dtype, _dims(shape) or ()
+    return answer
 
 
 @cache
@@ -114,28 +156,31 @@ def _imports(domain: str, version: int) -> list[onnx.OperatorSetIdProto]:
     return [onnx.OperatorSetIdProto(domain=domain, version=version)]
 
 
-def _type_proto(value: ir.Value) -> onnx.TypeProto:
+def _dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
+    return None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+
+
+@lru_cache(maxsize=4096)
+def _tensor_type(dtype: ir.DataType, shape: tuple[int | str | None, ...] | None) -> onnx.TypeProto:
+    """A type as onnx writes it; it is only read."""
     proto = onnx.TypeProto()
-    assert value.dtype is not None
-    proto.tensor_type.elem_type = value.dtype.value
-    if value.shape is not None:
-        shape = proto.tensor_type.shape
-        shape.ClearField("dim")
-        for dim in value.shape:
-            one = shape.dim.add()
+    proto.tensor_type.elem_type = dtype.value
+    if shape is not None:
+        proto.tensor_type.shape.SetInParent()
+        for dim in shape:
+            one = proto.tensor_type.shape.dim.add()
             if isinstance(dim, int):
                 one.dim_value = dim
-            elif dim.value is not None:
-                one.dim_param = dim.value
-        shape.SetInParent()
+            elif dim is not None:
+                one.dim_param = dim
     return proto
 
 
-def _from_proto(proto: onnx.TypeProto | None) -> TypeAndShape | None:
+def _from_proto(proto: onnx.TypeProto | None) -> _Answer | None:
     if proto is None or not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     tensor = proto.tensor_type
     dims: list[int | str | None] = []
     for dim in tensor.shape.dim:
         dims.append(dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None))
-    return ir.DataType(tensor.elem_type), ir.Shape(dims)
+    return ir.DataType(tensor.elem_type), tuple(dims)

@@ -12,11 +12,11 @@ import onnx_ir as ir
 from ontrain.graph.builder import Builder
 from ontrain.graph.halves import reads
 from ontrain.graph.plain_control import copy_control
-from ontrain.graph.polynomials import Sizes, evaluated
 from ontrain.graph.rebuild import clone_value, new_model
 from ontrain.graph.replay import Replay
 from ontrain.graph.subgraphs import live_nodes
 from ontrain.graph.unfold import unfold
+from ontrain.sizes import Sizes, evaluated
 
 __all__ = ["Origins"]
 
@@ -38,8 +38,8 @@ class Origins:
         """Return the first value of the graph that is each of these arrays at its point."""
         for value, first in self._constants[0].items():
             if _equal(first, arrays[0]) and all(
-                value in found and _equal(found[value], array)
-                for found, array in zip(self._constants[1:], arrays[1:], strict=True)
+                value in constants and _equal(constants[value], array)
+                for constants, array in zip(self._constants[1:], arrays[1:], strict=True)
             ):
                 return value
         return None
@@ -65,10 +65,12 @@ class Origins:
             [d if isinstance(d, int) else evaluated(str(d.value), point) or 0 for d in v.shape or ()] for v in old
         ]
         inputs = [clone_value(value, shape) for value, shape in zip(old, shapes, strict=True)]
-        op = Builder(new_model(inputs, "sizes").graph)
+        graph = new_model(inputs, "sizes").graph
+        graph.meta.update(self._graph.meta)
+        op = Builder(graph)
         replay = Replay(op, dict(zip(old, inputs, strict=True)), control=unfold, naming=False)
         replay.run(live_nodes(self._graph))
-        return {v: made.const_value.numpy() for v, made in replay.mapped.items() if made.const_value is not None}
+        return {v: new.const_value.numpy() for v, new in replay.mapped.items() if new.const_value is not None}
 
 
 def _equal(a: Array, b: Array) -> bool:

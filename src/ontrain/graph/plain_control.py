@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ontrain.graph.builder import Builder
-from ontrain.graph.infer import OPSET, TypeAndShape, register_inference
+from ontrain.graph.infer import TypeAndShape, register_inference
 from ontrain.graph.replay import Replay, as_outputs
 from ontrain.graph.subgraphs import subgraphs
+from ontrain.operators import OPSET
 
 __all__ = ["copy_control", "scan_axes", "trip_count"]
 
@@ -26,8 +27,8 @@ def copy_control(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -
     ]  # fmt: skip
     copy = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs))
     copy.metadata_props.update(node.metadata_props)
-    made = replay.op.add(copy, [v.name for v in node.outputs])
-    return made if isinstance(made, tuple) else (made,)
+    outputs = replay.op.add(copy, [v.name for v in node.outputs])
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def _copy_graph(replay: Replay, old: ir.Graph, types: Sequence[TypeAndShape | None]) -> ir.Graph:

@@ -10,11 +10,11 @@ import onnx_ir as ir
 from ontrain.errors import InputError
 from ontrain.graph.builder import Builder
 from ontrain.graph.halves import reads
-from ontrain.graph.infer import DOMAIN, OPSET
 from ontrain.graph.plain_control import copy_control
 from ontrain.graph.replay import Control, Replay, Rewrite
 from ontrain.graph.subgraphs import all_nodes, live_nodes, subgraphs
 from ontrain.graph.unfold import unfold
+from ontrain.operators import DOMAIN, OPSET
 
 __all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "new_model", "rebuild", "specialise"]
 
@@ -38,6 +38,7 @@ def rebuild(
     *,
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     control: Control = copy_control,
+    typed: bool = False,
 ) -> ir.Model:
     """Return a new model with every node that an output needs replayed in order.
 
@@ -47,13 +48,16 @@ def rebuild(
             in its place.
         shapes: new shapes of graph inputs by name; everything downstream is inferred anew.
         control: what becomes of the standard's If, Loop and Scan; by default a copy.
+        typed: whether a builder typed all values of `model`, and a file stated none: a node whose inputs keep their
+            types is not inferred again.
     """
     old = model.graph
     shapes = shapes or {}
     inputs = [clone_value(v, shapes.get(v.name or "")) for v in old.inputs]
     new = new_model(inputs, old.name or "graph")
+    new.graph.meta.update(old.meta)
     op = Builder(new.graph)
-    replay = Replay(op, dict(zip(old.inputs, inputs, strict=True)), rewrite=rewrite, control=control)
+    replay = Replay(op, dict(zip(old.inputs, inputs, strict=True)), rewrite=rewrite, control=control, typed=typed)
     replay.run(live_nodes(old))
     for value in old.outputs:
         new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
@@ -73,10 +77,10 @@ def extract(model: ir.Model, inputs: Sequence[ir.Value], outputs: Sequence[ir.Va
     new = new_model(clones, model.graph.name or "graph")
     op = Builder(new.graph)
     replay = Replay(op, dict(zip(inputs, clones, strict=True)), control=copy_control)
-    given, needed = set(inputs), set(outputs)
+    starts, needed = set(inputs), set(outputs)
     nodes = []
     for node in reversed(model.graph):
-        if any(v in needed and v not in given for v in node.outputs):
+        if any(v in needed and v not in starts for v in node.outputs):
             nodes.append(node)
             needed.update(reads(node))
     replay.run(nodes[::-1])
@@ -126,14 +130,14 @@ def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model
         GraphError: the shape of a value depends on the data, through a branch or the length of a loop.
     """
     for value in model.graph.inputs:
-        given = shapes.get(value.name or "")
-        if given is None or value.shape is None:
+        shape = shapes.get(value.name or "")
+        if shape is None or value.shape is None:
             continue
         fixed: list[Any] = [d if isinstance(d, int) else None for d in value.shape]
-        if len(fixed) != len(given) or any(f is not None and f != g for f, g in zip(fixed, given, strict=True)):
+        if len(fixed) != len(shape) or any(f is not None and f != g for f, g in zip(fixed, shape, strict=True)):
             wanted = [d if isinstance(d, int) else d.value for d in value.shape]
             raise InputError(
-                f"input {value.name!r} has shape {list(given)}, the graph expects {wanted}",
+                f"input {value.name!r} has shape {list(shape)}, the graph expects {wanted}",
                 way_out="name the dimension with a string in model_desc to let it vary, or feed the shape expected",
             )
     return rebuild(model, shapes=shapes, control=unfold)

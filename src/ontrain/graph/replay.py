@@ -27,18 +27,22 @@ class Replay:
         op: the builder that makes them.
         mapped: for values of the old graph those of the new one.
         outer: the replay of the graph around this one, asked for values that this one does not define.
+        typed: whether a builder typed the old graph's values: a node whose inputs keep their types keeps its own.
     """
 
     def __init__(
         self, op: Builder, mapped: dict[ir.Value, ir.Value], *,
         rewrite: Rewrite | None = None, control: Control, outer: Replay | None = None, naming: bool = True,
+        typed: bool = False,
     ) -> None:  # fmt: skip
-        self.op, self.mapped, self.outer = op, mapped, outer
+        self.op, self.mapped, self.outer, self.typed = op, mapped, outer, typed
         self._rewrite, self._control, self._naming = rewrite, control, naming
 
     def inner(self, op: Builder, mapped: dict[ir.Value, ir.Value], *, naming: bool = True) -> Replay:
         """Return a replay of a graph inside, or of one iteration of it; `naming` keeps the values' names."""
-        return Replay(op, mapped, rewrite=self._rewrite, control=self._control, outer=self, naming=naming)
+        return Replay(
+            op, mapped, rewrite=self._rewrite, control=self._control, outer=self, naming=naming, typed=self.typed
+        )
 
     def lookup(self, value: ir.Value | None) -> ir.Value | None:
         """Return the new value of an old one; a constant is made here.
@@ -84,8 +88,26 @@ class Replay:
     def _copy(self, node: ir.Node, ins: list[ir.Value | None]) -> Sequence[ir.Value]:
         copy = ir.Node(node.domain, node.op_type, ins, node.attributes.values(), num_outputs=len(node.outputs))
         copy.metadata_props.update(node.metadata_props)
-        made = self.op.add(copy, [v.name for v in node.outputs] if self._naming else ())
-        return made if isinstance(made, tuple) else (made,)
+        names = [v.name for v in node.outputs] if self._naming else ()
+        alike = self.typed and _alike(node, ins)
+        outputs = self.op.again(copy, node.outputs, names) if alike else self.op.add(copy, names)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _alike(node: ir.Node, ins: Sequence[ir.Value | None]) -> bool:
+    """Whether a node's inputs are of the types that they were, so that its outputs are, and nothing new is constant."""
+    if any(v.shape is None for v in node.outputs):
+        return False
+    fed = False
+    for old, new in zip(node.inputs, ins, strict=True):
+        if old is None or new is None:
+            continue
+        if (old.const_value is None) != (new.const_value is None) or old.dtype != new.dtype:
+            return False
+        if old.shape is not new.shape and (old.shape is None or old.shape != new.shape):
+            return False
+        fed = fed or new.const_value is None
+    return fed
 
 
 def as_outputs(op: Builder, values: Iterable[ir.Value]) -> list[ir.Value]:
@@ -93,7 +115,7 @@ def as_outputs(op: Builder, values: Iterable[ir.Value]) -> list[ir.Value]:
     found: list[ir.Value] = []
     for value in values:
         producer = value.producer()
-        if producer is None or producer.graph is not op.graph or any(value is one for one in found):
+        if producer is None or producer.graph is not op.graph or any(value is value_seen for value_seen in found):
             value = op.identity(value)
         found.append(value)
     return found

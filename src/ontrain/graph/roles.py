@@ -7,10 +7,11 @@ import enum
 import onnx_ir as ir
 
 __all__ = [
-    "Role", "by_role", "gradient_of", "role_of", "set_gradient_of", "set_role", "set_updates", "updates_of",
+    "Role", "adjoint_of", "by_role", "gradient_of", "role_of", "set_adjoint_of", "set_gradient_of", "set_role",
+    "set_updates", "updates_of",
 ]  # fmt: skip
 
-_ROLE, _UPDATES, _GRADIENT = "ontrain.role", "ontrain.updates", "ontrain.gradient"
+_ROLE, _UPDATES, _GRADIENT, _ADJOINT = "ontrain.role", "ontrain.updates", "ontrain.gradient", "ontrain.adjoint"
 
 
 class Role(enum.StrEnum):
@@ -21,7 +22,7 @@ class Role(enum.StrEnum):
     PARAMETER = "parameter"
     BUFFER = "buffer"
     STATE = "state"  # optimizer moments, gradient accumulators
-    HYPER = "hyper"  # learning rate, step, loss scale, loss denominator
+    HYPER = "hyper"  # learning rate, step, loss scale
     RNG = "rng"
     ADJOINT = "adjoint"  # of an output, brought by the caller after the forward pass
 
@@ -62,6 +63,17 @@ def set_gradient_of(value: ir.Value, name: str) -> ir.Value:
     """Mark a graph output as the gradient of the input `name`."""
     value.metadata_props[_GRADIENT] = name
     return value
+
+
+def set_adjoint_of(value: ir.Value, name: str) -> ir.Value:
+    """Mark a graph input as the adjoint of the output `name`, and return it."""
+    value.metadata_props[_ADJOINT] = name
+    return set_role(value, Role.ADJOINT)
+
+
+def adjoint_of(value: ir.Value) -> str | None:
+    """Return the output whose adjoint this graph input is, if any."""
+    return value.metadata_props.get(_ADJOINT)
 
 
 def gradient_of(value: ir.Value) -> str | None:

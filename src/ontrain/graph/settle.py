@@ -10,9 +10,9 @@ from ontrain.errors import OntrainError
 from ontrain.graph.agreement import agreeing_dims
 from ontrain.graph.builder import Builder
 from ontrain.graph.generalise import all_sizes, symbols_of, taken_sizes
-from ontrain.graph.polynomials import free_sizes
 from ontrain.graph.rebuild import rebuild
 from ontrain.graph.unfold import unfold
+from ontrain.sizes import free_sizes
 
 __all__ = ["Settled", "settle", "settled", "with_sizes"]
 
@@ -22,8 +22,8 @@ Settled = dict[str, int | str]
 
 def settled(model: ir.Model) -> ir.Model:
     """Return the model with the dimensions of its inputs settled, see `settle`; itself where nothing is to do."""
-    found = settle(model)
-    return with_sizes(model, found) if found else model
+    sizes = settle(model)
+    return with_sizes(model, sizes) if sizes else model
 
 
 def settle(model: ir.Model) -> Settled:
@@ -36,13 +36,13 @@ def settle(model: ir.Model) -> Settled:
     primes say which symbols have met, or which symbol has met a number; what both walks say is so. A size that the
     graph computes with before it meets a number, the side of an image that is flattened, stays open.
     """
-    found: Settled = {}
+    settled_sizes: Settled = {}
     while True:
-        learned = _next(with_sizes(model, found) if found else model)
+        learned = _next(with_sizes(model, settled_sizes) if settled_sizes else model)
         if learned is None:
-            return found
+            return settled_sizes
         name, size = learned
-        found = {**{old: size if known == name else known for old, known in found.items()}, name: size}
+        settled_sizes = {**{old: size if known == name else known for old, known in settled_sizes.items()}, name: size}
 
 
 def with_sizes(model: ir.Model, sizes: Mapping[str, int | str]) -> ir.Model:

@@ -1,75 +1,130 @@
-"""Polynomials in the sizes of a graph's inputs, as nodes of the graph."""
+"""Sizes as nodes of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.errors import CaptureError
 from ontrain.graph.builder import Builder
-from ontrain.graph.polynomials import Polynomial
+from ontrain.sizes import Call, Number, Size
 
-__all__ = ["SizeArithmetic"]
-
-_NEAR = Fraction(1, 10**6)
+__all__ = ["SizeArithmetic", "dimension_of_inputs"]
 
 
 class SizeArithmetic:
-    """Appends what computes polynomials; each polynomial and each size once.
+    """Appends what computes sizes; each size, product, call and symbol once.
 
     Args:
-        op: builder of a graph whose inputs have symbolic dimensions.
+        locate: appends what holds a symbol's number, as a vector of one element, and returns it.
     """
 
-    def __init__(self, op: Builder) -> None:
-        self._op = op
-        self._made: dict[Polynomial, ir.Value] = {}
-        self._sizes: dict[str, ir.Value] = {}
+    def __init__(self, locate: Callable[[Builder, str], ir.Value]) -> None:
+        self._locate = locate
+        self._values: dict[Hashable, ir.Value] = {}
 
-    def vector(self, elements: Sequence[Polynomial]) -> ir.Value:
-        """Return the polynomials as a vector."""
-        parts = [self.value(one) for one in elements]
-        made: ir.Value = parts[0] if len(parts) == 1 else self._op.Concat(*parts, axis=0)
-        return made
+    def inside(self, locate: Callable[[Builder, str], ir.Value]) -> SizeArithmetic:
+        """Return the same for a graph inside: what is computed there is not known out here."""
+        arithmetic = SizeArithmetic(locate)
+        arithmetic._values = dict(self._values)
+        return arithmetic
 
-    def value(self, polynomial: Polynomial) -> ir.Value:
-        """Return the polynomial as a vector of one element: int64 if its coefficients are whole, else float32."""
-        if polynomial not in self._made:
-            terms = [self._term(key, c) for key, c in polynomial]
-            floats = any(term.dtype == ir.DataType.FLOAT for term in terms)
-            terms = [self._op.Cast(term, to=ir.DataType.FLOAT) if floats else term for term in terms]
-            total = terms[0] if terms else self._op.const(np.zeros(1, np.int64))
-            for term in terms[1:]:
-                total = self._op.Add(total, term)
-            self._made[polynomial] = total
-        return self._made[polynomial]
+    def value(self, op: Builder, size: Size) -> ir.Value:
+        """Return the size as a vector of one element: int64, float32 for what may be a fraction, bool for a condition.
 
-    def _term(self, key: tuple[str, ...], coefficient: Fraction) -> ir.Value:
-        size: ir.Value | None = None
-        for symbol in key:
-            one = self._size(symbol)
-            size = one if size is None else self._op.Mul(size, one)
-        # A multiple that is read off floats lies a hair beside its whole number.
-        near = Fraction(round(coefficient))
-        whole = abs(coefficient - near) <= abs(coefficient) * _NEAR
-        if not whole and size is not None:
-            size = self._op.Cast(size, to=ir.DataType.FLOAT)
-        factor = np.array([int(near)], np.int64) if whole else np.array([float(coefficient)], np.float32)
-        if size is None:
-            return self._op.const(factor)
-        made: ir.Value = size if whole and near == 1 else self._op.Mul(size, factor)
-        return made
+        Raises:
+            CaptureError: a function in it has no translation.
+        """
+        if size not in self._values:
+            terms = [self._term(op, factors, c) for factors, c in size.terms]
+            self._values[size] = _chain(op, "Add", terms) if terms else op.const(np.zeros(1, np.int64))
+        return self._values[size]
 
-    def _size(self, symbol: str) -> ir.Value:
-        """A dimension as a vector of one element, from the first input that has it."""
-        if symbol not in self._sizes:
-            value, axis = next(
-                (value, axis)
-                for value in self._op.graph.inputs
-                for axis, dim in enumerate(value.shape or ())
-                if not isinstance(dim, int) and dim.value == symbol
-            )
-            self._sizes[symbol] = self._op.Shape(value, start=axis, end=axis + 1)
-        return self._sizes[symbol]
+    def _term(self, op: Builder, factors: tuple[str | Call, ...], coefficient: Number) -> ir.Value:
+        if factors and factors not in self._values:
+            self._values[factors] = _chain(op, "Mul", [self._factor(op, factor) for factor in factors])
+        product = self._values[factors] if factors else None
+        if coefficient == 1 and product is not None:
+            return product
+        whole = isinstance(coefficient, int)
+        number = op.const(np.array([coefficient if whole else float(coefficient)], np.int64 if whole else np.float32))
+        return number if product is None else _chain(op, "Mul", [product, number])
+
+    def _factor(self, op: Builder, factor: str | Call) -> ir.Value:
+        if factor not in self._values:
+            if isinstance(factor, str):
+                self._values[factor] = self._locate(op, factor)
+            elif factor.name not in _FUNCTIONS:
+                raise CaptureError(f"the size {Size.call(factor.name, *factor.arguments)} has no translation")
+            else:
+                arguments = [self.value(op, argument) for argument in factor.arguments]
+                self._values[factor] = _FUNCTIONS[factor.name](op, *_of_one_type(op, arguments))
+        return self._values[factor]
+
+
+def dimension_of_inputs(op: Builder, symbol: str) -> ir.Value:
+    """Return a dimension as a vector of one element, from the first input of the graph that has it."""
+    value, axis = next(
+        (value, axis)
+        for value in op.graph.inputs
+        for axis, dim in enumerate(value.shape or ())
+        if not isinstance(dim, int) and dim.value == symbol
+    )
+    shape: ir.Value = op.Shape(value, start=axis, end=axis + 1)
+    return shape
+
+
+def _of_one_type(op: Any, values: list[ir.Value]) -> list[ir.Value]:
+    if all(value.dtype == values[0].dtype for value in values):
+        return values
+    return [value if value.dtype == ir.DataType.FLOAT else op.Cast(value, to=ir.DataType.FLOAT) for value in values]
+
+
+def _chain(op: Any, op_type: str, values: list[ir.Value]) -> ir.Value:
+    first, *rest = _of_one_type(op, values)
+    for value in rest:
+        first = getattr(op, op_type)(first, value)
+    return first
+
+
+def _floor_div(op: Any, a: Any, b: Any) -> Any:
+    # Integer division cuts towards zero, torch's floors: take off the remainder, which has the divisor's sign.
+    return op.Div(op.Sub(a, op.Mod(a, b)), b) if a.dtype == ir.DataType.INT64 else op.Floor(op.Div(a, b))
+
+
+def _float(op: Any, x: Any) -> Any:
+    return op.Cast(x, to=ir.DataType.FLOAT)
+
+
+def _whole(rounding: str | None = None) -> Callable[..., Any]:
+    def make(op: Any, x: Any) -> Any:
+        return op.Cast(
+            getattr(op, rounding)(x) if rounding and x.dtype != ir.DataType.INT64 else x, to=ir.DataType.INT64
+        )
+
+    return make
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "//": _floor_div,
+    "%": lambda op, a, b: op.Mod(a, b),
+    "/": lambda op, a, b: op.Div(_float(op, a), _float(op, b)),
+    "**": lambda op, base, exponent: op.Pow(_float(op, base), _float(op, exponent)),
+    "max": lambda op, *values: _chain(op, "Max", [*values]),
+    "min": lambda op, *values: _chain(op, "Min", [*values]),
+    "==": lambda op, a, b: op.Equal(a, b),
+    "!=": lambda op, a, b: op.Not(op.Equal(a, b)),
+    ">": lambda op, a, b: op.Greater(a, b),
+    ">=": lambda op, a, b: op.GreaterOrEqual(a, b),
+    "<": lambda op, a, b: op.Less(a, b),
+    "<=": lambda op, a, b: op.LessOrEqual(a, b),
+    "float": _float,
+    "trunc": _whole(),
+    "floor": _whole("Floor"),
+    "ceil": _whole("Ceil"),
+    "round": _whole("Round"),
+    "sqrt": lambda op, x: op.Sqrt(_float(op, x)),
+}

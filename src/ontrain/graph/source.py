@@ -27,11 +27,11 @@ def source_of(node: ir.Node) -> str | None:
 
 
 @contextmanager
-def inherit_source(node: ir.Node, made: list[ir.Node]) -> Iterator[None]:
+def inherit_source(node: ir.Node, nodes: list[ir.Node]) -> Iterator[None]:
     """Give every node that is appended to `made` inside the block the source of `node`."""
-    start = len(made)
+    start = len(nodes)
     yield
-    for new in made[start:]:
+    for new in nodes[start:]:
         for key in (_SOURCE, _MODULE):
             if key in node.metadata_props:
                 new.metadata_props.setdefault(key, node.metadata_props[key])

@@ -8,10 +8,13 @@ import onnx_ir as ir
 
 __all__ = ["all_nodes", "captured", "live_nodes", "subgraphs"]
 
+_GRAPH = ir.AttributeType.GRAPH
+
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs among the node's attributes."""
-    return [attr.value for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
+    attributes = node.attributes
+    return [attr.value for attr in attributes.values() if attr.type is _GRAPH] if attributes else []
 
 
 def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -24,24 +27,24 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def captured(node: ir.Node) -> list[ir.Value]:
     """Return the outer values that the node's graphs read without naming them as inputs, in order of first use."""
-    found: dict[ir.Value, None] = {}
+    outer: dict[ir.Value, None] = {}
     for graph in subgraphs(node):
-        _collect(graph, set(), found)
-    return list(found)
+        _collect(graph, set(), outer)
+    return list(outer)
 
 
-def _collect(graph: ir.Graph, defined: set[ir.Value], found: dict[ir.Value, None]) -> None:
+def _collect(graph: ir.Graph, defined: set[ir.Value], outer: dict[ir.Value, None]) -> None:
     defined = defined.union(graph.inputs, graph.initializers.values())
 
     def read(values: Iterable[ir.Value | None]) -> None:
         for value in values:
             if value is not None and value not in defined:
-                found[value] = None
+                outer[value] = None
 
     for node in graph:
         read(node.inputs)
         for inner in subgraphs(node):
-            _collect(inner, defined, found)
+            _collect(inner, defined, outer)
         defined.update(node.outputs)
     read(graph.outputs)
 
@@ -49,10 +52,11 @@ def _collect(graph: ir.Graph, defined: set[ir.Value], found: dict[ir.Value, None
 def live_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes that some output depends on, in graph order."""
     needed: set[ir.Value] = set(graph.outputs)
-    kept: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     for node in reversed(graph):
         if any(v in needed for v in node.outputs):
-            kept.append(node)
+            nodes.append(node)
             needed.update(v for v in node.inputs if v is not None)
-            needed.update(captured(node))
-    return kept[::-1]
+            if subgraphs(node):
+                needed.update(captured(node))
+    return nodes[::-1]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.graph.builder import Builder, static_dims
+from ontrain.graph.builder import Builder
 from ontrain.graph.control import choose, repeat
 from ontrain.graph.plain_control import scan_axes
 from ontrain.graph.replay import Replay
 from ontrain.graph.source import describe, shape_text, source_of
 from ontrain.graph.subgraphs import captured, live_nodes, subgraphs
+from ontrain.operators import static_dims
 
 __all__ = ["unfold"]
+
+
+_Write = Callable[[Replay, ir.Node, list[ir.Value | None]], list[ir.Value]]
+_writes: dict[str, _Write] = {}
+
+
+def _unfolds(op_type: str) -> Callable[[_Write], _Write]:
+    return lambda write: _writes.setdefault(op_type, write)
 
 
 def unfold(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None]:
@@ -24,7 +33,7 @@ def unfold(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> Sequ
     Raises:
         GraphError: shapes depend on the data; names the node.
     """
-    write = {"If": _if, "Loop": _loop, "Scan": _scan}.get(node.op_type)
+    write = _writes.get(node.op_type)
     if write is None:
         raise GraphError(f"{node.op_type} with a graph inside is unknown", node=describe(node), source=source_of(node))
     try:
@@ -43,6 +52,7 @@ def _outer(replay: Replay, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value
     return olds, [replay.find(value) for value in olds]
 
 
+@_unfolds("If")
 def _if(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     (cond,) = inputs
     assert cond is not None
@@ -52,14 +62,15 @@ def _if(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir
         return replay.inner(replay.op, {}).outputs(taken)
     olds, values = _outer(replay, node)
 
-    def branch(graph: ir.Graph):  # type: ignore[no-untyped-def]
-        return lambda op, given: replay.inner(op, dict(zip(olds, given, strict=True))).outputs(graph)
+    def branch(graph: ir.Graph) -> Callable[[Builder, Sequence[ir.Value]], list[ir.Value]]:
+        return lambda op, outer: replay.inner(op, dict(zip(olds, outer, strict=True))).outputs(graph)
 
     if cond.shape is not None and len(cond.shape):
         cond = replay.op.Reshape(cond, np.array([], np.int64))
     return choose(replay.op, cond, branch(then), branch(other), values)
 
 
+@_unfolds("Loop")
 def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     (graph,) = subgraphs(node)
     trip, cond, *carried = [*inputs, None, None][: max(2, len(inputs))]
@@ -68,10 +79,12 @@ def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[
     olds, values = _outer(replay, node)
     n, live = len(carried), live_nodes(graph)
 
-    def body(op: Builder, at: ir.Value, states: Sequence[ir.Value], rows: object, outer: Sequence[ir.Value]):  # type: ignore[no-untyped-def]
-        given = dict(zip(olds, outer, strict=True))
-        given.update(zip(graph.inputs, [at, op.const(np.array(True)), *states], strict=True))
-        inner = replay.inner(op, given, naming=False)
+    def body(
+        op: Builder, at: ir.Value, states: Sequence[ir.Value], rows: object, outer: Sequence[ir.Value]
+    ) -> tuple[ir.Value, list[ir.Value], list[ir.Value]]:
+        bound = dict(zip(olds, outer, strict=True))
+        bound.update(zip(graph.inputs, [at, op.const(np.array(True)), *states], strict=True))
+        inner = replay.inner(op, bound, naming=False)
         inner.run(live)
         go, *outs = (inner.find(value) for value in graph.outputs)
         return go, outs[:n], outs[n:]
@@ -87,20 +100,23 @@ def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[
     return [*finals, *stacked]
 
 
+@_unfolds("Scan")
 def _scan(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     (graph,) = subgraphs(node)
     op, m = replay.op, node.attributes["num_scan_inputs"].as_int()
     n = len(inputs) - m
-    given = _present(inputs)
+    operands = _present(inputs)
     axes, directions = scan_axes(node, "scan_input_axes", m), scan_axes(node, "scan_input_directions", m)
-    rows = [_arranged(op, v, a, d) for v, a, d in zip(given[n:], axes, directions, strict=True)]
+    rows = [_arranged(op, v, a, d) for v, a, d in zip(operands[n:], axes, directions, strict=True)]
     length = static_dims(rows[0])[0]
     if any(static_dims(row)[0] != length for row in rows):
-        raise GraphError("the scanned inputs differ in length", reason=", ".join(shape_text(v) for v in given[n:]))
+        raise GraphError("the scanned inputs differ in length", reason=", ".join(shape_text(v) for v in operands[n:]))
     olds, values = _outer(replay, node)
     live = live_nodes(graph)
 
-    def body(op: Builder, at: object, states: Sequence[ir.Value], rows: Sequence[ir.Value], outer: Sequence[ir.Value]):  # type: ignore[no-untyped-def]
+    def body(
+        op: Builder, at: object, states: Sequence[ir.Value], rows: Sequence[ir.Value], outer: Sequence[ir.Value]
+    ) -> tuple[None, list[ir.Value], list[ir.Value]]:
         mapped = dict(zip(olds, outer, strict=True))
         mapped.update(zip(graph.inputs, [*states, *rows], strict=True))
         inner = replay.inner(op, mapped, naming=False)
@@ -108,7 +124,7 @@ def _scan(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[
         outs = [inner.find(value) for value in graph.outputs]
         return None, outs[:n], outs[n:]
 
-    finals, stacked = repeat(op, body, trip=length, carried=given[:n], scanned=rows, captured=values)
+    finals, stacked = repeat(op, body, trip=length, carried=operands[:n], scanned=rows, captured=values)
     k = len(stacked)
     axes, directions = scan_axes(node, "scan_output_axes", k), scan_axes(node, "scan_output_directions", k)
     return [*finals, *(_put_back(op, v, a, d) for v, a, d in zip(stacked, axes, directions, strict=True))]
@@ -134,8 +150,8 @@ def _put_back(op: Builder, value: ir.Value, axis: int, direction: int) -> ir.Val
 
 
 def _flipped(op: Builder, value: ir.Value) -> ir.Value:
-    made: ir.Value = op.Slice(value, [-1], [np.iinfo(np.int64).min], [0], [-1])
-    return made
+    reversed_rows: ir.Value = op.Slice(value, [-1], [np.iinfo(np.int64).min], [0], [-1])
+    return reversed_rows
 
 
 def _present(values: Sequence[ir.Value | None]) -> list[ir.Value]:

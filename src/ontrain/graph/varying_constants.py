@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ontrain.graph.builder import Builder
 from ontrain.graph.origins import Origins
-from ontrain.graph.polynomials import Polynomial, Sizes, fit, written
-from ontrain.graph.size_arithmetic import SizeArithmetic
+from ontrain.graph.size_arithmetic import SizeArithmetic, dimension_of_inputs
+from ontrain.sizes import Size, Sizes, fit
 
 __all__ = ["DiffersError", "VaryingConstants", "dimension"]
 
@@ -25,10 +25,11 @@ class DiffersError(Exception):
     """What no polynomial describes; the message says what it is."""
 
 
-def dimension(found: Polynomial | None) -> int | str | None:
+def dimension(size: Size | None) -> int | str | None:
     """Return a dimension as a shape states it: a number, a symbol, a sum of products like "64*batch", or unknown."""
-    text = None if found is None else written(found)
-    return int(text) if text is not None and text.isdecimal() else text
+    if size is None or not size.is_dimension:
+        return None
+    return str(size) if size.as_number is None else int(size.as_number)
 
 
 class VaryingConstants:
@@ -42,7 +43,7 @@ class VaryingConstants:
 
     def __init__(self, op: Builder, points: Sequence[Sizes], origins: Origins) -> None:
         self._op, self._points, self._origins = op, points, origins
-        self._sizes = SizeArithmetic(op)
+        self._sizes = SizeArithmetic(dimension_of_inputs)
         self._written: dict[ir.Value, ir.Value] = {}
 
     def write(self, arrays: Sequence[Array]) -> ir.Value:
@@ -58,12 +59,12 @@ class VaryingConstants:
             return self._stretched(arrays)
         if first.size > _ELEMENTS:
             return self._recomputed(arrays)
-        elements = [self._number(one) for one in zip(*(a.ravel().tolist() for a in arrays), strict=True)]
+        elements = [self._number(values) for values in zip(*(a.ravel().tolist() for a in arrays), strict=True)]
         dtype = ir.DataType.from_numpy(first.dtype)
-        parts = [self._op.Cast(one, to=dtype) for one in elements]
+        parts = [self._op.Cast(element, to=dtype) for element in elements]
         joined = parts[0] if len(parts) == 1 else self._op.Concat(*parts, axis=0)
-        made: ir.Value = joined if first.ndim == 1 else self._op.Reshape(joined, np.array(first.shape, np.int64))
-        return made
+        shaped: ir.Value = joined if first.ndim == 1 else self._op.Reshape(joined, np.array(first.shape, np.int64))
+        return shaped
 
     def _stretched(self, arrays: Sequence[Array]) -> ir.Value:
         """A constant whose shape varies: its first entry along the axes that repeat, and perhaps a count along one."""
@@ -81,19 +82,19 @@ class VaryingConstants:
         if not any(r and a.shape[i] > 1 for i, r in enumerate(repeats) for a in arrays):
             return core
         sizes = zip(*(a.shape for a in arrays), strict=True)
-        made: ir.Value = self._op.Expand(core, self._sizes.vector([self._fitted(one) for one in sizes]))
-        return made
+        expanded: ir.Value = self._op.Expand(core, self._vector([self._fitted(lengths) for lengths in sizes]))
+        return expanded
 
     def _count(self, cores: Sequence[Array], axis: int) -> ir.Value:
         """start, start + step, … along one axis."""
         first = cores[0].ravel()
         start, step = int(first[0]), int(first[1] - first[0])
-        length = self._op.Squeeze(self._sizes.value(self._fitted([core.size for core in cores])))
+        length = self._op.Squeeze(self._size(self._fitted([core.size for core in cores])))
         end = self._op.Add(self._op.Mul(length, step), start)
-        made: ir.Value = self._op.Range(np.array(start, np.int64), end, np.array(step, np.int64))
-        made = self._op.Cast(made, to=ir.DataType.from_numpy(cores[0].dtype))
+        counted: ir.Value = self._op.Range(np.array(start, np.int64), end, np.array(step, np.int64))
+        counted = self._op.Cast(counted, to=ir.DataType.from_numpy(cores[0].dtype))
         shape = [-1 if i == axis else 1 for i in range(cores[0].ndim)]
-        return made if len(shape) == 1 else self._op.Reshape(made, np.array(shape, np.int64))
+        return counted if len(shape) == 1 else self._op.Reshape(counted, np.array(shape, np.int64))
 
     def _recomputed(self, arrays: Sequence[Array]) -> ir.Value:
         """A constant that the symbolic graph computes from shapes."""
@@ -101,28 +102,36 @@ class VaryingConstants:
         if origin is None:
             raise DiffersError("the entries of a constant depend on the size")
         if origin not in self._written:
-            made = self._op.identity(self._origins.write(self._op, self._op.graph.inputs, origin))
+            constant = self._op.identity(self._origins.write(self._op, self._op.graph.inputs, origin))
             sizes = zip(*(a.shape for a in arrays), strict=True)
-            made.shape = ir.Shape([dimension(fit(one, self._points)) for one in sizes])
-            self._written[origin] = made
+            constant.shape = ir.Shape([dimension(fit(lengths, self._points)) for lengths in sizes])
+            self._written[origin] = constant
         return self._written[origin]
 
     def _number(self, values: Sequence[float]) -> ir.Value:
         """A number as a vector of one element: int64 if all values are whole, else float32 or its reciprocal."""
-        found = fit(values, self._points)
-        if found is not None:
-            return self._sizes.value(found)
+        size = fit(values, self._points)
+        if size is not None:
+            return self._size(size)
         inverse = fit([1 / v for v in values], self._points) if all(values) else None
         if inverse is None or isinstance(values[0], int):
             raise DiffersError(f"{', '.join(map(str, values))} is no polynomial in the sizes")
-        made: ir.Value = self._op.Reciprocal(self._op.Cast(self._sizes.value(inverse), to=ir.DataType.FLOAT))
-        return made
+        reciprocal: ir.Value = self._op.Reciprocal(self._op.Cast(self._size(inverse), to=ir.DataType.FLOAT))
+        return reciprocal
 
-    def _fitted(self, values: Sequence[int]) -> Polynomial:
-        found = fit(values, self._points)
-        if found is None:
+    def _fitted(self, values: Sequence[int]) -> Size:
+        size = fit(values, self._points)
+        if size is None:
             raise DiffersError(f"{', '.join(map(str, values))} is no polynomial in the sizes")
-        return found
+        return size
+
+    def _size(self, size: Size) -> ir.Value:
+        return self._sizes.value(self._op, size)
+
+    def _vector(self, sizes: Sequence[Size]) -> ir.Value:
+        elements = [self._size(size) for size in sizes]
+        vector: ir.Value = elements[0] if len(elements) == 1 else self._op.Concat(*elements, axis=0)
+        return vector
 
 
 def _repeats(array: Array, axis: int) -> bool:

@@ -69,10 +69,10 @@ def _check_graph(graph: ir.Graph, defined: set[ir.Value], names: set[str], when:
 
 
 def _check_types(node: ir.Node, when: str) -> None:
-    for value, found in zip(node.outputs, infer_node(node), strict=False):
-        if found is None:
+    for value, inferred in zip(node.outputs, infer_node(node), strict=False):
+        if inferred is None:
             continue
-        dtype, shape = found
+        dtype, shape = inferred
         stated = value.shape
         clash = value.dtype is not None and value.dtype != dtype
         if stated is not None and not clash:

@@ -4,12 +4,22 @@ Every other room comes here for it. `table` lists each name with what it is for,
 without it; `private`, `of` and `replaced` give it out. docs/dependencies.md says what a user of a newer torch sees.
 """
 
-from ontrain.internals.access import available, check_all, injected, of, private, replaced
+from ontrain.internals.access import (
+    available,
+    check_all,
+    injected,
+    lost_calls_refused,
+    of,
+    private,
+    replaced,
+    wrapped,
+)
 from ontrain.internals.classes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    GuardOnDataDependentSymNode,
     HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
@@ -20,6 +30,7 @@ from ontrain.internals.constants import (
     MODULE_STATE,
     TALKATIVE_LOGGERS,
 )
+from ontrain.internals.dynamo import is_number, is_resident
 from ontrain.internals.row import TESTED, Finding, Row
 from ontrain.internals.table import TABLE
 
@@ -35,6 +46,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "Finding",
+    "GuardOnDataDependentSymNode",
     "HigherOrderOperator",
     "OpOverload",
     "Row",
@@ -42,7 +54,11 @@ __all__ = [
     "available",
     "check_all",
     "injected",
+    "is_number",
+    "is_resident",
+    "lost_calls_refused",
     "of",
     "private",
     "replaced",
+    "wrapped",
 ]

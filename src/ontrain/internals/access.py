@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 from unittest import mock
 
@@ -17,7 +20,7 @@ from ontrain.internals.row import TESTED, Finding, Row
 from ontrain.internals.table import TABLE
 from ontrain.locks import Lock
 
-__all__ = ["available", "check_all", "injected", "of", "private", "replaced"]
+__all__ = ["available", "check_all", "injected", "lost_calls_refused", "of", "private", "replaced", "wrapped"]
 
 _ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
 _objects: dict[str, Any] = {}
@@ -39,7 +42,7 @@ def private(name: str) -> Any:
 
 def available(name: str) -> Any:
     """Return what torch has under a name of the table, None if it is gone or does something else."""
-    return _at(_ROWS[name]) if _finding(name).holds else None
+    return private(name) if _finding(name).holds else None
 
 
 def of(name: str, instance: Any) -> Any:
@@ -76,6 +79,44 @@ def replaced(replacements: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
+def wrapped(wrappers: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
+    """Have something made of what is there under names of the table, as `replaced` does, where they hold.
+
+    A name that does not hold stays as it is. Without it either torch itself refuses what hangs on it, or
+    `lost_calls_refused` does.
+    """
+    # What is there is asked for in turn, too: it might be what another thread has put there for a while.
+    with _replacing:
+        holding = {name: wrap(own) for name, wrap in wrappers.items() if (own := available(name)) is not None}
+        with replaced(holding):
+            yield
+
+
+@contextmanager
+def lost_calls_refused() -> Iterator[None]:
+    """Refuse in this thread the calls that a row's `callers` stand for, where neither it nor another with them holds.
+
+    Raises:
+        OntrainError: from within the call.
+    """
+    lost = _lost_calls()
+    if not lost:
+        yield
+        return
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in lost:
+            raise _refusal(lost[frame.f_code])
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
 def injected(scopes: Iterable[dict[str, Any]], name: str, value: Any) -> Iterator[None]:
     """Give the globals of users' files a name that they lack, for a while."""
     with _replacing:
@@ -109,6 +150,19 @@ def _finding(name: str) -> Finding:
         return _presence(row)
     _warn_of_newer()
     return _try(row)
+
+
+def _lost_calls() -> dict[CodeType, Finding]:
+    """The code of public functions that hang on a name which does not hold."""
+    guards: dict[str, list[Row]] = {}
+    for row in TABLE:
+        for caller in row.callers:
+            guards.setdefault(caller, []).append(row)
+    return {
+        inspect.unwrap(_walk(caller)).__code__: _finding(rows[-1].name)
+        for caller, rows in guards.items()
+        if not any(_finding(row.name).holds for row in rows)
+    }
 
 
 def _presence(row: Row) -> Finding:
@@ -176,16 +230,19 @@ def _at(row: Row) -> Any:
 
 
 def _walk(name: str) -> Any:
-    """The object of a dotted name; a module that nothing has imported yet is imported."""
+    """The object of a dotted name; a module that nothing has imported yet is imported.
+
+    A module goes before a function of its name, as torch.distributed.rendezvous is both.
+    """
     first, *rest = name.split(".")
-    found: Any = {"torch": torch}[first]
+    owner: Any = {"torch": torch}[first]
     path = first
     for part in rest:
         path = f"{path}.{part}"
-        if not hasattr(found, part) and isinstance(found, type(torch)):
+        if not hasattr(owner, part) and isinstance(owner, type(torch)):
             _import(path)
-        found = getattr(found, part)
-    return found
+        owner = sys.modules[path] if path in sys.modules else getattr(owner, part)
+    return owner
 
 
 def _import(path: str) -> None:

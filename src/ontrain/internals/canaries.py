@@ -7,11 +7,15 @@ anything, the random state included. `expect` is what each ends in.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import logging
+import os
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 __all__ = ["CanaryError"]
@@ -31,18 +35,6 @@ def expect_close(actual: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
     """Raise unless a result has the dtype, shape and values of another way to compute it."""
     expect(actual.dtype == wanted.dtype and actual.shape == wanted.shape, f"{what} has another dtype or shape")
     expect(torch.allclose(actual, wanted, rtol=1e-4, atol=1e-5), f"{what} has other values")
-
-
-def expect_results(results: Any, like: Sequence[tuple[Sequence[int], torch.dtype]]) -> None:
-    """Raise unless there are so many results, of these shapes and dtypes."""
-    expect(isinstance(results, tuple | list) and len(results) == len(like), f"not {len(like)} results")
-    for place, (result, (shape, dtype)) in enumerate(zip(results, like, strict=True)):
-        expect(result.dtype == dtype and tuple(result.shape) == tuple(shape), f"result {place} has another form")
-
-
-def _numbers(*shape: int) -> torch.Tensor:
-    count = torch.Size(shape).numel()
-    return torch.linspace(-1.0, 1.0, count).mul(2.7).sin().view(shape)
 
 
 # What is replaced while a module is traced
@@ -105,7 +97,22 @@ def checks_values(_: Any) -> None:
 def engine(_: Any) -> None:
     """Gradients are computed by what `torch.autograd` holds under the name."""
     x = torch.ones(1, requires_grad=True)
-    calls(lambda: (x * 2).sum().backward(), torch.autograd, "_engine_run_backward", ())  # type: ignore[no-untyped-call]
+    calls(lambda: (x * 2).sum().backward(), torch.autograd, "_engine_run_backward", ())
+
+
+def registers_hooks(_: Any) -> None:
+    """`tensor.register_hook` asks the class."""
+    x: Any = torch.ones(1, requires_grad=True)
+    calls(lambda: x.register_hook(print), torch.Tensor, "register_hook")
+
+
+def aligns(_: Any) -> None:
+    """`functional.ctc_loss` calls it."""
+    one = torch.ones(1, dtype=torch.int64)
+    calls(
+        lambda: nn.functional.ctc_loss(torch.zeros(1, 1, 2), one[None], one, one),
+        torch, "ctc_loss", torch.ones(()),
+    )  # fmt: skip
 
 
 def packs(_: Any) -> None:
@@ -159,6 +166,28 @@ def detects_causal(_: Any) -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 4), 1, enable_nested_tensor=False)
     mask = torch.zeros(2, 2)
     calls(lambda: encoder(torch.ones(2, 1, 4), mask), transformer, "_detect_is_causal_mask", False)
+
+
+def passes_modes(_: Any) -> None:
+    """torch.export hands it a program that still has the calls that set the mode of gradients."""
+    from torch._export.passes import replace_set_grad_with_hop_pass as passes
+
+    class Blocked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                y = x * 2
+            return x + y
+
+    modes: list[Any] = []
+    replacing = passes.replace_set_grad_with_hop_pass
+
+    def look(module: Any, signature: Any) -> Any:
+        modes.extend(node.args[0] for node in module.graph.nodes if node.target is torch._C._set_grad_enabled)
+        return replacing(module, signature)
+
+    with mock.patch.object(passes, "replace_set_grad_with_hop_pass", look):
+        torch.export.export(Blocked(), (torch.ones(2),), strict=False)
+    expect(modes == [False, True], "the program says otherwise where gradients are recorded")
 
 
 # What is called or read while a module is traced
@@ -243,6 +272,16 @@ def nests_of_instance(_: Any) -> None:
 def fields_of_aliasing(info: Any) -> None:
     """It says whether there is aliasing, and what."""
     expect(info(False, "").has_aliasing is False, "it has other fields")
+
+
+def notes_inputs(note: Any) -> None:
+    """It says what is no tensor of the program, and a parameter is marked."""
+    from torch import _dynamo
+
+    expect("is_tensor" in note.__dataclass_fields__, "it has other fields")
+    weight = torch.ones(1)
+    _dynamo.mark_static_address(weight)
+    expect(hasattr(weight, "_dynamo_static_input_type"), "parameters and buffers are marked otherwise")
 
 
 def is_a_dictionary(hooks: Any) -> None:
@@ -331,187 +370,47 @@ def has_no_level(_: Any) -> None:
     expect(torch.autograd.forward_ad._current_level == -1, "the level is another")
 
 
-# Kernels
+def is_an_error(error: Any) -> None:
+    """It is what a trace raises where a value is needed."""
+    expect(isinstance(error, type) and issubclass(error, Exception), "it is no exception")
 
 
-def multiplies_lists(fn: str, *rest: Any, **named: Any) -> Callable[[Any], None]:
-    """A function of lists does to each tensor what the plain one does."""
-
-    def check(function: Any) -> None:
-        lists = [[_numbers(3).abs() + 1, _numbers(2, 2).abs() + 1] for _ in range(2)]
-        others = [[one.clone() * 2 for one in lists[0]] for value in rest if value is list] + [
-            value for value in rest if value is not list
-        ]
-        plain = getattr(torch.Tensor, fn)
-        wanted = [
-            plain(one.clone(), *(o[i] if isinstance(o, list) else o for o in others), **named)
-            for i, one in enumerate(lists[0])
-        ]
-        made = function(lists[1], *others, **named)
-        got = lists[1] if fn.endswith("_") else made
-        expect(len(got) == 2, "not a result for each")
-        for mine, theirs in zip(got, wanted, strict=True):
-            expect_close(mine, theirs, "a result")
-
-    return check
+def logs_under_its_name(module: Any) -> None:
+    """The module's logger has the module's name."""
+    expect(isinstance(module.log, logging.Logger) and module.log.name == module.__name__, "its logger has another name")
 
 
-def _adam(decoupled: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    p, g, b1, b2, lr, decay, eps = _numbers(4), _numbers(4) * 2, 0.9, 0.99, 0.1, 0.01, 1e-3
-    g = g if decoupled else g + decay * p
-    m, v = g * (1 - b1), g * g * (1 - b2)
-    p = p * (1 - lr * decay) if decoupled else p
-    return p - lr * (m / (1 - b1)) / ((v / (1 - b2)).sqrt() + eps), m, v
+def has_functions_of_its_own(module: Any) -> None:
+    """Autograd functions are defined there, or made there by a function of that name."""
+    expect(
+        hasattr(module, "make_autograd_impl")
+        or any(
+            isinstance(one, type) and issubclass(one, torch.autograd.Function) and one.__module__ == module.__name__
+            for one in vars(module).values()
+        ),
+        "no autograd function is there",
+    )
 
 
-def fuses_adam(decoupled: bool) -> Callable[[Any], None]:
-    """One step is Adam's, and parameters and moments are written."""
-
-    def check(kernel: Any) -> None:
-        p, m, v = [_numbers(4)], [torch.zeros(4)], [torch.zeros(4)]
-        kernel(
-            p, [_numbers(4) * 2], m, v, [], [torch.tensor(1.0)], lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.01,
-            eps=1e-3, amsgrad=False, maximize=False,
-        )  # fmt: skip
-        for got, wanted in zip((p[0], m[0], v[0]), _adam(decoupled), strict=True):
-            expect_close(got, wanted, "a step's result")
-
-    return check
+# Processes
 
 
-def fuses_amp(kernel: Any) -> None:
-    """Gradients are scaled in place, and what is infinite is found."""
-    for value, infinite in ((2.0, 0.0), (float("inf"), 1.0)):
-        grads, found = [torch.full((2,), value)], torch.zeros(1)
-        kernel(grads, found, torch.full((1,), 0.5))
-        expect(float(found) == infinite, "what is infinite is not found")
-        expect(infinite == 1.0 or float(grads[0][0]) == 1.0, "gradients are not scaled")
+def keeps_a_store(store: Any) -> None:
+    """Two clients in one process share a store at one port, and find what the other has put there."""
+    place: Any = {"wait_for_workers": False, "multi_tenant": True, "timeout": timedelta(seconds=5)}
+    keeper = store("127.0.0.1", 0, is_master=True, **place)
+    one, other = (
+        dist.PrefixStore("canary", client)  # type: ignore[attr-defined]
+        for client in (keeper, store("127.0.0.1", keeper.port, is_master=True, **place))
+    )
+    expect(not other.check(["a"]), "a store has what nobody put there")
+    one.set("a", "1")  # does not wait; get does
+    expect(other.get("a") == b"1" and other.check(["a"]), "a client does not find what another has put there")
+    expect(other.compare_set("b", "", "2") == b"2", "what is not there is not set")
+    expect(one.compare_set("b", "", "3") == b"2", "what is there is set anew")
 
 
-def softmax_backward(logarithm: bool) -> Callable[[Any], None]:
-    """The adjoint of softmax from its result, written where it is told to."""
-
-    def check(operator: Any) -> None:
-        x, dy = _numbers(2, 3).requires_grad_(), _numbers(2, 3) + 1
-        y = (torch.log_softmax if logarithm else torch.softmax)(x, -1)
-        (wanted,) = torch.autograd.grad(y, x, dy)
-        out = torch.empty(2, 3)
-        operator.out(dy, y.detach(), -1, torch.float32, **{"out" if logarithm else "grad_input": out})
-        expect_close(out, wanted, "the adjoint")
-
-    return check
-
-
-def _attention() -> tuple[torch.Tensor, ...]:
-    return tuple(_numbers(1, 2, 5, 4) * factor for factor in (1.0, 0.7, 1.3))
-
-
-def attention_forward(kernel: Any) -> None:
-    """Two results: attention, and the logarithms of the sums."""
-    q, k, v = _attention()
-    made = kernel.default(q, k, v, 0.0, False, attn_mask=None, scale=0.5)
-    expect_results(made, [((1, 2, 5, 4), torch.float32), ((1, 2, 5), torch.float32)])
-    scores = q @ k.transpose(-1, -2) * 0.5
-    expect_close(made[0], scores.softmax(-1) @ v, "the result")
-    expect_close(made[1], scores.logsumexp(-1), "the logarithm of the sums")
-
-
-def attention_backward(kernel: Any) -> None:
-    """Three results: the adjoints of query, key and value."""
-    q, k, v = (one.requires_grad_() for one in _attention())
-    scores = q @ k.transpose(-1, -2) * 0.5
-    y, dy = scores.softmax(-1) @ v, _numbers(1, 2, 5, 4)
-    wanted = torch.autograd.grad(y, (q, k, v), dy)
-    given = [one.detach() for one in (dy, q, k, v, y, scores.logsumexp(-1))]
-    made = kernel.default(*given, 0.0, False, attn_mask=None, scale=0.5)
-    expect_results(made, [((1, 2, 5, 4), torch.float32)] * 3)
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
-
-
-def layer_norm_backward(kernel: Any) -> None:
-    """Three results: the adjoints of input, weight and bias."""
-    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((2, 3), (3,), (3,)))
-    y, dy = torch.nn.functional.layer_norm(x, (3,), w, b), _numbers(2, 3) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
-    _, mean, rstd = torch.native_layer_norm(x.detach(), (3,), w.detach(), b.detach(), 1e-5)
-    made = kernel.default(dy, x.detach(), [3], mean, rstd, w.detach(), b.detach(), [True, True, True])
-    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
-
-
-def batch_norm_backward(kernel: Any) -> None:
-    """Three results: the adjoints of input, weight and bias."""
-    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((4, 3), (3,), (3,)))
-    y, dy = torch.nn.functional.batch_norm(x, None, None, w, b, training=True), _numbers(4, 3) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
-    _, mean, inverse = torch.native_batch_norm(x.detach(), w.detach(), b.detach(), None, None, True, 0.1, 1e-5)
-    made = kernel(dy, x.detach(), w.detach(), None, None, mean, inverse, True, 1e-5, [True, True, True])
-    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
-
-
-def convolution_backward(kernel: Any) -> None:
-    """Three results: the adjoints of input, filters and bias."""
-    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((1, 2, 5), (3, 2, 3), (3,)))
-    y = torch.nn.functional.conv1d(x, w, b)
-    dy = _numbers(*y.shape) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
-    made = kernel(dy, x.detach(), w.detach(), [3], [1], [0], [1], False, [0], 1, [True, True, True])
-    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
-
-
-def flash_attention(backward: bool) -> Callable[[Any], None]:
-    """On a GPU: nine results, the sums second and the state of the draws seventh and eighth; three going back."""
-
-    def check(kernel: Any) -> None:
-        q, k, v = (one.cuda().half() for one in _attention())
-        forward: Any = kernel if not backward else torch.ops.aten._scaled_dot_product_flash_attention
-        made = forward(q, k, v, 0.0, False, False, scale=0.5)
-        expect(len(made) == 9 and made[0].shape == q.shape and made[1].dtype == torch.float32, "other results")
-        if backward:
-            dq = kernel(made[0], q, k, v, made[0], made[1], None, None, 5, 5, 0.0, False, made[6], made[7], scale=0.5)
-            expect_results(dq, [(q.shape, torch.float16)] * 3)
-
-    return check
-
-
-def efficient_attention(backward: bool) -> Callable[[Any], None]:
-    """On a GPU: four results, and four going back, of which the last is the bias's."""
-
-    def check(kernel: Any) -> None:
-        q, k, v = (one.cuda() for one in _attention())
-        forward: Any = kernel if not backward else torch.ops.aten._scaled_dot_product_efficient_attention
-        made = forward(q, k, v, None, True, 0.0, False, scale=0.5)
-        expect(len(made) == 4 and made[0].shape == q.shape and made[1].dtype == torch.float32, "other results")
-        if backward:
-            grads = kernel(
-                made[0], q, k, v, None, made[0], made[1], made[2], made[3], 0.0, [True, True, True, False], False,
-                scale=0.5,
-            )  # fmt: skip
-            expect(len(grads) == 4 and grads[0].shape == q.shape, "other results going back")
-
-    return check
-
-
-def linear(kernel: Any) -> None:
-    """x · wᵀ and a bias."""
-    x, w, b = _numbers(4, 3), _numbers(5, 3), _numbers(5)
-    expect_close(kernel(x, w, b, "none", [], ""), x @ w.t() + b, "the product")
-
-
-def convolves_packed(convolution: Any) -> None:
-    """A product as a convolution over points with filters in oneDNN's own order, added to what is there."""
-    mkldnn: Any = torch.ops.mkldnn
-    x, w, out = _numbers(6, 16), _numbers(16, 8), _numbers(6, 8)
-    wanted = out + x @ w
-    places = [0, 0], [1, 1], [1, 1], 1
-    filters = mkldnn._reorder_convolution_weight(w.t().contiguous().view(8, 16, 1, 1), *places, [1, 16, 6, 1])
-    expect(mkldnn._nbytes(filters) >= 4 * w.numel() and mkldnn.data_ptr(filters) != 0, "filters have no memory")
-    image, result = (one.t()[None, :, :, None] for one in (x, out))
-    convolution.binary(result, image, filters, None, *places, "add", None, None, [], None)
-    expect_close(out, wanted, "the sum")
+def tells_who_keeps(asks: Any) -> None:
+    """It answers as the variable that torchrun sets."""
+    wanted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    expect(asks() is wanted, f"it does not answer {wanted}")

@@ -8,7 +8,7 @@ import torch
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "HigherOrderOperator", "OpOverload", "TorchDispatchMode",
+    "GuardOnDataDependentSymNode", "HigherOrderOperator", "OpOverload", "TorchDispatchMode",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         FakeTensor,
         FakeTensorMode,
     )
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
     from torch.utils._python_dispatch import TorchDispatchMode
 else:
 
@@ -38,4 +39,7 @@ else:
     FakeTensorMode = _class("torch._subclasses.fake_tensor", "FakeTensorMode")
     DataDependentOutputException = _class("torch._subclasses.fake_tensor", "DataDependentOutputException", Exception)
     DynamicOutputShapeException = _class("torch._subclasses.fake_tensor", "DynamicOutputShapeException", Exception)
+    GuardOnDataDependentSymNode = _class(
+        "torch.fx.experimental.symbolic_shapes", "GuardOnDataDependentSymNode", Exception
+    )
     TorchDispatchMode = _class("torch.utils._python_dispatch", "TorchDispatchMode")

@@ -1,4 +1,4 @@
-"""Names of torch's that are only compared: where one has changed nothing fails, and less is seen or left out."""
+"""Names of torch's that are only compared. The table has a row for each."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ class Row:
             being there matters.
         refuses: what does not work without it.
         replaced: it is replaced for a while, under this name.
+        callers: public functions of Python by which a forward comes to it, for one whose loss torch would not notice:
+            without it their calls are refused.
         of_instance: instances have it, and their class need not.
         since: the release of torch that brought it, if the oldest one lacks it.
         until: the last release that has it or calls it, if a later one has something else in its place.
@@ -34,6 +36,7 @@ class Row:
     canary: Callable[[Any], None] | None
     refuses: str
     replaced: bool = False
+    callers: tuple[str, ...] = ()
     of_instance: bool = False
     since: tuple[int, int] = OLDEST
     until: tuple[int, int] | None = None

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from ontrain.internals import canaries as c
+from ontrain.internals import kernel_canaries as k
+from ontrain.internals.constants import LIBRARY_FUNCTIONS, MODULE_HOOKS, MODULE_STATE, TALKATIVE_LOGGERS
 from ontrain.internals.row import Row
 
 __all__ = ["TABLE"]
 
 _FUNCTIONS = "modules with a torch.autograd.Function that brings a backward of its own"
 _CAPTURE = "capturing a module"
-_RECURRENT = "capturing LSTM, GRU and RNN layers"
-_CHECKPOINT = "capturing a checkpoint that is not reentrant"
+_WITHOUT_VALUES = "the cache of captures, and models that make a cache of keys and values unasked"
+_RECURRENT = "one graph for all lengths of an LSTM, GRU or RNN; each length is captured anew"
+_CHECKPOINT = "a forward that calls torch.utils.checkpoint.checkpoint"
+_CONVERSIONS = "capturing a module that converts its layers in forward"
 _COND = "capturing torch.cond and torch.while_loop in a module whose parameters share memory"
+_PIECES = 'torch.compile(backend="ontrain") and ORTModule(breaks="allow")'
+_BLOCKS = "capturing torch.no_grad, torch.autocast, torch.cond and torch.while_loop in forward"
 _PACKED = "packed products; others are taken"
 _FUSED_LAMB = "ontrain.training.optim.FusedLamb"
+_PROCESSES = "training in several processes that meet without a process group"
 _CUDA_ATTENTION = "attention by torch's fused kernels on a GPU"
 _NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
 
@@ -24,20 +31,27 @@ TABLE: tuple[Row, ...] = (
     Row("torch.autograd.Function.apply._forward_cls", "name the autograd functions that a trace has not seen",
         c.records_forward, _FUNCTIONS, of_instance=True),
     Row("torch.utils.checkpoint.CheckpointFunction.apply", "take a checkpoint as its function", None,
-        "capturing a reentrant checkpoint", replaced=True),
+        "a forward that calls a reentrant checkpoint", replaced=True,
+        callers=("torch.utils.checkpoint.CheckpointFunction.forward",)),
     Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator", "take a checkpoint as its function",
-        c.checkpoints, _CHECKPOINT, replaced=True, until=(2, 13)),
+        c.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), until=(2, 13)),
     Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator_impl", "take a checkpoint as its function",
-        c.checkpoints, _CHECKPOINT, replaced=True, since=(2, 14)),
-    Row("torch.autograd._engine_run_backward", "refuse a backward inside forward", c.engine, _CAPTURE, replaced=True),
-    Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", None, _CAPTURE, replaced=True),
-    Row("torch.ctc_loss", "trace CTC as one operator", None, _CAPTURE, replaced=True),
-    Row("torch._VF._pack_padded_sequence", "refuse packed sequences inside forward", c.packs, _CAPTURE, replaced=True),
-    Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values, _CAPTURE, replaced=True),
-    Row("torch.SymBool.__bool__", "let checks of sizes pass", None, _CAPTURE, replaced=True),
-    Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CAPTURE, replaced=True),
+        c.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), since=(2, 14)),
+    Row("torch.autograd._engine_run_backward", "refuse a backward inside forward", c.engine,
+        "a forward that computes gradients itself", replaced=True,
+        callers=("torch.autograd.grad", "torch.autograd.backward")),
+    Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", c.registers_hooks,
+        "a forward that registers hooks on gradients", replaced=True, callers=("torch.Tensor.register_hook",)),
+    Row("torch.ctc_loss", "trace CTC as tensor operators", c.aligns, "capturing a CTC loss", replaced=True),
+    Row("torch._VF._pack_padded_sequence", "refuse packed sequences inside forward", c.packs,
+        "a forward that packs sequences", replaced=True),
+    Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values,
+        "capturing a forward with an `assert` or `if …: raise` on values", replaced=True),
+    Row("torch.SymBool.__bool__", "let checks of sizes pass", None,
+        "capturing a forward with an `assert` or `if …: raise` on sizes that follow from values", replaced=True),
+    Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CONVERSIONS, replaced=True),
     Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
-        c.detects_causal, "capturing nn.TransformerEncoder", replaced=True),
+        c.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),
     Row("torch._decomp.decompositions.one_layer_lstm", "find a recurrent layer's shapes at any length", None,
         _RECURRENT, replaced=True),
     Row("torch._decomp.decompositions.one_layer_rnn", "find a recurrent layer's shapes at any length", None,
@@ -47,15 +61,20 @@ TABLE: tuple[Row, ...] = (
     Row("torch._dynamo.output_graph.SubgraphTracer.has_aliasing", "let branches share memory", None, _COND,
         replaced=True),
     Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", c.fields_of_aliasing, _COND),
+    Row("torch._dynamo.variables.builder.GraphArg", "tell numbers, parameters and buffers among the inputs of a graph",
+        c.notes_inputs, _PIECES),
     Row("torch._C._ensureCUDADeviceGuardSet", "have torch's stand-in for missing GPUs outlive a thread", None,
         "capturing in a thread, with a torch for CUDA on a machine without a GPU"),
-    Row("torch.export._trace.print", "keep a failed export from printing its graph", None, _CAPTURE, replaced=True,
-        of_instance=True),
-    Row("torch.compiler._is_compiling_flag", "look like an export", c.returns(False), "the cache of captures",
+    Row("torch._export.passes.replace_set_grad_with_hop_pass.replace_set_grad_with_hop_pass",
+        "detach what no_grad blocks compute before torch loses where they end", c.passes_modes, _CAPTURE,
         replaced=True),
-    Row("torch.compiler._is_exporting_flag", "look like an export", c.returns(False), "the cache of captures",
+    Row("torch.export._trace.print", "keep a failed export from printing its graph", None,
+        "errors without torch's own print", replaced=True, of_instance=True),
+    Row("torch.compiler._is_compiling_flag", "look like an export", c.returns(False), _WITHOUT_VALUES,
         replaced=True),
-    Row("torch.compile", "refuse compiled parts in a trace for the cache", None, "the cache of captures",
+    Row("torch.compiler._is_exporting_flag", "look like an export", c.returns(False), _WITHOUT_VALUES,
+        replaced=True),
+    Row("torch.compile", "refuse compiled parts in a run without values", None, _WITHOUT_VALUES,
         replaced=True),
     *(
         Row(f"{owner}.{kind}dropout{place}", "turn dropout off while a capture is compared with eager", None,
@@ -66,16 +85,16 @@ TABLE: tuple[Row, ...] = (
     Row("torch.nn.functional.scaled_dot_product_attention", "turn its dropout off while a capture is compared", None,
         "ontrain.capture.validate", replaced=True),
     # What is read or called around a trace
-    Row("torch._C._set_grad_enabled", "set the mode of gradients where a trace sees it", c.modes, _FUNCTIONS),
+    Row("torch._C._set_grad_enabled", "set the mode of gradients where a trace sees it", c.modes, _CAPTURE),
     Row("torch._C._nn._parse_to", "read the arguments of Module.to", c.parses_to,
-        "capturing a module that converts its layers in forward"),
+        _CONVERSIONS),
     Row("torch.nn.modules.module._global_buffer_registration_hooks", "take back the hook of a failed export",
-        c.is_a_dictionary, _CAPTURE),
+        c.is_a_dictionary, "the cache of captures behind an export that failed, up to torch 2.12"),
     Row("torch.nn.modules.batchnorm._BatchNorm", "find batch normalisations of every kind", c.is_base_of_batch_norms,
-        _CAPTURE),
+        "capturing a module with batch normalisation"),
     Row("torch._subclasses.fake_tensor.FakeTensor", "know tensors without values", None, "the cache of captures"),
     Row("torch._subclasses.fake_tensor.FakeTensorMode", "run forward on tensors without values", c.fakes,
-        "the cache of captures"),
+        _WITHOUT_VALUES),
     Row("torch.utils._python_dispatch.TorchDispatchMode", "write down the operators that forward calls", c.dispatches,
         "the cache of captures"),
     Row("torch._C._DisableTorchDispatch", "read a constant under that mode", c.dispatches_not, "the cache of captures"),
@@ -85,20 +104,39 @@ TABLE: tuple[Row, ...] = (
             c.knows_operators_of_instance, "capturing a module, and the torch provider", of_instance=True)
         for one in ("_schema", "_overloadname", "_op")
     ),
-    Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", c.nests, _CAPTURE),
-    Row("torch._ops.HigherOrderOperator._name", "tell them apart", c.nests_of_instance, _CAPTURE, of_instance=True),
-    Row("torch._check", "pass by what a trace only asserts", None, _CAPTURE),
-    Row("torch.ops.aten._local_scalar_dense", "translate tensor.item()", None, _CAPTURE),
+    Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", c.nests, _BLOCKS),
+    Row("torch._ops.HigherOrderOperator._name", "tell them apart", c.nests_of_instance, _BLOCKS, of_instance=True),
+    Row("torch._check", "pass by what a trace only asserts", None, "capturing a forward that calls torch._check"),
+    Row("torch.ops.aten._local_scalar_dense", "translate tensor.item()", None,
+        "capturing a forward that calls tensor.item()"),
+    *(
+        Row(f"{module}.{name}", "say which line branches on values", c.is_an_error,
+            "naming the line of a forward that branches on values, and its checks of values")
+        for module, name in (
+            ("torch._subclasses.fake_tensor", "DataDependentOutputException"),
+            ("torch._subclasses.fake_tensor", "DynamicOutputShapeException"),
+            ("torch.fx.experimental.symbolic_shapes", "GuardOnDataDependentSymNode"),
+        )
+    ),
+    *(
+        Row(name, "keep its lines out of an error", c.logs_under_its_name, "errors without torch's own log")
+        for name in TALKATIVE_LOGGERS
+    ),
+    *(
+        Row(name, "know torch's own autograd functions", c.has_functions_of_its_own,
+            "modules that call torch.cond, torch.while_loop, a checkpoint, or a custom operator with a derivative")
+        for name in sorted(LIBRARY_FUNCTIONS)
+    ),
     Row("torch.utils._pytree", "walk through nested tensors", c.maps_trees,
         f"{_FUNCTIONS}, and ontrain.training.data.on_device"),
     # Modules and tensors
     *(
         Row(f"torch.nn.Module.{one}", "read a module's tables", c.tables_of_modules, _CAPTURE, of_instance=True)
-        for one in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        for one in (*MODULE_STATE, "_non_persistent_buffers_set")
     ),
     *(
         Row(f"torch.nn.Module.{one}", "find hooks", c.tables_of_hooks, _NO_HOOKS, of_instance=True)
-        for one in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        for one in MODULE_HOOKS
     ),
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
     Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
@@ -117,56 +155,60 @@ TABLE: tuple[Row, ...] = (
         "ontrain.training.inspection"),
     Row("torch.UntypedStorage._cdata", "tell empty memory apart", c.tells_storages_apart, "the torch provider",
         of_instance=True),
+    # Processes
+    Row("torch.distributed.TCPStore", "meet the other processes before there is a group", c.keeps_a_store, _PROCESSES),
+    Row("torch.distributed.rendezvous._torchelastic_use_agent_store", "know whether torchrun keeps the store",
+        c.tells_who_keeps, _PROCESSES),
     # Kernels
-    Row("torch._foreach_copy_", "copy a matrix strip by strip", c.multiplies_lists("copy_", list),
+    Row("torch._foreach_copy_", "copy a matrix strip by strip", k.multiplies_lists("copy_", list),
         "copies of transposed matrices by the torch provider"),
-    Row("torch._foreach_norm", "norms of many tensors on a GPU", c.multiplies_lists("norm"),
+    Row("torch._foreach_norm", "norms of many tensors on a GPU", k.multiplies_lists("norm"),
         "clipping by the global norm on a GPU"),
-    Row("torch._foreach_mul_", "update parameters", c.multiplies_lists("mul_", 0.5),
-        f"{_FUSED_LAMB}, and FusedAdam with AdamWMode.ADAMW_TRANSFORMERS"),
-    Row("torch._foreach_add_", "update parameters", c.multiplies_lists("add_", list, alpha=0.5), _FUSED_LAMB),
-    Row("torch._foreach_addcmul_", "update moments", c.multiplies_lists("addcmul_", list, list, value=0.5),
+    Row("torch._foreach_mul_", "update parameters", k.multiplies_lists("mul_", 0.5),
         _FUSED_LAMB),
-    Row("torch._foreach_sqrt", "divide by the second moment", c.multiplies_lists("sqrt"), _FUSED_LAMB),
-    Row("torch._foreach_div_", "divide by the second moment", c.multiplies_lists("div_", list), _FUSED_LAMB),
-    Row("torch._foreach_div", "correct the first moment", c.multiplies_lists("div", 0.5), _FUSED_LAMB),
-    Row("torch._fused_adam_", "Adam in one kernel", c.fuses_adam(False),
+    Row("torch._foreach_add_", "update parameters", k.multiplies_lists("add_", list, alpha=0.5), _FUSED_LAMB),
+    Row("torch._foreach_addcmul_", "update moments", k.multiplies_lists("addcmul_", list, list, value=0.5),
+        _FUSED_LAMB),
+    Row("torch._foreach_sqrt", "divide by the second moment", k.multiplies_lists("sqrt"), _FUSED_LAMB),
+    Row("torch._foreach_div_", "divide by the second moment", k.multiplies_lists("div_", list), _FUSED_LAMB),
+    Row("torch._foreach_div", "correct the first moment", k.multiplies_lists("div", 0.5), _FUSED_LAMB),
+    Row("torch._fused_adam_", "Adam in one kernel", k.fuses_adam(False),
         "Adam by the torch provider, and ontrain.training.optim.FusedAdam"),
-    Row("torch._fused_adamw_", "AdamW in one kernel", c.fuses_adam(True),
+    Row("torch._fused_adamw_", "AdamW in one kernel", k.fuses_adam(True),
         "AdamW by the torch provider, and ontrain.training.optim.FusedAdam"),
-    Row("torch._amp_foreach_non_finite_check_and_unscale_", "scale gradients, and find infinite ones", c.fuses_amp,
+    Row("torch._amp_foreach_non_finite_check_and_unscale_", "scale gradients, and find infinite ones", k.fuses_amp,
         "ontrain.training.optim.FP16_Optimizer"),
-    Row("torch.ops.aten._softmax_backward_data", "the adjoint of softmax", c.softmax_backward(False),
+    Row("torch.ops.aten._softmax_backward_data", "the adjoint of softmax", k.softmax_backward(False),
         "training through softmax and attention by the torch provider"),
-    Row("torch.ops.aten._log_softmax_backward_data", "the adjoint of log-softmax", c.softmax_backward(True),
+    Row("torch.ops.aten._log_softmax_backward_data", "the adjoint of log-softmax", k.softmax_backward(True),
         "training through log-softmax and cross-entropy by the torch provider"),
-    Row("torch.ops.aten.native_layer_norm_backward", "three adjoints, read by their places", c.layer_norm_backward,
+    Row("torch.ops.aten.native_layer_norm_backward", "three adjoints, read by their places", k.layer_norm_backward,
         "training through layer normalisation by the torch provider"),
-    Row("torch.ops.aten.native_batch_norm_backward", "three adjoints, read by their places", c.batch_norm_backward,
+    Row("torch.ops.aten.native_batch_norm_backward", "three adjoints, read by their places", k.batch_norm_backward,
         "training through batch normalisation by the torch provider"),
-    Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", c.convolution_backward,
+    Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", k.convolution_backward,
         "training through convolutions by the torch provider"),
-    Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", "attention on a CPU", c.attention_forward,
+    Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", "attention on a CPU", k.attention_forward,
         "attention without dropout by the torch provider on a CPU"),
-    Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward", "its adjoints", c.attention_backward,
+    Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward", "its adjoints", k.attention_backward,
         "training through attention without dropout by the torch provider on a CPU"),
-    Row("torch.ops.aten._scaled_dot_product_flash_attention", "attention on a GPU", c.flash_attention(False),
+    Row("torch.ops.aten._scaled_dot_product_flash_attention", "attention on a GPU", k.flash_attention(False),
         _CUDA_ATTENTION, device="cuda"),
-    Row("torch.ops.aten._scaled_dot_product_flash_attention_backward", "its adjoints", c.flash_attention(True),
+    Row("torch.ops.aten._scaled_dot_product_flash_attention_backward", "its adjoints", k.flash_attention(True),
         _CUDA_ATTENTION, device="cuda"),
-    Row("torch.ops.aten._scaled_dot_product_efficient_attention", "attention on a GPU", c.efficient_attention(False),
+    Row("torch.ops.aten._scaled_dot_product_efficient_attention", "attention on a GPU", k.efficient_attention(False),
         _CUDA_ATTENTION, device="cuda"),
     Row("torch.ops.aten._scaled_dot_product_efficient_attention_backward", "its adjoints",
-        c.efficient_attention(True), _CUDA_ATTENTION, device="cuda"),
+        k.efficient_attention(True), _CUDA_ATTENTION, device="cuda"),
     *(
         Row(f"torch.ops.aten.{one}", "attention of packed sequences on a GPU", None, _CUDA_ATTENTION, device="cuda")
         for one in ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
                     "_efficient_attention_backward")
     ),
-    Row("torch.ops.mkldnn._linear_pointwise", "products by oneDNN", c.linear, "products by oneDNN; others are taken"),
+    Row("torch.ops.mkldnn._linear_pointwise", "products by oneDNN", k.linear, "products by oneDNN; others are taken"),
     Row("torch.ops.mkldnn._reorder_convolution_weight", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn.data_ptr", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn._nbytes", "products by oneDNN in memory of ours", None, _PACKED),
-    Row("torch.ops.mkldnn._convolution_pointwise_", "products by oneDNN in memory of ours", c.convolves_packed,
+    Row("torch.ops.mkldnn._convolution_pointwise_", "products by oneDNN in memory of ours", k.convolves_packed,
         _PACKED),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.graph import DOMAIN, Builder, Role, dims, is_float, rebuild, set_role
+from ontrain.operators import record_of
 
 __all__ = [
     "LOSSES",
@@ -196,7 +197,7 @@ def _mean(loss: ir.Value) -> ir.Node | None:
 
 def _passed_on(node: ir.Node) -> ir.Value | None:
     """The one input whose mean the node's output still is, up to a constant factor."""
-    if node.op_type in ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"):
+    if record_of(node).keeps_values:
         return node.inputs[0]
     if node.op_type in ("ReduceMean", "ReduceSum") and _keeps_size(node):
         return node.inputs[0]

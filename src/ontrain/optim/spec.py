@@ -9,14 +9,13 @@ from typing import Any
 
 from ontrain.errors import OptionError, nearest
 from ontrain.functions import composites
+from ontrain.graph import Slot, StateKind
+from ontrain.operators import OPERATORS
 
 __all__ = ["ALGORITHMS", "OptimizerSpec"]
 
-ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "SGD": ("momentum_buffer",),
-    "Adam": ("exp_avg", "exp_avg_sq"),
-    "AdamW": ("exp_avg", "exp_avg_sq"),
-    "Lamb": ("exp_avg", "exp_avg_sq"),
+ALGORITHMS = {
+    record.name: tuple(map(StateKind, record.moments)) for record in OPERATORS.values() if record.moments is not None
 }
 """The state that each algorithm keeps per parameter, under torch.optim's names, in the order of its operands."""
 
@@ -80,10 +79,14 @@ class OptimizerSpec:
 
     def state_names(self, param: str) -> tuple[str, ...]:
         """Return the names of the state that the parameter needs: "fc.weight.exp_avg", …; plain SGD needs none."""
-        return tuple(f"{param}.{kind}" for kind in self.state_kinds(param))
+        return tuple(slot.name for slot in self.slots(param))
 
-    def state_kinds(self, param: str) -> tuple[str, ...]:
-        """Return the kinds of state that the parameter needs: "exp_avg", …"""
+    def slots(self, param: str) -> tuple[Slot, ...]:
+        """Return the state that the parameter needs."""
+        return tuple(Slot(param, kind) for kind in self.state_kinds(param))
+
+    def state_kinds(self, param: str) -> tuple[StateKind, ...]:
+        """Return the kinds of state that the parameter needs."""
         if self.algorithm == "SGD" and not self.attributes_for(param)["momentum"]:
             return ()
         return ALGORITHMS[self.algorithm]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -12,19 +12,24 @@ from ontrain.errors import GradientError, GraphError, OptionError, nearest
 from ontrain.graph import (
     Builder,
     Role,
+    Slot,
+    StateKind,
     by_role,
     dims,
     is_float,
     rebuild,
+    set_slot,
     set_updates,
     static_dims,
     updates_of,
 )
 from ontrain.optim.loss import loss_weight
 from ontrain.optim.spec import OptimizerSpec
-from ontrain.optim.update import HYPER, Step, add_input, clip_and_update
+from ontrain.optim.update import Step, add_hyper, clip_and_update
 
-__all__ = ["HYPER", "StepKind", "build_step"]
+__all__ = ["StepKind", "build_step"]
+
+_LABEL_COUNT = Slot("", StateKind.LABEL_COUNT)
 
 
 class StepKind(enum.StrEnum):
@@ -43,7 +48,6 @@ def build_step(
     trainable: Iterable[str],
     kind: StepKind = StepKind.UPDATE,
     max_norm: float | None = None,
-    skip_nonfinite: bool = False,
     narrow: bool = False,
 ) -> ir.Model:
     """Return a new model that makes one training step; resident inputs have an output that updates them.
@@ -62,7 +66,6 @@ def build_step(
         trainable: names of the parameters to train.
         kind: what to do with the gradient.
         max_norm: clip the gradient to this norm, as torch.nn.utils.clip_grad_norm_; None leaves it.
-        skip_nonfinite: keep parameters and state as they are where the gradient is NaN or infinite.
         narrow: parts of the model compute in half precision. Gradients are then weighted by labels when they are added
             up, in float32, and not through the adjoint of the loss, whose range the loss scale needs; and running
             statistics take over finite values only.
@@ -74,14 +77,17 @@ def build_step(
     """
     if max_norm is not None and not max_norm > 0:
         raise OptionError(f"max_norm is {max_norm}", way_out="use a positive norm, or None for no clipping")
-    kind, made = StepKind(kind), rebuild(model)
-    graph, op = made.graph, Builder(made.graph)
+    kind, step_model = StepKind(kind), rebuild(model)
+    graph, op = step_model.graph, Builder(step_model.graph)
     wanted = _trainable(graph, trainable, optimizer)
     value = _loss(graph, loss)
-    hyper = {name: add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER) for name in HYPER}
-    with op.arithmetic():
-        weight = loss_weight(op, graph, value)
-        seed = hyper["loss_scale"] if narrow and kind is not StepKind.UPDATE else _seed(op, kind, hyper, weight)
+    hyper = add_hyper(op)
+    seed, weight = hyper.loss_scale, None
+    if kind is not StepKind.UPDATE:
+        with op.arithmetic():
+            weight = loss_weight(op, graph, value)
+            # Accumulated gradients are sums over labels until the update divides them.
+            seed = seed if narrow else op.Mul(seed, weight)
     seed = op.Cast(seed, to=value.dtype)
     seed = op.Reshape(seed, list(static_dims(value))) if dims(value) else seed
     grads = differentiate(op, [(value, seed)], wanted)
@@ -94,21 +100,11 @@ def build_step(
     with op.arithmetic():
         if narrow:
             _keep_finite(step)
-        total = _accumulate(step, weight, kind, narrow) if kind is not StepKind.UPDATE else None
+        labels = None if weight is None else _accumulate(step, weight, kind, narrow)
         if kind is not StepKind.ACCUMULATE:
-            scale = hyper["loss_scale"] if total is None else hyper["loss_scale"] * total
-            clip_and_update(step, op.Reciprocal(scale), max_norm, skip_nonfinite)
-    return made
-
-
-def _seed(op: Builder, kind: StepKind, hyper: Mapping[str, ir.Value], weight: ir.Value) -> ir.Value:
-    """The adjoint of the loss; accumulated gradients are sums over labels until the update divides them."""
-    scale, denominator = hyper["loss_scale"], hyper["loss_denominator"]
-    if kind is StepKind.UPDATE:
-        known = op.Greater(denominator, 0.0)
-        weight = op.Where(known, op.Div(weight, op.Where(known, denominator, 1.0)), 1.0)
-    seed: ir.Value = op.Mul(scale, weight)
-    return seed
+            scale = hyper.loss_scale if labels is None else hyper.loss_scale * labels
+            clip_and_update(step, op.Reciprocal(scale), max_norm)
+    return step_model
 
 
 def _keep_finite(step: Step) -> None:
@@ -120,17 +116,18 @@ def _keep_finite(step: Step) -> None:
         if name is None or not is_float(value):
             continue
         before = resident[name]
-        kept = op.Where(op.Or(op.IsNaN(value), op.IsInf(value)), before, value)
-        kept.name, value.name = value.name, op.fresh(f"{name}.unchecked")
+        checked = op.Where(op.Or(op.IsNaN(value), op.IsInf(value)), before, value)
+        checked.name, value.name = value.name, op.fresh(f"{name}.unchecked")
         value.metadata_props.clear()
-        graph.outputs[i] = set_updates(kept, name)
+        graph.outputs[i] = set_updates(checked, name)
 
 
 def _accumulate(step: Step, weight: ir.Value, kind: StepKind, narrow: bool) -> ir.Value | None:
     """Add to the accumulators; for an update return the number of labels to divide the sums by, else the new sums."""
     op = step.op
-    before = {p: step.state(f"{p.name}.grad_acc", p) for p in step.grads}
-    weight_before = step.input("loss_weight_acc", ir.DataType.FLOAT, [], Role.STATE)
+    before = {p: step.state(Slot(p.name or "", StateKind.GRADIENT_SUM), p) for p in step.grads}
+    count = step.input(_LABEL_COUNT.name, ir.DataType.FLOAT, [], Role.STATE)
+    weight_before = set_slot(count, _LABEL_COUNT)
     for param, acc in before.items():
         grad = op.Cast(step.grads[param], to=acc.dtype)
         step.grads[param] = op.Add(acc, op.Mul(grad, weight) if narrow else grad)
@@ -138,12 +135,10 @@ def _accumulate(step: Step, weight: ir.Value, kind: StepKind, narrow: bool) -> i
     if kind is StepKind.ACCUMULATE:
         for param, acc in before.items():
             step.update(step.grads[param], acc.name or "")
-        step.update(labels, "loss_weight_acc")
+        step.update(labels, _LABEL_COUNT.name)
         return None
-    counted = step.hyper["loss_denominator"]
-    total = op.Where(op.Greater(counted, 0.0), counted, labels)
     # No label anywhere: the sums are zero, and so shall the gradient be, as in eager PyTorch.
-    divisor: ir.Value = op.Where(op.Greater(total, 0.0), total, 1.0)
+    divisor: ir.Value = op.Where(op.Greater(labels, 0.0), labels, 1.0)
     return divisor
 
 

@@ -10,17 +10,25 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.functions.optimizer import lamb_direction, lamb_move
-from ontrain.graph import Builder, Role, new_model, rebuild, set_role, set_updates, static_dims
+from ontrain.graph import (
+    Builder,
+    Role,
+    Slot,
+    StateKind,
+    new_model,
+    rebuild,
+    set_role,
+    set_slot,
+    set_updates,
+    static_dims,
+)
+from ontrain.optim.hyper import Hyper
 from ontrain.optim.spec import OptimizerSpec
 
 __all__ = [
-    "HYPER", "Part", "Step", "add_input", "build_lamb_directions", "build_lamb_moves", "build_update",
+    "Part", "Step", "add_hyper", "build_lamb_directions", "build_lamb_moves", "build_update",
     "clip_and_update",
 ]  # fmt: skip
-
-HYPER = ("learning_rate", "step", "loss_scale", "loss_denominator")
-"""Inputs that every step graph has, 0-d float32, role HYPER. `step` is the number of the update, from 1;
-`loss_denominator` is how many labels the whole batch has over all micro-batches and ranks, 0 where nobody counted."""
 
 _EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_'s
 
@@ -46,7 +54,7 @@ class Step:
     """What the stages of building a step share."""
 
     op: Builder
-    hyper: Mapping[str, ir.Value]
+    hyper: Hyper[ir.Value]
     optimizer: OptimizerSpec
     grads: dict[ir.Value, ir.Value]
     """Parameters on which the loss depends, and their gradients."""
@@ -60,15 +68,16 @@ class Step:
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
         """Add an input to the graph."""
-        return add_input(self.op, name, dtype, shape, role)
+        return _add_input(self.op, name, dtype, shape, role)
 
-    def state(self, name: str, param: ir.Value) -> ir.Value:
+    def state(self, slot: Slot, param: ir.Value) -> ir.Value:
         """Add a resident input of the parameter's shape, in float32 at least."""
-        return self.input(name, _state_dtype(param), static_dims(param), Role.STATE)
+        return set_slot(self.input(slot.name, _state_dtype(param), static_dims(param), Role.STATE), slot)
 
     def moments(self, param: ir.Value) -> list[ir.Value]:
         """Add the optimizer's state of one parameter."""
-        return [self.state(f"{param.name}.{kind}", param) for kind in self.optimizer.state_kinds(self.owner(param))]
+        kinds = self.optimizer.state_kinds(self.owner(param))
+        return [self.state(Slot(param.name or "", kind), param) for kind in kinds]
 
     def output(self, value: ir.Value, name: str) -> ir.Value:
         """Make `value` an output under `name`."""
@@ -83,7 +92,7 @@ class Step:
         set_updates(self.output(value, f"{name}.next"), name)
 
 
-def clip_and_update(step: Step, scale: ir.Value, max_norm: float | None, skip_nonfinite: bool) -> None:
+def clip_and_update(step: Step, scale: ir.Value, max_norm: float | None) -> None:
     """Append norm, clipping and, after everything else, the updates, so that they may run in place."""
     op = step.op
     norm = op.Mul(op.composite("GlobalNorm", *step.grads.values()), scale)
@@ -96,13 +105,13 @@ def clip_and_update(step: Step, scale: ir.Value, max_norm: float | None, skip_no
         olds = [param, *states[param]]
         news = _updated(step, param, grad, states[param], scale)
         for old, new in zip(olds, news, strict=True):
-            step.update(op.Where(finite, new, old) if skip_nonfinite else new, old.name or "")
+            step.update(new, old.name or "")
 
 
 def build_update(parts: Sequence[Part], optimizer: OptimizerSpec, max_norm: float | None = None) -> ir.Model:
     """Return the update alone, of a gradient that is complete but for the loss scale, and finite.
 
-    Inputs are those of `HYPER`, `norm` (0-d float32, of the whole gradient, of which there may be more than these
+    Inputs are those of `Hyper`, `norm` (0-d float32, of the whole gradient, of which there may be more than these
     parts), and parameters, gradients and moments as `Part` names them; outputs are `{name}.next`.
 
     Args:
@@ -135,11 +144,11 @@ def build_lamb_directions(parts: Sequence[Part], optimizer: OptimizerSpec, max_n
             m, v = step.moments(param)
             chosen: dict[str, Any] = optimizer.attributes_for(step.owner(param))
             ours = {name: value for name, value in chosen.items() if name not in _RATIO}
-            made = lamb_direction(op, param, grad, m, v, step.hyper["step"], scale, **ours)
-            for name, value in zip(_SQUARES, (param, made[0]), strict=True):
+            direction, *moments = lamb_direction(op, param, grad, m, v, step.hyper.step, scale, **ours)
+            for name, value in zip(_SQUARES, (param, direction), strict=True):
                 total = op.ReduceSumSquare(op.Cast(value, to=ir.DataType.DOUBLE), keepdims=0)
                 squares[name].append(op.Reshape(total, [1]))
-            for old, new in zip((grad, m, v), made, strict=True):
+            for old, new in zip((grad, m, v), (direction, *moments), strict=True):
                 step.update(new, old.name or "")
         for name, values in squares.items():
             step.output(op.Concat(*values, axis=0), name)
@@ -149,21 +158,21 @@ def build_lamb_directions(parts: Sequence[Part], optimizer: OptimizerSpec, max_n
 def build_lamb_moves(parts: Sequence[Part], optimizer: OptimizerSpec) -> ir.Model:
     """Return the second half: the squares of whole parameters and directions in, the parts' next values out.
 
-    Inputs are those of `HYPER`, `norm`, `param_squares` and `update_squares` as above, the parts, and their directions
+    Inputs are those of `Hyper`, `norm`, `param_squares` and `update_squares` as above, the parts, and their directions
     as gradients.
     """
     model, step, _ = _update_of(parts, optimizer, None)
     op = step.op
     squares = [step.input(name, ir.DataType.DOUBLE, [len(parts)], Role.HYPER) for name in _SQUARES]
     with op.arithmetic():
-        norms = [op.Sqrt(one) for one in squares]
+        norms = [op.Sqrt(total) for total in squares]
         for number, (param, direction) in enumerate(step.grads.items()):
             ratio = {k: v for k, v in optimizer.attributes_for(step.owner(param)).items() if k in _RATIO}
-            lr, *whole = (
+            learning_rate, *whole = (
                 op.Cast(v, to=param.dtype)
-                for v in (step.hyper["learning_rate"], *(op.Gather(norm, [number], axis=0) for norm in norms))
+                for v in (step.hyper.learning_rate, *(op.Gather(norm, [number], axis=0) for norm in norms))
             )
-            step.update(lamb_move(op, param, direction, lr, *whole, **ratio), param.name or "")
+            step.update(lamb_move(op, param, direction, learning_rate, *whole, **ratio), param.name or "")
     return rebuild(model)  # without the casts that were none
 
 
@@ -177,14 +186,15 @@ def _update_of(
     """A model with hyper-parameters, parts and their gradients as inputs, and the scale of the gradient."""
     model = new_model([], "update")
     op = Builder(model.graph)
-    hyper = {name: add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER) for name in (*HYPER, "norm")}
+    hyper = add_hyper(op)
+    norm = _add_input(op, "norm", ir.DataType.FLOAT, [], Role.HYPER)
     step = Step(op, hyper, optimizer, {}, {part.name: part.parameter for part in parts})
     for part in parts:
         param = step.input(part.name, part.dtype, part.shape, Role.PARAMETER)
-        step.grads[param] = step.state(f"{part.name}.grad_acc", param)
+        step.grads[param] = step.state(Slot(part.name, StateKind.GRADIENT_SUM), param)
     with op.arithmetic():
-        scale = op.Reciprocal(hyper["loss_scale"])
-        return model, step, _clipped(op, scale, hyper["norm"] * scale, max_norm)
+        scale = op.Reciprocal(hyper.loss_scale)
+        return model, step, _clipped(op, scale, norm * scale, max_norm)
 
 
 def _clipped(op: Builder, scale: ir.Value, norm: ir.Value, max_norm: float | None) -> ir.Value:
@@ -199,22 +209,26 @@ def _updated(
     step: Step, param: ir.Value, grad: ir.Value, states: Sequence[ir.Value], scale: ir.Value
 ) -> tuple[ir.Value, ...]:
     """Append the update function of one parameter; the new parameter and states."""
-    spec, lr, count = step.optimizer, step.hyper["learning_rate"], step.hyper["step"]
-    operands = [param, grad, *states, lr, count, scale]
+    spec, learning_rate, number = step.optimizer, step.hyper.learning_rate, step.hyper.step
+    operands = [param, grad, *states, learning_rate, number, scale]
     if spec.algorithm == "SGD":
-        operands = [param, grad, lr, scale, *states, count] if states else [param, grad, lr, scale]
-    made = step.op.composite(
+        operands = [param, grad, learning_rate, scale, *states, *([number] if states else [])]
+    outputs = step.op.composite(
         spec.algorithm, *operands, outputs=1 + len(states), **spec.attributes_for(step.owner(param))
     )
-    return made if isinstance(made, tuple) else (made,)
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def add_input(op: Builder, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
-    """Add an input of that role to the graph.
+def add_hyper(op: Builder) -> Hyper[ir.Value]:
+    """Add the inputs that bring the numbers of each step.
 
     Raises:
-        GraphError: the model has a value of that name.
+        GraphError: the model has a value of such a name.
     """
+    return Hyper.of(lambda name: _add_input(op, name, ir.DataType.FLOAT, [], Role.HYPER))
+
+
+def _add_input(op: Builder, name: str, dtype: ir.DataType, shape: Sequence[int], role: Role) -> ir.Value:
     if op.fresh(name) != name:
         raise GraphError(f"the model has a value named {name!r} already", way_out="rename it: the step needs the name")
     value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))

@@ -17,6 +17,7 @@ from ontrain.passes.pipeline import (
     register_pass,
     unregister_pass,
 )
+from ontrain.passes.powers_to_products import PowersToProducts
 from ontrain.passes.rows import HidePaddedCandidates
 from ontrain.passes.runner import run_passes
 from ontrain.passes.simplify import Simplify
@@ -36,6 +37,7 @@ __all__ = [
     "NothingWrongError",
     "Pass",
     "PassReport",
+    "PowersToProducts",
     "RewritePass",
     "ShareCommonSubexpressions",
     "Simplify",

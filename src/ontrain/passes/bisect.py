@@ -77,15 +77,13 @@ def bisect(check: Callable[[], bool]) -> Finding:
         )
     if not search.run("0")[0]:
         return Finding(0, tries=search.tries)
-    number = search.first_wrong(max(one["number"] for one in passes), "{}")
-    found = search.pass_at(str(number), number)
-    if not found["rewrites"]:
-        return Finding(number, found["name"], found["stage"], tries=search.tries)
-    rewrite = search.first_wrong(found["rewrites"], f"{number}:{{}}")
-    found = search.pass_at(f"{number}:{rewrite}", number)
-    return Finding(
-        number, found["name"], found["stage"], rewrite, found["last_node"], found["last_source"], search.tries
-    )
+    number = search.first_wrong(max(entry["number"] for entry in passes), "{}")
+    step = search.pass_at(str(number), number)
+    if not step["rewrites"]:
+        return Finding(number, step["name"], step["stage"], tries=search.tries)
+    rewrite = search.first_wrong(step["rewrites"], f"{number}:{{}}")
+    step = search.pass_at(f"{number}:{rewrite}", number)
+    return Finding(number, step["name"], step["stage"], rewrite, step["last_node"], step["last_source"], search.tries)
 
 
 class _Search:
@@ -107,7 +105,7 @@ class _Search:
                     )
                 journals = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*/passes.json"))]
             self.tries += 1
-            self._ran[key] = bool(right), [one for journal in journals for one in journal["passes"]]
+            self._ran[key] = bool(right), [entry for journal in journals for entry in journal["passes"]]
         return self._ran[key]
 
     def first_wrong(self, most: int, limit: str) -> int:
@@ -123,7 +121,9 @@ class _Search:
 
     def pass_at(self, limit: str, number: int) -> dict[str, Any]:
         """The report of a pass, of the plan in which it rewrote most."""
-        return max((one for one in self.run(limit)[1] if one["number"] == number), key=lambda one: one["rewrites"])
+        return max(
+            (entry for entry in self.run(limit)[1] if entry["number"] == number), key=lambda entry: entry["rewrites"]
+        )
 
 
 @contextmanager

@@ -8,12 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, live_nodes
+from ontrain.operators import Chance, record_of
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["ShareCommonSubexpressions"]
-
-_ALONE = frozenset({"Dropout", "Attention", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
-                    "Bernoulli", "Multinomial", "Adjoint"})  # fmt: skip
 
 
 class ShareCommonSubexpressions(RewritePass):
@@ -32,30 +30,31 @@ class ShareCommonSubexpressions(RewritePass):
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rebuild the model; what changed are the nodes that are gone."""
         before = len(live_nodes(model.graph))
-        made, _ = super().apply(model)
-        return made, before - len(live_nodes(made.graph))
+        shared, _ = super().apply(model)
+        return shared, before - len(live_nodes(shared.graph))
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Return the outputs of the equal node, if there was one."""
-        if node.op_type in _ALONE:
+        record = record_of(node)
+        if record.distinct or record.chance is not Chance.NEVER:
             return None
         key = (
             node.domain,
             node.op_type,
             len(node.outputs),
             tuple(id(v) for v in inputs),
-            tuple(sorted((name, _plain(attr.value)) for name, attr in node.attributes.items())),
+            tuple(sorted((name, _plain(attr)) for name, attr in node.attributes.items())),
         )
         if key in self._seen:
             return self._seen[key]
         copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs))
-        made = op.add(copy, [v.name for v in node.outputs])
-        self._seen[key] = list(made) if isinstance(made, tuple) else [made]
+        outputs = op.add(copy, [v.name for v in node.outputs])
+        self._seen[key] = list(outputs) if isinstance(outputs, tuple) else [outputs]
         return self._seen[key]
 
 
-def _plain(value: object) -> Hashable:
-    if isinstance(value, ir.TensorProtocol):
-        array = np.asarray(value.numpy())
+def _plain(attr: ir.Attr) -> Hashable:
+    if attr.type is ir.AttributeType.TENSOR:
+        array = np.asarray(attr.value.numpy())
         return (array.dtype.str, array.shape, array.tobytes())
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(attr.value) if isinstance(attr.value, list) else attr.value

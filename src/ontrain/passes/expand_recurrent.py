@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ontrain.functions import expand
 from ontrain.graph import Builder
+from ontrain.operators import record_of
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["ExpandRecurrent"]
@@ -23,6 +24,4 @@ class ExpandRecurrent(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
-        if node.domain or node.op_type not in ("LSTM", "GRU", "RNN"):
-            return None
-        return expand(op, node, inputs)
+        return expand(op, node, inputs) if record_of(node).recurrent else None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from ontrain.graph import Builder, is_float, static_dims
-from ontrain.passes.infra import RewritePass
+from ontrain.operators import record_of
+from ontrain.operators.math import erf
+from ontrain.passes.infra import RewritePass, left_alone
 
 __all__ = ["FuseActivations"]
 
@@ -21,21 +24,35 @@ _TOLERANCE = 1e-6
 """Relative; constants are written with seven to ten digits. The forms told apart differ by 1e-4 and more."""
 _REACH = 4
 """How many operators lie at most between the transcendental function and the end."""
-_ERF = np.vectorize(math.erf, otypes=[np.float64])
 
-_OPERATORS: dict[str, Callable[..., _Array]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power, "Neg": np.negative,
-    "Tanh": np.tanh, "Erf": _ERF, "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}  # fmt: skip
-_ACTIVATIONS: dict[str, tuple[_Array, Callable[[Builder, ir.Value], ir.Value]]] = {
-    "Erf": (_POINTS * 0.5 * (1 + _ERF(_POINTS / math.sqrt(2))), lambda op, x: op.Gelu(x)),
-    "Tanh": (
-        0.5 * _POINTS * (1 + np.tanh(math.sqrt(2 / math.pi) * (_POINTS + 0.044715 * _POINTS**3))),
-        lambda op, x: op.Gelu(x, approximate="tanh"),
-    ),
-    "Sigmoid": (_POINTS / (1 + np.exp(-_POINTS)), lambda op, x: op.composite("Silu", x)),
+
+@dataclass(frozen=True)
+class _Activation:
+    """An activation that formulas spell out.
+
+    Attributes:
+        function: the transcendental function in the formula.
+        values: the activation's at the points.
+        make: emits the activation as one operator.
+    """
+
+    function: str
+    values: _Array
+    make: Callable[[Builder, ir.Value], ir.Value]
+
+
+_ACTIVATIONS = {
+    one.function: one
+    for one in (
+        _Activation("Erf", _POINTS * 0.5 * (1 + erf(_POINTS / math.sqrt(2))), lambda op, x: op.Gelu(x)),
+        _Activation(
+            "Tanh",
+            0.5 * _POINTS * (1 + np.tanh(math.sqrt(2 / math.pi) * (_POINTS + 0.044715 * _POINTS**3))),
+            lambda op, x: op.Gelu(x, approximate="tanh"),
+        ),
+        _Activation("Sigmoid", _POINTS / (1 + np.exp(-_POINTS)), lambda op, x: op.composite("Silu", x)),
+    )
 }
-"""By the transcendental function in it: the activation's values at the points, and what makes it."""
 
 
 class FuseActivations(RewritePass):
@@ -74,24 +91,28 @@ class FuseActivations(RewritePass):
             assert maker is not None
             value = maker.inputs[index]
         assert value is not None
-        return [_ACTIVATIONS[kind][1](op, value)]
+        return [_ACTIVATIONS[kind].make(op, value)]
 
 
 def _match(function: ir.Node, outputs: set[ir.Value]) -> tuple[ir.Node, list[int]] | None:
     """The end of the formula around a transcendental function, and the way from there to x by indices of inputs."""
-    wanted = _ACTIVATIONS[function.op_type][0]
+    wanted = _ACTIVATIONS[function.op_type].values
     for end in _chain(function):
         for x in _arguments(function):
             inside: dict[ir.Value, _Array] = {x: _POINTS}
-            found = _evaluate(end.outputs[0], inside)
-            if found is None or not np.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+            formula = _evaluate(end.outputs[0], inside)
+            if formula is None or not np.allclose(formula, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
                 continue
             nodes = {v.producer() for v in inside if v is not x}
             private = all(
                 v in (x, end.outputs[0]) or (v not in outputs and all(use.node in nodes for use in v.uses()))
                 for v in inside
             )
-            if private and static_dims(x) == static_dims(end.outputs[0]):
+            if static_dims(x) != static_dims(end.outputs[0]):
+                left_alone("the formula broadcasts")
+            elif not private:
+                left_alone("a part of the formula is read elsewhere")
+            else:
                 path = _path(end, x)
                 return (end, path) if path else None
     return None
@@ -101,7 +122,7 @@ def _chain(node: ir.Node) -> Iterator[ir.Node]:
     """Products that the function's result ends up in, by way of results with one reader each."""
     for _ in range(_REACH):
         uses = list(node.outputs[0].uses())
-        if len(uses) != 1 or uses[0].node.domain or uses[0].node.op_type not in _OPERATORS:
+        if len(uses) != 1 or record_of(uses[0].node).function is None:
             return
         node = uses[0].node
         if node.op_type == "Mul":
@@ -114,7 +135,7 @@ def _arguments(function: ir.Node) -> Iterator[ir.Value]:
     for _ in range(_REACH + 1):
         yield from level
         makers = [v.producer() for v in level]
-        known = [m for m in makers if m is not None and not m.domain and m.op_type in _OPERATORS]
+        known = [m for m in makers if m is not None and record_of(m).function is not None]
         level = list(dict.fromkeys(v for m in known for v in m.inputs if v is not None and v.const_value is None))
 
 
@@ -125,16 +146,17 @@ def _evaluate(value: ir.Value, known: dict[ir.Value, _Array], depth: int = 3 * _
     if value.const_value is not None:
         return np.asarray(value.const_value.numpy(), np.float64).reshape(()) if value.const_value.size == 1 else None
     node = value.producer()
-    if node is None or node.domain or node.op_type not in _OPERATORS or not depth:
+    function = None if node is None else record_of(node).function
+    if node is None or function is None or not depth:
         return None
     inputs = []
     for source in node.inputs:
-        found = _evaluate(source, known, depth - 1) if source is not None else None
-        if found is None:
+        number = _evaluate(source, known, depth - 1) if source is not None else None
+        if number is None:
             return None
-        inputs.append(found)
+        inputs.append(number)
     with np.errstate(all="ignore"):
-        known[value] = _OPERATORS[node.op_type](*inputs)
+        known[value] = function(*inputs)
     return known[value]
 
 
@@ -146,6 +168,6 @@ def _path(node: ir.Node, x: ir.Value) -> list[int]:
             if value is x:
                 return [*way, index]
             maker = value.producer() if value is not None else None
-            if maker is not None and maker.op_type in _OPERATORS and not maker.domain:
+            if maker is not None and record_of(maker).function is not None:
                 todo.append((maker, [*way, index]))
     return []

@@ -6,9 +6,9 @@ import math
 
 import onnx_ir as ir
 
-from ontrain.functions.loss import NO_IGNORE
 from ontrain.graph import Builder, static_dims
-from ontrain.passes.infra import RewritePass
+from ontrain.operators.loss import NO_IGNORE
+from ontrain.passes.fusion import Fusion, Match, Pattern, fail
 
 __all__ = ["FuseHead"]
 
@@ -17,7 +17,20 @@ _WORTH = 1 << 18
 _DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-class FuseHead(RewritePass):
+def _widens(node: ir.Node) -> bool:
+    """Whether it makes float32 of bfloat16."""
+    value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+    return value is not None and value.dtype == ir.DataType.BFLOAT16 and node.outputs[0].dtype == ir.DataType.FLOAT
+
+
+def _passes_on(node: ir.Node) -> bool:
+    return not node.domain and (node.op_type == "Reshape" or _widens(node))
+
+
+_GEMM = Pattern("Gemm", ("hidden", "weight", "bias?"), name="gemm", through=_passes_on)
+
+
+class FuseHead(Fusion):
     """Let the loss make its own scores, before differentiation.
 
         Gemm(h[R, K], W[V, K], b[V], transB=1) (─ Reshape) ─ SoftmaxCrossEntropyLoss(labels[R], ignore_index)
@@ -31,64 +44,44 @@ class FuseHead(RewritePass):
     scores in half precision; float16, whose gradient needs the scale of the loss; scores of less than a mebibyte.
     """
 
+    patterns = (Pattern("SoftmaxCrossEntropyLoss", (_GEMM, "labels", "weights?"), name="loss"),)
+
     def begin(self, graph: ir.Graph) -> None:
-        """Find the losses whose scores nobody else reads."""
+        """Find the losses."""
         self._outputs = set(graph.outputs)
+        super().begin(graph)
 
-    def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        """Replace one loss; its Gemm is dropped with the next rebuild."""
-        gemm = self._head(node)
-        if gemm is None:
-            return None
-        copy = _maker(inputs[0])
-        assert copy is not None and copy.op_type == "Gemm", "a rebuild keeps what lies before a node"
-        hidden, weight, *bias = copy.inputs
-        loss = op.composite(
-            "LinearCrossEntropy", hidden, inputs[1], weight, *bias,
-            transB=gemm.attributes.get_int("transB", 0),
-            reduction=node.attributes.get_string("reduction", "mean"),
-            ignore_index=node.attributes.get_int("ignore_index", NO_IGNORE),
-        )  # fmt: skip
-        return [loss]
-
-    def _head(self, node: ir.Node) -> ir.Node | None:
-        """The product that makes the scores of a loss, if nothing else needs them."""
-        if node.op_type != "SoftmaxCrossEntropyLoss" or node.domain or len(node.inputs) > 2:
-            return None
-        if node.attributes.get_string("reduction", "mean") == "none":
-            return None
-        if any(value.uses() or value in self._outputs for value in node.outputs[1:]):
-            return None
-        scores = node.inputs[0]
+    def check(self, match: Match) -> None:
+        """Look for one number as the loss, and for scores that are worth it."""
+        loss, gemm = match.node, match.nodes["gemm"]
+        if match.values["weights"] is not None:
+            fail("classes have weights")
+        if loss.attributes.get_string("reduction", "mean") == "none":
+            fail("each row has a loss of its own")
+        if any(value.uses() or value in self._outputs for value in loss.outputs[1:]):
+            fail("others read the log-probabilities")
+        scores, product = loss.inputs[0], gemm.outputs[0]
         assert scores is not None
         shape = static_dims(scores)
-        if len(shape) != 2 or math.prod(shape) < _WORTH or scores.dtype not in _DTYPES:
-            return None
-        made: ir.Value | None = scores
-        while made is not None and len(made.uses()) == 1 and made not in self._outputs:
-            maker = made.producer()
-            if maker is None or maker.domain:
-                return None
-            if maker.op_type == "Gemm":
-                half = made.dtype != scores.dtype and made.dtype != ir.DataType.BFLOAT16
-                return maker if static_dims(made) == shape and _is_linear(maker) and not half else None
-            made = maker.inputs[0] if maker.op_type == "Reshape" or _widens(maker) else None
-        return None
+        if len(shape) != 2 or static_dims(product) != shape:
+            fail("a row of the product is not a row of the loss")
+        if math.prod(shape) < _WORTH:
+            fail("the scores are small")
+        if scores.dtype not in _DTYPES or product.dtype not in (scores.dtype, ir.DataType.BFLOAT16):
+            fail("the scores are in half precision")
+        if not _is_linear(gemm):
+            fail("the product is scaled, or what is added to it is not one number a class")
 
-
-def _maker(value: ir.Value | None) -> ir.Node | None:
-    """The node that makes a value, but for its shape and precision."""
-    node = value.producer() if value is not None else None
-    while node is not None and (node.op_type == "Reshape" or _widens(node)) and not node.domain:
-        assert node.inputs[0] is not None
-        node = node.inputs[0].producer()
-    return node
-
-
-def _widens(node: ir.Node) -> bool:
-    """Whether it makes float32 of bfloat16."""
-    value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
-    return value is not None and value.dtype == ir.DataType.BFLOAT16 and node.outputs[0].dtype == ir.DataType.FLOAT
+    def replace(self, op: Builder, match: Match, operands: dict[str, ir.Value | None]) -> list[ir.Value | None]:
+        """Emit the composite."""
+        bias = [operands["bias"]] if operands["bias"] is not None else []
+        loss = op.composite(
+            "LinearCrossEntropy", operands["hidden"], operands["labels"], operands["weight"], *bias,
+            transB=match.nodes["gemm"].attributes.get_int("transB", 0),
+            reduction=match.node.attributes.get_string("reduction", "mean"),
+            ignore_index=match.node.attributes.get_int("ignore_index", NO_IGNORE),
+        )  # fmt: skip
+        return [loss]
 
 
 def _is_linear(gemm: ir.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,9 +11,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ontrain.graph import Builder, describe, rebuild, source_of
+from ontrain.graph import DOMAIN, Builder, describe, rebuild, source_of
 
-__all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "limited", "note"]
+__all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "left_alone", "limited", "note"]
 
 
 class Pass:
@@ -22,11 +23,11 @@ class Pass:
 
     Attributes:
         changes_numerics: whether results may differ by more than rounding; such passes run only when named.
-        asks: attribute that a provider has where the pass is worth while; None where it always is.
+        attends_sequences: whether the pass is worth while only where a provider's attention takes packed sequences.
     """
 
     changes_numerics = False
-    asks: str | None = None
+    attends_sequences = False
 
     @property
     def name(self) -> str:
@@ -47,6 +48,7 @@ class Fuel:
     node: str | None = None
     source: str | None = None
     notes: list[str] = field(default_factory=list)
+    refusals: Counter[str] = field(default_factory=Counter)
 
 
 _fuel: ContextVar[Fuel | None] = ContextVar("_fuel", default=None)
@@ -67,6 +69,13 @@ def note(text: str) -> None:
     fuel = _fuel.get()
     if fuel is not None and text not in fuel.notes:
         fuel.notes.append(text)
+
+
+def left_alone(reason: str) -> None:
+    """Count in the report of the pass that runs a place that looks right, and say why it stays as it is."""
+    fuel = _fuel.get()
+    if fuel is not None:
+        fuel.refusals[reason] += 1
 
 
 class RewritePass(Pass):
@@ -91,24 +100,24 @@ class RewritePass(Pass):
             if fuel.left <= 0:
                 return None
             with op.arithmetic():
-                made = own.rewrite(op, node, inputs)
-            if made is None:
+                rebuilt = own.rewrite(op, node, inputs)
+            if rebuilt is None:
                 return None
             count += 1
             fuel.left, fuel.used = fuel.left - 1, fuel.used + 1
             fuel.node, fuel.source = describe(node), source_of(node)
-            return made
+            return rebuilt
 
-        made = rebuild(model, visit)
-        for node in made.graph:
+        rebuilt = rebuild(model, visit, typed=True)
+        for node in rebuilt.graph:
             count += own._inside(node)
-        return made, count
+        return rebuilt, count
 
     def _inside(self, node: ir.Node) -> int:
         """Apply the pass to the closed graphs of a branch or loop."""
         count = 0
         for name, attr in node.attributes.items():
-            if attr.type == ir.AttributeType.GRAPH and node.domain:
+            if attr.type == ir.AttributeType.GRAPH and node.domain == DOMAIN:
                 body, changed = self.apply(ir.Model(attr.value, ir_version=10))
                 node.attributes[name] = ir.AttrGraph(name, body.graph)
                 count += changed
@@ -117,7 +126,7 @@ class RewritePass(Pass):
 
 @dataclass
 class PassReport:
-    """What one pass did.
+    """What a pass did.
 
     Attributes:
         name: of the pass.
@@ -129,6 +138,7 @@ class PassReport:
         rewrites: nodes for which it gave other outputs (a `RewritePass`).
         last_node, last_source: the last of these nodes, and the line of the user's model that made it.
         notes: what it says about what it did and left alone.
+        refusals: why places that looked right stay as they are, and how many for each reason.
     """
 
     name: str
@@ -142,3 +152,4 @@ class PassReport:
     last_node: str | None = None
     last_source: str | None = None
     notes: list[str] = field(default_factory=list)
+    refusals: dict[str, int] = field(default_factory=dict)

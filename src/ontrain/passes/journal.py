@@ -72,8 +72,8 @@ class Journal:
     def __post_init__(self) -> None:
         named = os.environ.get("ONTRAIN_DISABLE_PASSES", "").split(",")
         self.off = frozenset({*self.disabled, *(name.strip() for name in named if name.strip())})
-        given = os.environ.get("ONTRAIN_PASS_LIMIT")
-        self.limit = PassLimit.parse(given) if given else PassLimit()
+        limit = os.environ.get("ONTRAIN_PASS_LIMIT")
+        self.limit = PassLimit.parse(limit) if limit else PassLimit()
         self.reports: list[PassReport] = []
         self.seconds: dict[str, float] = {}
         self._written: list[str] = []
@@ -94,10 +94,15 @@ class Journal:
             "error": str(error) if error is not None else None,
             "disabled": sorted(self.off),
             "seconds": self.seconds,
-            "passes": [asdict(one) for one in self.reports],
+            "passes": [asdict(report) for report in self.reports],
             "stages": self._written,
         }
         _replace(self.folder / "passes.json", json.dumps(content, indent=1).encode())
+
+    @property
+    def silent(self) -> bool:
+        """Whether no stage is written, and passes run to their end."""
+        return self.folder is None and not any(self.save.values()) and self.limit == PassLimit()
 
     def fuel(self) -> float:
         """Return how many rewrites the next pass may make: none once the limit of passes is reached."""
@@ -149,28 +154,30 @@ def _new_folder(parent: Path, title: str) -> Path:
     """Make the next numbered folder."""
     with _writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        first = [one.name.partition("-")[0] for one in parent.iterdir()]
-        for number in itertools.count(1 + max((int(one) for one in first if one.isdecimal()), default=-1)):
-            made = parent / f"{number:03d}-{title}"
+        first = [entry.name.partition("-")[0] for entry in parent.iterdir()]
+        for number in itertools.count(
+            1 + max((int(number_used) for number_used in first if number_used.isdecimal()), default=-1)
+        ):
+            folder = parent / f"{number:03d}-{title}"
             try:
-                made.mkdir()
+                folder.mkdir()
             except FileExistsError:
                 continue  # another process was quicker
-            return made
+            return folder
     raise AssertionError("unreachable")
 
 
 def _write_model(model: ir.Model, path: Path) -> None:
     """Write a graph with its composites as local functions, so that any ONNX tool opens it."""
     static = all(v.shape is not None and v.shape.is_static() for v in model.graph.inputs)
-    made = with_local_functions(model) if static else model  # a body may need to know the shapes
-    constants = (v.const_value for v in made.graph.initializers.values())
-    if sum(one.nbytes for one in constants if one is not None) > _INLINE_LIMIT:
+    portable = with_local_functions(model) if static else model  # a body may need to know the shapes
+    constants = (v.const_value for v in portable.graph.initializers.values())
+    if sum(constant.nbytes for constant in constants if constant is not None) > _INLINE_LIMIT:
         beside = path.with_name(f".{path.name}.{os.getpid()}")
-        ir.save(made, beside, external_data=f"{path.name}.data")
+        ir.save(portable, beside, external_data=f"{path.name}.data")
         os.replace(beside, path)
     else:
-        _replace(path, ir.to_proto(made).SerializeToString())
+        _replace(path, ir.to_proto(portable).SerializeToString())
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.autodiff.driver import reached_from
-from ontrain.graph import Builder, Role, by_role, rebuild, schema_of
+from ontrain.graph import DOMAIN, Builder, Role, by_role, rebuild, schema_of
+from ontrain.operators import Precision, record_of
 from ontrain.passes.infra import Pass
 
 __all__ = ["HALF", "LowerPrecision"]
@@ -18,23 +19,6 @@ HALF = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
 
-_ATTENTION, _HEAD = ("ontrain", "Attention"), ("ontrain", "LinearCrossEntropy")
-_PRODUCTS = frozenset({("", one) for one in ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")} | {_ATTENTION})
-"""Where the time goes, and where hardware has units for half precision that add up in float32."""
-
-_FOLLOWING = frozenset(
-    [("", one) for one in (
-        "Abs", "Add", "Clip", "Concat", "DepthToSpace", "Div", "Dropout", "Elu", "Expand", "Flatten", "Gather",
-        "GatherElements", "GatherND", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Max", "MaxPool",
-        "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Relu", "Reshape", "Selu", "Sigmoid", "Slice", "SpaceToDepth",
-        "Split", "Squeeze", "Sub", "Sum", "Swish", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
-    )] + [("ontrain", one) for one in ("Detach", "PackRows", "Silu", "UnpackRows")]
-)  # fmt: skip
-"""Element by element, or a mere rearrangement: in half precision where all their operands are, else in float32."""
-
-_FIRST_ONLY = frozenset({"Dropout"})
-"""Operators whose further float operands are numbers of their own type."""
-
 
 @cache
 def _bears(domain: str, op_type: str, dtype: ir.DataType) -> bool:
@@ -42,7 +26,7 @@ def _bears(domain: str, op_type: str, dtype: ir.DataType) -> bool:
     schema = schema_of(op_type, domain)
     if schema is None:
         return True  # ours, which are made of operators that do
-    allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    allowed = {kind.type_param_str: kind.allowed_type_strs for kind in schema.type_constraints}
     return f"tensor({dtype.name.lower()})" in allowed.get(schema.outputs[0].type_str, ())
 
 
@@ -96,12 +80,12 @@ class _Lowering:
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Make a node again with its operands in the precision that it is to run in."""
-        kind = (node.domain, node.op_type)
-        if kind == ("", "Cast"):
-            return None  # says itself what comes out
+        if record_of(node).precision is Precision.OWN:
+            return None
         lowered = self._lowered(node, inputs)
         if lowered:
-            if kind == _ATTENTION and len(inputs) > 3 and inputs[3] is not None:
+            attends = (node.domain, node.op_type) == (DOMAIN, "Attention")
+            if attends and len(inputs) > 3 and inputs[3] is not None:
                 inputs[3] = self._bounded(op, inputs[3])
             inputs = [self._as_half(op, v) if i in lowered else v for i, v in enumerate(inputs)]
             self.count += 1
@@ -115,20 +99,20 @@ class _Lowering:
 
     def _lowered(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[int]:
         """The operands to hand over in half precision; none if the node runs in float32."""
-        kind = (node.domain, node.op_type)
+        record = record_of(node)
+        precision = record.precision
         if not _bears(node.domain, node.op_type, self.dtype):
             return []
         floats = [i for i, v in enumerate(node.inputs) if v is not None and v.dtype == ir.DataType.FLOAT]
-        if kind == _HEAD:
+        if precision is Precision.SCALED:
             # Its gradient is made for an adjoint of one: float16 would lose what the loss is scaled up to keep.
             return floats if self.dtype == ir.DataType.BFLOAT16 and self._all_float32(node) else []
-        if kind in _PRODUCTS:
+        if precision is Precision.HALF:
             trained = any(node.inputs[i] in self._trained for i in floats)
             return floats if trained and self._all_float32(node) else []
-        if kind not in _FOLLOWING or not self._all_float32(node):
+        if precision is not Precision.FOLLOWS or not self._all_float32(node):
             return []
-        if node.op_type in _FIRST_ONLY:
-            floats = floats[:1]
+        floats = [i for i in floats if i not in record.settings]
         scalars = [i for i in floats if self._follows(inputs[i])]
         leading = [i for i in floats if i not in scalars]
         if not leading or not all(self._is_half(inputs[i]) for i in leading):
@@ -180,9 +164,9 @@ class _Lowering:
         """An output of the graph keeps its dtype; those who read it in half still find it so."""
         if old not in self._outputs or new is None:
             return new
-        kept = self._restored(op, old, new)
-        assert kept is not None
-        if kept is not new:
-            self._half[kept] = new
-            self._both.add(kept)
-        return kept
+        restored = self._restored(op, old, new)
+        assert restored is not None
+        if restored is not new:
+            self._half[restored] = new
+            self._both.add(restored)
+        return restored

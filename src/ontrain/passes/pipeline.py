@@ -12,7 +12,14 @@ from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.infra import Pass
 from ontrain.passes.linear_to_gemm import LinearToGemm
-from ontrain.passes.rows import AttendSequences, EliminatePadding, EliminateUnlabelledRows, EliminateUnreadRows
+from ontrain.passes.powers_to_products import PowersToProducts
+from ontrain.passes.rows import (
+    AttendSequences,
+    EliminatePadding,
+    EliminateUnlabelledRows,
+    EliminateUnreadRows,
+    MultiplyPresentRows,
+)
 from ontrain.passes.simplify import Simplify
 
 __all__ = ["FORWARD_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass", "unregister_pass"]
@@ -28,11 +35,12 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     EliminatePadding(),
     AttendSequences(),
     FuseActivations(),
+    PowersToProducts(),
     LinearToGemm(),
     FuseHead(),
 )
 """Run on a specialised forward graph, before differentiation."""
-STEP_PASSES: tuple[Pass, ...] = (Simplify(), ShareCommonSubexpressions())
+STEP_PASSES: tuple[Pass, ...] = (Simplify(), MultiplyPresentRows(), ShareCommonSubexpressions())
 """Run on the whole step."""
 
 _running: dict[str, list[Pass]] = {"forward": list(FORWARD_PASSES), "step": list(STEP_PASSES)}
@@ -52,7 +60,7 @@ def register_pass(one: Pass, *, stage: Stage, after: str | None = None) -> None:
         after: name of the pass to run behind; None runs it last.
 
     Raises:
-        OptionError: no such stage, no pass `after` in it, or one of that name is there already.
+        OptionError: there is no such stage, the stage has no pass `after`, or it has a pass of this name already.
     """
     running = _list(stage)
     names = [other.name for other in running]
@@ -71,13 +79,13 @@ def unregister_pass(name: str, *, stage: Stage) -> None:
     """
     running = _list(stage)
     check_names([name], running)
-    running[:] = [one for one in running if one.name != name]
+    running[:] = [other for other in running if other.name != name]
 
 
 def check_names(names: Sequence[str], known: Sequence[Pass] | None = None) -> None:
     """Raise OptionError for a name that no pass has, by default none of both stages."""
     known = [*_running["forward"], *_running["step"]] if known is None else known
-    have = list(dict.fromkeys(one.name for one in known))
+    have = list(dict.fromkeys(graph_pass.name for graph_pass in known))
     for name in names:
         if name not in have:
             raise OptionError(f"no pass is called {name!r}", way_out=f"known: {nearest(name, have)}")

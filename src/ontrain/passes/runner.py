@@ -11,6 +11,7 @@ from ontrain.graph import verify, verify_requested
 from ontrain.passes.infra import Fuel, Pass, PassReport, limited
 from ontrain.passes.journal import Journal
 from ontrain.passes.pipeline import check_names, pipeline
+from ontrain.passes.rows import Keep, RowPass
 
 __all__ = ["run_passes"]
 
@@ -22,6 +23,7 @@ def run_passes(
     disabled: Sequence[str] = (),
     stage: str = "forward",
     journal: Journal | None = None,
+    keep: Keep | None = None,
 ) -> tuple[ir.Model, list[PassReport]]:
     """Run the passes in order.
 
@@ -31,6 +33,7 @@ def run_passes(
         disabled: names to leave out; `ONTRAIN_DISABLE_PASSES` (comma-separated) adds to them.
         stage: what the passes belong to, for reports and file names.
         journal: counts passes and writes graphs over several calls; by default one for this call.
+        keep: says how many rows stay where a pass may leave some out; None for all.
 
     Environment: `ONTRAIN_VERIFY=1` verifies after each pass; `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass of the
     journal, `n:k` after k rewrites of the n-th; `ONTRAIN_DUMP=folder` writes the graph after each pass.
@@ -41,26 +44,28 @@ def run_passes(
     """
     if journal is None:
         with Journal(model.graph.name or "graph", disabled=disabled) as own:
-            return run_passes(model, passes, disabled=disabled, stage=stage, journal=own)
+            return run_passes(model, passes, disabled=disabled, stage=stage, journal=own, keep=keep)
     off = journal.off | set(disabled)
     check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *passes])
     reports: list[PassReport] = []
-    for one in passes:
-        fuel = Fuel(journal.fuel())
-        if one.name in off or fuel.left <= 0:
+    for graph_pass in passes:
+        name, fuel = graph_pass.name, Fuel(journal.fuel())
+        if name in off or fuel.left <= 0:
             continue
         before, start = len(model.graph), time.perf_counter()
         with limited(fuel):
-            model, changed = one.apply(model)
+            model, changed = (
+                graph_pass.apply(model, keep) if isinstance(graph_pass, RowPass) else graph_pass.apply(model)
+            )
         seconds = time.perf_counter() - start
         number = len(journal.reports) + 1
         report = PassReport(
-            one.name, changed, before, len(model.graph), seconds, stage, number, fuel.used, fuel.node, fuel.source,
-            fuel.notes,
+            name, changed, before, len(model.graph), seconds, stage, number, fuel.used, fuel.node, fuel.source,
+            fuel.notes, dict(fuel.refusals),
         )  # fmt: skip
         reports.append(report)
         journal.reports.append(report)
         if verify_requested():
-            verify(model, after=f"pass {one.name}")
-        journal.stage(f"{stage}-{one.name}", model)
+            verify(model, after=f"pass {name}")
+        journal.stage(f"{stage}-{name}", model)
     return model, reports

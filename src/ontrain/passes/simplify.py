@@ -31,8 +31,8 @@ class Simplify(RewritePass):
             return None
         shape = static_dims(node.outputs[0])
         rule = getattr(self, f"_{node.op_type.lower()}", None)
-        found = rule(op, node, inputs, shape) if rule is not None else None
-        return None if found is None else [found]
+        replacement = rule(op, node, inputs, shape) if rule is not None else None
+        return None if replacement is None else [replacement]
 
     def _add(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None], shape: tuple[int, ...]) -> object:
         return _neutral(inputs, 0.0, shape)
@@ -95,9 +95,9 @@ def _neutral(
 ) -> ir.Value | None:
     """Return the operand beside a constant that is `neutral` everywhere, if it has the result's shape."""
     x, y = inputs[0], inputs[1]
-    for one, other in ((x, fixed or y), (y, fixed or x)):
-        if one is None or other is None or one.const_value is None or static_dims(other) != shape:
+    for value, other in ((x, fixed or y), (y, fixed or x)):
+        if value is None or other is None or value.const_value is None or static_dims(other) != shape:
             continue
-        if bool(np.all(one.const_value.numpy() == neutral)):
+        if bool(np.all(value.const_value.numpy() == neutral)):
             return other
     return None

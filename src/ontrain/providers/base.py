@@ -1,17 +1,41 @@
-"""The contract between sessions and execution providers."""
+"""The contract between sessions and execution providers. What only its types need is not imported with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import onnx_ir as ir
+import numpy as np
+
+from ontrain.errors import ProviderError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+    from ontrain.graph import MemoryOf, StateKind
 
 __all__ = [
-    "Executable", "ExecutionProvider", "FlatState", "ModuleExecutable", "ModuleMemory", "OperatorTime", "State",
-    "StateSpec",
+    "Array", "Capabilities", "Executable", "ExecutionProvider", "FlatKey", "FlatState", "ModuleExecutable",
+    "ModuleMemory", "OperatorTime", "State", "StateSpec", "Tape", "Tensor", "as_array", "own_state",
 ]  # fmt: skip
+
+Array = Any
+"""An array of a provider's own type, which `torch.as_tensor` and `numpy.asarray` take."""
+Tensor = Any
+"""A `torch.Tensor`. Only one provider may import torch, so the contract cannot name it."""
+Tape = Any
+"""What backward needs of a forward, in the provider's own type."""
+FlatKey = tuple[str, int, Any]
+"""Kind, optimizer group and torch dtype of the tensors that lie in one flat tensor."""
+
+
+def as_array(value: Array) -> npt.NDArray[np.generic]:
+    """Return the numbers of an array or a tensor; numpy itself refuses a tensor of bfloat16."""
+    from onnx_ir.tensor_adapters import TorchTensor
+
+    return np.asarray(TorchTensor(value.detach()).numpy() if hasattr(value, "detach") else value)
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,7 @@ class StateSpec:
     name: str
     shape: tuple[int, ...]
     dtype: ir.DataType
-    kind: str
+    kind: StateKind
     group: int = 0
 
 
@@ -41,12 +65,11 @@ class OperatorTime:
     milliseconds: float
 
 
-@runtime_checkable
 class State(Protocol):
     """Resident tensors by name, in the provider's own array type. Assignment copies the value in."""
 
-    def __getitem__(self, name: str) -> Any: ...
-    def __setitem__(self, name: str, value: Any) -> None: ...
+    def __getitem__(self, name: str) -> Array: ...
+    def __setitem__(self, name: str, value: Array) -> None: ...
     def __iter__(self) -> Iterator[str]: ...
     def __contains__(self, name: object) -> bool: ...
     def nbytes(self) -> int:
@@ -54,7 +77,6 @@ class State(Protocol):
         ...
 
 
-@runtime_checkable
 class FlatState(State, Protocol):
     """A state whose tensors are views of flat torch tensors: what several processes can reduce and share out in place.
 
@@ -64,8 +86,8 @@ class FlatState(State, Protocol):
         place: by name the key of the flat tensor, and the first element in it.
     """
 
-    flat: dict[tuple[str, int, Any], Any]
-    place: dict[str, tuple[tuple[str, int, Any], int]]
+    flat: dict[FlatKey, Tensor]
+    place: dict[str, tuple[FlatKey, int]]
 
     def extend(self, specs: Sequence[StateSpec], parts: int = 1) -> None:
         """Add resident tensors of new kinds, zero at first, in flat tensors that divide into so many equal parts."""
@@ -78,6 +100,10 @@ class FlatState(State, Protocol):
         """
         ...
 
+    def norm(self, name: str) -> Tensor:
+        """Return the Euclidean norm of a tensor, 0-d, of its dtype, right to the last digits however long it is."""
+        ...
+
 
 class Executable(Protocol):
     """A compiled graph for one signature.
@@ -86,8 +112,8 @@ class Executable(Protocol):
     """
 
     def run(
-        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
-    ) -> dict[str, Any]:
+        self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, Array]:
         """Run once.
 
         Args:
@@ -100,7 +126,7 @@ class Executable(Protocol):
         """
         ...
 
-    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+    def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once, timing each operator; the slowest comes first."""
         ...
 
@@ -114,18 +140,24 @@ class ModuleExecutable(Protocol):
     """A compiled graph in two halves, for one signature of a module in a user's own loop.
 
     Several threads may run it at the same time.
-
-    Attributes:
-        stochastic: whether forward draws random numbers.
-        reads: names of resident inputs whose values backward reads; they must not change between the halves.
-        planned_bytes: bytes of working memory for each forward whose backward has not come yet.
     """
 
-    stochastic: bool
-    reads: list[str]
-    planned_bytes: int
+    @property
+    def stochastic(self) -> bool:
+        """Whether forward draws random numbers."""
+        ...
 
-    def forward(self, feeds: Mapping[str, Any], seed: int = 0) -> tuple[dict[str, Any], Any]:
+    @property
+    def reads(self) -> list[str]:
+        """Names of resident inputs whose values backward reads; they must not change between the halves."""
+        ...
+
+    @property
+    def planned_bytes(self) -> int:
+        """Bytes of working memory for each forward whose backward has not come yet."""
+        ...
+
+    def forward(self, feeds: Mapping[str, Tensor], seed: int = 0) -> tuple[dict[str, Tensor], Tape]:
         """Run the forward half.
 
         Returns:
@@ -133,7 +165,7 @@ class ModuleExecutable(Protocol):
         """
         ...
 
-    def backward(self, tape: Any, adjoints: Mapping[str, Any]) -> dict[str, Any]:
+    def backward(self, tape: Tape, adjoints: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run the backward half, once, on the tape of a forward; `adjoints` by the names of the graph's inputs.
 
         Returns:
@@ -143,22 +175,58 @@ class ModuleExecutable(Protocol):
 
 
 class ModuleMemory(Protocol):
-    """What the plans of one module share."""
+    """What the plans of one module share: its parameters and buffers, and memory to run in."""
 
-    def replace(self, name: str, tensor: Any) -> bool:
+    def compile(self, model: ir.Model) -> ModuleExecutable:
+        """Compile a graph made by `ontrain.autodiff.build_backward`, or a forward graph alone.
+
+        Raises:
+            ProviderError: a node is not supported.
+        """
+        ...
+
+    def replace(self, name: str, tensor: Tensor) -> bool:
         """Let a resident input be found in other memory; False if its layout differs and plans must be made anew."""
         ...
 
 
-class ExecutionProvider(Protocol):
-    """Something that runs graphs.
+@dataclass(frozen=True)
+class Capabilities:
+    """What a provider can do beyond running a graph. Each part is None, or False, where it cannot.
 
-    One that runs every node in the graph's order, in memory laid out by lifetimes, may say so by an attribute
-    `plans_memory = True`: recomputed activations save memory only there, and others are refused a memory budget. One
-    whose attention takes packed sequences, for which padding need not be put back, says `attends_sequences = True`.
+    Attributes:
+        memory_of: says beforehand where the values of a graph will lie. A provider that runs every node in the graph's
+            order, in memory laid out by lifetimes, has it: recomputed activations save memory only there, and others
+            are refused a memory budget.
+        module_memory: makes the memory of a module in a user's own loop, from its parameters and buffers by name, which
+            are used where they are. Without it the halves of such a module are compiled as two graphs.
+        flat_state: like `create_state`, in flat torch tensors: what several processes train with.
+        attends_sequences: attention takes packed sequences, for which padding need not be put back.
     """
 
-    name: str
+    memory_of: MemoryOf | None = None
+    module_memory: Callable[[Mapping[str, Tensor]], ModuleMemory] | None = None
+    flat_state: Callable[[Sequence[StateSpec]], FlatState] | None = None
+    attends_sequences: bool = False
+
+
+class ExecutionProvider(Protocol):
+    """Something that runs graphs."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it runs, as a torch device string."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do beyond running a graph; `Capabilities()` for nothing."""
+        ...
 
     def supports(self, node: ir.Node) -> str | None:
         """Return None if the provider can run the node, else the reason why not."""
@@ -169,9 +237,29 @@ class ExecutionProvider(Protocol):
         ...
 
     def compile(self, model: ir.Model, state: State) -> Executable:
-        """Compile a graph whose shapes are all concrete; resident inputs are found in `state` by name.
+        """Compile a graph whose shapes are all concrete.
+
+        Args:
+            model: the graph.
+            state: made by this provider's `create_state`; resident inputs are found in it by name.
 
         Raises:
             ProviderError: a node is not supported; names the node, its source line and the reason.
         """
         ...
+
+
+OwnState = TypeVar("OwnState", bound=State)
+
+
+def own_state(state: State, kind: type[OwnState], provider: str) -> OwnState:
+    """Return a state that must be one of a provider's own.
+
+    Raises:
+        ProviderError: another provider made it.
+    """
+    if not isinstance(state, kind):
+        raise ProviderError(
+            f"{provider} cannot use a {type(state).__name__}", way_out="make the state by the provider's create_state"
+        )
+    return state

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ontrain.errors import OptionError, ProviderError, nearest
 from ontrain.providers.base import ExecutionProvider
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["available_providers", "get_provider"]
 
 ENTRY_POINT_GROUP = "ontrain.providers"
 
+
+_PARTS = ("name", "supports", "create_state", "compile", "device", "capabilities")
+"""Of the contract, `ExecutionProvider`."""
 
 Factory = Callable[..., Any]
 """Makes a provider for a torch device string, and options by name."""
@@ -47,10 +52,12 @@ _BUILT_IN: dict[str, Factory] = {
 
 
 def _factories() -> dict[str, Factory | EntryPoint]:
-    found: dict[str, Factory | EntryPoint] = dict(_BUILT_IN)
+    from importlib.metadata import entry_points  # takes as long as the rest of this file, and few need it
+
+    known: dict[str, Factory | EntryPoint] = dict(_BUILT_IN)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found.setdefault(entry.name, entry)
-    return found
+        known.setdefault(entry.name, entry)
+    return known
 
 
 def available_providers() -> list[str]:
@@ -73,8 +80,7 @@ def get_provider(name: str, device: str = "cpu", options: Mapping[str, Any] | No
     factories = _factories()
     if name not in factories:
         raise OptionError(f"no execution provider {name!r}", way_out=f"known: {nearest(name, factories)}")
-    found = factories[name]
-    factory = _load(found) if isinstance(found, EntryPoint) else found
+    factory = _BUILT_IN[name] if name in _BUILT_IN else _load(factories[name])
     try:
         inspect.signature(factory).bind(device, **(options or {}))
     except TypeError as error:
@@ -83,17 +89,17 @@ def get_provider(name: str, device: str = "cpu", options: Mapping[str, Any] | No
             f"{name} cannot be made with the options {sorted(options or {})}",
             reason=str(error), way_out=f"its options: {', '.join(known) or 'none'}",
         ) from error  # fmt: skip
-    made: ExecutionProvider = factory(device, **(options or {}))
-    missing = [part for part in ("name", "supports", "create_state", "compile") if not hasattr(made, part)]
+    provider: ExecutionProvider = factory(device, **(options or {}))
+    missing = [part for part in _PARTS if not hasattr(provider, part)]
     if missing:
         raise ProviderError(
-            f"{name} is no execution provider", reason=f"{type(made).__name__} has no {', '.join(missing)}",
+            f"{name} is no execution provider", reason=f"{type(provider).__name__} has no {', '.join(missing)}",
             way_out="ontrain/providers/base.py has the contract",
         )  # fmt: skip
-    return made
+    return provider
 
 
-def _load(entry: EntryPoint) -> Factory:
+def _load(entry: Any) -> Factory:
     try:
         factory: Factory = entry.load()
     except (ImportError, AttributeError) as error:

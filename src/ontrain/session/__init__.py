@@ -1,7 +1,9 @@
 """Sessions: what holds state and plans between calls."""
 
-from ontrain.session.inference import InferenceSession
+from ontrain.session.description import PlanOptions, TrainingTask
 from ontrain.session.plans import Plan, make_plan
 from ontrain.session.training import Counters, Exchange, TrainingSession
 
-__all__ = ["Counters", "Exchange", "InferenceSession", "Plan", "TrainingSession", "make_plan"]
+__all__ = [
+    "Counters", "Exchange", "Plan", "PlanOptions", "TrainingSession", "TrainingTask", "make_plan",
+]  # fmt: skip

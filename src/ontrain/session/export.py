@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from ontrain.errors import OptionError
 from ontrain.functions import inline_all
-from ontrain.graph import DOMAIN, OPSET, Builder, Role, all_nodes, by_role, live_nodes, rebuild
-from ontrain.graph.subgraphs import captured
+from ontrain.graph import DOMAIN, OPSET, Builder, Role, all_nodes, by_role, captured, live_nodes, rebuild
 from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
 __all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "training_model"]
@@ -23,7 +22,9 @@ EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Bytes of parameters beyond which they go to a file of their own beside the model (protobuf ends at 2 GiB)."""
 
 
-def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence[str], opset: int = OPSET) -> ir.Model:
+def inference_model(
+    model: ir.Model, state: Mapping[str, ir.TensorProtocol], outputs: Sequence[str], opset: int = OPSET
+) -> ir.Model:
     """Return an evaluation graph with its parameters as initializers.
 
     Args:
@@ -37,13 +38,13 @@ def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence
         GraphError: an operator cannot be written at it; names the node.
     """
     check_opset(opset)
-    made = inline_all(rebuild(model))
-    graph = made.graph
-    kept = [v for v in graph.outputs if v.name in outputs]
+    plain = inline_all(rebuild(model))
+    graph = plain.graph
+    outputs_left = [v for v in graph.outputs if v.name in outputs]
     del graph.outputs[:]
-    graph.outputs.extend(kept)
-    made = with_operators_of(rebuild(made, _without_dropout), opset)
-    graph = made.graph
+    graph.outputs.extend(outputs_left)
+    plain = with_operators_of(rebuild(plain, _without_dropout), opset)
+    graph = plain.graph
     used = set(graph.outputs)
     for node in live_nodes(graph):
         used.update((*(v for v in node.inputs if v is not None), *captured(node)))
@@ -57,7 +58,7 @@ def inference_model(model: ir.Model, state: Mapping[str, Any], outputs: Sequence
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del graph.initializers[name]  # of a Dropout that is gone; onnxruntime would warn of it
-    return _finished(made, opset)
+    return _finished(plain, opset)
 
 
 def _without_dropout(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
@@ -68,12 +69,12 @@ def _without_dropout(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) 
     return [inputs[0], *(None for _ in masks)]
 
 
-def training_model(model: ir.Model, state: Mapping[str, Any], opset: int = OPSET) -> ir.Model:
+def training_model(model: ir.Model, state: Mapping[str, ir.TensorProtocol], opset: int = OPSET) -> ir.Model:
     """Return a step's graph as a file of its own: forward, loss, backward and update in plain operators.
 
     Parameters, buffers and moments are inputs whose present values are the initializers of the same names: what is not
     fed has these. `{name}.next` is to be fed as `name` at the next step. The other inputs are the batch,
-    `learning_rate`, `step` (from 1), `loss_scale` (1) and `loss_denominator` (0).
+    `learning_rate`, `step` (from 1) and `loss_scale` (1).
 
     Args:
         model: a step graph, of concrete shapes.
@@ -85,10 +86,10 @@ def training_model(model: ir.Model, state: Mapping[str, Any], opset: int = OPSET
         GraphError: an operator cannot be written at it; names the node.
     """
     check_opset(opset)
-    made = with_operators_of(inline_all(rebuild(model)), opset)
-    for value in by_role(made.graph, Role.PARAMETER, Role.BUFFER, Role.STATE):
-        _give_value(made.graph, value, state)
-    return _finished(made, opset)
+    plain = with_operators_of(inline_all(rebuild(model)), opset)
+    for value in by_role(plain.graph, Role.PARAMETER, Role.BUFFER, Role.STATE):
+        _give_value(plain.graph, value, state)
+    return _finished(plain, opset)
 
 
 def _give_value(graph: ir.Graph, value: ir.Value, state: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -22,7 +21,7 @@ _REFUSALS = (
 
 
 @contextlib.contextmanager
-def explained(graph: ir.Graph, feeds: Mapping[str, Any], provider: str, what: str = "a step") -> Iterator[None]:
+def explained(graph: ir.Graph, feeds: Mapping[str, object], provider: str, what: str = "a step") -> Iterator[None]:
     """Turn what a provider raises inside the block into an error for the user.
 
     Args:

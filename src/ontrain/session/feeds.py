@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.arrays import tensor_dtype
 from ontrain.capture.guards import GUARDS
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
+from ontrain.operators import record_of
 
-__all__ = ["Signature", "batch_inputs", "check_feeds", "check_guards", "explain_index_error"]
+__all__ = ["Signature", "batch_inputs", "check_feed", "check_feeds", "check_guards", "explain_index_error"]
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Input names with concrete shapes: what a plan is made for."""
@@ -37,15 +38,27 @@ def check_feeds(graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torc
         if name not in feeds:
             raise InputError(f"the batch has no {name!r}", way_out=f"feed {_expected(graph)}")
         tensor = feeds[name]
-        _check_dtype(value, tensor)
-        if tensor.device.type != device.type:
-            raise InputError(
-                f"input {name!r} is on {tensor.device}, the graph runs on {device}",
-                way_out=f"move it with .to({str(device)!r}), or set the device in the options",
-            )
-        _check_shape(value, tuple(tensor.shape), sizes)
+        check_feed(value, tensor, device, sizes)
         signature.append((name, tuple(tensor.shape)))
     return tuple(signature)
+
+
+def check_feed(
+    value: ir.Value, tensor: torch.Tensor, device: torch.device, sizes: dict[str, tuple[int, str]]
+) -> None:  # fmt: skip
+    """Check what is fed for one input; `sizes` says of dimensions by name how long they are, and in which input.
+
+    Raises:
+        InputError: see `check_feeds`.
+    """
+    _check_dtype(value, tensor)
+    if tensor.device.type != device.type:
+        raise InputError(
+            f"input {value.name!r} is on {tensor.device}, the graph runs on {device}",
+            way_out=f"move it with .to({str(device)!r}), or set the device in the options",
+        )
+    if value.shape is not None:
+        _check_shape(value, tuple(tensor.shape), sizes)
 
 
 def check_guards(model: ir.Model, signature: Signature) -> None:
@@ -67,13 +80,21 @@ def check_guards(model: ir.Model, signature: Signature) -> None:
 def _check_dtype(value: ir.Value, tensor: torch.Tensor) -> None:
     assert value.dtype is not None
     have = str(tensor.dtype).removeprefix("torch.")
-    want = {"float": "float32", "double": "float64"}.get(str(value.dtype).lower(), str(value.dtype).lower())
+    want = _torch_name(value.dtype)
     if have != want:
         raise InputError(
             f"input {value.name!r} is {have}, the graph expects {want}",
             reason=f"the model was captured with {value.name}: {shape_text(value)}",
             way_out=f"convert it with .to(torch.{want})",
         )
+
+
+def _torch_name(dtype: ir.DataType) -> str:
+    """Torch's name of a dtype; ONNX's of what torch does not have."""
+    try:
+        return str(tensor_dtype(dtype)).removeprefix("torch.")
+    except TypeError:
+        return dtype.name.lower()
 
 
 def _check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
@@ -103,7 +124,7 @@ def _expected(graph: ir.Graph) -> str:
     return ", ".join(f"{v.name}: {shape_text(v)}" for v in batch_inputs(graph))
 
 
-def explain_index_error(graph: ir.Graph, feeds: Mapping[str, Any]) -> InputError | None:
+def explain_index_error(graph: ir.Graph, feeds: Mapping[str, object]) -> InputError | None:
     """Find the label or id that lies outside what an operator can index; None if there is none."""
     for node in graph:
         limit, ids, ignore = _indexing(node)
@@ -148,14 +169,11 @@ def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
     return None, None, None
 
 
-_REARRANGED = ("Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "PackRows")
-
-
 def _origin(value: ir.Value) -> ir.Value:
     """The graph input that a value is a rearrangement of, or the value itself."""
     producer = value.producer()
     # PackRows takes some of the rows: those that are left out are not used as indices.
-    while producer is not None and producer.op_type in _REARRANGED:
+    while producer is not None and record_of(producer).keeps_values:
         assert producer.inputs[0] is not None
         value = producer.inputs[0]
         producer = value.producer()

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError, OptionError
 from ontrain.functions import expand
 from ontrain.graph import OPSET, Builder, all_nodes, describe, rebuild, source_of, static_dims
+from ontrain.operators import form_of
 
 __all__ = ["OLDEST", "check_opset", "import_opset", "with_operators_of"]
 
@@ -22,7 +23,20 @@ _FORMATS = {12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9}
 """The version of the file format that came with each opset; files stay readable for runtimes of that time."""
 
 
-def check_opset(version: Any) -> None:
+_Rewrite = Callable[[Builder, ir.Node, list[ir.Value | None]], list[ir.Value | None] | None]
+_MEANT_ELSE: dict[str, tuple[int, _Rewrite]] = {}
+"""Operators that need more than their attributes rearranged, and the opset from which they do not."""
+
+
+def _meant_else(before: int, *op_types: str) -> Callable[[_Rewrite], _Rewrite]:
+    def register(rewrite: _Rewrite) -> _Rewrite:
+        _MEANT_ELSE.update(dict.fromkeys(op_types, (before, rewrite)))
+        return rewrite
+
+    return register
+
+
+def check_opset(version: object) -> None:
     """Raise OptionError unless files can be written at this opset."""
     newest = onnx.defs.onnx_opset_version()
     if isinstance(version, bool) or not isinstance(version, int) or not OLDEST <= version <= newest:
@@ -53,6 +67,10 @@ def import_opset(model: ir.Model, version: int) -> None:
     Raises:
         GraphError: a form or dtype of an operator cannot be written at that opset; names the node.
     """
+    for node in all_nodes(model.graph):
+        form = form_of(node) if not node.domain else None
+        if form is not None and form.since_version > max(version, OPSET):
+            raise _refused(node, f"this form of it came with opset {form.since_version}")
     if version == OPSET:
         return
     for node in all_nodes(model.graph):
@@ -71,10 +89,10 @@ def _without_newer(model: ir.Model, version: int) -> tuple[ir.Model, bool]:
             raise _refused(node, f"it is of the domain {node.domain!r}, not of the standard")
         special = _MEANT_ELSE.get(node.op_type)
         if special is not None and version < special[0]:
-            made = special[1](op, node, inputs)
-            if made is not None:
+            replaced = special[1](op, node, inputs)
+            if replaced is not None:
                 changed = True
-                return made
+                return replaced
         if _schema(node.op_type, version) is not None:
             return None
         outputs = expand(op, node, inputs)
@@ -101,7 +119,7 @@ def _since(op_type: str) -> int:
 
 def _in_form_of(node: ir.Node, version: int) -> None:
     """Change a node in place so that it fits the operator's schema at `version`."""
-    now, then = _schema(node.op_type, OPSET), _schema(node.op_type, version)
+    now, then = form_of(node), _schema(node.op_type, version)
     assert now is not None and then is not None
     if now.since_version == then.since_version:
         return
@@ -131,7 +149,7 @@ def _as_attribute(node: ir.Node, index: int, name: str) -> None:
     if value is not None:
         if value.const_value is None:
             raise _refused(node, f"its operand {name!r} is computed, and was an attribute then")
-        numbers = [int(one) for one in value.const_value.numpy().reshape(-1)]
+        numbers = [int(number) for number in value.const_value.numpy().reshape(-1)]
     if numbers:
         node.attributes[name] = ir.AttrInt64s(name, numbers)
     elif noop is not None and noop.as_int():
@@ -151,12 +169,12 @@ def _all_axes(node: ir.Node) -> None:
     for column, axis in enumerate(axes.const_value.numpy().reshape(-1)):
         full[:, int(axis)] = amounts[:, column]
     assert node.graph is not None
-    made = ir.Value(
+    copy = ir.Value(
         name=f"{node.name}.pads", shape=ir.Shape([2 * rank]), type=ir.TensorType(ir.DataType.INT64),
         const_value=ir.tensor(full.reshape(-1), name=f"{node.name}.pads"),
     )  # fmt: skip
-    node.graph.register_initializer(made)
-    node.replace_input_with(1, made)
+    node.graph.register_initializer(copy)
+    node.replace_input_with(1, copy)
     node.resize_inputs(3)
 
 
@@ -176,12 +194,12 @@ def _is_default(schema: onnx.defs.OpSchema, name: str, attribute: ir.Attr) -> bo
         return bool(ir.serde.deserialize_attribute(default).value == attribute.value)
     neutral: Any = attribute.value
     if name == "dilations":
-        return all(one == 1 for one in neutral)
+        return all(neutral_number == 1 for neutral_number in neutral)
     return False
 
 
 def _check_types(node: ir.Node, then: onnx.defs.OpSchema, version: int) -> None:
-    allowed = {one.type_param_str: set(one.allowed_type_strs) for one in then.type_constraints}
+    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in then.type_constraints}
     for index, value in enumerate(node.inputs):
         formal = then.inputs[min(index, len(then.inputs) - 1)]
         if value is None or value.dtype is None or formal.type_str not in allowed:
@@ -192,19 +210,21 @@ def _check_types(node: ir.Node, then: onnx.defs.OpSchema, version: int) -> None:
 
 
 def _axis(node: ir.Node, default: int) -> int:
-    found = node.attributes.get("axis")
-    return default if found is None else found.as_int()
+    axis = node.attributes.get("axis")
+    return default if axis is None else axis.as_int()
 
 
+@_meant_else(15, "Shape")
 def _shape(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
     """Shape(x)[start:end] as Slice(Shape(x))."""
-    start, end = (node.attributes.get(one) for one in ("start", "end"))
+    start, end = (node.attributes.get(name) for name in ("start", "end"))
     if start is None and end is None:
         return None
     first, last = (0 if start is None else start.as_int()), (1 << 62 if end is None else end.as_int())
     return [op.Slice(op.Shape(inputs[0]), op.const(np.array([first])), op.const(np.array([last])))]
 
 
+@_meant_else(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
     """Before opset 13 the axes from `axis` on were one: the axis is made the last for as long as it takes."""
     (x,) = inputs
@@ -223,6 +243,7 @@ def _softmax(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[
     return [op.Transpose(op.call("", node.op_type, [op.Transpose(x, perm=order)], {"axis": rank - 1}), perm=back)]
 
 
+@_meant_else(14, "Trilu")
 def _trilu(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
     """The upper or lower triangle: zero where the column is on the other side of row + k."""
     x, k = inputs[0], inputs[1] if len(inputs) > 1 else None
@@ -234,19 +255,8 @@ def _trilu(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir
     diagonal = rows if k is None else op.Add(rows, op.Reshape(k, op.const(np.zeros(0, np.int64))))
     upper = node.attributes.get("upper")
     is_upper = upper is None or upper.as_int() == 1
-    kept = op.GreaterOrEqual(columns, diagonal) if is_upper else op.LessOrEqual(columns, diagonal)
-    return [op.Where(kept, x, op.const(0, x.dtype))]
-
-
-_Rewrite = Callable[[Builder, ir.Node, list[ir.Value | None]], list[ir.Value | None] | None]
-_MEANT_ELSE: dict[str, tuple[int, _Rewrite]] = {
-    "Shape": (15, _shape),
-    "Softmax": (13, _softmax),
-    "LogSoftmax": (13, _softmax),
-    "Hardmax": (13, _softmax),
-    "Trilu": (14, _trilu),
-}
-"""Operators that need more than their attributes rearranged, and the opset from which they do not."""
+    inside = op.GreaterOrEqual(columns, diagonal) if is_upper else op.LessOrEqual(columns, diagonal)
+    return [op.Where(inside, x, op.const(0, x.dtype))]
 
 
 def _refused(node: ir.Node, reason: str) -> GraphError:

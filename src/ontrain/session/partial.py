@@ -22,19 +22,19 @@ def without_inputs(model: ir.Model, missing: Collection[str]) -> ir.Model:
     Raises:
         InputError: there is no such output.
     """
-    made = rebuild(model)
-    graph = made.graph
+    part = rebuild(model)
+    graph = part.graph
     unknown = {value for value in graph.inputs if value.name in missing}
     for node in graph:
         if any(value in unknown for value in reads(node)):
             unknown.update(node.outputs)
-    kept = [value for value in graph.outputs if value not in unknown]
-    if not kept:
+    computable = [value for value in graph.outputs if value not in unknown]
+    if not computable:
         name = next(iter(missing))
         raise InputError(f"input {name!r} is missing", reason="every output depends on it", way_out="feed all inputs")
     del graph.outputs[:]
-    graph.outputs.extend(kept)
-    made = rebuild(made)
-    for value in [value for value in made.graph.inputs if value.name in missing]:
-        made.graph.inputs.remove(value)
-    return made
+    graph.outputs.extend(computable)
+    part = rebuild(part)
+    for value in [value for value in part.graph.inputs if value.name in missing]:
+        part.graph.inputs.remove(value)
+    return part

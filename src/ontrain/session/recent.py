@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from ontrain.locks import Lock
@@ -27,10 +27,16 @@ class Recent(OrderedDict[Key, Value]):
     def look(self, key: Key) -> Value | None:
         """Return an entry and count that as a use; None if there is none."""
         with self._lock:
-            found = self.get(key)
-            if found is not None:
+            value = self.get(key)
+            if value is not None:
                 self.move_to_end(key)
-            return found
+            return value
+
+    def forget(self, is_stale: Callable[[Key], bool]) -> None:
+        """Take out the entries whose keys are stale."""
+        with self._lock:
+            for key in [key for key in self if is_stale(key)]:
+                del self[key]
 
     def put(self, key: Key, value: Value) -> Value:
         """Add or replace an entry, and return it."""

@@ -5,25 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 
 from ontrain.errors import OptionError
 from ontrain.functions.cost import count_flops
+from ontrain.graph import MemoryOf
 from ontrain.passes import Journal, run_passes
 from ontrain.passes.recompute import Recomputation, Recompute, Schedule, clusters
+from ontrain.providers import ExecutionProvider
 from ontrain.units import byte_text
 
 _logger = logging.getLogger("ontrain.phases")
 
-__all__ = ["Recomputed", "check_provider", "fit", "table"]
+__all__ = ["Compiled", "Recomputed", "Recomputing", "fit", "recomputing", "table"]
 
 _ATTEMPTS = 8
 _CLOSE = 0.995
 """An attempt that did not fit is followed by one for so much less at most, or less by what was too much."""
 
-Compiled = TypeVar("Compiled")
+
+class _Planned(Protocol):
+    @property
+    def planned_bytes(self) -> int: ...
+
+
+Compiled = TypeVar("Compiled", bound=_Planned)
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,25 @@ class Recomputed:
         return self.flop / self.step_flop if self.step_flop else 0.0
 
 
-def check_provider(provider: Any, request: Recomputation | None) -> None:
-    """Check that a provider runs nodes in the graph's order and plans their memory itself.
+@dataclass(frozen=True)
+class Recomputing:
+    """What is to be computed again, and what the provider says of a graph's memory."""
+
+    request: Recomputation
+    memory_of: MemoryOf
+
+
+def recomputing(provider: ExecutionProvider, request: Recomputation | None) -> Recomputing | None:
+    """Return what a request needs of a provider; None where nothing is asked.
 
     Raises:
-        OptionError: it does not, so that recomputation would cost time and save nothing.
+        OptionError: the provider lays no memory out by the graph's order, so that recomputation would cost time and
+            save nothing.
     """
-    if request is None or not request.asked or getattr(provider, "plans_memory", False):
-        return
+    if request is None or not request.asked:
+        return None
+    if provider.capabilities.memory_of is not None:
+        return Recomputing(request, provider.capabilities.memory_of)
     raise OptionError(
         f"{provider.name} cannot recompute activations",
         reason="it orders nodes and shares equal computations by itself, so that no memory would be saved",
@@ -67,7 +86,7 @@ def check_provider(provider: Any, request: Recomputation | None) -> None:
 def fit(
     graph: ir.Model,
     executable: Compiled,
-    request: Recomputation,
+    recomputing: Recomputing,
     compiler: Callable[[ir.Model], Compiled],
     journal: Journal,
 ) -> tuple[ir.Model, Compiled, Recomputed]:
@@ -78,37 +97,38 @@ def fit(
 
     Args:
         graph: the finished graph, and `executable` what it compiles to.
-        request: what to compute again.
+        recomputing: what to compute again.
         compiler: makes a graph executable.
         journal: gets the pass's report.
 
     Raises:
         OptionError: the budget cannot be reached; tells how little can.
     """
-    before = _planned(executable)
+    request, memory_of = recomputing.request, recomputing.memory_of
+    before = executable.planned_bytes
     budget = request.budget if isinstance(request.budget, int) else int((request.budget or 1.0) * before)
     bound = request.budget is not None
-    kept = Recomputed(before, before)
+    recomputed = Recomputed(before, before)
     if bound and before <= budget and request == Recomputation(request.budget):
-        return graph, executable, kept
+        return graph, executable, recomputed
     step_flop = count_flops(graph).total
-    schedule = Schedule(graph.graph)
+    schedule = Schedule(graph.graph, memory_of(graph.graph))
     predicted = max(schedule.profile(()).peak, 1)
     if _logger.isEnabledFor(logging.INFO):
         _logger.info("what backward may compute again:\n%s", table(schedule))
     limit = int(budget * predicted / max(before, 1)) if bound else None
     least = before
     for _ in range(_ATTEMPTS):
-        once = Recompute(request, limit)
-        made, reports = run_passes(graph, [once], stage="step", journal=journal)
+        once = Recompute(request, memory_of, limit)
+        changed, reports = run_passes(graph, [once], stage="step", journal=journal)
         if not reports:
-            return graph, executable, kept  # held back, to find a wrong number
-        compiled = compiler(made)
-        after = _planned(compiled)
+            return graph, executable, recomputed  # held back, to find a wrong number
+        compiled = compiler(changed)
+        after = compiled.planned_bytes
         if not bound or request.least or after <= budget:
             done = Recomputed(before, after, reports[0].changed, once.flops.total, step_flop)
             _logger.info("working memory %d → %d bytes, %.1f %% of FLOP again", before, after, 100 * done.share)
-            return made, compiled, done
+            return changed, compiled, done
         least = min(least, after)
         journal.reports.pop()
         assert limit is not None
@@ -126,10 +146,6 @@ def table(schedule: Schedule) -> str:
         for c in clusters(schedule)
     ]
     return "\n".join(rows)
-
-
-def _planned(executable: Any) -> int:
-    return int(executable.planned_bytes)
 
 
 def _unreachable(asked: int | float | None, budget: int, before: int, least: int) -> OptionError:

@@ -69,11 +69,11 @@ def write_report(
 
 
 def _metric(row: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {"step": int(row["step"]), "split": str(row.get("split", "train"))}
+    entry: dict[str, Any] = {"step": int(row["step"]), "split": str(row.get("split", "train"))}
     for key in ("loss", "ppl", "ms", "lr"):
         if key in row and math.isfinite(row[key]):
-            kept[key] = float(f"{row[key]:.6g}")
-    return kept
+            entry[key] = float(f"{row[key]:.6g}")
+    return entry
 
 
 def _graph(graph: ir.Graph) -> dict[str, Any]:

@@ -7,26 +7,24 @@ import functools
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.capture.phases import tell_phases
 from ontrain.errors import InputError, NonFiniteLossError, OptionError
-from ontrain.optim import OptimizerSpec, StepKind, build_step
-from ontrain.passes import Journal, LowerPrecision, Pass, run_passes
-from ontrain.passes.recompute import Recomputation
+from ontrain.optim import Hyper, OptimizerSpec, StepKind, build_step
+from ontrain.passes import Journal, LowerPrecision, run_passes
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
+from ontrain.session.description import PlanOptions, TrainingTask
 from ontrain.session.failures import explained
-from ontrain.session.feeds import Signature, check_feeds, check_guards
-from ontrain.session.plans import PLANS, Plan, make_plan
-from ontrain.session.recent import Recent
-from ontrain.session.recompute import check_provider
-from ontrain.session.rows import RowCounts, Rows, plan_key
+from ontrain.session.feeds import Signature, check_feeds
+from ontrain.session.planner import Planner, Structure
+from ontrain.session.plans import Plan
+from ontrain.session.state_layout import state_layout
 
 __all__ = ["Counters", "Exchange", "TrainingSession"]
 
@@ -60,42 +58,27 @@ class Exchange(Protocol):
 
     def create_state(self, session: TrainingSession, specs: Sequence[StateSpec]) -> State:
         """Lay out the session's state so that gradients can be reduced."""
-        ...
 
-    def update(self, session: TrainingSession, hyper: Mapping[str, float], plan: ir.Model) -> dict[str, torch.Tensor]:
+    def update(self, session: TrainingSession, hyper: Hyper[float], plan: ir.Model) -> dict[str, torch.Tensor]:
         """Make the update of what all processes accumulated; `plan` is the graph of the last micro-batch.
 
         Returns:
             `grad_norm` and `all_finite`, as a step's graph has them. Nothing is updated where that is false.
         """
-        ...
 
     def follow_optimizer(self, session: TrainingSession) -> None:
         """Make plans of updates anew: the session's hyper-parameters have changed."""
-        ...
 
 
 class TrainingSession:
     """Runs a captured graph as training steps on a provider.
 
     Args:
-        model: captured graph in training mode, roles on its inputs.
-        loss: name of the scalar output to minimise.
-        optimizer: algorithm, hyper-parameters and groups.
-        trainable: names of the parameters to update; the others stay.
-        provider: what compiles and runs the graphs.
+        task: what to train.
         initial: all parameters and buffers of the model by name, those that only evaluation uses included.
-        max_norm: clip the gradient's global norm to this; None leaves it.
-        accumulation_steps: micro-batches per update.
-        seed: of the dropout stream.
-        disabled_passes: graph passes to leave out, by name.
-        dump: folder to write the graph to after each stage of each plan, see `ontrain.passes.Journal`.
-        save_graphs: files for single stages of the first training plan, by onnxruntime's names.
-        deterministic: run on kernels that repeat to the bit only; torch raises where a device has none.
-        precision: FLOAT16 or BFLOAT16 for steps in mixed precision, see `ontrain.passes.LowerPrecision`; parameters
-            and moments stay as they are, and evaluation runs in their precision.
-        memory_limit: bytes that state and working memory may take together; 0 for no limit.
-        recomputation: activations that backward computes again instead of finding them in memory.
+        provider: what compiles and runs the graphs.
+        device: where.
+        planning: how plans are made and run.
         exchange: with the other processes of the run; None where this is the only one.
 
     Raises:
@@ -103,43 +86,27 @@ class TrainingSession:
     """
 
     def __init__(
-        self,
-        model: ir.Model,
-        *,
-        loss: str,
-        optimizer: OptimizerSpec,
-        trainable: Sequence[str],
-        provider: ExecutionProvider,
-        initial: Mapping[str, torch.Tensor],
-        max_norm: float | None = None,
-        accumulation_steps: int = 1,
-        seed: int = 0,
-        disabled_passes: Sequence[str] = (),
-        dump: str | None = None,
-        save_graphs: Mapping[str, str] | None = None,
-        device: str = "cpu",
-        deterministic: bool = False,
-        precision: ir.DataType | None = None,
-        memory_limit: int = 0,
-        recomputation: Recomputation | None = None,
-        exchange: Exchange | None = None,
-    ) -> None:
-        check_provider(provider, recomputation)
-        self.model, self.provider, self.optimizer = model, provider, optimizer
-        self.loss, self.trainable, self.max_norm = loss, list(trainable), max_norm
-        self.accumulation_steps, self.seed = accumulation_steps, seed
+        self, task: TrainingTask, initial: Mapping[str, torch.Tensor], provider: ExecutionProvider,
+        device: str = "cpu", *, planning: PlanOptions | None = None, exchange: Exchange | None = None,
+    ) -> None:  # fmt: skip
+        self._planning = planning = planning or PlanOptions()
+        self.model, self.provider, self.optimizer = task.model, provider, task.optimizer
+        self.loss, self.trainable, self.max_norm = task.loss, list(task.trainable), task.max_norm
+        self.accumulation_steps, self.seed, self.precision = task.accumulation_steps, task.seed, task.precision
         self.device = torch.device(device)
         self.counters = Counters()
         self.eval_model: ir.Model | None = None
         self.last_outputs: dict[str, torch.Tensor] = {}
-        self.precision, self._memory_limit = precision, memory_limit
-        self._recomputation, self.exchange = recomputation, exchange
-        self._disabled, self._deterministic = disabled_passes, deterministic
-        self._dump, self._save_graphs = dump, dict(save_graphs or {})
-        self._plans: Recent[tuple[str, Signature], Plan[Executable]] = Recent(PLANS)
-        self._rows = RowCounts(provider, recomputes=recomputation is not None and recomputation.asked)
+        self.exchange = exchange
+        self._save_graphs = dict(planning.save_graphs)
+        self._structures: dict[StepKind | None, Structure] = {}
+        self._planner = Planner(
+            provider, self._compile, self.device, recomputation=planning.recomputation, accept=self._accept
+        )
         self.model_tensors = list(initial)
-        specs = self._specs(initial)
+        reduced = exchange is not None
+        layout = state_layout(task, initial, reduced=reduced, keeps_moments=exchange is None or exchange.keeps_moments)
+        self.accumulators, specs = layout.accumulators, layout.specs
         self.state: State = exchange.create_state(self, specs) if exchange else provider.create_state(specs)
         for name, tensor in initial.items():
             self.state[name] = tensor.detach()
@@ -167,16 +134,11 @@ class TrainingSession:
         kind = self._next_kind()
         plan = self.plan(kind, feeds)
         number = self.counters.updates + 1
-        hyper = {
-            "learning_rate": learning_rate,
-            "step": float(number),
-            "loss_scale": loss_scale,
-            "loss_denominator": 0.0,
-        }
+        hyper = Hyper(learning_rate=learning_rate, step=float(number), loss_scale=loss_scale)
         guard = None if kind is StepKind.ACCUMULATE else "all_finite"
         done = True
         try:
-            outputs = self._run(plan, {**feeds, **hyper}, guard)
+            outputs = self._run(plan, {**feeds, **hyper.feeds()}, guard)
         except InputError:
             done = False  # met in the forward: the gradients that wait are whole, and wait for another batch
             raise
@@ -230,8 +192,8 @@ class TrainingSession:
         self.optimizer = optimizer
         if self.exchange is not None:
             self.exchange.follow_optimizer(self)
-        for key in [key for key in self._plans if key[0] != "eval"]:
-            del self._plans[key]
+        for kind in StepKind:
+            self._planner.forget(kind.value)
 
     def evaluate(self, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None) -> dict[str, torch.Tensor]:
         """Run the evaluation graph, or a part of it, on a batch with the present parameters; nothing is updated."""
@@ -241,10 +203,10 @@ class TrainingSession:
         """Time each operator of one training step; the state is put back afterwards."""
         plan = self.plan(StepKind.ACCUMULATE if self.exchange else StepKind.UPDATE, feeds)
         saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
-        hyper = {"learning_rate": 0.0, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}
+        hyper = Hyper(learning_rate=0.0, step=1.0, loss_scale=1.0)
         try:
             with explained(plan.model.graph, feeds, self.provider.name):
-                return plan.executable.profile({**feeds, **hyper}, rng=self._rng())
+                return plan.executable.profile({**feeds, **hyper.feeds()}, rng=self._rng())
         finally:
             for name, value in saved.items():
                 self.state[name] = value
@@ -263,44 +225,38 @@ class TrainingSession:
             model = self.model if kind is not None else self.eval_model
         assert model is not None, "set eval_model before evaluating"
         signature = check_feeds(model.graph, feeds, self.device)
-        name = kind.value if kind is not None else "eval"
-        scope = (kind is None, signature)
-        rows = self._rows.of(scope, feeds)
-        key = (name, signature + plan_key(rows or {}))
-        found = self._plans.look(key) if rows is not None else None
-        if found is None:
-            check_guards(model, signature)
-
-            def count(graph: ir.Model, passes: Sequence[Pass]) -> Rows:
-                nonlocal rows
-                if rows is None:
-                    rows = self._rows.learn(scope, feeds, graph, passes)
-                return rows
-
-            save = {} if kind is None else self._save_graphs
-            journal = Journal(name, disabled=self._disabled, dump=self._dump, save=save)
-            build = functools.partial(self._build, kind=kind, journal=journal) if kind is not None else None
-            found = make_plan(
-                model, signature, self._compile, build=build, journal=journal, recomputation=self._recomputation,
-                rows=count,
-            )  # fmt: skip
-            key = (name, signature + plan_key(rows or {}))
-            self._check_memory(found)
-            self._plans.put(key, found)
-            if kind is not None:
-                self._save_graphs = {}
-        return found
+        return self._planner.plan(self._structure(kind, model), signature, feeds)
 
     @property
-    def plans(self) -> Mapping[tuple[str, Signature], Plan[Executable]]:
+    def plans(self) -> Mapping[tuple[Hashable, Signature], Plan[Executable]]:
         """The plans that are kept, by kind and signature."""
-        return self._plans
+        return self._planner.plans
 
     def state_bytes(self) -> int:
         """Bytes of parameters, buffers, moments and accumulators."""
         return self.state.nbytes()
 
-    def _build(self, forward: ir.Model, kind: StepKind, journal: Journal) -> ir.Model:
+    def _structure(self, kind: StepKind | None, model: ir.Model) -> Structure:
+        """What the plans of a kind of step compute; None is evaluation."""
+        structure = self._structures.get(kind)
+        if structure is not None and structure.model is model:
+            return structure
+        key = "eval" if kind is None else kind.value
+        structure = self._structures[kind] = Structure(
+            key=key,
+            forward_key=kind is None,
+            model=model,
+            build=None if kind is None else functools.partial(self._build, kind),
+            journal=functools.partial(self._journal, key, trains=kind is not None),
+        )
+        return structure
+
+    def _journal(self, title: str, *, trains: bool) -> Journal:
+        options = self._planning
+        save = self._save_graphs if trains else {}
+        return Journal(title, disabled=options.disabled_passes, dump=options.dump, save=save)
+
+    def _build(self, kind: StepKind, journal: Journal, forward: ir.Model) -> ir.Model:
         if self.precision is not None:
             lower = LowerPrecision(self.precision)
             forward, _ = run_passes(forward, [lower], stage="precision", journal=journal)
@@ -309,14 +265,17 @@ class TrainingSession:
             narrow=self.precision is not None,
         )  # fmt: skip
 
-    def _check_memory(self, plan: Plan[Executable]) -> None:
-        needed = self.state_bytes() + plan.executable.planned_bytes
-        if self._memory_limit and needed > self._memory_limit:
+    def _accept(self, structure: Structure, plan: Plan[Executable]) -> None:
+        """Refuse a plan that needs more memory than is allowed; graphs are saved of the first step alone."""
+        limit, needed = self._planning.memory_limit, self.state_bytes() + plan.executable.planned_bytes
+        if limit and needed > limit:
             raise OptionError(
-                f"a step on this batch needs {needed:,} bytes, device.mem_limit allows {self._memory_limit:,}",
+                f"a step on this batch needs {needed:,} bytes, device.mem_limit allows {limit:,}",
                 reason=f"{self.state_bytes():,} of them are parameters, gradients that are kept, and moments",
                 way_out="feed smaller batches and accumulate their gradients, or raise the limit",
             )
+        if structure.build is not None:
+            self._save_graphs = {}
 
     def _compile(self, model: ir.Model) -> Executable:
         return self.provider.compile(model, self.state)
@@ -334,9 +293,11 @@ class TrainingSession:
         last = self.counters.pending == self.accumulation_steps - 1
         return StepKind.ACCUMULATE_UPDATE if last else StepKind.ACCUMULATE
 
-    def _run(self, plan: Plan[Executable], feeds: Mapping[str, Any], guard: str | None) -> dict[str, torch.Tensor]:
+    def _run(
+        self, plan: Plan[Executable], feeds: Mapping[str, torch.Tensor | float], guard: str | None
+    ) -> dict[str, torch.Tensor]:
         with explained(plan.model.graph, feeds, self.provider.name):
-            with _deterministic_kernels() if self._deterministic else contextlib.nullcontext():
+            with _deterministic_kernels() if self._planning.deterministic else contextlib.nullcontext():
                 started = time.perf_counter()
                 outputs = plan.executable.run(feeds, rng=self._rng(), guard=guard)
             if not plan.runs:
@@ -346,37 +307,8 @@ class TrainingSession:
 
     def _clear_accumulators(self) -> None:
         self.counters.pending = 0
-        for name in self._accumulators:
+        for name in self.accumulators:
             self.state[name] = torch.zeros_like(torch.as_tensor(self.state[name]))
-
-    def _specs(self, initial: Mapping[str, torch.Tensor]) -> list[StateSpec]:
-        """Resident tensors in an order that lets parameters, gradients and moments of a group lie side by side."""
-        specs: list[StateSpec] = []
-        self._accumulators: list[str] = []
-        trainable = set(self.trainable)
-        groups: dict[tuple[Any, ...], int] = {}
-        accumulates = self.accumulation_steps > 1 or self.exchange is not None
-        # An update on its own finds its gradients in the accumulators; else there is a place for them beside.
-        sums = "grad_acc" if self.exchange is None else "gradient"
-        for name, tensor in initial.items():
-            shape, dtype = tuple(tensor.shape), from_torch_dtype(tensor.dtype)
-            if name not in trainable:
-                specs.append(StateSpec(name, shape, dtype, "fixed"))
-                continue
-            attributes = tuple(sorted(self.optimizer.attributes_for(name).items()))
-            group = groups.setdefault(attributes, len(groups))
-            specs.append(StateSpec(name, shape, dtype, "parameter", group))
-            moment_dtype = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-            if self.exchange is None or self.exchange.keeps_moments:
-                for moment in self.optimizer.state_names(name):
-                    specs.append(StateSpec(moment, shape, moment_dtype, moment.rpartition(".")[2], group))
-            if accumulates:
-                self._accumulators.append(f"{name}.grad_acc")
-                specs.append(StateSpec(f"{name}.grad_acc", shape, moment_dtype, sums, group))
-        if accumulates:
-            self._accumulators.append("loss_weight_acc")
-            specs.append(StateSpec("loss_weight_acc", (), ir.DataType.FLOAT, "loss_weight_acc"))
-        return specs
 
 
 @contextlib.contextmanager

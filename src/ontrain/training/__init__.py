@@ -6,6 +6,7 @@ What is named here is loaded when it is first asked for: `ontrain.training.api` 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,9 +15,14 @@ if TYPE_CHECKING:
     from ontrain.training.orttrainer import ORTTrainer
     from ontrain.training.step_info import TrainStepInfo
 
-__all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo", "amp", "checkpoint", "optim"]
+__all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo", "amp", "checkpoint", "is_ortmodule_available", "optim"]
 
 _HOMES = {"ORTTrainer": "orttrainer", "ORTTrainerOptions": "options", "TrainStepInfo": "step_info"}
+
+
+def is_ortmodule_available() -> bool:
+    """Return whether `ontrain.training.ortmodule` can be imported: whether there is torch."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def __getattr__(name: str) -> Any:

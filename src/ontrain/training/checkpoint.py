@@ -40,7 +40,9 @@ def experimental_state_dict(ort_trainer: ORTTrainer, include_optimizer_state: bo
     return flat_state(ort_trainer.state_dict(), include_optimizer_state)
 
 
-def experimental_load_state_dict(ort_trainer: ORTTrainer, state_dict: Mapping[str, Any], strict: bool = False) -> None:
+def experimental_load_state_dict(
+    ort_trainer: ORTTrainer, state_dict: Mapping[str, object], strict: bool = False
+) -> None:
     """Take over what `experimental_state_dict` or `ORTTrainer.state_dict` returned.
 
     Where the trainer has another warmup schedule than the state, a new phase of training begins: weights, moments and
@@ -56,7 +58,7 @@ def experimental_load_state_dict(ort_trainer: ORTTrainer, state_dict: Mapping[st
     ort_trainer.load_state_dict(_for_schedule(state, ort_trainer.options.lr_scheduler), strict)
 
 
-def _for_schedule(state: dict[str, Any], scheduler: Any) -> dict[str, Any]:
+def _for_schedule(state: dict[str, Any], scheduler: object) -> dict[str, Any]:
     """The state for a trainer with this scheduler; another one's settings are left out, its steps are over."""
     saved, info = state.get("lr_scheduler"), state.get("train_step_info")
     if not isinstance(scheduler, WarmupLRScheduler) or not isinstance(saved, Mapping) or not isinstance(info, Mapping):
@@ -78,7 +80,7 @@ def experimental_save_checkpoint(
     ort_trainer: ORTTrainer,
     checkpoint_dir: str | os.PathLike[str],
     checkpoint_prefix: str = "ORT_checkpoint",
-    checkpoint_state_dict: Mapping[str, Any] | None = None,
+    checkpoint_state_dict: Mapping[str, object] | None = None,
     include_optimizer_state: bool = True,
 ) -> None:
     """Write the trainer's state to the folder `{checkpoint_dir}/{checkpoint_prefix}`, all or nothing.
@@ -122,10 +124,10 @@ def experimental_load_checkpoint(
     folder = Path(checkpoint_dir) / checkpoint_prefix
     files = [] if folder.exists() else files_of_run(folder.parent, checkpoint_prefix)
     if not files:
-        return ort_trainer.load_checkpoint(folder, strict)
-    found = read_upstream_checkpoint(files)
-    experimental_load_state_dict(ort_trainer, found.flat, strict)
-    return found.beside
+        return ort_trainer.load_checkpoint(folder, strict=strict)
+    checkpoint = read_upstream_checkpoint(files)
+    experimental_load_state_dict(ort_trainer, checkpoint.flat, strict)
+    return checkpoint.beside
 
 
 def aggregate_checkpoints(paths: Sequence[str | os.PathLike[str]], pytorch_format: bool = True) -> dict[str, Any]:
@@ -140,14 +142,14 @@ def aggregate_checkpoints(paths: Sequence[str | os.PathLike[str]], pytorch_forma
     Raises:
         CheckpointError: a file or folder is missing, torn, altered or of another kind, or a process's is not there.
     """
-    places = [Path(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    places = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not places:
         raise CheckpointError("there is nothing to aggregate", way_out="give the file of each process, or a folder")
     if len(places) == 1 and not places[0].is_file():
         state = from_files(*read_checkpoint(places[0]))
     else:
-        found = read_upstream_checkpoint(places)
-        state = nested_state(found.flat, _ALGORITHMS.get(str(found.optimizer), str(found.optimizer)))
-        state["user_dict"] = found.beside
+        checkpoint = read_upstream_checkpoint(places)
+        state = nested_state(checkpoint.flat, _ALGORITHMS.get(str(checkpoint.optimizer), str(checkpoint.optimizer)))
+        state["user_dict"] = checkpoint.beside
     weights: dict[str, Any] = state["model"][FULL_PRECISION]
     return weights if pytorch_format else state

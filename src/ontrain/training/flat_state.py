@@ -45,7 +45,7 @@ def flat_state(state: Mapping[str, Any], include_optimizer_state: bool) -> dict[
     return flat
 
 
-def _json(plain: Mapping[str, Any]) -> bytes:
+def _json(plain: Mapping[str, object]) -> bytes:
     try:
         return json.dumps(plain).encode()
     except (TypeError, ValueError) as error:
@@ -55,24 +55,24 @@ def _json(plain: Mapping[str, Any]) -> bytes:
         ) from error  # fmt: skip
 
 
-def _parsed(tensor: Any) -> dict[str, Any]:
+def _parsed(tensor: object) -> dict[str, Any]:
     try:
-        found = json.loads(torch.as_tensor(tensor).to(torch.uint8).cpu().numpy().tobytes())
-        return {"trainer_options": dict(found.pop("trainer_options")), **found}
+        entries = json.loads(torch.as_tensor(tensor).to(torch.uint8).cpu().numpy().tobytes())
+        return {"trainer_options": dict(entries.pop("trainer_options")), **entries}
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"{_RUN!r} of the state is damaged", reason=str(error), way_out="leave it out to load tensors and counters"
         ) from error
 
 
-def _number(name: str, tensor: Any) -> int:
+def _number(name: str, tensor: object) -> int:
     try:
         return int(torch.as_tensor(tensor).item())
     except (RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{name!r} of the state is {tensor!r}, and no number") from error
 
 
-def nested_state(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+def nested_state(flat: Mapping[str, object], algorithm: str) -> dict[str, Any]:
     """Return a flat state as the later trainer's state_dict; that one itself stays what it is.
 
     Args:
@@ -91,7 +91,7 @@ def nested_state(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     if isinstance(flat.get("model"), Mapping):
         return dict(flat)
     for name, tensor in flat.items():
-        kind = next((one for one in _KINDS if name.startswith(f"{one}_")), None)
+        kind = next((prefix for prefix in _KINDS if name.startswith(f"{prefix}_")), None)
         if kind is not None:
             optimizer.setdefault(name.removeprefix(f"{kind}_"), {})[kind] = tensor
         elif name in _COUNTERS.values():

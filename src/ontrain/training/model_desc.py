@@ -80,7 +80,7 @@ class ModelDescription:
         return next(d for d in self.outputs if d.is_loss)
 
 
-def _entry(entry: Any, where: str, *, loss_allowed: bool) -> TensorDescription:
+def _entry(entry: object, where: str, *, loss_allowed: bool) -> TensorDescription:
     form = "(name, shape)" if not loss_allowed else "(name, shape) or (name, shape, is_loss)"
     if not isinstance(entry, list | tuple) or len(entry) not in ((2, 3) if loss_allowed else (2,)):
         raise OptionError(f"invalid model_desc: {where} holds {entry!r}", way_out=f"write {form}")
@@ -93,7 +93,7 @@ def _entry(entry: Any, where: str, *, loss_allowed: bool) -> TensorDescription:
     return TensorDescription(name, _shape(name, shape), is_loss)
 
 
-def _shape(name: str, shape: Any) -> Dims:
+def _shape(name: str, shape: object) -> Dims:
     if not isinstance(shape, Sequence) or isinstance(shape, str):
         raise OptionError(f"invalid model_desc: the shape of {name!r} is {shape!r}", way_out="give a list")
     for dim in shape:

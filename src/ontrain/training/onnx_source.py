@@ -15,9 +15,9 @@ from torch import nn
 from ontrain.capture import OnnxModel, capture, load_onnx
 from ontrain.errors import CaptureError, OptionError, nearest
 from ontrain.functions import inline_all
-from ontrain.graph import Builder, Role, by_role, rebuild, set_role, specialise, static_dims, updates_of
-from ontrain.graph.replay import emit
-from ontrain.optim.loss import LOSSES, TORCH_NAMES
+from ontrain.graph import Builder, Role, by_role, emit, rebuild, set_role, specialise, static_dims, updates_of
+from ontrain.optim import LOSSES
+from ontrain.optim.loss import TORCH_NAMES
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription, TensorDescription
 from ontrain.training.source import Form
@@ -102,25 +102,25 @@ class OnnxSource:
         desc, label = self._desc, self._label
         assert label is not None
         graph, op = model.graph, Builder(model.graph)
-        given = batch[label.name]
-        made = ir.Value(
+        labels = batch[label.name]
+        label_in = ir.Value(
             name=op.fresh(label.name),
             shape=ir.Shape(label.shape),
-            type=ir.TensorType(from_torch_dtype(given.dtype)),
+            type=ir.TensorType(from_torch_dtype(labels.dtype)),
         )
         position = len(by_role(graph, Role.INPUT, Role.LABEL))
         output = graph.outputs[0]
         if isinstance(self._loss_fn, str):
-            loss = LOSSES[TORCH_NAMES.get(self._loss_fn, self._loss_fn)](op, output, made)
+            loss = LOSSES[TORCH_NAMES.get(self._loss_fn, self._loss_fn)](op, output, label_in)
         else:
             assert self._loss_fn is not None
             captured = _captured_loss(self._loss_fn, model, output, label, batch)
-            loss = emit(op, captured.graph, [output, made])[0]
-        graph.inputs.insert(position, set_role(made, Role.LABEL))
+            loss = emit(op, captured.graph, [output, label_in])[0]
+        graph.inputs.insert(position, set_role(label_in, Role.LABEL))
         loss.name = op.fresh(desc.loss.name)
-        if loss.name != desc.loss.name or made.name != label.name:
+        if loss.name != desc.loss.name or label_in.name != label.name:
             raise OptionError(
-                f"the file has a value named {desc.loss.name if made.name == label.name else label.name!r} already",
+                f"the file has a value named {desc.loss.name if label_in.name == label.name else label.name!r} already",
                 way_out="describe the loss and the label under other names",
             )
         described = [d.name for d in desc.outputs if not d.is_loss]
@@ -143,15 +143,15 @@ def _check_loss(desc: ModelDescription, loss_fn: Callable[..., Any] | str) -> No
         )
     if len(desc.inputs) < 2:
         raise OptionError("with a loss_fn model_desc needs an input and a label", way_out="add the label last")
-    if isinstance(loss_fn, nn.Module) and any(one.requires_grad for one in loss_fn.parameters()):
+    if isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters()):
         raise OptionError(
             "the loss_fn has parameters of its own, and those of a file are its initializers",
             way_out="freeze the loss_fn's parameters, or put the loss into the file",
         )
 
 
-def _check_inputs(loaded: OnnxModel, given: Sequence[TensorDescription], label: TensorDescription | None) -> None:
-    names = [d.name for d in given]
+def _check_inputs(loaded: OnnxModel, described: Sequence[TensorDescription], label: TensorDescription | None) -> None:
+    names = [d.name for d in described]
     for name in loaded.input_names:
         if name not in names:
             raise OptionError(
@@ -168,22 +168,23 @@ def _check_inputs(loaded: OnnxModel, given: Sequence[TensorDescription], label: 
 
 
 def _check_outputs(loaded: OnnxModel, described: Sequence[TensorDescription]) -> None:
-    for one in described:
-        if one.name not in loaded.output_names:
+    for output in described:
+        if output.name not in loaded.output_names:
             raise OptionError(
-                f"the file has no output {one.name!r}", way_out=f"nearest: {nearest(one.name, loaded.output_names)}"
+                f"the file has no output {output.name!r}",
+                way_out=f"nearest: {nearest(output.name, loaded.output_names)}",
             )
 
 
 def _with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """The model with only these outputs, in this order, and the updates of its buffers."""
-    made = rebuild(model)
-    graph = made.graph
-    found = {value.name: value for value in graph.outputs}
+    rebuilt = rebuild(model)
+    graph = rebuilt.graph
+    by_name = {value.name: value for value in graph.outputs}
     updates = [value for value in graph.outputs if updates_of(value) is not None]
     del graph.outputs[:]
-    graph.outputs.extend([*(found[name] for name in names), *updates])
-    return rebuild(made)
+    graph.outputs.extend([*(by_name[name] for name in names), *updates])
+    return rebuild(rebuilt)
 
 
 def _captured_loss(

@@ -36,7 +36,7 @@ def _is_device(value: Any) -> bool:
         return False
 
 
-def _is_opset(value: Any) -> bool:
+def _is_opset(value: object) -> bool:
     try:
         check_opset(value)
     except OptionError:
@@ -44,27 +44,27 @@ def _is_opset(value: Any) -> bool:
     return True
 
 
-def _is_scaler(value: Any) -> bool:
+def _is_scaler(value: object) -> bool:
     return isinstance(value, LossScaler) and type(value).update is not LossScaler.update
 
 
-def _is_scheduler(value: Any) -> bool:
+def _is_scheduler(value: object) -> bool:
     return isinstance(value, _LRScheduler) and type(value).get_lr is not _LRScheduler.get_lr
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping)
 
 
-def _is_int(value: Any, at_least: int) -> bool:
+def _is_int(value: object, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _is_hashable_in(value: Any, known: Mapping[Any, Any]) -> bool:
+def _is_hashable_in(value: object, known: Mapping[object, object]) -> bool:
     return isinstance(value, str | torch.dtype) and value in known
 
 
@@ -189,7 +189,7 @@ SCHEMA: dict[str, Any] = {
 class _Section:
     """Options of one section as attributes."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         self.__dict__.update(values)
 
     def __repr__(self) -> str:
@@ -245,7 +245,7 @@ class ORTTrainerOptions(_Section):
             here can honour.
     """
 
-    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, options: Mapping[str, object] | None = None) -> None:
         if options is not None and not isinstance(options, Mapping):
             raise OptionError(f"the options are a {type(options).__name__}", way_out="give a nested dictionary")
         self._original = dict(options or {})
@@ -298,18 +298,18 @@ class ORTTrainerOptions(_Section):
         return f"ORTTrainerOptions({self._original!r})"
 
 
-def _parsed(given: Mapping[str, Any], schema: Mapping[str, Any], path: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise OptionError(f"option {path.rstrip('.')!r} is {given!r}", way_out="give a dictionary")
-    for name in given:
+def _parsed(wishes: Mapping[str, Any], schema: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if not isinstance(wishes, Mapping):
+        raise OptionError(f"option {path.rstrip('.')!r} is {wishes!r}", way_out="give a dictionary")
+    for name in wishes:
         if name not in schema:
             raise OptionError(f"unknown option {path + str(name)!r}", way_out=f"nearest: {nearest(str(name), schema)}")
     values: dict[str, Any] = {}
     for name, key in schema.items():
         if isinstance(key, dict):
-            values[name] = _Section(_parsed(given.get(name, {}), key, f"{path}{name}."))
+            values[name] = _Section(_parsed(wishes.get(name, {}), key, f"{path}{name}."))
             continue
-        value = given.get(name, key.default)
+        value = wishes.get(name, key.default)
         if not key.check(value):
             raise OptionError(f"option {path + name!r} is {value!r}", way_out=f"allowed: {key.allowed}")
         if key.reason is not None and not (isinstance(value, type(key.default)) and value == key.default):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -14,7 +13,7 @@ from ontrain.graph import rebuild, verify
 __all__ = ["postprocessed"]
 
 
-def postprocessed(model: ir.Model, function: Callable[[onnx.ModelProto], Any]) -> ir.Model:
+def postprocessed(model: ir.Model, function: Callable[[onnx.ModelProto], object]) -> ir.Model:
     """Return what a user's function makes of a captured graph.
 
     Args:

@@ -26,8 +26,8 @@ _OWN = (
 
 def device_of(options: ORTTrainerOptions) -> str:
     """Return the device to train on: of several processes on a machine each has its own."""
-    given = options.device.id
-    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if given is None else str(torch.device(given))
+    device = options.device.id
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else str(torch.device(device))
     if chosen == "cuda" and options.distributed.world_size > 1:
         said = find_processes()
         local = said.local_rank if said.launcher != "none" else options.distributed.local_rank
@@ -90,7 +90,9 @@ def start_together(
     reduction.start(session)
 
 
-def follow_state(reduction: Reduction | None, session: TrainingSession, state: Mapping[str, Any], first: bool) -> None:
+def follow_state(
+    reduction: Reduction | None, session: TrainingSession, state: Mapping[str, object], first: bool
+) -> None:
     """Take note of a state that was loaded: with the next update the processes compare theirs.
 
     Args:
@@ -117,7 +119,7 @@ def follow_tensor(reduction: Reduction | None, name: str, value: torch.Tensor) -
         reduction.agreement.follow({f"the value given to {name!r}": f"one with hash {_bits({name: value})}"})
 
 
-def _bits(tensors: Mapping[str, Any]) -> str:
+def _bits(tensors: Mapping[str, object]) -> str:
     """A short hash of tensors: of the sums of their bits, read as numbers, which takes no longer than reading them."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
@@ -127,7 +129,7 @@ def _bits(tensors: Mapping[str, Any]) -> str:
     return digest.hexdigest()[:12]
 
 
-def _leaves(section: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(section: object, path: str) -> Iterator[tuple[str, Any]]:
     for name, value in vars(section).items():
         if name == "_original":
             continue
@@ -137,7 +139,7 @@ def _leaves(section: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield path + name, value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """An option's value as a text that is the same in all processes."""
     if hasattr(value, "state_dict"):
         return f"{type(value).__name__} {value.state_dict()}"

@@ -13,19 +13,21 @@ from typing import Any
 
 import torch
 
-from ontrain.checkpoint import join_shards, shard_name, shards_of
+from ontrain.checkpoint import join_shards, shard_name, shards_of, tensor_name
 from ontrain.distributed import Reduction, all_shares
 from ontrain.errors import CheckpointError
-from ontrain.providers import FlatState
+from ontrain.graph import Slot, StateKind
 from ontrain.session import TrainingSession
 
 __all__ = [
-    "Place", "check_partition", "joined_files", "moment_places", "own_sums", "partition_of", "place_of",
+    "GRADIENT", "Place", "check_partition", "joined_files", "moment_places", "own_sums", "partition_of", "place_of",
     "placed_moments", "shard_files", "wanted_moments",
 ]  # fmt: skip
 
 Tensors = dict[str, torch.Tensor]
-_MOMENTS, _SUMS, _GRADIENT = "optimizer", "accumulators", "Gradient"
+GRADIENT = "Gradient"
+"""The kind under which a state_dict has a parameter's accumulated gradient."""
+_MOMENTS, _SUMS = "optimizer", "accumulators"
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,21 @@ def place_of(session: TrainingSession) -> Place:
     return Place() if exchange is None else Place(exchange.rank, exchange.size, int(not exchange.keeps_moments))
 
 
-def moment_places(session: TrainingSession) -> dict[str, dict[str, str]]:
+def moment_places(session: TrainingSession) -> dict[str, dict[StateKind, str]]:
     """Return the names of the resident moments that this process keeps, by parameter and kind."""
     reduction, kinds_of = _sharing(session), session.optimizer.state_kinds
     if reduction is None:
-        return {name: {kind: f"{name}.{kind}" for kind in kinds_of(name)} for name in session.trainable}
-    return {
-        share.parameter: {kind: f"{share.name}.{kind}" for kind in kinds_of(share.parameter)}
-        for share in reduction.shares
-    }
+        owners = [(name, name) for name in session.trainable]
+    else:
+        owners = [(share.parameter, share.name) for share in reduction.shares]
+    return {parameter: {kind: Slot(owner, kind).name for kind in kinds_of(parameter)} for parameter, owner in owners}
 
 
 def partition_of(session: TrainingSession) -> dict[str, Any]:
     """Return for each parameter its shape, and which process keeps the moments of which of its elements."""
-    state, place = session.state, place_of(session)
-    assert isinstance(state, FlatState)
+    reduction = _sharing(session)
+    assert reduction is not None, "every process keeps whole moments"
+    state, place = reduction.state, place_of(session)
     shapes = {name: tuple(torch.as_tensor(state[name]).shape) for name in session.trainable}
     parts = all_shares(state, shapes, range(place.size), place.size)
     return {
@@ -89,7 +91,7 @@ def check_partition(session: TrainingSession, state: Mapping[str, Any]) -> bool:
 
 def wanted_moments(session: TrainingSession, own: bool) -> Tensors:
     """Return what a state has to have of moments, as tensors without values: whole ones, or the own share."""
-    found: Tensors = {}
+    moments: Tensors = {}
     places = moment_places(session)
     for name in session.trainable if not own else places:
         for kind in session.optimizer.state_kinds(name):
@@ -97,8 +99,8 @@ def wanted_moments(session: TrainingSession, own: bool) -> Tensors:
             if own:
                 parameter = torch.as_tensor(session.state[places[name][kind]])
             dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            found[f"{name}.{kind}"] = torch.empty(parameter.shape, dtype=dtype, device="meta")
-    return found
+            moments[Slot(name, kind).name] = torch.empty(parameter.shape, dtype=dtype, device="meta")
+    return moments
 
 
 def placed_moments(session: TrainingSession, moments: Tensors, own: bool) -> Tensors:
@@ -106,14 +108,14 @@ def placed_moments(session: TrainingSession, moments: Tensors, own: bool) -> Ten
     reduction = _sharing(session)
     if reduction is None:
         return moments
-    found: Tensors = {}
+    placed: Tensors = {}
     for share in reduction.shares:
         for kind in session.optimizer.state_kinds(share.parameter):
-            tensor = moments.get(f"{share.parameter}.{kind}")
+            tensor = moments.get(Slot(share.parameter, kind).name)
             if tensor is not None:
                 stretch = tensor if own else tensor.reshape(-1)[share.start : share.stop]
-                found[f"{share.name}.{kind}"] = stretch
-    return found
+                placed[Slot(share.name, kind).name] = stretch
+    return placed
 
 
 def own_sums(session: TrainingSession, state: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,10 +137,13 @@ def own_sums(session: TrainingSession, state: Mapping[str, Any], sums: Mapping[s
     )
 
 
-def shard_files(optimizer: Tensors, rank: int, size: int, stage: int) -> dict[str, Tensors]:
+def shard_files(optimizer: Mapping[str, Tensors], rank: int, size: int, stage: int) -> dict[str, Tensors]:
     """Return the optimizer's state of one process by file: moments that all have are process 0's to write."""
-    moments = {name: tensor for name, tensor in optimizer.items() if not name.endswith(f".{_GRADIENT}")}
-    sums = {name: tensor for name, tensor in optimizer.items() if name not in moments}
+    moments: Tensors = {}
+    sums: Tensors = {}
+    for parameter, kinds in optimizer.items():
+        for kind, tensor in kinds.items():
+            (sums if kind == GRADIENT else moments)[tensor_name(parameter, kind)] = tensor
     files: dict[str, Tensors] = {}
     if stage:
         files[shard_name(_MOMENTS, rank, size)] = moments
@@ -159,18 +164,18 @@ def joined_files(
     Raises:
         CheckpointError: a share is missing.
     """
-    found, plain = dict(files.get(_MOMENTS, {})), dict(plain)
+    optimizer, plain = dict(files.get(_MOMENTS, {})), dict(plain)
     partition = plain.pop("partition_info", None)
     if partition is not None:
-        found |= join_shards(files, _MOMENTS, partition)
+        optimizer |= join_shards(files, _MOMENTS, partition)
     sums = shards_of(files, _SUMS)
     if sums:
         mine = [tensors for rank, tensors in sums.items() if rank % place.size == place.rank]
         for name, like in next(iter(sums.values())).items():
-            found[name] = sum((tensors[name] for tensors in mine), torch.zeros_like(like))
+            optimizer[name] = sum((tensors[name] for tensors in mine), torch.zeros_like(like))
         own = {"world_rank": place.rank, "world_size": place.size}
         plain["trainer_options"] = {**plain.get("trainer_options", {}), **own}
-    return found, plain
+    return optimizer, plain
 
 
 def _sharing(session: TrainingSession) -> Reduction | None:

@@ -20,7 +20,7 @@ __all__ = ["source_of"]
 
 
 def source_of(
-    model: Any, desc: ModelDescription, loss_fn: Callable[..., Any] | str | None, options: ORTTrainerOptions,
+    model: object, desc: ModelDescription, loss_fn: Callable[..., Any] | str | None, options: ORTTrainerOptions,
     requires_grad: Sequence[str] | None,
 ) -> ModelSource:  # fmt: skip
     """Return what gives the graphs of a module, or of an ONNX model.

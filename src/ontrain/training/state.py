@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ontrain import __version__
+from ontrain.checkpoint import parsed_name, tensor_name
 from ontrain.errors import CheckpointError, nearest
+from ontrain.graph import Slot, StateKind
 from ontrain.session import TrainingSession
 from ontrain.training.shared_state import (
+    GRADIENT,
     Place,
     check_partition,
     joined_files,
@@ -29,21 +32,33 @@ __all__ = ["FULL_PRECISION", "apply_state_dict", "check_state", "from_files", "m
 FULL_PRECISION = "full_precision"
 """Where a state_dict has the weights; onnxruntime's first releases, and states of ontrain before, say "fp32"."""
 
-# onnxruntime's names for an optimizer's state, by ours.
+# onnxruntime's names for what is kept of a parameter.
 _UPSTREAM = {
-    "exp_avg": "Moment_1",
-    "exp_avg_sq": "Moment_2",
-    "momentum_buffer": "Momentum_Buffer",
-    "grad_acc": "Gradient",
+    StateKind.EXP_AVG: "Moment_1",
+    StateKind.EXP_AVG_SQ: "Moment_2",
+    StateKind.MOMENTUM: "Momentum_Buffer",
+    StateKind.GRADIENT_SUM: GRADIENT,
 }
-_OURS = {theirs: ours for ours, theirs in _UPSTREAM.items()}
-_WEIGHT = "loss_weight_acc"
+_OURS: dict[str, str] = {theirs: ours for ours, theirs in _UPSTREAM.items()}
+_LABEL_COUNT = Slot("", StateKind.LABEL_COUNT).name
 _COUNTERS = ("optimization_step", "step", "pending", "seed", "schedule_start")
 
 Tensors = dict[str, torch.Tensor]
 
 
-def make_state_dict(session: TrainingSession, parts: Mapping[str, Any]) -> dict[str, Any]:
+class Stateful(Protocol):
+    """What has a state of plain values: a loss scaler, a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go on from a state."""
+        ...
+
+
+def make_state_dict(session: TrainingSession, parts: Mapping[str, Stateful]) -> dict[str, Any]:
     """Return copies of parameters and buffers, moments, counters and the options that a load must match.
 
     Accumulated gradients are among them between two updates only; after an update they are zero.
@@ -56,10 +71,10 @@ def make_state_dict(session: TrainingSession, parts: Mapping[str, Any]) -> dict[
     for name in session.trainable:
         kinds = dict(places.get(name, {}))
         if counters.pending:
-            kinds["grad_acc"] = f"{name}.grad_acc"
+            kinds[StateKind.GRADIENT_SUM] = Slot(name, StateKind.GRADIENT_SUM).name
         optimizer[name] = {_UPSTREAM[kind]: _copy(session, place) for kind, place in kinds.items()}
     if counters.pending:
-        optimizer[_WEIGHT] = {"Gradient": _copy(session, _WEIGHT)}
+        optimizer[_LABEL_COUNT] = {GRADIENT: _copy(session, _LABEL_COUNT)}
     return {
         "model": {FULL_PRECISION: {name: _copy(session, name) for name in session.model_tensors}},
         "optimizer": optimizer,
@@ -92,27 +107,32 @@ def to_files(state: Mapping[str, Any], include_optimizer_states: bool) -> tuple[
     files: dict[str, Tensors] = {"model": state["model"][FULL_PRECISION]} if rank == 0 else {}
     plain = {name: value for name, value in state.items() if name not in ("model", "optimizer")}
     if include_optimizer_states:
-        flat = {f"{p}.{k}": t for p, kinds in state["optimizer"].items() for k, t in kinds.items()}
-        files |= {"optimizer": flat} if size == 1 else shard_files(flat, rank, size, said["zero_stage"])
+        optimizer = state["optimizer"]
+        flat = {tensor_name(p, kind): t for p, kinds in optimizer.items() for kind, t in kinds.items()}
+        files |= {"optimizer": flat} if size == 1 else shard_files(optimizer, rank, size, said["zero_stage"])
     else:
         plain = {"trainer_options": state["trainer_options"]}
     return files, {**plain, "versions": {"ontrain": __version__, "torch": str(torch.__version__)}}
 
 
 def from_files(
-    files: Mapping[str, Tensors], plain: Mapping[str, Any], processes: Place | None = None
+    files: Mapping[str, Tensors], plain: Mapping[str, object], processes: Place | None = None
 ) -> dict[str, Any]:
     """Return the state_dict that `to_files` was given, for a process of a run of any size: moments are whole."""
     optimizer: dict[str, Tensors] = {}
     flat, plain = joined_files(files, plain, processes or Place())
     for name, tensor in flat.items():
-        parameter, _, kind = name.rpartition(".")
+        parameter, kind = parsed_name(name)
         optimizer.setdefault(parameter, {})[kind] = tensor
     return {**plain, "model": {FULL_PRECISION: files.get("model", {})}, "optimizer": optimizer}
 
 
 def check_state(
-    state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], strict: bool, algorithm: str, accumulation_steps: int
+    state: Mapping[str, object],
+    wanted: Mapping[str, torch.Tensor],
+    strict: bool,
+    algorithm: str,
+    accumulation_steps: int,
 ) -> None:
     """Check what of a state_dict can be checked before there is a session; `wanted` are parameters and buffers.
 
@@ -125,24 +145,24 @@ def check_state(
         _check_algorithm(state, algorithm)
 
 
-def _check_model(state: Mapping[str, Any], wanted: Mapping[str, torch.Tensor], strict: bool) -> Tensors:
+def _check_model(state: Mapping[str, object], wanted: Mapping[str, torch.Tensor], strict: bool) -> Tensors:
     """Return the parameters and buffers of a state_dict, after comparing them with those that a model has.
 
     Raises:
         CheckpointError: lists every name that is missing, unexpected or of another shape.
     """
     model = state.get("model") if isinstance(state, Mapping) else None
-    given = (model.get(FULL_PRECISION) or model.get("fp32")) if isinstance(model, Mapping) else None
-    if not isinstance(given, Mapping):
+    weights = (model.get(FULL_PRECISION) or model.get("fp32")) if isinstance(model, Mapping) else None
+    if not isinstance(weights, Mapping):
         raise CheckpointError(
             "this is no state_dict of ORTTrainer", reason="it has no ['model']['full_precision']",
             way_out="for a plain state_dict call load_state_dict of the module itself before the first step",
         )  # fmt: skip
-    return _checked("parameter", wanted, given, strict)
+    return _checked("parameter", wanted, weights, strict)
 
 
 def apply_state_dict(
-    session: TrainingSession, state: Mapping[str, Any], strict: bool, parts: Mapping[str, Any]
+    session: TrainingSession, state: Mapping[str, object], strict: bool, parts: Mapping[str, Stateful]
 ) -> dict[str, int]:
     """Check a state_dict against the session, take it over, and return its counters.
 
@@ -155,13 +175,13 @@ def apply_state_dict(
     wanted = {name: resident.pop(name) for name in session.model_tensors}
     taken = _check_model(state, wanted, strict)
     counters = _counters(state, session.accumulation_steps)
-    accumulators = {n: t for n, t in resident.items() if n == _WEIGHT or n.endswith(".grad_acc")}
-    given, sums = _optimizer_state(state)
+    accumulators = {name: resident[name] for name in session.accumulators}
+    moments, sums = _optimizer_state(state)
     own = check_partition(session, state)
-    if given or sums:
+    if moments or sums:
         _check_algorithm(state, session.optimizer.algorithm)
-        found = _checked("optimizer state", wanted_moments(session, own), given, strict)
-        taken |= placed_moments(session, found, own)
+        checked = _checked("optimizer state", wanted_moments(session, own), moments, strict)
+        taken |= placed_moments(session, checked, own)
     if counters.get("pending"):
         sums = own_sums(session, state, sums)
         taken |= _checked("accumulated gradient", accumulators, sums, strict=True)
@@ -177,14 +197,14 @@ def apply_state_dict(
     return counters
 
 
-def _section(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = state.get(name, {})
-    if not isinstance(found, Mapping):
-        raise CheckpointError(f"{name!r} of the state is a {type(found).__name__}", way_out="give a dictionary")
-    return found
+def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:
+    section = state.get(name, {})
+    if not isinstance(section, Mapping):
+        raise CheckpointError(f"{name!r} of the state is a {type(section).__name__}", way_out="give a dictionary")
+    return section
 
 
-def _check_algorithm(state: Mapping[str, Any], present: str) -> None:
+def _check_algorithm(state: Mapping[str, object], present: str) -> None:
     algorithm = _section(state, "trainer_options").get("optimizer_name")
     if algorithm != present:
         raise CheckpointError(
@@ -197,7 +217,7 @@ def _copy(session: TrainingSession, name: str) -> torch.Tensor:
     return torch.as_tensor(session.state[name]).detach().clone()
 
 
-def _optimizer_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _optimizer_state(state: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Moments, and accumulated gradients, by the session's names."""
     moments: dict[str, Any] = {}
     sums: dict[str, Any] = {}
@@ -207,28 +227,31 @@ def _optimizer_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
                 f"the optimizer's state of {name!r} is a {type(kinds).__name__}", way_out="give a dictionary of tensors"
             )
         for kind, tensor in kinds.items():
-            into = sums if kind == "Gradient" else moments
-            into[name if name == _WEIGHT else f"{name}.{_OURS.get(kind, kind)}"] = tensor
+            into = sums if kind == GRADIENT else moments
+            into[name if name == _LABEL_COUNT else f"{name}.{_OURS.get(kind, kind)}"] = tensor
     return moments, sums
 
 
-def _counters(state: Mapping[str, Any], accumulation_steps: int) -> dict[str, int]:
+def _counters(state: Mapping[str, object], accumulation_steps: int) -> dict[str, int]:
     said = _section(state, "train_step_info")
-    found = {name: said[name] for name in _COUNTERS if name in said}
-    for name, value in found.items():
+    counters: dict[str, int] = {}
+    for name, value in said.items():
+        if name not in _COUNTERS:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise CheckpointError(f"train_step_info.{name} of the state is {value!r}, and no whole number from 0")
-    pending = found.get("pending", 0)
+        counters[name] = value
+    pending = counters.get("pending", 0)
     if pending and pending >= accumulation_steps:
         raise CheckpointError(
             f"the state holds the gradients of {pending} micro-batches that wait for their update",
             reason=f"this trainer updates after {accumulation_steps}",
             way_out=f"set batch.gradient_accumulation_steps to more than {pending}, or save after an update",
         )
-    return found
+    return counters
 
 
-def _load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+def _load_parts(parts: Mapping[str, Stateful], state: Mapping[str, object]) -> None:
     """Let loss scaler and scheduler take over their state, all or none.
 
     A state from before mixed precision, or without a scheduler, leaves what the trainer has.
@@ -237,10 +260,13 @@ def _load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     try:
         for name, part in parts.items():
             if name in state:
-                for key, value in state[name].items():
+                values = state[name]
+                if not isinstance(values, Mapping):
+                    raise TypeError(f"{name!r} is a {type(values).__name__}")
+                for key, value in values.items():
                     if not _alike(before[name].get(key), value):
                         raise CheckpointError(f"{name}.{key} of the state is {value!r}, here {before[name][key]!r}")
-                part.load_state_dict(dict(state[name]))
+                part.load_state_dict(dict(values))
     except (CheckpointError, AttributeError, KeyError, TypeError, ValueError) as error:
         for name, part in parts.items():
             part.load_state_dict(before[name])
@@ -249,21 +275,21 @@ def _load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         raise CheckpointError("the state of loss scaler or scheduler does not fit", reason=repr(error)) from error
 
 
-def _alike(present: Any, given: Any) -> bool:
+def _alike(present: object, value: object) -> bool:
     """Whether a plain value may take the place of another."""
-    if present is None or given is None:
+    if present is None or value is None:
         return True
     for kind in (bool, int | float, str):
-        if isinstance(present, kind) or isinstance(given, kind):
-            return isinstance(given, kind) is isinstance(present, kind)
+        if isinstance(present, kind) or isinstance(value, kind):
+            return isinstance(value, kind) is isinstance(present, kind)
     return True
 
 
-def _checked(what: str, wanted: Mapping[str, torch.Tensor], given: Mapping[str, Any], strict: bool) -> Tensors:
+def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str, object], strict: bool) -> Tensors:
     """What is given of the wanted tensors, once all names, shapes and kinds of numbers are found right."""
     taken: Tensors = {}
-    problems = [f"missing {what} {name!r}" for name in wanted if name not in given] if strict else []
-    for name, value in given.items():
+    problems = [f"missing {what} {name!r}" for name in wanted if name not in values] if strict else []
+    for name, value in values.items():
         if name not in wanted:
             problems += [f"unexpected {what} {name!r} (nearest: {nearest(name, wanted, 1)})"] if strict else []
             continue
@@ -277,7 +303,7 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], given: Mapping[str, 
             problems.append(f"{what} {name!r} has dtype {tensor.dtype}, the model's is {present.dtype}")
         else:
             taken[name] = tensor.to(present.dtype)
-    if wanted and given and not set(wanted) & set(given):
+    if wanted and values and not set(wanted) & set(values):
         problems.append(f"no {what} of the model is in it")
     if problems:
         raise CheckpointError(

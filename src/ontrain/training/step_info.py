@@ -17,8 +17,8 @@ class TrainStepInfo:
     Attributes:
         optimizer_config: the optimizer's configuration.
         all_finite: whether the last gradient was.
-        fetches: names of the outputs that `train_step` and `eval_step` are to return; none for all that are described.
-        optimization_step: updates made, those that were skipped for a gradient that is not finite not counted.
+        fetches: names of the outputs that `train_step` and `eval_step` return; empty for all described outputs.
+        optimization_step: updates made. Updates skipped because of a gradient that is not finite do not count.
         step: micro-batches seen.
 
     Raises:
@@ -39,7 +39,7 @@ class TrainStepInfo:
             )
         if not isinstance(self.all_finite, bool):
             raise OptionError(f"all_finite is {self.all_finite!r}", way_out="give True or False")
-        if not isinstance(self.fetches, list) or not all(isinstance(one, str) for one in self.fetches):
+        if not isinstance(self.fetches, list) or not all(isinstance(name, str) for name in self.fetches):
             raise OptionError(f"fetches is {self.fetches!r}", way_out="give a list of names of outputs")
         for name in ("optimization_step", "step"):
             value = getattr(self, name)

@@ -81,7 +81,7 @@ class DescribedModule(torch.nn.Module):
             name in parameters and parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY for name in names
         )
 
-    def _pick(self, result: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    def _pick(self, result: object, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
         if isinstance(result, Mapping):
             for name in names:
                 if name not in result:
@@ -124,7 +124,7 @@ def capture_described(
                 f"input {said.name!r} has shape {list(batch[said.name].shape)}, model_desc says {list(said.shape)}",
                 way_out="feed that shape, or correct model_desc",
             )
-    modes = {one: one.training for one in module.modules()}
+    modes = {submodule: submodule.training for submodule in module.modules()}
     if not training:
         module.eval()
     elif not module.model.training:
@@ -141,15 +141,15 @@ def capture_described(
         if check:
             validate(captured, module, tuple(batch.values()))
     finally:
-        for one, mode in modes.items():
-            one.training = mode
+        for submodule, mode in modes.items():
+            submodule.training = mode
     return captured
 
 
 def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
     """Return all parameters and buffers, tied ones once, under the names of the user's own state_dict."""
-    found = [*module.named_parameters(), *module.named_buffers()]
-    return {name.removeprefix(_PREFIX): tensor for name, tensor in found}
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name.removeprefix(_PREFIX): tensor for name, tensor in tensors}
 
 
 def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
@@ -160,7 +160,7 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def bind_batch(
-    desc: ModelDescription, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu", *,
+    desc: ModelDescription, args: Sequence[object], kwargs: Mapping[str, object], device: str = "cpu", *,
     optional: Collection[str] = (),
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Return the batch by input name from positional and keyword arguments; numpy arrays become tensors on `device`.

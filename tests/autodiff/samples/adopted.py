@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -91,6 +92,32 @@ def _unpacked():
     return torch.tensor(np.stack([_PACKED & 15, _PACKED >> 4], -1).reshape(3, 2, 16).astype(np.float32))
 
 
+def _heads(x, count):
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def _attended(q, k, v, bias=None, causal=False):
+    y = F.scaled_dot_product_attention(*(_heads(x, 2) for x in (q, k, v)), bias, is_causal=causal)
+    return y.transpose(1, 2).flatten(2)
+
+
+_TURNS = np.linspace(0.1, 2.0, 6).reshape(3, 2)
+
+
+def _rotated(x, places, cosines, sines):
+    c, s = (table[places][:, :, None] for table in (cosines, sines))
+    left, right = x.unflatten(-1, (2, 2, 2)).unbind(3)
+    return torch.stack([left * c - right * s, right * c + left * s], 3).flatten(2)
+
+
+def _experts(x, router, w1, b1, w2, b2):
+    shares, chosen = router.softmax(-1).topk(2, -1)
+    outer = torch.stack([(x @ w1[e].T + b1[e]).relu() @ w2[e].T + b2[e] for e in range(3)], 1)
+    return (shares[..., None] * outer.gather(1, chosen[..., None].expand(-1, -1, outer.shape[-1]))).sum(1)
+
+
+_REGULAR = 2 * np.eye(3)[::-1] + np.random.default_rng(3).uniform(-0.3, 0.3, (2, 3, 3))
+
 CONTRIBUTED = [
     _contributed("Gelu", normal(3, 4), twin=F.gelu),
     _contributed("FastGelu", normal(3, 4), twin=partial(F.gelu, approximate="tanh")),
@@ -105,6 +132,13 @@ CONTRIBUTED = [
                  twin=partial(_fused_matmul, axes=((1, 0, 2), (0, 1, 2)))),
     _contributed("FusedGemm", normal(2, 3), normal(4, 3), normal(4), transB=1, activation="LeakyRelu",
                  activation_alpha=0.25, twin=lambda a, b, c: F.leaky_relu(a @ b.T + c, 0.25)),
+    _contributed("FusedConv", normal(1, 2, 4, 4), normal(3, 2, 3, 3), normal(3), pads=[1, 1, 1, 1], strides=[2, 1],
+                 activation="LeakyRelu", activation_params=[0.25],
+                 twin=lambda x, w, b: F.leaky_relu(F.conv2d(x, w, b, (2, 1), 1), 0.25)),
+    _contributed("FusedConv", normal(1, 2, 3, 3), normal(2, 2, 1, 1), None, normal(1, 2, 3, 3), activation="Tanh",
+                 twin=lambda x, w, _, z: (F.conv2d(x, w) + z).tanh()),
+    _contributed("FusedConv", normal(1, 2, 5), normal(2, 1, 2), group=2, activation="Clip",
+                 activation_params=[-0.5, 0.75], twin=lambda x, w: F.conv1d(x, w, groups=2).clamp(-0.5, 0.75)),
     sample("SimplifiedLayerNormalization", normal(2, 3, 4), normal(4), twin=_rms, **_eps),
     _contributed("SkipLayerNormalization", normal(2, 3, 4), normal(2, 3, 4), normal(4), normal(4), normal(4), **_eps,
                  twin=lambda x, s, g, b, c: F.layer_norm(x + s + c, (4,), g, b, 2**-10)),
@@ -120,7 +154,25 @@ CONTRIBUTED = [
                  twin=lambda x, g, b: F.silu(F.group_norm(x.movedim(-1, 1), 2, g, b, 2**-10)).movedim(1, -1)),
     _contributed("MatMulNBits", normal(2, 32), _PACKED, normal(3, 2), K=32, N=3, bits=4, block_size=16, fed=[],
                  twin=lambda a, b, s: a @ ((_unpacked().to(a.dtype) - 8) * s[..., None]).reshape(3, 32).T),
+    _contributed("TransposeMatMul", normal(2, 4, 3), normal(2, 4, 5), transA=1, alpha=0.5,
+                 twin=partial(_fused_matmul, alpha=0.5, axes=((0, 2, 1), (0, 1, 2)))),
+    _contributed("Inverse", _REGULAR, twin=torch.linalg.inv),
+    _contributed("CDist", normal(3, 4), normal(2, 4), metric="euclidean",
+                 twin=lambda a, b: (a[:, None] - b).square().sum(-1).sqrt()),
+    _contributed("Attention", normal(2, 3, 4), normal(4, 24), normal(24), num_heads=2, unidirectional=1,
+                 twin=lambda x, w, b: _attended(*(x @ w + b).chunk(3, -1), causal=True)),
+    _contributed("MultiHeadAttention", normal(2, 3, 8), normal(2, 5, 8), normal(2, 5, 8), None, None,
+                 normal(2, 2, 3, 5), num_heads=2, twin=lambda q, k, v, _, m, bias: _attended(q, k, v, bias)),
+    _contributed("RotaryEmbedding", normal(2, 3, 8), np.array([[0, 1, 2], [2, 1, 0]]), np.cos(_TURNS), np.sin(_TURNS),
+                 fed=[1], dtype="float32", twin=_rotated),
+    _contributed("MoE", normal(4, 3), normal(4, 3), normal(3, 5, 3), normal(3, 5), normal(3, 3, 5), normal(3, 3), k=2,
+                 twin=_experts),
 ]  # fmt: skip
+
+
+def _linear(x, weight, bias):
+    return x @ x.new_tensor(weight).T + x.new_tensor(bias)
+
 
 _single = {"dtype": "float32", "domain": "ai.onnx.ml"}
 
@@ -132,6 +184,22 @@ CLASSICAL = [
     sample("LinearRegressor", normal(4, 2), coefficients=[1.0, -2.0, 0.5, 0.25, 3.0, 1.5], intercepts=[1.0, 2.0, 3.0],
            targets=3, **_single, twin=lambda x: x @ x.new_tensor([[1, -2], [0.5, 0.25], [3, 1.5]]).T
            + x.new_tensor([1, 2, 3])),
+    sample("LinearRegressor", normal(4, 2), coefficients=[1.0, -2.0, 0.5, 0.25], intercepts=[1.0, 2.0], targets=2,
+           post_transform="SOFTMAX", **_single, twin=lambda x: _linear(x, [[1, -2], [0.5, 0.25]], [1, 2]).softmax(-1)),
+    sample("LinearRegressor", uniform(0, 0.4, 4, 2), coefficients=[0.5, 0.25, 0.75, 0.5], intercepts=[0.25, 0.125],
+           targets=2, post_transform="PROBIT", **_single,
+           twin=lambda x: math.sqrt(2) * torch.erfinv(2 * _linear(x, [[0.5, 0.25], [0.75, 0.5]], [0.25, 0.125]) - 1)),
+    sample("LinearClassifier", spread(3, 2), coefficients=[1.0, -2.0], intercepts=[0.5], classlabels_ints=[0, 1],
+           post_transform="LOGISTIC", outputs=2, seeded=[1], **_single,
+           twin=lambda x: torch.cat([-_linear(x, [[1, -2]], [0.5]), _linear(x, [[1, -2]], [0.5])], 1).sigmoid()),
+    sample("LinearClassifier", normal(3, 2), coefficients=[1.0, -2.0, 0.5, 0.25, 3.0, 1.5], intercepts=[1.0, 2.0, 3.0],
+           classlabels_ints=[4, 5, 6], post_transform="SOFTMAX_ZERO", outputs=2, seeded=[1], **_single,
+           twin=lambda x: _linear(x, [[1, -2], [0.5, 0.25], [3, 1.5]], [1, 2, 3]).softmax(-1)),
+    sample("Imputer", np.array([[math.nan, 2.0], [1.0, math.nan]]), imputed_value_floats=[7.0, 8.0],
+           replaced_value_float=math.nan, **_single, twin=lambda x: torch.where(x.isnan(), x.new_tensor([7, 8]), x)),
+    sample("FeatureVectorizer", normal(3, 2), normal(3, 1), normal(3, 2), inputdimensions=[1, 2, 2], **_single,
+           twin=lambda a, b, c: torch.cat([a[:, :1], F.pad(b, (0, 1)), c], 1)),
+    sample("ArrayFeatureExtractor", normal(2, 3), [2, 0, 2], **_single, twin=lambda x, at: x[:, at]),
 ]  # fmt: skip
 
 _BYTES = np.array([[-3, 5, 120], [7, -128, 2]], np.int8)

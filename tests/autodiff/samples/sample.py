@@ -40,6 +40,7 @@ class Sample:
         outputs: number of outputs of the node.
         seeded: the outputs that take an adjoint.
         second: whether to check second derivatives.
+        symmetric: the operator is one of symmetric matrices, and its gradient holds along symmetric directions.
         dtype: of the float inputs.
     """
 
@@ -54,7 +55,13 @@ class Sample:
     seeded: Sequence[int] = (0,)
     second: bool = True
     domain: str = ""
+    symmetric: bool = False
     dtype: str = "float64"
+
+    def direction(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+        """Return a random direction for a derivative by an input of this shape."""
+        drawn = rng.standard_normal(tuple(shape))
+        return (drawn + drawn.swapaxes(-1, -2)) / 2 if self.symmetric and len(shape) > 1 else drawn
 
     def draw(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Return the input arrays."""

@@ -176,14 +176,32 @@ def test_a_file_of_2017_computes_what_its_operators_meant(seed):
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_the_first_scan_runs_over_each_sequence_of_the_batch(rng, backwards):
+    body = helper.make_graph(
+        [node("Add", "state row", "next"), node("Identity", "next", "out")], "body",
+        [value("state", [2]), value("row", [2])], [value("next", [2]), value("out", [2])],
+    )  # fmt: skip
+    scan = node("Scan", "- start x", "last sums", num_scan_inputs=1, body=body, directions=[backwards])
+    graph = helper.make_graph(
+        [scan], "g", [value("start", [3, 2]), value("x", [3, 4, 2])], [value("last", [3, 2]), value("sums", [3, 4, 2])]
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=8)
+    start, x = rng.standard_normal((3, 2), np.float32), rng.standard_normal((3, 4, 2), np.float32)
+    last, sums = run(converted(proto), {"start": start, "x": x})
+    expected = start[:, None] + np.cumsum(x[:, ::-1] if backwards else x, 1)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last, expected[:, -1], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("opset", "made", "stored", "says"),
     [
         (8, node("BatchNormalization", "x s s s s", "y", spatial=0), [weight(np.random.default_rng(0), "s", 3, 4, 4)],
          "normalises each position for itself"),
-        (8, node("Scan", "- x", "y", num_scan_inputs=1, body=helper.make_graph(
-            [node("Relu", "a", "b")], "body", [value("a", [3, 4, 4])], [value("b", [3, 4, 4])])), [],
-         "Scan carried a batch dimension"),
+        (8, node("Scan", "n x", "y", num_scan_inputs=1, body=helper.make_graph(
+            [node("Relu", "a", "b")], "body", [value("a", [3, 4, 4])], [value("b", [3, 4, 4])])), [floats("n", 3, 3)],
+         "Scan took sequences of different lengths"),
         (1, node("Tile", "x n a", "y"), [floats("n", 2), floats("a", 1)], "Tile took a number and an axis"),
     ],
 )  # fmt: skip

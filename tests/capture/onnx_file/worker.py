@@ -17,13 +17,13 @@ import onnxruntime
 import torch
 
 from ontrain import NonFiniteLossError, OntrainError
-from ontrain.graph.fold import RANDOM as DRAWING
+from ontrain.operators import OPERATORS, Chance
 from ontrain.training import ORTTrainer, optim
 from tests.capture.onnx_file.models import KINDS, File
 from tests.capture.onnx_file.mutations import mutate
 
 SECONDS, BYTES = 5, 1 << 30
-RANDOM = DRAWING - {"Dropout"}  # which passes everything in evaluation
+RANDOM = {name for (_, name), record in OPERATORS.items() if record.chance is Chance.ALWAYS}
 
 
 def files() -> list[File]:

@@ -13,6 +13,7 @@ from tests.mutants.table import (
     functions,
     graph,
     internals,
+    operators,
     optim,
     passes,
     providers,
@@ -25,8 +26,8 @@ __all__ = ["MUTANTS"]
 MUTANTS: list[Mutant] = [
     mutant
     for room in (
-        graph, functions, capture, capture_files, autodiff, optim, passes, providers, session, distributed, checkpoint,
-        training, command_line, internals,
+        operators, graph, functions, capture, capture_files, autodiff, optim, passes, providers, session, distributed,
+        checkpoint, training, command_line, internals,
     )
     for mutant in room.MUTANTS
 ]  # fmt: skip

@@ -16,7 +16,11 @@ MUTANTS = [
         OPERATORS,
     ),
     mutant(
-        "capture/aten/normalization.py", "op.cast(n / max(n - 1, 1), dtype)", "op.cast(1.0, dtype)", TRAPS, "statistics"
+        "capture/aten/normalization.py",
+        "op.cast(1 / (n - 1) if n > 1 else 0.0, dtype)",
+        "op.cast(0.0, dtype)",
+        TRAPS,
+        "statistics",
     ),
     mutant(
         "capture/aten/normalization.py",
@@ -76,8 +80,8 @@ MUTANTS = [
     ),
     mutant(
         "capture/aten/loss.py",
-        "op.cast(1 - label_smoothing, x.dtype) + op.cast(label_smoothing / classes, x.dtype)",
-        "op.cast(1 - label_smoothing, x.dtype) + op.cast(label_smoothing, x.dtype)",
+        "op.cast(1 - label_smoothing, op.dtype) + op.cast(label_smoothing / classes, op.dtype)",
+        "op.cast(1 - label_smoothing, op.dtype) + op.cast(label_smoothing, op.dtype)",
         OPERATORS,
         "loss",
     ),
@@ -136,10 +140,10 @@ MUTANTS = [
     ),
     mutant(
         "capture/guards.py",
-        "condition.value(sizes) is False:",
+        "not condition.value(sizes):",
         "condition.value(sizes) is None:",
-        CACHE + " training/test_errors.py",
-        "branch",
+        CACHE + " training/test_errors.py capture/test_guards.py",
+        "branch or condition",
     ),
     mutant(
         "capture/cache/question.py",

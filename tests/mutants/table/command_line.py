@@ -13,7 +13,7 @@ MUTANTS = [
         "cli/app.py", "raise SystemExit(WRONG_USAGE) from None", "raise SystemExit(UNFIT) from None", COMMAND, "wrong"
     ),
     mutant("cli/app.py", "if not name or not size.isdecimal():", "if not name:", COMMAND, "wrong"),
-    mutant("cli/compare.py", "if found.differences:\n        raise typer.Exit(_DIFFERS)", "", COMPARE),
+    mutant("cli/compare.py", "if comparison.differences:\n        raise typer.Exit(_DIFFERS)", "", COMPARE),
     mutant(
         "cli/plan.py",
         "if not all(part.isdecimal() and int(part) > 0 for part in parts):",

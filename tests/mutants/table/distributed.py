@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     mutant(
         "distributed/reduction.py",
-        '"the learning rate": hyper["learning_rate"],',
+        '"the learning rate": hyper.learning_rate,',
         "",
         "distributed/test_agreement.py",
         "begin",

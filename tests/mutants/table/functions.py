@@ -82,7 +82,9 @@ MUTANTS = [
         OPTIMIZERS,
         "sgd",
     ),
-    mutant("functions/optimizer.py", "p = p * (1.0 - lr * decay)", "p = p * (1.0 - decay)", OPTIMIZERS, "adam"),
+    mutant(
+        "functions/optimizer.py", "p = p * (1.0 - learning_rate * decay)", "p = p * (1.0 - decay)", OPTIMIZERS, "adam"
+    ),
     mutant(
         "functions/optimizer.py",
         "b * v + (1.0 - b) * (g * g)",
@@ -105,7 +107,7 @@ MUTANTS = [
         "digits",
     ),
     mutant(
-        "functions/pooling.py",
+        "operators/pooling.py",
         "if count_include_pad else (0, 0)",
         "if not count_include_pad else (0, 0)",
         GRADIENTS,

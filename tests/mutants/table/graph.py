@@ -4,57 +4,63 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-GRAPH, GENERAL = "graph/test_graph.py", "graph/test_generalise.py"
+BUILDER, FOLD, AXES, VERIFY = (f"graph/test_{name}.py" for name in ("builder", "fold", "axes", "verify"))
+GENERAL, INTERPOLATION = "graph/test_generalise.py", "sizes/test_interpolation.py"
 
 MUTANTS = [
     # Two constants of the same bytes and another dtype would be one.
-    mutant("graph/builder.py", "key = (array.dtype.str, array.shape, content)", "key = (array.shape, content)", GRAPH),
+    mutant("graph/builder.py", "key = (array.dtype, array.shape, content)", "key = (array.shape, content)", BUILDER),
     mutant(
         "graph/builder.py",
         "hashlib.blake2b(array.tobytes()).digest()",
         "hashlib.blake2b(array.tobytes()[:4]).digest()",
-        GRAPH,
+        BUILDER,
     ),
-    mutant("graph/builder.py", "wanted = list(x.shape)[start:end] if", "wanted = list(x.shape)[start:] if", GRAPH),
-    mutant("graph/fold.py", 'd == 0 and not a.get("allowzero")', "d == 0", GRAPH),
+    mutant(
+        "graph/builder.py",
+        "wanted = list(x.shape)[start:end] if",
+        "wanted = list(x.shape)[start:] if",
+        "graph/test_rebuild.py",
+    ),
+    mutant("operators/shape.py", 'd == 0 and not a.get("allowzero")', "d == 0", FOLD),
     mutant(
         "graph/fold.py",
-        "or node.op_type in _NOT_EVALUATED or node.op_type in RANDOM",
-        "or node.op_type in _NOT_EVALUATED",
-        GRAPH,
+        "record.evaluator is not Evaluator.WHOLE or record.chance is not Chance.NEVER",
+        "record.evaluator is not Evaluator.WHOLE",
+        FOLD,
     ),
     mutant(
         "graph/axes.py",
         "not -rank - more <= axis.as_int()",
         "not -rank - more - 1 <= axis.as_int()",
-        GRAPH,
+        AXES,
     ),
     mutant(
-        "graph/polynomials.py",
-        "if abs(made - number) > abs(number) * tolerance",
-        "if abs(made - number) > abs(number) * tolerance + 1",
-        GENERAL,
+        "sizes/interpolation.py",
+        "<= abs(n) * tolerance for",
+        "<= abs(n) * tolerance + 1 for",
+        INTERPOLATION,
     ),
     mutant(
-        "graph/polynomials.py",
-        "found[key] = value - slope * low[first]",
-        "found[key] = value + slope * low[first]",
-        GENERAL,
+        "sizes/interpolation.py",
+        "(Size.symbol(first) - low[first])",
+        "(Size.symbol(first) + low[first])",
+        INTERPOLATION,
     ),
     mutant(
         "graph/generalise.py",
-        "if subgraphs(one) or _attributes(one) != _attributes(first):",
-        "if subgraphs(one):",
+        "if subgraphs(other) or _attributes(other) != _attributes(first):",
+        "if subgraphs(other):",
         GENERAL,
     ),
-    mutant("graph/verify.py", "if value.name in names:", "if False:", GRAPH),
+    mutant("graph/verify.py", "if value.name in names:", "if False:", VERIFY),
     mutant(
         "graph/verify.py",
         "if target is not None and target not in residents:",
         "if target is not None and not residents:",
-        GRAPH,
+        VERIFY,
     ),
-    mutant("graph/verify.py", "if used is not None and used not in defined:", "if False:", GRAPH),
+    mutant("graph/verify.py", "if used is not None and used not in defined:", "if False:", VERIFY),
     mutant(
         "graph/corrections.py",
         "np.take_along_axis(x, ids, axis)",

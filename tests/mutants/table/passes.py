@@ -4,55 +4,56 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-PASSES, HEAD, HALF = "passes/test_passes.py", "passes/test_fuse_head.py", "passes/test_lower_precision.py"
+SHARED, LINEAR = "passes/test_common_subexpressions.py", "passes/test_linear_to_gemm.py"
+SIMPLE, HEAD, HALF = "passes/test_simplify.py", "passes/test_fuse_head.py", "passes/test_lower_precision.py"
 MASKS, EQUAL = "passes/rows/test_masks.py", "passes/rows/test_equality.py"
 
 MUTANTS = [
     mutant(
         "passes/common_subexpressions.py",
-        '"Dropout", "Attention", "RandomNormal"',
-        '"Attention", "RandomNormal"',
-        PASSES,
+        "if record.distinct or record.chance is not Chance.NEVER:",
+        "if record.distinct:",
+        SHARED,
     ),
     mutant(
         "passes/common_subexpressions.py",
-        "tuple(sorted((name, _plain(attr.value)) for name, attr in node.attributes.items())),",
+        "tuple(sorted((name, _plain(attr)) for name, attr in node.attributes.items())),",
         "",
-        PASSES,
+        SHARED,
     ),
-    mutant("passes/linear_to_gemm.py", "and len(product.uses()) == 1", "", PASSES),
+    mutant("passes/fusion.py", "if len(inner.outputs[0].uses()) > 1 or", "if", LINEAR),
     mutant(
         "passes/linear_to_gemm.py",
-        "and static_dims(bias) == static_dims(product)[-1:]",
-        "",
-        PASSES + " capture/test_models.py",
+        'if "b" in match.values and static_dims(match["b"]) != static_dims(product.outputs[0])[-1:]:',
+        "if False:",
+        LINEAR + " capture/test_models.py",
         "linear or bias or sum or products or hugging",
     ),
-    mutant("passes/simplify.py", "both = [inner[i] for i in perm]", "both = [perm[i] for i in inner]", PASSES),
+    mutant("passes/simplify.py", "both = [inner[i] for i in perm]", "both = [perm[i] for i in inner]", SIMPLE),
     mutant(
         "passes/simplify.py",
         "return _neutral([None, inputs[1]], 1.0, shape, inputs[0])",
         "return _neutral(inputs, 1.0, shape)",
-        PASSES,
+        SIMPLE,
     ),
-    mutant("passes/simplify.py", "or static_dims(other) != shape:", "or False:", PASSES),
+    mutant("passes/simplify.py", "or static_dims(other) != shape:", "or False:", SIMPLE),
     mutant(
         "passes/fuse_head.py",
-        "if any(value.uses() or value in self._outputs for value in node.outputs[1:]):",
+        "if any(value.uses() or value in self._outputs for value in loss.outputs[1:]):",
         "if False:",
         HEAD,
         "left_alone or equals_eager",
     ),
     mutant(
         "passes/fuse_head.py",
-        'if node.attributes.get_string("reduction", "mean") == "none":',
+        'if loss.attributes.get_string("reduction", "mean") == "none":',
         "if False:",
         HEAD,
         "left_alone",
     ),
     mutant(
         "passes/fuse_head.py",
-        'ignore_index=node.attributes.get_int("ignore_index", NO_IGNORE),',
+        'ignore_index=match.node.attributes.get_int("ignore_index", NO_IGNORE),',
         "ignore_index=NO_IGNORE,",
         HEAD,
         "equals_eager or underflows or label",
@@ -84,27 +85,27 @@ MUTANTS = [
         "passes/rows/selection.py",
         "step = max(power // 8, rows // 64, 1)",
         "step = max(power // 8, rows // 64, 0)",
-        "session/test_rows.py",
+        "session/test_row_counts.py",
         "bucket",
     ),
     mutant(
         "passes/rows/selection.py",
         "size = max(-(-count // step) * step, 1)",
         "size = max(count // step * step, 1)",
-        "session/test_rows.py",
+        "session/test_row_counts.py",
         "bucket",
     ),
     mutant(
         "passes/rows/selection.py",
-        "if node.op_type in RANDOM:\n                return None",
+        "if record_of(node).chance is not Chance.NEVER:\n                return None",
         "if False:\n                return None",
-        "passes/rows/test_masks.py passes/rows/test_savings.py passes/rows/test_equality.py",
+        "passes/rows/test_masks.py passes/rows/test_labels.py passes/rows/test_padding.py passes/rows/test_equality.py",
         "random or dropout or chance or drawn",
     ),
     mutant(
         "passes/rows/labels.py",
-        "kept: ir.Value = op.Not(op.Equal(flat,",
-        "kept: ir.Value = op.Not(op.Less(flat,",
+        "has_label: ir.Value = op.Not(op.Equal(flat,",
+        "has_label: ir.Value = op.Not(op.Less(flat,",
         EQUAL,
     ),
     mutant(
@@ -127,5 +128,5 @@ MUTANTS = [
         "passes/test_bisect.py",
         "environment",
     ),
-    mutant("passes/recompute/request.py", "0 < given <= 1:", "0 < given < 1:", "passes/recompute/test_switches.py"),
+    mutant("passes/recompute/request.py", "0 < given <= 1:", "0 < given < 1:", "passes/recompute/test_request.py"),
 ]

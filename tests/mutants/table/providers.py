@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-DROPOUT, OPERATORS, PLAN = "providers/test_dropout.py", "providers/test_operators.py", "providers/test_plan.py"
-STEP = "providers/torch/test_optimizers.py"
+DROPOUT, OPERATORS, PLAN = (
+    "providers/torch/lowering/test_random.py",
+    "providers/test_operators.py"
+    + "".join(
+        f" providers/torch/lowering/test_{name}.py"
+        for name in ("convolution", "indexing", "loss", "normalization", "reduction")
+    ),
+    "providers/test_plan.py",
+)
+STEP = "providers/torch/lowering/test_optimizer.py"
 NORMS, TUNING, TORCH = "providers/torch/test_norms.py", "providers/test_tuning.py", "providers/torch/lowering/"
 
 MUTANTS = [
     # The second and later blocks of a mask would be the first again: 2²¹ decisions, then the same.
-    mutant(TORCH + "random.py", "lambda t, a=columns + first, n=height", "lambda t, a=columns, n=height", DROPOUT),
+    mutant(
+        TORCH + "random.py",
+        "e.narrow(drawn, 0, columns + first, height)",
+        "e.narrow(drawn, 0, columns, height)",
+        DROPOUT,
+    ),
     mutant(
         TORCH + "random.py",
         "return _LEVELS / (_LEVELS - _dropped(ratio)) if e.device.type",
@@ -37,7 +50,12 @@ MUTANTS = [
         "g = buffers[i]",
         STEP,
     ),
-    mutant(TORCH + "optimizer.py", "p.sub_(g.mul_(lr * ratio))", "p.sub_(g.mul_(lr))", STEP + " " + NORMS),
+    mutant(
+        TORCH + "optimizer.py",
+        "p.sub_(g.mul_(learning_rate * ratio))",
+        "p.sub_(g.mul_(learning_rate))",
+        STEP + " " + NORMS,
+    ),
     mutant(
         TORCH + "optimizer.py",
         "ratio = torch.where((p_norm > 0) & (u_norm > 0), ratio, 1.0)",
@@ -50,7 +68,7 @@ MUTANTS = [
         "return (x - mean) / (var.sqrt() + 1e-9)",
         "return (x - mean) / (var + 1e-9).sqrt()",
         OPERATORS,
-        "MeanVariance" + " passes/rows/test_operators.py session/test_inference.py",
+        "MeanVariance" + " passes/rows/test_operators.py inference/test_inference.py",
     ),
     mutant(
         TORCH + "normalization.py",
@@ -60,11 +78,11 @@ MUTANTS = [
         "LRN",
     ),
     mutant(
-        TORCH + "convolution.py",
+        TORCH + "pooling.py",
         "result = result + (index % n - b) * place",
         "result = result + (index % n) * place",
-        OPERATORS,
-        "MaxPool",
+        OPERATORS + " providers/test_windows.py",
+        "MaxPool or maxima",
     ),
     mutant(
         TORCH + "convolution.py",
@@ -125,25 +143,25 @@ MUTANTS = [
         PLAN,
     ),
     mutant(
-        "providers/torch/placement.py",
+        "providers/torch/arena.py",
         "(self._born[:n] <= dies) & (self._dies[:n] >= born)",
         "(self._born[:n] < dies) & (self._dies[:n] > born)",
-        "providers/test_placement.py " + PLAN,
+        "providers/torch/test_arena.py " + PLAN,
     ),
     mutant(
         "providers/torch/sums.py",
-        "if len(first.uses()) > 1 or not e.value(first).same_layout(place):",
-        "if not e.value(first).same_layout(place):",
+        "if len(first.uses()) > 1 or not bound[first].same_layout(place):",
+        "if not bound[first].same_layout(place):",
         "providers/torch/test_sums.py",
     ),
     mutant(
-        "providers/torch/memory.py",
+        "providers/torch/blocks.py",
         "if block.memory.numel() >= nbytes:",
         "if True:",
-        "providers/torch/test_arena.py",
+        "providers/torch/test_blocks.py",
     ),
     mutant(
-        "providers/torch/memory.py",
+        "providers/torch/residents.py",
         "return not self.taken and list(map(sys.getrefcount, self._arrays)) == self._idle",
         "return not self.taken",
         "training/ortmodule/test_loop.py training/ortmodule/test_calls.py",

@@ -11,8 +11,8 @@ MUTANTS = [
     # The labels of the update before would weigh in the next one.
     mutant(
         "session/training.py",
-        "for name in self._accumulators:\n            self.state[name]",
-        "for name in self._accumulators[:-1]:\n            self.state[name]",
+        "for name in self.accumulators:\n            self.state[name]",
+        "for name in self.accumulators[:-1]:\n            self.state[name]",
         STEPS,
     ),
     mutant(
@@ -29,7 +29,7 @@ MUTANTS = [
     ),
     mutant(
         "session/training.py",
-        'for key in [key for key in self._plans if key[0] != "eval"]:\n            del self._plans[key]',
+        "for kind in StepKind:\n            self._planner.forget(kind.value)",
         "",
         "training/test_between_steps.py",
     ),
@@ -41,8 +41,8 @@ MUTANTS = [
     ),
     mutant(
         "session/training.py",
-        "if self._memory_limit and needed > self._memory_limit:",
-        "if self._memory_limit and needed > 2 * self._memory_limit:",
+        "if limit and needed > limit:",
+        "if limit and needed > 2 * limit:",
         STEPS,
     ),
     mutant(
@@ -63,6 +63,13 @@ MUTANTS = [
         "recent or plans_are_bounded",
     ),
     mutant(
-        "session/inference.py", "if pair and provider_options is not None:", "if False:", "session/test_inference.py"
+        "inference/provider_lists.py",
+        "runs.append(Candidate(name, [name], told))",
+        "runs.append(Candidate(name, [name], {}))",
+        "inference/test_inference.py",
+    ),
+    mutant("inference/fed.py", 'if value.dtype.kind == "S":', "if False:", "dropin/test_beyond.py"),
+    mutant(
+        "inference/session.py", "if content is not None:", "if False:", "inference/test_inference.py fuzz/test_traps.py"
     ),
 ]

@@ -6,18 +6,27 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import nn
 
 from ontrain.capture import Captured, capture
 from ontrain.optim import OptimizerSpec, StepKind
 from ontrain.passes import Journal
-from ontrain.passes.recompute import Recomputation
+from ontrain.passes.recompute import Recomputation, Schedule
 from ontrain.providers import get_provider
-from ontrain.session import Plan, TrainingSession
-from ontrain.session.recompute import fit
+from ontrain.providers.torch import TorchExecutionProvider
+from ontrain.session import Plan, PlanOptions, TrainingSession, TrainingTask
+from ontrain.session.recompute import Recomputing, fit
 
 LOSS = "output_0"
+NAMES = ("bert", "gpt2", "convolutions")
+memory_of = TorchExecutionProvider().memory_of
+
+
+def schedule(graph: ir.Graph) -> Schedule:
+    """A graph's schedule in the memory that the torch provider gives it."""
+    return Schedule(graph, memory_of(graph))
 
 
 @dataclass(frozen=True)
@@ -75,17 +84,21 @@ def _captured(module: nn.Module, batch: dict[str, torch.Tensor]) -> Sample:
     return Sample(captured, batch)
 
 
-def session(name: str, request: Recomputation | None = None, provider: str = "", **more: Any) -> TrainingSession:
+def session(
+    name: str, request: Recomputation | None = None, provider: str = "", accumulation_steps: int = 1
+) -> TrainingSession:
     captured = sample(name).captured
     tensors = {**captured.parameters, **captured.buffers}
     used = {v.name for v in captured.model.graph.inputs}
     initial = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    return TrainingSession(
-        captured.model, loss=LOSS, optimizer=OptimizerSpec("AdamW"), initial=initial,
-        trainable=[n for n in captured.parameters if n in used],
-        provider=get_provider(provider or "TorchExecutionProvider"), max_norm=1.0, recomputation=request, seed=5,
-        **more,
+    task = TrainingTask(
+        captured.model, loss=LOSS, optimizer=OptimizerSpec("AdamW"),
+        trainable=[n for n in captured.parameters if n in used], max_norm=1.0, accumulation_steps=accumulation_steps,
+        seed=5,
     )  # fmt: skip
+    return TrainingSession(
+        task, initial, get_provider(provider or "TorchExecutionProvider"), planning=PlanOptions(recomputation=request)
+    )
 
 
 @cache
@@ -101,7 +114,9 @@ def plan(name: str, request: Recomputation | None = None) -> Plan[Any]:
     one, made = kept(name)
     if request is None:
         return made
-    graph, executable, recomputed = fit(made.model, made.executable, request, one._compile, Journal("test"))
+    graph, executable, recomputed = fit(
+        made.model, made.executable, Recomputing(request, memory_of), one._compile, Journal("test")
+    )
     return Plan(graph, executable, recomputed=recomputed)
 
 

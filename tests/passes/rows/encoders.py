@@ -113,4 +113,4 @@ class Pair:
     def plans(self):
         """How many plans there are."""
         (entry,) = self.ours._engine.entries
-        return len(entry.session._plans)
+        return len(entry.session.plans)

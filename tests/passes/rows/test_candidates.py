@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ontrain.passes import HidePaddedCandidates, register_pass, unregister_pass
 from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Encoder, Pair, made
-from tests.passes.rows.test_savings import plan, trainer
+from tests.passes.rows.savings import plan, trainer
 
 
 class Spans(nn.Module):
@@ -94,7 +94,7 @@ def test_the_pass_trains_the_model_that_hides_padding_itself():
     want.backward()
     torch.testing.assert_close(loss, want.detach(), rtol=1e-12, atol=0)
     assert (plain(*feeds.values()) - want).abs() > 1e-3, "it is another loss"
-    (found,) = ours._session.plans.values()
+    (found,) = ours._run.session.plans.values()
     assert [one.changed for one in found.passes if one.name == "HidePaddedCandidates"] == [2]
     for (name, before), after, one in zip(
         plain.named_parameters(), trained.parameters(), hiding.parameters(), strict=True

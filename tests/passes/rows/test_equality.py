@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, Classifier, Pair, Tagger
 
+pytestmark = pytest.mark.sampled(4)
+
 ROWS = BATCH * LENGTH
 PAIRS: dict[str, Pair] = {}
 FORMS = {

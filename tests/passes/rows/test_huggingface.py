@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import transformers
@@ -116,16 +118,16 @@ def test_rows_are_left_out_and_nothing_changes(make, batch, said):
         grads = {name: weights[name] - one.detach() for name, one in model.named_parameters()}
         for name, value in weights.items():
             model.get_parameter(name).data.copy_(value)
-        (plan,) = trainer._session.plans.values()
+        (plan,) = trainer._run.session.plans.values()
         return loss, grads, [one for report in plan.passes if report.name in NAMES for one in report.notes]
 
     loss, grads, notes = step()
     found = [one for one in notes if " of 40 rows" in one]
     assert len(found) == len(said) and all(have.startswith(want) for have, want in zip(found, said, strict=True)), notes
-    session = trainer._session
-    session._disabled = NAMES
-    session._plans.clear()
-    session._rows._counters.clear()
+    session = trainer._run.session
+    session._planning = dataclasses.replace(session._planning, disabled_passes=NAMES)
+    session._planner.plans.clear()
+    session._planner._row_counts._counters.clear()
     whole_loss, whole_grads, without = step()
     assert not without
     # The causal models turn their logits to single precision.

@@ -8,18 +8,14 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from ontrain.functions import inline_all
-from ontrain.graph import DOMAIN, Builder, Role, new_model, rebuild, set_role, verify
+from ontrain.graph import DOMAIN, new_model, rebuild, verify
+from ontrain.operators import OPERATORS, Rows
 from ontrain.passes.rows.layout import Layout
-from ontrain.passes.rows.operators import _TABLE, find_row_rule
+from ontrain.passes.rows.operators import find_row_rule
 from ontrain.passes.rows.section import Index, Sections, find_section
+from tests.passes.rows.sections import B, H, L, case, model
 
-B, L, H = 2, 5, 4
 KEPT = np.array([7, 0, 3])
-
-
-def case(name, make, *shapes, rows=(B, L)):
-    """An operator's use: `make(op, *inputs)`; the first `rows` axes of its result are rows."""
-    return pytest.param(make, shapes, rows, id=name)
 
 
 def ids(op, x):
@@ -28,9 +24,13 @@ def ids(op, x):
 
 UNARY = (
     "Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu",
-    "Mish", "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Tanh",
+    "Mish", "Neg", "Relu", "Round", "Shrink", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Tanh",
 )  # fmt: skip
+
+
 BINARY = ("Add", "Div", "Max", "Mean", "Min", "Mul", "Sub", "Sum")
+
+
 CASES = [
     *(case(name, lambda op, x, name=name: getattr(op, name)(x), (B, L, H)) for name in UNARY),
     *(case(name, lambda op, x, y, name=name: getattr(op, name)(x, y), (B, L, H), (B, L, H)) for name in BINARY),
@@ -41,9 +41,12 @@ CASES = [
     case("Add-ones-in-front", lambda op, x, b: op.Add(x, b), (B, L, H), (1, 1, H)),
     case("Where", lambda op, x, y: op.Where(op.Greater(x, 0.0), x, y), (B, L, H), (H,)),
     case("Clip", lambda op, x: op.Clip(x, -0.5, 0.5), (B, L, H)),
+    case("Hardtanh", lambda op, x: op.composite("Hardtanh", x, op.const(-0.5), op.const(0.5)), (B, L, H)),
     case("Cast", lambda op, x: op.Cast(x, to=ir.DataType.DOUBLE), (B, L, H)),
     case("Pow", lambda op, x: op.Pow(x, 3.0), (B, L, H)),
     case("Detach", lambda op, x: op.composite("Detach", x), (B, L, H)),
+    case("Silu", lambda op, x: op.composite("Silu", x), (B, L, H)),
+    case("BitwiseAnd", lambda op, x, y: op.Cast(op.BitwiseAnd(ids(op, x), ids(op, y)), to=1), (B, L, H), (H,)),
     case("Dropout", lambda op, x: op.Dropout(x, 0.5, op.const(False)), (B, L, H)),
     case("MatMul", lambda op, x, w: op.MatMul(x, w), (B, L, H), (H, 3)),
     case("Gemm", lambda op, x, w, b: op.Gemm(x, w, b, transB=1), (B * L, H), (3, H), (3,), rows=(B * L,)),
@@ -75,20 +78,6 @@ CASES = [
 ]  # fmt: skip
 
 
-def model(make, shapes):
-    """The operator behind and before an operator of one input, so that it is inside a section."""
-    inputs = [
-        set_role(ir.Value(name=f"x{i}", shape=ir.Shape(s), type=ir.TensorType(ir.DataType.FLOAT)), Role.PARAMETER)
-        for i, s in enumerate(shapes)
-    ]
-    made = new_model(inputs, "test")
-    op = Builder(made.graph)
-    y = make(op, *(op.Mul(v, 1.5) for v in inputs))
-    y.name = "y"
-    made.graph.outputs.append(op.Identity(y))
-    return made
-
-
 def run(made, feeds):
     return ReferenceEvaluator(ir.to_proto(inline_all(made))).run(None, feeds)[0]
 
@@ -111,26 +100,8 @@ def test_packed_rows_are_the_rows_of_the_whole(make, shapes, rows, rng):
     np.testing.assert_allclose(packed, expected, rtol=1e-5, atol=1e-6)
 
 
-MIXING = [
-    case("MatMul-rows-inside", lambda op, w, x: op.MatMul(w, op.Reshape(x, [B * L, H])), (B * L, B * L), (B, L, H)),
-    case("Softmax-over-rows", lambda op, x: op.Softmax(x, axis=1), (B, L, H)),
-    case("LayerNormalization-over-rows", lambda op, x, s: op.LayerNormalization(x, s, axis=1), (B, L, H), (L, H)),
-    case("CumSum", lambda op, x: op.CumSum(x, op.const(np.array(1))), (B, L, H)),
-    case("Gemm-transposed", lambda op, x, w: op.Gemm(x, w, transA=1), (H, B * L), (H, 3), rows=(B * L,)),
-    case("Concat-rows", lambda op, x, y: op.Concat(x, y, axis=1), (B, L - 1, H), (B, 1, H)),
-]
-
-
-@pytest.mark.parametrize(("make", "shapes", "rows"), MIXING)
-def test_what_mixes_rows_stops_a_section(make, shapes, rows):
-    old = model(make, shapes)
-    root = old.graph.outputs[0].producer()
-    section = find_section(old.graph, lambda node, _: [Layout.leading(rows)] if node is root else None)
-    assert not section.packed
-
-
 def test_every_operator_of_the_table_is_one():
     model = new_model([], "test")
-    for domain, op_type in _TABLE:
+    for domain, op_type in (key for key, record in OPERATORS.items() if record.rows is not Rows.MIXED):
         node = ir.Node(domain, op_type, [], num_outputs=1, graph=model.graph)
         assert domain in ("", DOMAIN) and find_row_rule(node) is not None

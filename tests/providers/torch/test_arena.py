@@ -1,56 +1,47 @@
-"""Working memory of a session: one block for one thread, also while it grows."""
+"""Places in an arena: apart while alive together, and hardly more than lifetimes need."""
 
 from __future__ import annotations
 
-import gc
-
-import numpy as np
-import onnx_ir as ir
 import pytest
-import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ontrain.graph import Builder, new_model
-from ontrain.providers.torch.memory import Blocks
-from ontrain.providers.torch.provider import TorchExecutionProvider
-
-
-def _executable(provider, rows):
-    x = ir.Value(name="x", shape=ir.Shape([rows, 4]), type=ir.TensorType(ir.DataType.FLOAT))
-    op = Builder(new_model([x], "sum").graph)
-    op.graph.outputs.append(op.ReduceSum(op.MatMul(op.Exp(x), op.Transpose(op.Sin(x), perm=[1, 0])), keepdims=0))
-    return provider.compile(ir.Model(op.graph, ir_version=10), provider.create_state([]))
+from ontrain.providers.torch.arena import place
+from ontrain.providers.torch.buffers import Storage
 
 
-@pytest.fixture
-def _no_collector():
-    gc.disable()
-    yield
-    gc.enable()
+def storages(rows: list[tuple[int, int, int]]) -> list[Storage]:
+    return [Storage(size, born=born, dies=born + length) for size, born, length in rows]
 
 
-@pytest.mark.usefixtures("_no_collector")
-def test_a_block_that_became_too_small_is_let_go_at_once(rng):
-    provider = TorchExecutionProvider()
-    small, large = _executable(provider, 3), _executable(provider, 30)
-    feeds = {rows: {"x": rng.standard_normal((rows, 4), np.float32)} for rows in (3, 30)}
-    before = small.run(feeds[3])
-    (block,) = (one.memory.untyped_storage() for one in provider._blocks._free)
-    small.profile(feeds[3])
-    held = torch._C._storage_Use_Count(block._cdata)
-    large.run(feeds[30])
-    assert torch._C._storage_Use_Count(block._cdata) == 1 < held, "nobody else refers to it"
-    assert [one.memory.untyped_storage().data_ptr() != block.data_ptr() for one in provider._blocks._free] == [True]
-    again = small.run(feeds[3])
-    assert all(torch.equal(before[name], again[name]) for name in before)
+def needed(found: list[Storage]) -> int:
+    """The most bytes that are alive at once, in lines of 64."""
+    times = {one.born for one in found}
+    return max((sum(-(-o.nbytes // 64) * 64 for o in found if o.born <= t <= o.dies) for t in times), default=0)
 
 
-def test_a_module_s_block_is_as_large_as_asked_and_nobody_elses():
-    blocks = Blocks(torch.device("cpu"))
-    small = blocks.take(64)
-    blocks.give(small)
-    large = blocks.take(4096)
-    assert large is not small and large.memory.numel() >= 4096
-    other = blocks.take(64)
-    assert other is not large and other.memory.data_ptr() != large.memory.data_ptr()
-    blocks.give(large)
-    assert blocks.take(64) is large  # what fits is used again
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 30), st.integers(0, 30)), max_size=40))
+def test_what_is_alive_together_lies_apart(rows):
+    found = storages(rows)
+    top = place(found)
+    assert needed(found) <= top <= sum(-(-one.nbytes // 64) * 64 for one in found)
+    for i, one in enumerate(found):
+        assert one.offset % 64 == 0 and one.offset >= 0 and one.offset + one.nbytes <= top
+        for other in found[:i]:
+            together = one.born <= other.dies and other.born <= one.dies
+            apart = one.offset + one.nbytes <= other.offset or other.offset + other.nbytes <= one.offset
+            assert apart or not together
+
+
+@pytest.mark.parametrize("layers", [1, 4, 24])
+def test_masks_that_live_long_do_not_cut_up_the_arena(layers):
+    """Each layer makes a large result, a mask beside it that lives to the end, and a still larger result."""
+    rows = []
+    for i in range(layers):
+        rows += [(64 * 100, 4 * i, 2), (64 * 7, 4 * i + 1, 4 * (layers - i)), (64 * (101 + i), 4 * i + 2, 2)]
+    found = storages(rows)
+    assert place(found) <= 1.1 * needed(found)
+
+
+def test_an_empty_program_needs_nothing():
+    assert place([]) == 0

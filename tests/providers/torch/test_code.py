@@ -10,7 +10,8 @@ import torch
 
 from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.code import codes
-from ontrain.providers.torch.emitter import Emitter, outside
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.instructions import outside
 from ontrain.providers.torch.plan import HELD_LONG, outside_bytes, plan_memory
 
 SMALL, LARGE = 16, HELD_LONG // 4 + 16

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ontrain.autodiff import ADJOINT, build_backward
 from ontrain.optim import StepKind
 from ontrain.passes.rows import bucket
+from ontrain.session import TrainingSession, TrainingTask
 from ontrain.session.plans import make_plan
-from ontrain.session.training import TrainingSession
 from ontrain.training import ORTTrainer, optim
 from tests.providers.torch.fake_cuda import fake_device
 
@@ -32,6 +32,7 @@ def _are_made() -> bool:
 
 
 pytestmark = [
+    pytest.mark.sampled(4),
     pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor"),
     pytest.mark.skipif(not _are_made(), reason="this build of torch makes no fake CUDA tensors without a driver"),
 ]
@@ -100,7 +101,7 @@ def _counted(monkeypatch):
     def choose(counter, feeds):
         return {name: bucket(max(1, rows // 5), rows) for name, rows in counter.rows.items()}
 
-    monkeypatch.setattr("ontrain.session.rows._Counter.choose", choose)
+    monkeypatch.setattr("ontrain.session.row_counts._Counter.choose", choose)
 
 
 def run(name: str, precision: str, kinds: tuple[StepKind, ...], optimizer=None) -> Counter[str]:
@@ -111,13 +112,14 @@ def run(name: str, precision: str, kinds: tuple[StepKind, ...], optimizer=None) 
         state = {one: device.move(torch.as_tensor(session.state[one])) for one in session.model_tensors}
         feeds = {one: device.move(tensor) for one, tensor in batch.items()}
         with device.compiling():
-            fake = TrainingSession(
+            task = TrainingTask(
                 session.model, loss=session.loss, optimizer=optimizer or session.optimizer,
-                trainable=session.trainable, provider=device.provider, initial=state, max_norm=1.0, device="cuda",
-                precision=PRECISIONS[precision], accumulation_steps=1 if kinds == (StepKind.UPDATE,) else 2,
+                trainable=session.trainable, max_norm=1.0, precision=PRECISIONS[precision],
+                accumulation_steps=1 if kinds == (StepKind.UPDATE,) else 2,
             )  # fmt: skip
+            fake = TrainingSession(task, state, device.provider, "cuda")
             plans = [fake.plan(kind, feeds) for kind in kinds]
-        hyper = {"learning_rate": 1e-3, "step": 1.0, "loss_scale": 1.0, "loss_denominator": 0.0}
+        hyper = {"learning_rate": 1e-3, "step": 1.0, "loss_scale": 1.0}
         for plan in plans:
             with device.running() as strict:
                 outputs = plan.executable.run({**feeds, **hyper}, rng=(1, 2))
@@ -176,7 +178,7 @@ def test_attention_with_a_mask_that_is_no_padding_takes_it_along(precision, monk
     def choose(counter, feeds):
         return {name: rows if rows == 2 else bucket(max(1, rows // 5), rows) for name, rows in counter.rows.items()}
 
-    monkeypatch.setattr("ontrain.session.rows._Counter.choose", choose)
+    monkeypatch.setattr("ontrain.session.row_counts._Counter.choose", choose)
     called = run("bert", precision, (StepKind.UPDATE,))
     assert called["_scaled_dot_product_efficient_attention"] == 2
     assert called["_scaled_dot_product_efficient_attention_backward"] == 2 and not called["bmm"]
@@ -191,9 +193,9 @@ def test_both_halves_of_a_module_stay_on_the_device(name):
         feeds = {one: device.move(tensor) for one, tensor in batch.items()}
         signature = tuple((one, tuple(tensor.shape)) for one, tensor in batch.items())
         with device.compiling():
-            memory = device.provider.create_memory(tensors)
+            memory = device.provider.capabilities.module_memory(tensors)
             plan = make_plan(
-                session.model, signature, lambda model: device.provider.compile_module(model, memory),
+                session.model, signature, memory.compile,
                 build=lambda model: build_backward(model, ["loss"], parameters),
             )  # fmt: skip
         with device.running() as strict, torch.no_grad():

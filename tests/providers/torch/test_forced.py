@@ -1,14 +1,12 @@
 """Whatever formulation a measurement may pick: models trained with each, on one thread and on two, against float64.
 
 Sizes lie above and below the thresholds from which on there is a choice, matrices are cut or are not, and are given as
-they lie in a model: turned, with gaps, as blocks of a larger one.
-"""
+they lie in a model: turned, with gaps, as blocks of a larger one."""
 
 from __future__ import annotations
 
 import copy
 import importlib
-import random
 import sys
 from pathlib import Path
 
@@ -25,129 +23,15 @@ from ontrain.providers.torch.lowering import attention_tiles, layer_norm, produc
 from ontrain.providers.torch.lowering import random as masks
 from ontrain.providers.torch.tuning import formulations
 from ontrain.training import ORTTrainer, optim
-from ontrain.training.ortmodule import ORTModule
+from tests.providers.torch.doubled import assert_trains_as_in_double, mixed
 
 transformers = pytest.importorskip("transformers")
+
+
 _SAMPLE = Path(__file__).parents[3] / "recipes/getting_started"
 
 
-@pytest.fixture(params=formulations())
-def forced(request, monkeypatch):
-    monkeypatch.setenv("ONTRAIN_TUNE", request.param)
-    return request.param
-
-
-@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def multiplied(monkeypatch):
-    """Lists the formulations of the products that were emitted."""
-    names = []
-    for name, emit in product.FORMULATIONS.items():
-
-        def noted(e, factors, name=name, emit=emit):
-            names.append(name)
-            emit(e, factors)
-
-        monkeypatch.setitem(product.FORMULATIONS, name, noted)
-    monkeypatch.setattr(product, "_aten", product.FORMULATIONS["aten"])
-    return names
-
-
-def _gradients(module, batch):
-    loss = module(**batch)
-    loss = loss if isinstance(loss, torch.Tensor) else loss.loss
-    loss.backward()
-    return loss.detach(), {name: p.grad for name, p in module.named_parameters()}
-
-
-def _assert_trains_as_in_double(module, batch):
-    """Loss and gradients of an ORTModule beside eager's in float64, two steps in a row."""
-    exact = copy.deepcopy(module).double()
-    doubles = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
-    wanted_loss, wanted = _gradients(exact, doubles)
-    wrapped = ORTModule(module)
-    for _ in range(2):
-        module.zero_grad(set_to_none=True)
-        loss, _ = _gradients(wrapped, batch)
-        assert float(loss) == pytest.approx(float(wanted_loss), rel=1e-5)
-        for name, parameter in module.named_parameters():
-            scale = float(wanted[name].abs().max())
-            assert parameter.grad is not None, name
-            torch.testing.assert_close(
-                parameter.grad.double(),
-                wanted[name],
-                rtol=1e-4,
-                atol=2e-5 * scale + 1e-9,
-                msg=lambda m, n=name: f"{n}: {m}",
-            )
-
-
-# Products as models make them
-
-
-class _Mixed(nn.Module):
-    """Products with turned, cut and gapped factors, with and without a bias, a tied weight, and sums of gradients."""
-
-    def __init__(self, width: int, hidden: int, classes: int) -> None:
-        super().__init__()
-        self.width = width
-        self.wide, self.back = nn.Linear(width, 3 * hidden), nn.Linear(hidden, width, bias=False)
-        self.turned = nn.Parameter(torch.randn(width, hidden) / width**0.5)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        a, b, c = self.wide(x).chunk(3, -1)
-        y = self.back(torch.tanh(a) * torch.sigmoid(b)) + self.back(c)  # one weight, two products: gradients add up
-        y = self.norm(y + (x @ self.turned) @ self.turned.t())
-        half = y[: len(y) // 2]  # a block of rows
-        narrow = half[:, : self.width // 2] @ self.turned[: self.width // 2]  # of columns, whose rows have gaps
-        return nn.functional.cross_entropy(self.head(y), labels) + narrow.square().mean()
-
-
-def _mixed(rows, width, hidden, classes, seed):
-    torch.manual_seed(seed)
-    batch = {"x": torch.randn(rows, width), "labels": torch.randint(0, classes, (rows,))}
-    return _Mixed(width, hidden, classes), batch
-
-
-def _random_sizes(count):
-    numbers = random.Random(20)
-    return [
-        (numbers.randint(33, 200), 2 * numbers.randint(17, 90), numbers.randint(17, 130), numbers.randint(17, 300))
-        for _ in range(count)
-    ]
-
-
-@pytest.mark.parametrize("sizes", _random_sizes(4), ids=str)
-@pytest.mark.parametrize("block", [product._BLOCK, 1 << 14], ids=["whole", "cut"])
-def test_small_products_of_random_sizes(sizes, block, forced, threads, multiplied, monkeypatch):
-    monkeypatch.setattr(product, "_WORTH", 0)
-    monkeypatch.setattr(product, "_BLOCK", block)
-    _assert_trains_as_in_double(*_mixed(*sizes, seed=sum(sizes)))
-    assert forced in multiplied
-
-
-@pytest.mark.parametrize("sizes", [(700, 260, 333, 515), (96, 1100, 1050, 1200), (1030, 64, 130, 9000)], ids=str)
-def test_products_above_the_thresholds(sizes, forced, threads, multiplied):
-    _assert_trains_as_in_double(*_mixed(*sizes, seed=1))
-    assert forced in multiplied
-
-
-def test_products_of_the_least_sizes_that_have_a_choice(forced, threads, multiplied, monkeypatch):
-    monkeypatch.setattr(product, "_WORTH", 0)
-    for size in (product._LEAST - 1, product._LEAST, product._LEAST + 1):
-        _assert_trains_as_in_double(*_mixed(2 * size, 2 * size, size, size, seed=size))
-    assert forced in multiplied
-
-
-# Models that crashed where a measurement had picked "packed" or "linear"
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 
 def test_gpt2_of_width_64(forced, threads, multiplied):
@@ -156,7 +40,7 @@ def test_gpt2_of_width_64(forced, threads, multiplied):
     )
     torch.manual_seed(0)
     ids = torch.randint(0, config.vocab_size, (4, 64))
-    _assert_trains_as_in_double(transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids.clone()})
+    assert_trains_as_in_double(transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids.clone()})
     assert forced in multiplied
 
 
@@ -172,7 +56,7 @@ def test_bert_of_width_64_with_its_whole_vocabulary(forced, threads, multiplied)
         "input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels,
         "next_sentence_label": torch.randint(0, 2, (8,)),
     }  # fmt: skip
-    _assert_trains_as_in_double(transformers.BertForPreTraining(config), batch)
+    assert_trains_as_in_double(transformers.BertForPreTraining(config), batch)
     assert forced in multiplied
 
 
@@ -265,9 +149,6 @@ def test_two_stacked_grus_of_a_file(sizes, forced, threads, multiplied, tmp_path
     assert forced in multiplied
 
 
-# Other choices that hang on sizes: both sides of each
-
-
 class _Attending(nn.Module):
     """Layer norms, attention, long gradients, and a classifier."""
 
@@ -315,20 +196,16 @@ def test_each_side_of_each_threshold(way, tune, logits, threads, monkeypatch):
     monkeypatch.setenv("ONTRAIN_LOGITS_BYTES", "40000" if logits == "1" else logits)
     torch.manual_seed(0)
     ids = torch.randint(0, 301, (3, 37))
-    _assert_trains_as_in_double(_Attending(), {"ids": ids, "labels": ids.clone()})
+    assert_trains_as_in_double(_Attending(), {"ids": ids, "labels": ids.clone()})
 
 
 @pytest.mark.parametrize("held", [0, 1 << 40], ids=["held-if-read-soon", "held-always"])
 @pytest.mark.parametrize("soon", [-1, 8], ids=["never", "soon"])
 def test_results_held_or_not(held, soon, forced, threads, monkeypatch):
-    for place in ("provider", "halves"):
-        monkeypatch.setattr(f"ontrain.providers.torch.{place}.HELD_LONG", held)
+    monkeypatch.setattr("ontrain.providers.torch.program.HELD_LONG", held)
     monkeypatch.setattr(plan, "_SOON", soon)
     monkeypatch.setattr(product, "_WORTH", 0)
-    _assert_trains_as_in_double(*_mixed(70, 66, 51, 130, seed=3))
-
-
-# How it is asked for
+    assert_trains_as_in_double(*mixed(70, 66, 51, 130, seed=3))
 
 
 def test_the_formulation_can_be_named(monkeypatch):

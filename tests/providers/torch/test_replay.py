@@ -55,7 +55,7 @@ def losses(one: ORTTrainer, *lengths: int, device: str = "cpu") -> list[float]:
 
 def played(network: nn.Module, recorder: CpuRecorder, **options) -> ORTTrainer:
     one = trainer(network, **options)
-    one._provider = recorded(recorder)
+    one._run.setup.provider = recorded(recorder)
     return one
 
 
@@ -66,7 +66,7 @@ def same(one: ORTTrainer, other: ORTTrainer) -> None:
 
 
 def launched(one: ORTTrainer) -> list[str]:
-    return [plan.executable.launched for plan in one._session.plans.values()]
+    return [plan.executable.launched for plan in one._run.session.plans.values()]
 
 
 def test_what_is_played_trains_to_the_bit_like_what_runs():
@@ -154,7 +154,7 @@ def test_a_branch_by_a_value_runs_plainly_and_says_so():
     torch.manual_seed(0)
     description = {"inputs": [("x", ["batch", 4]), ("label", ["batch"])], "outputs": [("loss", [], True)]}
     one = ORTTrainer(Branching(), description, optim.SGDConfig(lr=0.1), nn.functional.cross_entropy)
-    one._provider = recorded(CpuRecorder())
+    one._run.setup.provider = recorded(CpuRecorder())
     for _ in range(3):
         one.train_step(torch.randn(3, 4), torch.tensor([0, 1, 2]))
     assert launched(one) == ["plainly: If asks the device for a number"]

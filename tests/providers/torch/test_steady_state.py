@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ontrain.functions import attention
 from ontrain.optim import StepKind
 from ontrain.providers.torch.lowering import attention_tiles, layer_norm
 from ontrain.training import ORTTrainer, optim
@@ -62,7 +61,7 @@ def _step(model, clip, labels):
     batch = {"ids": torch.randint(0, 20, (4, 6)), "labels": labels}
     session, _ = trainer.prepare(*batch.values())
     executable = session.plan(StepKind.UPDATE, batch).executable
-    feeds = {name: batch.get(name, 1.0) for name in executable.inputs}
+    feeds = {name: batch.get(name, 1.0) for name in executable.current.inputs}
     executable.run(feeds, rng=(0, 0))
     return functools.partial(executable.run, feeds, rng=(0, 1)), executable
 
@@ -71,7 +70,7 @@ def _step(model, clip, labels):
 def test_a_step_asks_the_allocator_for_its_outputs_only(clip):
     run, executable = _step(Classifier(), clip, torch.randint(0, 20, (4, 6)))
     asked = _asked(run)
-    assert len(asked) <= len(executable.outputs) <= 6
+    assert len(asked) <= len(executable.current.outputs) <= 6
     assert max(asked) <= 8, "scalars"
 
 
@@ -79,12 +78,12 @@ def test_a_step_asks_the_allocator_for_its_outputs_only(clip):
 def test_large_normalisations_and_attentions_and_chosen_rows_ask_for_nothing_either(monkeypatch):
     monkeypatch.setenv("ONTRAIN_TUNE", "0")
     monkeypatch.setattr(layer_norm, "_LARGE", 0)
-    monkeypatch.setattr(attention, "TILED", 0)
+    monkeypatch.setattr(attention_tiles, "TILED", 0)
     labels = torch.where(torch.arange(24).reshape(4, 6) % 4 == 0, 3, -100)
     run, executable = _step(Encoder(), True, labels)
-    called = {one.fn for one in executable._program}
+    called = {one.fn for one in executable.current._program}
     assert {layer_norm._normalise, layer_norm._normalise_backward, attention_tiles._attend} <= called
-    outputs = sorted(one.meta.nbytes for one in executable.outputs.values())
+    outputs = sorted(one.meta.nbytes for one in executable.current.outputs.values())
     asked = sorted(_asked(run))
     assert asked[: len(outputs)] == outputs
     assert len(asked) <= len(outputs) + 2, "the rows that have a label are sorted and moved in memory of ATen's own"

@@ -84,7 +84,7 @@ def test_scripts_know_of_other_processes():
         task = recipe.task(8, 80)
         script = ROOT / "recipes" / task.script
         imported = re.findall(r"^from (\w+)", script.read_text(), re.MULTILINE)
-        own = [path for name in imported for path in (script.parent / name).rglob("*.py")]
+        own = [path for name in imported for room in script.parents[:2] for path in (room / name).rglob("*.py")]
         assert any("find_processes" in path.read_text() for path in [script, *own]), task.script
 
 

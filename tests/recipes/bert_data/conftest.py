@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "bert"
-sys.path.insert(0, str(RECIPE))
+sys.path[:0] = [str(RECIPE), str(RECIPE.parent)]
 EXCERPT = Path(__file__).parent / "wikipedia_excerpt.xml.bz2"
 
 

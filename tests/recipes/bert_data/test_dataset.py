@@ -12,8 +12,8 @@ import pytest
 import torch
 from corpus.hdf5 import write
 from corpus.instances import Instances
-from corpus.workspace import DataError
 from dataset import IGNORED, Batch, PretrainingData
+from harness.files import DataError
 
 COUNTS = (9, 12, 10, 16, 8)  # instances in each file
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
+import os
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from corpus import download as downloads
 from corpus.download import download, fetch
-from corpus.workspace import DataError
+from harness.files import DataError
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
@@ -220,3 +221,10 @@ def test_every_dataset_has_a_source_or_a_reason() -> None:
         for file in about.get("files", ()):
             assert file["url"].startswith("https://")
             assert all(len(value) == 64 for value in file.get("members", {}).values())
+
+
+@pytest.mark.parametrize("name", ["file.part", "file.part.json"])
+def test_a_part_that_is_a_pipe_is_refused_at_once(name: str, tmp_path: Path, server: Server) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="is no regular file"):
+        fetch(f"{server[0]}/file.bin", tmp_path / "file")

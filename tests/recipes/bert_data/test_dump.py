@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from corpus.dump import CutOffError, pages
 from corpus.formatting import extract, format_books, merge
-from corpus.workspace import DataError
+from harness.files import DataError
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "bert"
 PAGE = "<page><title>P{0}</title><ns>0</ns><id>{0}</id><revision><text>Prose number {0}.</text></revision></page>"
@@ -58,7 +58,7 @@ def test_old_dumps_mark_a_redirect_by_its_text(tmp_path: Path) -> None:
 PEAK = """
 import sys, tracemalloc
 from pathlib import Path
-sys.path.insert(0, {recipe!r})
+sys.path[:0] = [{recipe!r}, {recipes!r}]
 from corpus.dump import pages
 tracemalloc.start()
 count = sum(1 for _ in pages(Path({dump!r})))
@@ -72,7 +72,7 @@ def test_memory_does_not_grow_with_the_dump(tmp_path: Path) -> None:
         dump = tmp_path / "dump"
         dump.write_bytes(bz2.compress(dump_of(count).replace(b"Prose", b"Prose " * 100)))
         # In a process of its own: what other threads of this one allocate would be counted, too.
-        script = PEAK.format(recipe=str(RECIPE), dump=str(dump))
+        script = PEAK.format(recipe=str(RECIPE), recipes=str(RECIPE.parent), dump=str(dump))
         said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
         assert int(said[0]) == count
         peaks.append(int(said[1]))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from corpus.instances import Documents, Pairs, build, cut, cut_sizes, make_instances, mask, pair, read_documents
 from corpus.wordpiece import Vocabulary, read_vocabulary
-from corpus.workspace import DataError, Settings
+from corpus.workspace import Settings
+from harness.files import DataError
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer

@@ -224,8 +224,9 @@ def test_an_interrupted_run_is_taken_up(made: tuple[Path, list[str]], tmp_path: 
 KILLED = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, {recipe!r})
-from corpus.workspace import DataError, Job, run
+sys.path[:0] = [{recipe!r}, {recipes!r}]
+from corpus.workspace import Job, run
+from harness.files import DataError
 
 def work(output, number):
     if number == 3:
@@ -245,7 +246,7 @@ if __name__ == "__main__":
 
 def test_a_worker_that_is_killed_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
-    script.write_text(KILLED.format(recipe=str(RECIPE), folder=str(tmp_path)))
+    script.write_text(KILLED.format(recipe=str(RECIPE), recipes=str(RECIPE.parent), folder=str(tmp_path)))
     finished = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=60 * MINUTES, check=False
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpus.sharding import Article, distribute, segment, sentences, shard_names, write_shards
-from corpus.workspace import DataError
+from harness.files import DataError
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from corpus.workspace import DataError, Job, Settings, Workspace, digest, run, written
+from corpus.workspace import Job, Settings, Workspace, run
+from harness.files import DataError, digest, written
 
 
 def work(output: Path, text: str) -> dict[str, int]:
@@ -110,3 +111,9 @@ def test_folders_are_named_as_bertprep_names_them() -> None:
         "w/sharded_training_shards_256_test_shards_256_fraction_0.2/wikicorpus_en"
     )
     assert space.formatted("bookscorpus") == Path("w/formatted_one_article_per_line/bookscorpus_one_book_per_line.txt")
+
+
+def test_a_ledger_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger")
+    with pytest.raises(DataError, match="is no regular file"):
+        list(run([], lambda *_: {}, tmp_path / "ledger"))

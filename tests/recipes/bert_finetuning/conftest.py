@@ -10,7 +10,8 @@ import pytest
 
 from tests.recipes.bert_finetuning.texts import make_model, sentences, squad
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "bert"))
+RECIPE = Path(__file__).parents[3] / "recipes" / "bert"
+sys.path[:0] = [str(RECIPE), str(RECIPE.parent)]
 
 
 @pytest.fixture(scope="module", autouse=True)

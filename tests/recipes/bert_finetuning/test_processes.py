@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finetuning.processes import Team
-from finetuning.settings import Engine
+from finetuning.flags import Engine
+from harness.processes import Team
 from safetensors.numpy import load_file
 
 from tests.distributed.together import run as start
+
+pytestmark = pytest.mark.sampled(2)
 
 CASES: dict[str, dict[str, Any]] = {
     # 22 sentences in 8 batches: two updates an epoch, of 12 and of 10 rows; the last batch has a single one.

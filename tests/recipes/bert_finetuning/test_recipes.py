@@ -19,12 +19,14 @@ import run_glue
 import run_squad
 import torch
 import typer
+from finetuning.flags import Engine
 from finetuning.models import ModelFolder
-from finetuning.settings import Engine
 from safetensors.numpy import load_file, save_file
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification
 
 from tests.recipes.bert_finetuning.texts import make_model, squad
+
+pytestmark = pytest.mark.sampled(2)
 
 ONE_STEP = {"max_steps": 1, "engine": Engine.pytorch}
 LEARN = {"learning_rate": 5e-3, "dropout": 0.0}

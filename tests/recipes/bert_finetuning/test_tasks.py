@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_glue
-from finetuning.settings import Engine
+from finetuning.flags import Engine
 from numpy.typing import NDArray
-from reading.sentences import TASKS
+from reading.glue import TASKS
 
 from tests.recipes.bert_finetuning.archives import HEADERS, write_archive
+
+pytestmark = pytest.mark.sampled(2)
 
 ONE = {"CoLA": {"mcc"}, "MRPC": {"acc", "f1", "acc_and_f1"}, "STS-B": {"pearson", "spearmanr", "corr"}}
 SCORES = {task.lower(): {task.lower(): ONE.get(task, {"acc"})} for task in HEADERS}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "bert"
-sys.path.insert(0, str(RECIPE))
+sys.path[:0] = [str(RECIPE), str(RECIPE.parent)]
 EXCERPT = Path(__file__).parents[1] / "bert_data" / "wikipedia_excerpt.xml.bz2"
 LENGTHS = {1: (32, 5), 2: (48, 7)}
 """Tokens and predictions of each phase's sequences."""
@@ -82,7 +82,7 @@ def run(corpus: Path, config_file: Callable[..., Path], tmp_path: Path) -> Calla
     """A function that runs a phase in this process and returns its output folder."""
 
     def start(phase: int = 1, dropout: float = 0.0, **changed: Any) -> Path:
-        from pretraining.run import pretrain
+        from run_pretraining import pretrain
 
         options = make_options(corpus, config_file, tmp_path, phase, dropout, **changed)
         assert pretrain(options, time.perf_counter())
@@ -95,7 +95,7 @@ def make_options(
     corpus: Path, sizes: Callable[..., Path], output: Path, phase: int = 1, dropout: float = 0.0, **changed: Any
 ) -> Any:
     """The flags of a tiny run; phase 2 goes on behind six steps of phase 1."""
-    from pretraining.options import Engine, Options
+    from pretraining.flags import Engine, Options
 
     length, predictions = LENGTHS[phase]
     drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}

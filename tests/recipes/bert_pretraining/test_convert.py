@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from corpus.workspace import DataError
+from harness.files import DataError
 from safetensors.torch import load_file
 from transformers import BertForPreTraining, BertTokenizerFast
 

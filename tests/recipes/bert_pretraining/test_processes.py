@@ -42,7 +42,7 @@ DROPS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def _pretrain(runs: list[Any]) -> None:
-    from pretraining.run import pretrain
+    from run_pretraining import pretrain
 
     for options in runs:
         assert pretrain(options, time.perf_counter())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus.workspace import DataError
+from harness.files import DataError
 
 from ontrain.errors import OptionError
 from tests.recipes.bert_pretraining.conftest import RECIPE, log

@@ -48,16 +48,16 @@ def same(first: Path, second: Path) -> None:
 
 def dies_in_row(number: int, monkeypatch: pytest.MonkeyPatch, how: Callable[[], None]) -> None:
     """Have a run end when it is about to write the row of a step."""
-    import pretraining.loop as loop
+    import run_pretraining as loop
 
-    report = loop._report
+    report = loop.report
 
     def dies(run: Any, *others: Any) -> Any:
         if run.step == number:
             how()
         return report(run, *others)
 
-    monkeypatch.setattr(loop, "_report", dies)
+    monkeypatch.setattr(loop, "report", dies)
 
 
 def killed() -> None:
@@ -83,7 +83,7 @@ def test_after_sigkill_and_ctrl_c_inside_a_file_a_run_ends_as_one_that_was_not_s
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from pretraining.run import pretrain
+    from run_pretraining import pretrain
 
     options = make_options(corpus, config_file, tmp_path, 1, 0.1, max_steps=STEPS)
     output = options.output_dir
@@ -133,7 +133,7 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_used(
 def test_a_full_disk_ends_the_run_with_the_checkpoint_before_it(
     run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import pretraining.loop as loop
+    import pretraining.record as loop
 
     save, (soft, hard) = loop.save, resource.getrlimit(resource.RLIMIT_FSIZE)
 

@@ -26,8 +26,8 @@ KEYS = {
 
 @pytest.mark.parametrize("schedule", ["warmup_poly", "warmup_linear", "warmup_cosine", "warmup_constant"])
 def test_rates_are_those_of_upstreams_schedules(schedule: str) -> None:
-    from pretraining.loop import learning_rate
-    from pretraining.options import Options, Schedule
+    from pretraining.flags import Options, Schedule
+    from run_pretraining import learning_rate
 
     options = Options(
         Path(), Path(), do_train=True, learning_rate=6e-3, max_steps=100, warmup_proportion=0.25,
@@ -137,8 +137,9 @@ def test_activations_that_are_computed_again_change_no_number(engine: str, run: 
 @pytest.mark.usefixtures("rows_counted")
 def test_the_head_works_on_labelled_rows_only(corpus: Path, config_file: Callable[..., Path], tmp_path: Path) -> None:
     from dataset import PretrainingData
-    from pretraining.engine import Micro, OntrainEngine
-    from pretraining.model import make_model, padded_size, read_config
+    from pretraining.engines import Micro
+    from pretraining.weights import padded_size, read_config
+    from run_pretraining import OntrainEngine, make_model
 
     from ontrain.distributed import Processes
     from ontrain.graph import static_dims

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus.workspace import DataError
-from reading.answers import best_answers
-from reading.questions import Question, read_questions
-from reading.windows import Windows, cut_windows
+from harness.files import DataError
+from reading.squad import Question, Windows, best_answers, cut_windows, read_questions
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x", "?", "who", "."]
 NUMBER = {word: number for number, word in enumerate(WORDS)}

@@ -5,4 +5,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "bert"))
+RECIPE = Path(__file__).parents[3] / "recipes" / "bert"
+sys.path[:0] = [str(RECIPE), str(RECIPE.parent)]

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "gpt2"
-sys.path[:0] = [str(RECIPE), str(Path(__file__).parent)]
+sys.path[:0] = [str(RECIPE), str(RECIPE.parent), str(Path(__file__).parent)]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 from lm.decoding import Decoder, Exporter, Sampler, greedy
-from lm.scoring import mean_loss, onnx_loss, torch_loss
+from lm.evaluation import mean_loss, onnx_loss, torch_loss
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.generation import (
     LogitsProcessorList,

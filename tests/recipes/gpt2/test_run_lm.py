@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import run_lm
 import torch
-from lm.engines import EagerTrainer, Schedule
+from harness.eager import EagerTrainer
+from lm.twin import Schedule
 from plain_loop import CURVE, GOLDEN, LICENSE
 
 ENGINES = ["ontrain", "pytorch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lm import text as module
-from lm.batching import Batches, epoch_order
-from lm.text import Vocabulary, batches, blocks, read_text, unigram_loss
+from lm.text import Batches, Vocabulary, batches, blocks, epoch_order, read_text, unigram_loss
 
 from ontrain.errors import InputError
 
@@ -176,3 +176,16 @@ def test_processes_share_an_update_and_together_read_each_block_once_an_epoch(pr
     joined = {int(row[0]) for one in own for batch in one.of_update(0) for row in batch}
     alone = Batches(rows, 2 * processes, 2, 0, 1, seed=0)
     assert joined == {int(row[0]) for batch in alone.of_update(0) for row in batch}
+
+
+def test_a_pipe_or_an_endless_device_is_refused_at_once(bpe: Path, tmp_path: Path) -> None:
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    vocabulary = read(bpe)
+    for file in (tmp_path / "endless", tmp_path / "pipe"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_text(file, vocabulary)
+        with pytest.raises(InputError, match="cannot be read"):
+            Vocabulary(file, bpe / "merges.txt")
+        with pytest.raises(InputError, match="cannot be read"):
+            Vocabulary(bpe / "vocab.json", file)

@@ -36,7 +36,7 @@ def run(*command, **settings):
 def served(tmp_path_factory):
     """A folder with the recipe and fresh artifacts."""
     recipes = tmp_path_factory.mktemp("recipes")
-    shutil.copy(RECIPE.parent / "needs.py", recipes)
+    shutil.copytree(RECIPE.parent / "harness", recipes / "harness")
     folder = recipes / RECIPE.name
     folder.mkdir()
     for path in RECIPE.iterdir():

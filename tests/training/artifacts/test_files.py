@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from ontrain.errors import GradientError, OntrainError, OptionError
+from ontrain.errors import GradientError, GraphError, OntrainError, OptionError
 from ontrain.training import onnxblock
 from ontrain.training.api import CheckpointState, Module
 from ontrain.training.artifacts import LossType, OptimType, generate_artifacts
@@ -60,6 +60,41 @@ def test_the_ort_format_gives_the_same_numbers(folder, rng):
         feeds[one.name] = rng.standard_normal(shape, np.float32) if floats else rng.integers(0, 5, shape)
     for a, b in zip(*(s.run(None, feeds) for s in sessions), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_an_older_opset_gives_the_same_numbers(folder, tmp_path, rng):
+    torch.manual_seed(0)
+    generate_artifacts(
+        perceptron()[0], requires_grad=["fc1.weight", "fc2.weight", "fc2.bias"], frozen_params=["fc1.bias"],
+        loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, artifact_directory=tmp_path, prefix="my_",
+        additional_output_names=["logits"], step_model=True, opset=17,
+    )  # fmt: skip
+    for name in GRAPHS:
+        newest, older = (onnx.load(place / f"my_{name}.onnx") for place in (folder, tmp_path))
+        assert [(one.domain, one.version) for one in older.opset_import] == [("", 17)] and older.ir_version == 8
+        assert [v.name for v in older.graph.input] == [v.name for v in newest.graph.input]
+        assert [v.name for v in older.graph.output] == [v.name for v in newest.graph.output]
+        assert list(older.metadata_props) == list(newest.metadata_props)
+        sessions = [onnxruntime.InferenceSession(model.SerializeToString()) for model in (newest, older)]
+        feeds = {}
+        for one in sessions[0].get_inputs():
+            shape = [4 if isinstance(d, str) else d for d in one.shape]
+            feeds[one.name] = (
+                rng.uniform(0.1, 1, shape).astype(np.float32)
+                if one.type == "tensor(float)"
+                else rng.integers(0, 5, shape)
+            )
+        for a, b in zip(*(s.run(None, feeds) for s in sessions), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_an_opset_that_lacks_an_operator_names_it_and_writes_nothing(tmp_path):
+    settings = {"loss": LossType.CrossEntropyLoss, "artifact_directory": tmp_path}
+    with pytest.raises(GraphError, match="ScatterElements"):
+        generate_artifacts(perceptron()[0], **settings, opset=13)
+    with pytest.raises(OptionError, match="opset 3"):
+        generate_artifacts(perceptron()[0], **settings, opset=3)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_is_read_in_a_dozen_lines_without_libraries(folder):

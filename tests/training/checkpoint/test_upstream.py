@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ontrain import CheckpointError
+from ontrain import CheckpointError, OptionError
 from ontrain.training import checkpoint, optim
 from tests.training.conftest import Net, batches, make_trainer
 
@@ -93,6 +93,9 @@ def test_the_files_of_all_processes_are_one_run(first, expected, mixed, tmp_path
     assert beside == {"epoch": 7, "rank0": 0, "rank1": 1, "rank2": 2}
     assert goes_on(second) == expected
     files = sorted(tmp_path.glob("*.[0-9].ort.pt"))
+    third = trained(0, seed=2)
+    assert third.load_checkpoint(*files, strict=True) == beside
+    assert goes_on(third) == expected
     weights = checkpoint.aggregate_checkpoints([str(path) for path in files])
     module = Net()
     module.load_state_dict(weights, strict=False)  # the tied weight is there once
@@ -278,3 +281,17 @@ def test_what_was_pickled_into_hdf5_is_left_out_and_said(tmp_path):
     with pytest.warns(UserWarning, match="user_dict in .* is pickled, and was left out"):
         weights = checkpoint.aggregate_checkpoints([tmp_path / "file"])
     assert torch.equal(weights["w"], torch.ones(3)) and not (tmp_path / "ran").exists()
+
+
+def test_one_file_of_upstreams_is_a_checkpoint_and_several_folders_are_none(first, expected, tmp_path):
+    state = checkpoint.experimental_state_dict(first)
+    counts = {f"Update_Count_{name}": state["Step"] + 1 for name in elements(state)}
+    tensors = {name: value for name, value in state.items() if name not in COUNTERS}
+    torch.save({"model": tensors | counts, "epoch": 3}, tmp_path / "ck.ort.pt")
+    second = trained(0, seed=1)
+    assert second.load_checkpoint(tmp_path / "ck.ort.pt") == {"epoch": 3}
+    assert goes_on(second) == expected
+    first.save_checkpoint(tmp_path / "ours", {"epoch": 4})
+    for paths in ((), (tmp_path / "ours", tmp_path / "ours"), (tmp_path / "ours", tmp_path / "ck.ort.pt")):
+        with pytest.raises(OptionError, match=f"{len(paths)} paths"):
+            second.load_checkpoint(*paths)

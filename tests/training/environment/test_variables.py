@@ -87,7 +87,7 @@ def test_without_the_sparse_optimizer_ignored_rows_are_computed(monkeypatch):
         monkeypatch.setenv("ORTMODULE_ENABLE_SPARSE_OPTIMIZER", value)
         ours = ORTModule(LanguageModel())
         ours(ids, labels)[0].backward()
-        (plan,) = ours._engine.entries[0].session._plans.values()
+        (plan,) = ours._engine.entries[0].session.plans.values()
         widths.append(plan.executable.planned_bytes)
     assert widths[0] < widths[1]
 

@@ -62,6 +62,22 @@ def test_an_overflow_is_left_out_and_the_scale_follows() -> None:
     assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
+def test_the_scale_doubles_after_each_window_of_good_steps() -> None:
+    model, x, y = regression(torch.float16)
+    optimizer = FP16_Optimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), dynamic_loss_scale=True,
+        dynamic_loss_args={"init_scale": 8.0, "scale_window": 3},
+    )  # fmt: skip
+    scales = []
+    for _ in range(7):
+        optimizer.zero_grad()
+        optimizer.backward(nn.functional.mse_loss(model(x).float(), y.float()))
+        optimizer.step()
+        assert not optimizer.overflow
+        scales.append(optimizer.loss_scale)
+    assert scales == [8, 8, 16, 16, 16, 32, 32]
+
+
 def test_state_continues_and_clipping_is_of_unscaled_gradients() -> None:
     def run(steps: int, saved: dict[str, object] | None = None) -> tuple[list[torch.Tensor], dict[str, object], float]:
         model, x, y = regression(torch.bfloat16)

@@ -179,3 +179,13 @@ def test_a_failed_call_leaves_the_module_usable():
     for module in (ours, eager):
         module(x).square().sum().backward()
     assert_same_gradients(ours, eager, **DOUBLE)
+
+
+def test_images_are_captured_with_their_size_first_and_for_all_sizes_when_another_comes():
+    ours, eager = pair(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double())
+    captures = []
+    for batch, size in [(2, 16), (4, 16), (2, 20), (3, 33), (2, 16)]:
+        x = torch.randn(batch, 3, size, size, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-9, atol=1e-12)
+        captures.append(ours._engine.captures)
+    assert captures == [1, 1, 2, 2, 2]

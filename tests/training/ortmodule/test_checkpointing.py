@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import spectral_norm
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
@@ -49,6 +50,29 @@ def test_gradients_are_eagers(reentrant):
         one(given).square().sum().backward()
     torch.testing.assert_close(inputs[0].grad, inputs[1].grad, **DOUBLE)
     assert_same_gradients(ours, eager, **DOUBLE)
+
+
+class Normed(nn.Module):
+    """A layer whose weight is divided by a norm that is iterated in buffers, and running statistics."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant, self.head = reentrant, nn.Linear(5, 3)
+        self.block = nn.Sequential(spectral_norm(nn.Linear(6, 5)), nn.BatchNorm1d(5), nn.Tanh())
+
+    def forward(self, x, checkpointed=True):
+        return self.head(checkpoint(self.block, x, use_reentrant=self.reentrant) if checkpointed else self.block(x))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_buffers_and_gradients_through_them_are_those_without_a_checkpoint(reentrant):
+    ours, eager = pair(Normed(reentrant).double())
+    for _ in range(3):
+        x = torch.randn(4, 6, dtype=torch.float64)
+        for module, arguments in ((ours, ()), (eager, (False,))):
+            module(x.clone().requires_grad_(), *arguments).square().sum().backward()
+        assert_same_gradients(ours, eager, **DOUBLE)
+        torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()), **DOUBLE)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

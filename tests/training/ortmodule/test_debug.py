@@ -8,7 +8,8 @@ import onnx
 import pytest
 import torch
 
-from ontrain import OptionError
+from ontrain import OptionError, training
+from ontrain.capi import _pybind_state
 from ontrain.training.ortmodule import DebugOptions, LogLevel, ORTModule
 from tests.training.ortmodule.networks import Perceptron
 
@@ -63,7 +64,7 @@ def test_phases_go_to_standard_error_where_nothing_logs():
     assert starts == ["ontrain: captured Net", "ontrain: planned a", "ontrain: ran the"]
 
 
-@pytest.mark.parametrize("options", [dict(save_onnx=True), dict(log_level="loud")])
+@pytest.mark.parametrize("options", [dict(save_onnx=True), dict(log_level="loud"), dict(config={"a": 1})])
 def test_wrong_options(options):
     with pytest.raises(OptionError):
         DebugOptions(**options)
@@ -72,3 +73,31 @@ def test_wrong_options(options):
 def test_debug_options_of_another_kind_are_refused():
     with pytest.raises(OptionError, match="debug_options is a int"):
         ORTModule(Perceptron(), 3)
+
+
+def test_config_may_be_said_and_is_nothing():
+    assert DebugOptions(LogLevel.WARNING, False, "", "", None) == DebugOptions(config=None) == DebugOptions()
+
+
+@pytest.mark.parametrize("said", ["", "stated"])
+def test_the_environments_folder_goes_before_the_stated_one(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("ORTMODULE_SAVE_ONNX_PATH", str(tmp_path / "environment"))
+    (tmp_path / "environment").mkdir()
+    path = str(tmp_path / said) if said else ""
+    ours = ORTModule(Perceptron(), DebugOptions(save_onnx=True, onnx_prefix="net", save_path=path))
+    ours(torch.randn(4, 6)).sum().backward()
+    assert len(list((tmp_path / "environment").iterdir())) == 3
+    assert [one.name for one in tmp_path.iterdir()] == ["environment"]
+
+
+def test_ortmodule_is_available_where_torch_is():
+    assert training.is_ortmodule_available() and _pybind_state.is_ortmodule_available()
+    script = """if True:
+        import importlib.util, sys
+        find = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *more: None if name == "torch" else find(name, *more)
+        from ontrain.training import is_ortmodule_available
+        print(is_ortmodule_available(), "torch" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["False", "False"], done.stderr

@@ -14,6 +14,8 @@ from ontrain.errors import CaptureError, GradientError, InputError, OntrainError
 from ontrain.training.ortmodule import FallbackPolicy, ORTModule
 from tests.training.ortmodule.networks import Perceptron, assert_same_gradients
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Branches(Perceptron):
     """Cannot be captured: its path depends on the data."""

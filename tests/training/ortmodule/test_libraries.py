@@ -1,5 +1,6 @@
 """An ORTModule inside what users put around their models: autocast, loss scaling, Accelerate, Trainer, DDP."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -39,6 +40,21 @@ def test_autocast_around_the_call(dtype):
         module.zero_grad()
         module(batch, batch)[0].backward()
     assert_same_gradients(ours, eager, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_normalisation_under_autocast_keeps_its_statistics_in_float32(dtype):
+    torch.manual_seed(2)
+    plain = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh())
+    model, x = ORTModule(copy.deepcopy(plain)), torch.randn(32, 4)
+    with torch.autocast("cpu", dtype=dtype):
+        ours, theirs = model(x), plain(x)
+    for y in (ours, theirs):
+        y.float().square().sum().backward()
+    torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=3e-2 * float(q.grad.abs().max()))
+    torch.testing.assert_close(model[1].running_var, plain[1].running_var, rtol=2e-2, atol=2e-2)
 
 
 def test_autocast_inside_forward():

@@ -350,4 +350,4 @@ def test_plans_are_bounded_in_number():
     for rows in range(2, PLANS + 20):
         ours(torch.randn(rows, 3)).sum().backward()
     (entry,) = ours._engine.entries
-    assert len(entry.session._plans) == PLANS
+    assert len(entry.session.plans) == PLANS

@@ -12,6 +12,8 @@ from torch import nn
 from ontrain.errors import InputError
 from ontrain.training.ortmodule import ORTModule
 
+pytestmark = pytest.mark.sampled(4)
+
 FACTOR = 2.0
 
 
@@ -153,3 +155,35 @@ def test_an_object_that_hides_its_tensors_is_refused_by_name():
     batch = Graph(torch.randn(4, 3), torch.randn(4, 2), name=object())
     with pytest.raises(InputError, match="Graph that holds a tensor"):
         ORTModule(Summed())(batch)
+
+
+def test_inputs_made_in_inference_mode():
+    plain = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    with torch.inference_mode():
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(ORTModule(plain)(x), plain(x))
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def embed(self, x):
+        return self.body(x)
+
+    def loss(self, x):
+        return self(x).sum() + self.head.bias.sum()
+
+
+def test_a_method_that_calls_a_part_alone_says_so_once(recwarn):
+    model = ORTModule(Parts())
+    model.loss(torch.randn(2, 4))
+    assert not [one for one in recwarn if "plain PyTorch" in str(one.message)]
+    for _ in range(2):
+        model.embed(torch.randn(2, 4))
+    [said] = [one for one in recwarn if "plain PyTorch" in str(one.message)]
+    assert "embed of Parts calls self.body(...)" in str(said.message) and said.filename == __file__

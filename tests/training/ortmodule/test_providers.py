@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from ontrain import OptionError, get_available_providers
+from ontrain import OptionError
+from ontrain.providers import available_providers
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import LanguageModel, Perceptron, assert_same_gradients
 
 
-@pytest.mark.parametrize("provider", get_available_providers())
+@pytest.mark.parametrize("provider", available_providers())
 def test_gradients_and_statistics(provider):
     torch.manual_seed(0)
     eager = Perceptron()
@@ -28,7 +29,7 @@ def test_gradients_and_statistics(provider):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("provider", get_available_providers())
+@pytest.mark.parametrize("provider", available_providers())
 def test_a_few_updates_of_a_language_model(provider):
     torch.manual_seed(0)
     eager = LanguageModel(layers=1)
@@ -47,7 +48,7 @@ def test_a_few_updates_of_a_language_model(provider):
     assert losses[:3] == pytest.approx(losses[3:], rel=1e-5)
 
 
-@pytest.mark.parametrize("provider", get_available_providers())
+@pytest.mark.parametrize("provider", available_providers())
 def test_dropout_repeats_with_torchs_seed(provider):
     ours = ORTModule(Perceptron(dropout=0.5), provider=provider)
     x = torch.randn(32, 6)

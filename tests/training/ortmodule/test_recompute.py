@@ -40,7 +40,7 @@ def run(model: torch.nn.Module, **options: Any) -> tuple[list[torch.Tensor], int
         plans.append(make_plan(*args, **kwargs))
         return plans[-1]
 
-    with mock.patch("ontrain.session.module.make_plan", noted):
+    with mock.patch("ontrain.session.planner.make_plan", noted):
         for _ in range(2):
             loss = wrapped(IDS, IDS)
             loss.backward()

@@ -9,6 +9,8 @@ from torch import nn
 
 from tests.training.ortmodule.networks import pair
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Scaled(nn.Module):
     """Multiplies by what it finds in its attributes."""

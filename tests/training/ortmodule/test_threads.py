@@ -12,6 +12,7 @@ from torch import nn
 
 from ontrain.passes import Pass, register_pass, unregister_pass
 from ontrain.training.ortmodule import ORTModule
+from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, Tagger
 from tests.threads import at_once
 from tests.training.ortmodule.networks import Block, pair
 
@@ -87,7 +88,28 @@ def test_threads_that_want_one_plan_share_it():
 
     at_once(*[work] * 4)
     (entry,) = ours._engine.entries
-    assert len(entry.session._plans) == 2
+    assert len(entry.session.plans) == 2
+
+
+@pytest.mark.usefixtures("rows_counted")
+def test_threads_whose_batches_have_other_labels_plan_at_once(seed):
+    """How many rows of one batch reach the loss is not seen by the planning for another."""
+    pairs = [pair(Tagger().double()) for _ in range(3)]
+
+    def work(ours, eager, number):
+        generator = torch.Generator().manual_seed(seed + number)
+        for labelled in (2, 5, 9, 14):
+            ids = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator)
+            labels = torch.where(torch.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) < labelled + number, ids, -100)
+            mask = torch.ones_like(ids)
+            found = torch.autograd.grad(ours(ids, mask, labels), list(ours.parameters()))
+            expected = torch.autograd.grad(eager(ids, mask, labels), list(eager.parameters()))
+            torch.testing.assert_close(found, expected, **DOUBLE)
+
+    at_once(*(lambda p=p, i=i: work(*p, i) for i, p in enumerate(pairs)))
+    for ours, _ in pairs:
+        (entry,) = ours._engine.entries
+        assert len(entry.session.plans) == 4
 
 
 def test_evaluation_in_many_threads_is_eagers(seed):

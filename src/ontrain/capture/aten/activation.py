@@ -169,7 +169,7 @@ def prelu(op: AtenBuilder, x: Any, weight: Any) -> Any:
 
 @aten("hardtanh")
 def hardtanh(op: AtenBuilder, x: Any, min_val: float = -1, max_val: float = 1) -> Any:
-    return op.Clip(x, op.cast(min_val, x.dtype), op.cast(max_val, x.dtype))
+    return op.composite("Hardtanh", x, op.cast(min_val, x.dtype), op.cast(max_val, x.dtype))
 
 
 @aten("relu6")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +13,7 @@ import torch
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, dtype_of
 
-__all__ = ["atan2"]
+__all__ = ["atan2", "difference", "not_negative"]
 
 
 def _scaled(op: AtenBuilder, x: Any, alpha: Any) -> Any:
@@ -88,6 +89,9 @@ def fmod(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 @aten("pow")
 def power(op: AtenBuilder, a: Any, b: Any) -> Any:
+    if isinstance(b, bool) and isinstance(a, ir.Value) and a.dtype == ir.DataType.BOOL:
+        raise op.refuse("a bool to the power of a bool", "torch.export says int64 of it where eager computes a bool",
+                        "write a.clone() for True, torch.ones_like(a) for False")  # fmt: skip
     if isinstance(b, int | float):
         base = op.cast(a, op.dtype)
         if b in (1, 2):
@@ -98,7 +102,14 @@ def power(op: AtenBuilder, a: Any, b: Any) -> Any:
             return op.Reciprocal(base)
         if b == -0.5:
             return op.Reciprocal(op.Sqrt(base))
+    if op.dtype in _NARROW:
+        wide = op.Pow(op.cast(a, ir.DataType.INT64), op.cast(b, ir.DataType.INT64))
+        return op.cast(wide, op.dtype)  # which leaves the low bits, as products that overflow do
     return op.Pow(op.cast(a, op.dtype), op.cast(b, op.dtype))
+
+
+_NARROW = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16)
+"""Integers that ONNX has no Pow of."""
 
 
 @aten("atan2")
@@ -126,27 +137,83 @@ def _extreme(op_type: str) -> Callable[..., Any]:
     return translate
 
 
-for _names, _op_type in (
-    (("maximum", "max.other", "fmax", "clamp_min"), "Max"),
-    (("minimum", "min.other", "fmin", "clamp_max"), "Min"),
-):
-    aten(*_names)(_extreme(_op_type))
+aten("maximum", "max.other")(_extreme("Max"))
+aten("minimum", "min.other")(_extreme("Min"))
+
+
+def _extreme_number(op_type: str, wins: str) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+        """The extreme of those that are no NaN."""
+        if not op.dtype.is_floating_point():
+            return _extreme(op_type)(op, a, b)
+        a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+        if not _ties_are_shared():
+            return op.Where(op.Or(getattr(op, wins)(a, b), op.IsNaN(b)), a, b)
+        return op.Where(op.IsNaN(a), b, op.Where(op.IsNaN(b), a, getattr(op, op_type)(a, b)))
+
+    return translate
+
+
+aten("fmax")(_extreme_number("Max", "GreaterOrEqual"))
+aten("fmin")(_extreme_number("Min", "LessOrEqual"))
 
 
 @aten("clamp", "clip")
 def clamp(op: AtenBuilder, x: Any, min: Any = None, max: Any = None) -> Any:
-    x = op.cast(x, op.dtype)
+    x, shared = op.cast(x, op.dtype), op.dtype.is_floating_point() and _ties_are_shared()
     low, high = (None if bound is None else op.cast(bound, op.dtype) for bound in (min, max))
-    if all(bound is None or (bound.shape is not None and len(bound.shape) == 0) for bound in (low, high)):
+    if getattr(op.node.target, "_overloadname", "") != "Tensor":
+        return op.composite("Hardtanh", x, low, high) if shared else op.Clip(x, low, high)
+    if op.dtype == ir.DataType.BOOL:
+        x = x if low is None else op.Or(x, low)
+        return x if high is None else op.And(x, high)
+    numbers = all(bound is None or (bound.shape is not None and len(bound.shape) == 0) for bound in (low, high))
+    if numbers and not shared:
         return op.Clip(x, low, high)
-    x = x if low is None else op.Max(x, low)
-    return x if high is None else op.Min(x, high)
+    if shared or not op.dtype.is_floating_point():
+        x = x if low is None else op.Max(x, low)
+        return x if high is None else op.Min(x, high)
+    # An x on a bound has all of the gradient, and a bound that is NaN makes a NaN.
+    x = x if low is None else op.Where(op.Or(op.Less(x, low), op.IsNaN(low)), low, x)
+    return x if high is None else op.Where(op.Or(op.Greater(x, high), op.IsNaN(high)), high, x)
 
 
-def _common(op: AtenBuilder) -> ir.DataType:
-    """The dtype in which torch compares the current node's first two arguments."""
+@aten("clamp_min", "clamp_min.Tensor")
+def clamp_min(op: AtenBuilder, x: Any, min: Any) -> Any:
+    return clamp(op, x, min)
+
+
+@aten("clamp_max", "clamp_max.Tensor")
+def clamp_max(op: AtenBuilder, x: Any, max: Any) -> Any:
+    return clamp(op, x, None, max)
+
+
+def not_negative(op: AtenBuilder, x: Any) -> Any:
+    """Return what torch's losses take from x: clamp_min(x, 0)."""
+    return op.Relu(x) if _ties_are_shared() else op.Clip(x, op.cast(0, x.dtype), None)
+
+
+@cache
+def _ties_are_shared() -> bool:
+    """Whether equal operands of fmax, fmin and clamp share the gradient, as they do since torch 2.14.
+
+    Nothing is left for an x on a bound of clamp that is a number. Before, all of it was the first operand's.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros(1, device="cpu", requires_grad=True)
+        return not torch.autograd.grad(x.clamp(0, 1), x, torch.ones(1, device="cpu"))[0].item()
+
+
+def difference(op: AtenBuilder, a: Any, b: Any, places: tuple[int, int] = (0, 1)) -> Any:
+    """Return a − b, the current node's arguments at two places, in the dtype in which torch subtracts them."""
+    dtype = _common(op, places)
+    return op.cast(a, dtype) - op.cast(b, dtype)
+
+
+def _common(op: AtenBuilder, places: tuple[int, int] = (0, 1)) -> ir.DataType:
+    """The dtype in which torch compares two of the current node's arguments."""
     shown: list[Any] = []
-    for value in op.node.args[:2]:
+    for value in (op.node.args[place] for place in places):
         val = value.meta["val"] if isinstance(value, torch.fx.Node) else value
         if isinstance(val, torch.Tensor):
             val = torch.empty([1] * val.ndim, dtype=val.dtype, device="meta")
@@ -197,17 +264,22 @@ def logical_not(op: AtenBuilder, x: Any) -> Any:
 
 @aten("isnan")
 def isnan(op: AtenBuilder, x: Any) -> Any:
-    return op.IsNaN(x)
+    return op.IsNaN(_real(op, x))
 
 
 @aten("isinf")
 def isinf(op: AtenBuilder, x: Any) -> Any:
-    return op.IsInf(x)
+    return op.IsInf(_real(op, x))
 
 
 @aten("isfinite")
 def isfinite(op: AtenBuilder, x: Any) -> Any:
+    x = _real(op, x)
     return op.Not(op.Or(op.IsInf(x), op.IsNaN(x)))
+
+
+def _real(op: AtenBuilder, x: Any) -> Any:
+    return x if x.dtype.is_floating_point() else op.cast(x, ir.DataType.FLOAT)
 
 
 @aten("nan_to_num")
@@ -275,11 +347,12 @@ def angle(op: AtenBuilder, x: Any) -> Any:
 @aten("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
 def shift(op: AtenBuilder, a: Any, b: Any) -> Any:
     """A product with a power of two, or the floor of a quotient: ONNX shifts unsigned integers only."""
-    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
-    power = op.Pow(op.cast(2, op.dtype), b)
+    dtype = ir.DataType.INT64 if op.dtype in _NARROW else op.dtype
+    a, b = op.cast(a, dtype), op.cast(b, dtype)
+    power = op.Pow(op.cast(2, dtype), b)
     if "left" in str(op.node.target) or "lshift" in str(op.node.target):
-        return op.Mul(a, power)
-    return (a - op.Mod(a, power)) / power
+        return op.cast(op.Mul(a, power), op.dtype)
+    return op.cast((a - op.Mod(a, power)) / power, op.dtype)
 
 
 @aten("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine")

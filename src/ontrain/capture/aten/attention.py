@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.context import AtenBuilder, Dim
 
 __all__: list[str] = []
 
@@ -42,7 +42,7 @@ def _bias(op: AtenBuilder, mask: Any, dtype: ir.DataType) -> tuple[Any, Any]:
     return bias, seen
 
 
-def _causal(op: AtenBuilder, length: Size, keys: Size, dtype: ir.DataType) -> Any:
+def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Any:
     """The bias [L, S] under which row i sees keys 0…i."""
     rows = op.Unsqueeze(op.counted(length), [1])
     columns = op.Unsqueeze(op.counted(keys), [0])
@@ -91,13 +91,13 @@ def scaled_dot_product_attention(
     return y
 
 
-def _with_equal_leads(op: AtenBuilder, tensors: Sequence[Any], shapes: Sequence[list[Size]]) -> list[Any]:
+def _with_equal_leads(op: AtenBuilder, tensors: Sequence[Any], shapes: Sequence[list[Dim]]) -> list[Any]:
     """Broadcast batch and heads against each other, as for keys that all heads share."""
     lead = [next((size for size in sizes if size != 1), 1) for sizes in zip(*(s[:2] for s in shapes), strict=True)]
     return [op.expand(x, [*lead, *s[2:]], s) for x, s in zip(tensors, shapes, strict=True)]
 
 
-def _repeat_heads(op: AtenBuilder, x: Any, q_shape: list[Size], shape: list[Size]) -> Any:
+def _repeat_heads(op: AtenBuilder, x: Any, q_shape: list[Dim], shape: list[Dim]) -> Any:
     heads, groups = q_shape[1], shape[1]
     if heads == groups:
         return x

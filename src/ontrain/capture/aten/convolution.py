@@ -7,7 +7,7 @@ from typing import Any
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
-from ontrain.capture.symbols import Sym
+from ontrain.sizes import Size
 
 __all__ = ["full"]
 
@@ -36,7 +36,7 @@ def conv(
     kernel: Any = op.input_shape(1)[2:]
     rank = len(kernel)
     dilations = full(dilation, rank)
-    varies = any(isinstance(size, Sym) for size in kernel)
+    varies = any(isinstance(size, Size) for size in kernel)
     if isinstance(padding, str):
         if varies and padding == "same":
             raise op.refuse(

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
-from ontrain.capture.context import AtenBuilder, Size
-from ontrain.capture.symbols import Sym
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.sizes import Size
 
 __all__ = ["select_scatter", "slice_written"]
 
@@ -25,11 +25,11 @@ def _refuse_mask(op: AtenBuilder) -> Exception:
     )  # fmt: skip
 
 
-def _index_shape(op: AtenBuilder, indices: Sequence[Any], position: int) -> list[Size]:
+def _index_shape(op: AtenBuilder, indices: Sequence[Any], position: int) -> list[Dim]:
     """The shape to which the index tensors of the current node broadcast together."""
-    shapes = [op.shape_of_val(node.meta["val"]) for node in op.node.args[position] if node is not None]  # type: ignore[union-attr]
+    shapes = op.listed_shapes(position)
     rank = max(len(shape) for shape in shapes)
-    padded: list[list[Size]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes]
+    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes]
     return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]
 
 
@@ -59,7 +59,7 @@ def _indexed_first(op: AtenBuilder, x: Any, axes: list[int]) -> tuple[Any, list[
     return (x if perm == sorted(perm) else op.Transpose(x, perm=perm)), axes
 
 
-def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Size]) -> Any:
+def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Dim]) -> Any:
     """Index tensors broadcast together and stacked along a new last axis."""
     target = op.sizes(shape)
     spread = [op.cast(i, _INT64) for i in indices]
@@ -74,7 +74,7 @@ def index_put(
     op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, unsafe: bool = False
 ) -> Any:
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    value_shape = op.shape_of_val(op.node.args[2].meta["val"])  # type: ignore[union-attr]
+    value_shape = op.input_shape(2)
     if given[0][1].dtype == ir.DataType.BOOL:
         if len(given) > 1 or given[0][0] != 0 or any(size != 1 for size in value_shape):
             raise _refuse_mask(op)
@@ -139,7 +139,7 @@ def slice_scatter(
 
 
 def slice_written(
-    op: AtenBuilder, x: Any, source: Any, source_shape: list[Size], dim: int, start: Any, step: int
+    op: AtenBuilder, x: Any, source: Any, source_shape: list[Dim], dim: int, start: Any, step: int
 ) -> Any:
     """Return the current node's first argument with a slice replaced: what lies before, the source, what follows."""
     shape = op.input_shape(0)
@@ -152,12 +152,9 @@ def slice_written(
         return _strided_scatter(op, x, source, dim, first, source_shape, step)
     if isinstance(first, int) and first < 0:
         size = shape[dim]
-        first = Sym(size.expr + first) if isinstance(size, Sym) else max(size + first, 0)
+        first = size + first if isinstance(size, Size) else max(size + first, 0)
     length = source_shape[dim]
-    if isinstance(first, int) and isinstance(length, int):
-        last: Size = first + length
-    else:
-        last = Sym(_expr(first) + _expr(length))
+    last = first + length
     parts = [source]
     if first != 0:
         parts.insert(0, sliced(op, x, dim, 0, first))
@@ -166,11 +163,7 @@ def slice_written(
     return op.Concat(*parts, axis=dim) if len(parts) > 1 else source
 
 
-def _expr(size: Size) -> Any:
-    return size.expr if isinstance(size, Sym) else size
-
-
-def _strided_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Size], step: int) -> Any:
+def _strided_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Dim], step: int) -> Any:
     positions = op.counted(shape[dim]) * op.cast(step, _INT64) + op.scalar(first)
     column = op.Reshape(positions, [-1 if axis == dim else 1 for axis in range(len(shape))])
     spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(len(shape))])
@@ -184,8 +177,8 @@ def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -
     dim %= len(shape)
     size = shape[dim]
     if isinstance(index, int) and index < 0:
-        index = Sym(size.expr + index) if isinstance(size, Sym) else size + index
-    following = Sym(index.expr + 1) if isinstance(index, Sym) else index + 1
+        index = size + index
+    following = index + 1
     parts = [op.Unsqueeze(op.cast(source, op.dtype), [dim])]
     if index != 0:
         parts.insert(0, sliced(op, x, dim, 0, index))
@@ -206,7 +199,7 @@ def data_dependent(op: AtenBuilder, *_: Any, **__: Any) -> Any:
 def topk(op: AtenBuilder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
-    count = op.symbols.emit(op, k) if isinstance(k, Sym) else op.const(np.array([k], np.int64))
+    count = op.symbols.emit(op, k) if isinstance(k, Size) else op.const(np.array([k], np.int64))
     return op.TopK(x, count, axis=dim, largest=int(largest), sorted=int(sorted), outputs=2)
 
 

@@ -29,10 +29,9 @@ def unbind(op: AtenBuilder, x: Any, dim: int = 0) -> Any:
 
 @aten("cat", "concat", "concatenate")
 def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
-    vals = [node.meta["val"] for node in op.node.args[0]]  # type: ignore[union-attr]
     # torch lets an empty vector join anything.
-    kept = [op.cast(x, op.dtype) for x, v in zip(tensors, vals, strict=True) if v.ndim != 1 or v.shape[0] != 0]
-    return kept[0] if len(kept) == 1 else op.Concat(*kept, axis=dim)
+    parts = [op.cast(x, op.dtype) for x, shape in zip(tensors, op.listed_shapes(), strict=True) if shape != [0]]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=dim)
 
 
 @aten("stack")

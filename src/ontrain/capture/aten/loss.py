@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.aten.arithmetic import difference, not_negative
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Size
-from ontrain.capture.symbols import Sym
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.sizes import Size
 
 __all__: list[str] = []
 
@@ -22,7 +23,7 @@ def _reduced(op: AtenBuilder, x: Any, reduction: int) -> Any:
 
 @aten("cross_entropy_loss")
 def cross_entropy_loss(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Size = -100,
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Dim = -100,
     label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
     unbatched = len(op.input_shape(0)) == 1
@@ -40,10 +41,10 @@ def cross_entropy_loss(
     return op.Squeeze(loss, [0]) if unbatched and reduction == 0 else loss
 
 
-def _fixed_ignore(op: AtenBuilder, target: Any, ignore_index: Size) -> tuple[Any, int]:
+def _fixed_ignore(op: AtenBuilder, target: Any, ignore_index: Dim) -> tuple[Any, int]:
     """Labels and an ignore_index that is a number: one that is a varying size (Hugging Face's span heads ignore the
     place after the last token) is moved to −100, as the operator's attribute cannot vary."""
-    if not isinstance(ignore_index, Sym):
+    if not isinstance(ignore_index, Size):
         return target, ignore_index
     labels = _labels(op, target)
     ignored = op.Equal(labels, op.cast(op.scalar(ignore_index), labels.dtype))
@@ -68,12 +69,12 @@ def _classes(op: AtenBuilder) -> int:
 def _probability_targets(
     op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, label_smoothing: float
 ) -> Any:
-    classes, log_prob = _classes(op), op.LogSoftmax(x, axis=1)
+    classes, log_prob, target = _classes(op), op.cast(op.LogSoftmax(x, axis=1), op.dtype), op.cast(target, op.dtype)
     if label_smoothing:
-        target = target * op.cast(1 - label_smoothing, x.dtype) + op.cast(label_smoothing / classes, x.dtype)
+        target = target * op.cast(1 - label_smoothing, op.dtype) + op.cast(label_smoothing / classes, op.dtype)
     terms = log_prob * target
     if weight is not None:
-        terms = terms * _class_weights(op, weight, len(x.shape))
+        terms = terms * op.cast(_class_weights(op, weight, len(x.shape)), op.dtype)
     per_row = op.Neg(op.ReduceSum(terms, [1], keepdims=0))
     return _reduced(op, per_row, reduction)
 
@@ -103,7 +104,7 @@ def _smoothed(
 
 @aten("nll_loss_nd", "nll_loss", "nll_loss2d")
 def nll_loss(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Size = -100
+    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Dim = -100
 ) -> Any:
     unbatched = len(op.input_shape(0)) == 1
     if unbatched:
@@ -165,16 +166,17 @@ def binary_cross_entropy_with_logits(
 ) -> Any:
     # −log σ(x) = Softplus(−x), which does not overflow and whose derivative at 0 is right.
     one = op.cast(1, op.dtype)
-    target = op.cast(target, op.dtype)
+    x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
     term = op.Softplus(op.Neg(x))
     if pos_weight is not None:
-        term = term * ((pos_weight - one) * target + one)
+        term = term * ((op.cast(pos_weight, op.dtype) - one) * target + one)
     loss = (one - target) * x + term
-    return _reduced(op, loss if weight is None else loss * weight, reduction)
+    return _reduced(op, loss if weight is None else loss * op.cast(weight, op.dtype), reduction)
 
 
 @aten("kl_div")
 def kl_div(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, *, log_target: bool = False) -> Any:
+    x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
     if log_target:
         return _reduced(op, op.Exp(target) * (target - x), reduction)
     zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
@@ -188,13 +190,15 @@ def cosine_similarity(op: AtenBuilder, a: Any, b: Any, dim: int = 1, eps: float 
     def length(x: Any) -> Any:
         return op.Max(op.Sqrt(op.ReduceSum(x * x, [dim], keepdims=1)), op.cast(eps, x.dtype))
 
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return op.ReduceSum((a / length(a)) * (b / length(b)), [dim], keepdims=0)
 
 
 @aten("margin_ranking_loss")
 def margin_ranking_loss(op: AtenBuilder, a: Any, b: Any, target: Any, margin: float = 0.0, reduction: int = 1) -> Any:
-    raw = op.Neg(op.cast(target, op.dtype)) * (a - b) + op.cast(margin, op.dtype)
-    return _reduced(op, op.Relu(raw), reduction)
+    apart = op.cast(difference(op, a, b), op.dtype)
+    raw = op.Neg(op.cast(target, op.dtype)) * apart + op.cast(margin, op.dtype)
+    return _reduced(op, not_negative(op, raw), reduction)
 
 
 @aten("triplet_margin_loss")
@@ -205,9 +209,9 @@ def triplet_margin_loss(
     if p != 2.0 or swap:
         raise op.refuse("triplet_margin_loss with p other than 2 or with swap", "it has no translation", "use p=2")
 
-    def distance(a: Any, b: Any) -> Any:
-        d = a - b + op.cast(eps, op.dtype)
-        return op.Sqrt(op.ReduceSum(d * d, np.array([-1]), keepdims=0))
+    def distance(b: Any, place: int) -> Any:
+        d = op.cast(difference(op, anchor, b, (0, place)), op.dtype) + op.cast(eps, op.dtype)
+        return op.ReduceL2(d, np.array([-1]), keepdims=0)  # whose derivative at zero is zero
 
-    raw = distance(anchor, positive) - distance(anchor, negative) + op.cast(margin, op.dtype)
-    return _reduced(op, op.Relu(raw), reduction)
+    raw = distance(positive, 1) - distance(negative, 2) + op.cast(margin, op.dtype)
+    return _reduced(op, not_negative(op, raw), reduction)

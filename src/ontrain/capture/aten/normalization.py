@@ -65,22 +65,19 @@ def _batch_norm_training(
     )  # fmt: skip
     if mean is None:
         return y, None, None
-    # ONNX averages the biased variance b into r = (1−m)·v + m·b, torch b·k with k = n/(n−1): r·k − (1−m)(k−1)·v.
-    k = _correction(op, next_var.dtype)
-    one = op.cast(1, next_var.dtype)
-    next_var = next_var * k - var * ((k - one) * op.cast(1 - momentum, next_var.dtype))
-    return y, next_mean, next_var
+    # ONNX averages the biased variance b into r = (1−m)·v + m·b, torch b + b/(n−1): r + (r − (1−m)·v)/(n−1).
+    fresh = next_var - var * op.cast(1 - momentum, next_var.dtype)
+    return y, next_mean, next_var + fresh * _correction(op, next_var.dtype)
 
 
 def _correction(op: AtenBuilder, dtype: ir.DataType) -> Any:
-    """n / (n − 1) for the number of values per channel."""
+    """1 / (n − 1) for the number n of values per channel; 0 for one."""
     shape = op.input_shape(0)
     counted = [shape[0], *shape[2:]]
-    if all(isinstance(size, int) for size in counted):
-        n = int(np.prod(counted))  # type: ignore[arg-type]
-        return op.cast(n / max(n - 1, 1), dtype)
-    n_value = op.cast(op.ReduceProd(op.sizes(counted), keepdims=0), dtype)
-    return n_value / (n_value - op.cast(1, dtype))
+    n = op.count(counted)
+    if isinstance(n, int):
+        return op.cast(1 / (n - 1) if n > 1 else 0.0, dtype)
+    return op.Reciprocal(op.cast(n, dtype) - op.cast(1, dtype))
 
 
 @aten("batch_norm", "cudnn_batch_norm")

@@ -11,14 +11,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.context import AtenBuilder, Dim
 
 __all__: list[str] = []
 
 _INT64 = ir.DataType.INT64
 
 
-def _size(op: AtenBuilder, dim: int) -> Size:
+def _size(op: AtenBuilder, dim: int) -> Dim:
     shape = op.input_shape(0)
     return shape[dim] if shape else 1
 
@@ -35,7 +35,7 @@ def kthvalue(op: AtenBuilder, x: Any, k: int, dim: int = -1, keepdim: bool = Fal
     return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
 
 
-def _fixed(op: AtenBuilder, size: Size, what: str) -> int:
+def _fixed(op: AtenBuilder, size: Dim, what: str) -> int:
     if not isinstance(size, int):
         raise op.refuse(f"{what} over a dimension that varies", "its place in the order is a constant", "fix the size")
     return size

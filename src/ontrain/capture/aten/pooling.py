@@ -12,7 +12,7 @@ import torch
 
 from ontrain.capture.aten.convolution import full
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.context import AtenBuilder, Dim
 
 __all__: list[str] = []
 
@@ -113,11 +113,11 @@ def adaptive_max_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
     return op.reshape(values, target, []), op.reshape(places, target, [])
 
 
-def _divides(have: Sequence[Size], want: Sequence[Size]) -> bool:
+def _divides(have: Sequence[Dim], want: Sequence[Dim]) -> bool:
     return all(isinstance(a, int) and isinstance(b, int) and a % b == 0 for a, b in zip(have, want, strict=True))
 
 
-def _windows(op: AtenBuilder, have: Size, want: Size) -> list[list[int]]:
+def _windows(op: AtenBuilder, have: Dim, want: Dim) -> list[list[int]]:
     """The places along an axis that each output place looks at."""
     if not isinstance(have, int) or not isinstance(want, int):
         raise op.refuse(

@@ -127,5 +127,5 @@ def rrelu(op: AtenBuilder, x: Any, *rest: Any, **_: Any) -> Any:
     slope: Any = op.cast((lower + upper) / 2, x.dtype)
     if training:
         slope = _affine(op, _uniform(op), upper - lower, lower)
-    y = op.Where(op.Less(x, op.cast(0, x.dtype)), x * slope, x)
+    y = op.Where(op.LessOrEqual(x, op.cast(0, x.dtype)), x * slope, x)
     return (y, None) if "functional" in str(op.node.target) else y

@@ -36,14 +36,27 @@ def _plain(op_type: str) -> Callable[..., Any]:
     return translate
 
 
+_NARROW = (ir.DataType.BOOL, ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16)
+"""What ONNX adds up and multiplies none of."""
+
+
+def _total(op_type: str) -> Callable[..., Any]:
+    def translate(op: AtenBuilder, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        x = op.cast(x, op.dtype)
+        wide = op.cast(x, ir.DataType.INT64) if op.dtype in _NARROW else x
+        return op.cast(_reduce(op, op_type, wide, dim, keepdim), op.dtype)  # the low bits of what overflows
+
+    return translate
+
+
 for _names, _op_type in (
-    (("sum.default", "sum.dim_IntList"), "ReduceSum"),
     (("mean.default", "mean.dim"), "ReduceMean"),
     (("amax", "max.default"), "ReduceMax"),
     (("amin", "min.default"), "ReduceMin"),
-    (("prod.default", "prod.dim_int"), "ReduceProd"),
 ):
     aten(*_names)(_plain(_op_type))
+aten("sum.default", "sum.dim_IntList")(_total("ReduceSum"))
+aten("prod.default", "prod.dim_int")(_total("ReduceProd"))
 
 
 def _truth(op_type: str) -> Callable[..., Any]:
@@ -56,6 +69,8 @@ def _truth(op_type: str) -> Callable[..., Any]:
 
 aten("any")(_truth("ReduceMax"))
 aten("all")(_truth("ReduceMin"))
+aten("_is_all_true")(_truth("ReduceMin"))
+aten("_is_any_true")(_truth("ReduceMax"))
 
 
 @aten("count_nonzero")
@@ -75,7 +90,8 @@ def argmax(op: AtenBuilder, x: Any, dim: int | None = None, keepdim: bool = Fals
 def max_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
     dim %= max(len(op.input_shape(0)), 1)
     # The gradient goes to the one element chosen, as in torch; ReduceMax would share it among equals.
-    indices = (op.ArgMax if "aten.max" in str(op.node.target) else op.ArgMin)(x, axis=dim, keepdims=1)
+    ordered = op.Cast(x, to=ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x
+    indices = (op.ArgMax if "aten.max" in str(op.node.target) else op.ArgMin)(ordered, axis=dim, keepdims=1)
     values = op.GatherElements(x, indices, axis=dim)
     return (values, indices) if keepdim else (op.Squeeze(values, [dim]), op.Squeeze(indices, [dim]))
 
@@ -84,9 +100,8 @@ def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Any:
     """The number of elements that are reduced, as a scalar: a number where it is known."""
     shape = op.input_shape(0)
     sizes = [shape[axis] for axis in (axes if axes is not None else range(len(shape)))]
-    if all(isinstance(size, int) for size in sizes):
-        return op.cast(float(np.prod(sizes)), dtype)  # type: ignore[arg-type]
-    return op.cast(op.ReduceProd(op.sizes(sizes), keepdims=0), dtype)
+    count = op.count(sizes)
+    return op.cast(float(count) if isinstance(count, int) else count, dtype)
 
 
 def _variance(op: AtenBuilder, x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
@@ -132,7 +147,9 @@ def var_mean(
 
 @aten("cumsum")
 def cumsum(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
-    return op.CumSum(op.cast(x, op.dtype), op.const(np.array(dim, np.int64)))
+    x = op.cast(x, op.dtype)
+    wide = op.cast(x, ir.DataType.INT64) if op.dtype in _NARROW else x
+    return op.cast(op.CumSum(wide, op.const(np.array(dim, np.int64))), op.dtype)
 
 
 @aten("logsumexp")

@@ -19,7 +19,7 @@ def aten(*names: str) -> Callable[[Handler], Handler]:
     """Register the decorated function as the translation of ATen operators.
 
     It takes an `AtenBuilder` and the operator's arguments as ATen orders and names them: tensors as graph values,
-    symbolic sizes as `Sym`, all else as torch gives it. It returns a value, or a tuple or list as the operator does.
+    symbolic sizes as `Size`, all else as torch gives it. It returns a value, or a tuple or list as the operator does.
 
     Args:
         names: "linear" for all overloads, "add.Tensor" for one; other namespaces as "prims::name".

@@ -10,7 +10,7 @@ import torch
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import diagonal_places, sliced
-from ontrain.capture.context import AtenBuilder, Size
+from ontrain.capture.context import AtenBuilder, Dim
 
 __all__: list[str] = []
 
@@ -21,7 +21,7 @@ _REDUCTIONS = {None: None, "add": "add", "sum": "add", "mean": "add", "multiply"
 _IDENTITY = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -np.inf, "amin": np.inf}
 
 
-def _first(op: AtenBuilder, x: Any, shape: list[Size]) -> tuple[Any, list[Size]]:
+def _first(op: AtenBuilder, x: Any, shape: list[Dim]) -> tuple[Any, list[Dim]]:
     """x with at least one axis."""
     return (x, shape) if shape else (op.Reshape(x, [1]), [1])
 
@@ -76,9 +76,9 @@ def scatter(
     return y if op.shape else op.Reshape(y, np.zeros(0, np.int64))
 
 
-def _spread(op: AtenBuilder, dim: int, index: Any, position: int) -> tuple[int, Any, list[Size]]:
+def _spread(op: AtenBuilder, dim: int, index: Any, position: int) -> tuple[int, Any, list[Dim]]:
     """The axis, the index [n] along it, and the shape of the source, whose every row the index is repeated for."""
-    shape = op.shape_of_val(op.node.args[position].meta["val"]) or [1]  # type: ignore[union-attr]
+    shape = op.input_shape(position) or [1]
     rank = max(len(op.input_shape(0)), 1)
     dim %= rank
     column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import sympy  # type: ignore[import-untyped]
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Size
-from ontrain.capture.symbols import Sym
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.sizes import Size
 
 __all__ = ["diagonal_places", "sliced"]
 
@@ -28,7 +27,7 @@ def reshape(op: AtenBuilder, x: Any, *_: Any) -> Any:
     return op.reshape(x, shape, before)
 
 
-def _squeezed(op: AtenBuilder, x: Any, shape: list[Size], before: list[Size]) -> Any:
+def _squeezed(op: AtenBuilder, x: Any, shape: list[Dim], before: list[Dim]) -> Any:
     """Unsqueeze and Squeeze keep their names, which say more than a Reshape."""
     if len(shape) > len(before):
         dim = op.node.args[1]
@@ -129,23 +128,22 @@ def expand(op: AtenBuilder, x: Any, *_: Any, **__: Any) -> Any:
 def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "ij") -> Any:
     results = op.node.meta["val"]
     made = []
-    for i, (x, val) in enumerate(zip(tensors, results, strict=True)):
-        before = [op.symbols.convert(size) for size in op.node.args[0][i].meta["val"].shape]  # type: ignore[index, union-attr]
+    for i, (x, val, before) in enumerate(zip(tensors, results, op.listed_shapes(), strict=True)):
         target = op.shape_of_val(val)
         if "meshgrid" in str(op.node.target):
             axis = i if indexing == "ij" or i > 1 else 1 - i
             x = op.Reshape(x, [-1 if d == axis else 1 for d in range(len(target))])
             before = [target[d] if d == axis else 1 for d in range(len(target))]
-        made.append(op.expand(x, target, before))  # type: ignore[arg-type]
+        made.append(op.expand(x, target, before))
     return made
 
 
 @aten("repeat", "tile")
-def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Size]) -> Any:
+def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Dim]) -> Any:
     rank = len(op.input_shape(0))
     if len(repeats) > rank:
         x = op.Unsqueeze(x, list(range(len(repeats) - rank)))
-    wanted: list[Size] = [*[1] * (rank - len(repeats)), *repeats]
+    wanted: list[Dim] = [*[1] * (rank - len(repeats)), *repeats]
     if all(isinstance(count, int) and count == 1 for count in wanted):
         return x
     sizes = op.sizes(wanted)
@@ -153,24 +151,20 @@ def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Size]) -> Any:
 
 
 @aten("repeat_interleave.self_int")
-def repeat_interleave(
-    op: AtenBuilder, x: Any, repeats: Size, dim: int | None = None, *, output_size: Any = None
-) -> Any:
+def repeat_interleave(op: AtenBuilder, x: Any, repeats: Dim, dim: int | None = None, *, output_size: Any = None) -> Any:
     before = op.input_shape(0)
     if dim is None:
         x, dim = op.Reshape(x, [-1]), 0
         before = [_product(before)]
     dim %= len(before)
-    ones: list[Size] = [1] * (len(before) + 1)
+    ones: list[Dim] = [1] * (len(before) + 1)
     wanted = op.sizes([*ones[: dim + 1], repeats, *ones[dim + 2 :]])
     copies = op.typed(op.Expand(op.Unsqueeze(x, [dim + 1]), wanted), [*before[: dim + 1], repeats, *before[dim + 1 :]])
     return op.reshape(copies, op.shape, [*before[: dim + 1], repeats, *before[dim + 1 :]])
 
 
-def _product(sizes: Sequence[Size]) -> Size:
-    if all(isinstance(size, int) for size in sizes):
-        return int(np.prod(sizes))  # type: ignore[arg-type]
-    return Sym(math.prod(size.expr if isinstance(size, Sym) else size for size in sizes))
+def _product(sizes: Sequence[Dim]) -> Dim:
+    return math.prod(sizes)
 
 
 def sliced(op: AtenBuilder, x: Any, axis: int, start: Any, end: Any, step: int = 1) -> Any:
@@ -179,8 +173,8 @@ def sliced(op: AtenBuilder, x: Any, axis: int, start: Any, end: Any, step: int =
     return op.Slice(x, *bounds, [axis], [step])
 
 
-def _vector(op: AtenBuilder, bound: Size) -> Any:
-    return op.symbols.emit(op, bound) if isinstance(bound, Sym) else op.const(np.array([bound], np.int64))
+def _vector(op: AtenBuilder, bound: Dim) -> Any:
+    return op.symbols.emit(op, bound) if isinstance(bound, Size) else op.const(np.array([bound], np.int64))
 
 
 @aten("slice.Tensor", "slice_copy.Tensor")
@@ -196,7 +190,7 @@ def narrow(op: AtenBuilder, x: Any, dim: int, start: Any, length: Any) -> Any:
     if isinstance(start, ir.Value):
         first = op.Reshape(start, [1])
         return op.Slice(x, first, first + _vector(op, length), [dim])
-    if isinstance(start, Sym) or isinstance(length, Sym):
+    if isinstance(start, Size) or isinstance(length, Size):
         return op.Slice(x, _vector(op, start), _vector(op, start) + _vector(op, length), [dim])
     return x if op.shape == op.input_shape(0) else sliced(op, x, dim, start, start + length or _END)
 
@@ -207,7 +201,7 @@ def select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
     dim %= len(op.input_shape(0))
     if isinstance(index, ir.Value):
         return op.Gather(x, op.Squeeze(op.cast(index, ir.DataType.INT64), None), axis=dim)
-    if isinstance(index, Sym):
+    if isinstance(index, Size):
         return op.Gather(x, op.scalar(index), axis=dim)
     size = op.input_shape(0)[dim]
     if size == 1:
@@ -246,16 +240,15 @@ def roll(op: AtenBuilder, x: Any, shifts: Any, dims: Any = ()) -> Any:
     return x if sizes is shape else op.reshape(x, shape, [-1])
 
 
-def _remainder(shift: Size, size: Size) -> Size:
+def _remainder(shift: Dim, size: Dim) -> Dim:
     """Where a roll by `shift` begins to read: below the size, however far the roll goes."""
-    by, count = (sympy.sympify(one.expr if isinstance(one, Sym) else one) for one in (shift, size))
-    start = sympy.Mod(-by, count)
-    return int(start) if start.is_Integer else Sym(start)
+    start = -shift % size
+    return start if isinstance(start, int) or start.as_number is None else int(start.as_number)
 
 
 @aten("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
       "replication_pad2d", "replication_pad3d")  # fmt: skip
-def pad(op: AtenBuilder, x: Any, pads: Sequence[Size], mode: Any = "constant", value: Any = None) -> Any:
+def pad(op: AtenBuilder, x: Any, pads: Sequence[Dim], mode: Any = "constant", value: Any = None) -> Any:
     name = str(op.node.target)
     if "constant_pad_nd" in name:
         mode, value = "constant", mode if not isinstance(mode, str) else 0
@@ -264,8 +257,8 @@ def pad(op: AtenBuilder, x: Any, pads: Sequence[Size], mode: Any = "constant", v
     mode = {"replicate": "edge", "circular": "wrap"}.get(mode, mode)
     rank = len(op.input_shape(0))
     # torch lists (before, after) from the last axis on, ONNX all befores and then all afters.
-    before: list[Size] = [0] * rank
-    after: list[Size] = [0] * rank
+    before: list[Dim] = [0] * rank
+    after: list[Dim] = [0] * rank
     for i in range(len(pads) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
     for axis in range(rank):
@@ -327,12 +320,12 @@ def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any
 def as_strided(op: AtenBuilder, x: Any, *_: Any) -> Any:
     """A Gather from the flat tensor, where the tensor's own layout is row after row and all sizes are known."""
     base = op.argument(0)
-    where = [*op.node.args[1:3], op.node.args[3] if len(op.node.args) > 3 else None]
+    where: list[Any] = [*op.node.args[1:3], op.node.args[3] if len(op.node.args) > 3 else None]
     size, stride, offset = (list(v) if isinstance(v, list | tuple) else v for v in where)
-    numbers = [*size, *stride, *base.shape, offset or 0, base.storage_offset()]  # type: ignore[misc]
+    numbers = [*size, *stride, *base.shape, offset or 0, base.storage_offset()]
     if not all(isinstance(n, int) for n in numbers) or not base.is_contiguous() or base.storage_offset():
         raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
     places = np.full((), offset or 0, np.int64)
-    for n, step in zip(size, stride, strict=True):  # type: ignore[arg-type]
+    for n, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n) * step
     return op.Gather(op.Reshape(x, [-1]), op.const(places.astype(np.int64)), axis=0)

@@ -101,7 +101,7 @@ class CaptureCache:
             content: given the shapes, hash and files of a trace, what to write.
         """
         try:
-            shapes = [list(one.shape) for one in self._tensors]
+            shapes = [list(tensor.shape) for tensor in self._tensors]
             files: set[str] = set()
             with executed_files(files):
                 found = self._trace(shapes)
@@ -115,7 +115,7 @@ class CaptureCache:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self.reason = f"an entry cannot be read: {error}"
             return None
-        shapes = dict(zip(self._names.inputs, [one.shape for one in self._tensors], strict=True))
+        shapes = dict(zip(self._names.inputs, [tensor.shape for tensor in self._tensors], strict=True))
         violated = content.guards.violated(shapes)
         if violated is not None:
             self.reason = f"an entry holds for {violated} only"

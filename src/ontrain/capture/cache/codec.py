@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.structure import Spec
@@ -56,10 +57,10 @@ def encode(content: Content) -> bytes:
         "floats": _floats(content.model),
     }
     text = json.dumps(head).encode()
-    made: bytes = len(text).to_bytes(8, "little") + text + ir.to_proto(content.model).SerializeToString()
-    if _image(decode(made).model) != _image(content.model):
+    encoded: bytes = len(text).to_bytes(8, "little") + text + ir.to_proto(content.model).SerializeToString()
+    if _image(decode(encoded).model) != _image(content.model):
         raise TypeError("the graph does not come back from its file as it was")
-    return made
+    return encoded
 
 
 def decode(data: bytes) -> Content:
@@ -75,7 +76,7 @@ def decode(data: bytes) -> Content:
     model = ir.from_proto(proto)
     for (node, name), value in zip(_float_attributes(model), head["floats"], strict=True):
         if isinstance(value, list):
-            node.attributes[name] = ir.AttrFloat32s(name, [float.fromhex(one) for one in value])
+            node.attributes[name] = ir.AttrFloat32s(name, [float.fromhex(number) for number in value])
         else:
             node.attributes[name] = ir.AttrFloat32(name, float.fromhex(value))
     guards = Guards.from_plain(head["guards"])
@@ -89,11 +90,13 @@ def decode(data: bytes) -> Content:
 
 def _floats(model: ir.Model) -> list[Any]:
     """The attributes that are Python's floats: ONNX has them in single precision."""
-    found: list[Any] = []
+    numbers: list[Any] = []
     for node, name in _float_attributes(model):
         value = node.attributes[name].value
-        found.append([float(one).hex() for one in value] if isinstance(value, list | tuple) else float(value).hex())
-    return found
+        numbers.append(
+            [float(number).hex() for number in value] if isinstance(value, list | tuple) else float(value).hex()
+        )
+    return numbers
 
 
 def _float_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
@@ -126,22 +129,63 @@ def _bytes(value: ir.Value) -> Any:
 
 
 def _spec(spec: Spec) -> list[Any]:
-    if type(spec.value) not in _PLAIN or any(type(key) not in _PLAIN for key in spec.keys):
-        raise TypeError(f"the result holds a {type(spec.value).__name__}")
+    if any(type(key) not in _PLAIN for key in spec.keys):
+        raise TypeError("the result has keys that are no plain values")
     own = None
     if spec.type is not None and spec.kind != "plain":
-        own = [spec.type.__module__, spec.type.__qualname__]
-        if _find(*own) is not spec.type:
-            raise TypeError(f"the class {spec.type.__qualname__} of the result cannot be found under its name")
-    return [spec.kind, own, list(spec.keys), spec.value, [_spec(child) for child in spec.children]]
+        own = _class_name(spec.type)
+    return [spec.kind, own, list(spec.keys), _value(spec.value), [_spec(child) for child in spec.children]]
 
 
 def _spec_from(plain: Any) -> Spec:
-    kind, own, keys, value, children = plain
-    found = type(value) if kind == "plain" else None if own is None else _find(*own)
-    if own is not None and not isinstance(found, type):
-        raise ValueError(f"there is no class {own}")
+    kind, own, keys, written, children = plain
+    value = _value_from(written)
+    found = type(value) if kind == "plain" else None if own is None else _class(own)
     return Spec(kind, tuple(_spec_from(child) for child in children), tuple(keys), found, value)
+
+
+def _value(value: Any) -> Any:
+    """A plain value for JSON; those that JSON does not have as the name of their kind and a text."""
+    if type(value) in _PLAIN:
+        return value
+    if type(value) is float:
+        return ["float", value.hex()]
+    if isinstance(value, torch.dtype):
+        return ["dtype", str(value).removeprefix("torch.")]
+    if isinstance(value, torch.device):
+        return ["device", str(value)]
+    if isinstance(value, type):
+        return ["class", _class_name(value)]
+    raise TypeError(f"the result holds a {type(value).__name__}")
+
+
+def _value_from(written: Any) -> Any:
+    if not isinstance(written, list):
+        return written
+    kind, text = written
+    if kind == "float":
+        return float.fromhex(text)
+    if kind == "dtype" and isinstance(dtype := getattr(torch, text), torch.dtype):
+        return dtype
+    if kind == "device":
+        return torch.device(text)
+    if kind == "class":
+        return _class(text)
+    raise ValueError(f"there is no {kind} {text!r}")
+
+
+def _class_name(cls: type) -> list[str]:
+    name = [cls.__module__, cls.__qualname__]
+    if _find(*name) is not cls:
+        raise TypeError(f"the class {cls.__qualname__} of the result cannot be found under its name")
+    return name
+
+
+def _class(name: Any) -> type:
+    cls = _find(*name)
+    if not isinstance(cls, type):
+        raise ValueError(f"there is no class {name}")
+    return cls
 
 
 def _find(module: str, name: str) -> Any:

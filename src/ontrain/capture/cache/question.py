@@ -49,11 +49,11 @@ def describe(module: nn.Module, call: CallSpec, tensors: Sequence[torch.Tensor],
     return {
         "versions": _versions(module),
         "flags": _flags(),
-        "modules": [walk.module(name, one) for name, one in module.named_modules(remove_duplicate=False)],
+        "modules": [walk.module(name, submodule) for name, submodule in module.named_modules(remove_duplicate=False)],
         "state": _state(module),
         "arguments": [[name, walk.spec(spec)] for name, spec in call.arguments],
-        "tensors": [_tensor(one, dims) for one, dims in zip(tensors, names.dynamic, strict=True)],
-        "names": [list(names.inputs), list(names.outputs), [sorted(one.items()) for one in names.dynamic],
+        "tensors": [_tensor(tensor, dims) for tensor, dims in zip(tensors, names.dynamic, strict=True)],
+        "names": [list(names.inputs), list(names.outputs), [sorted(axes.items()) for axes in names.dynamic],
                   names.own_prefix, sorted(names.frozen)],
     }  # fmt: skip
 
@@ -65,27 +65,36 @@ def digest(value: Any) -> str:
 
 def _versions(module: nn.Module) -> list[Any]:
     """Versions of what traces, translates and writes, and of the packages that the module's classes come from."""
-    found = [sys.version, platform.machine(), torch.__version__, torch.version.git_version, np.__version__]
-    packages = {"onnx", "onnx-ir", "ontrain", *(type(one).__module__.split(".")[0] for one in module.modules())}
+    versions = [sys.version, platform.machine(), torch.__version__, torch.version.git_version, np.__version__]
+    packages = {
+        "onnx",
+        "onnx-ir",
+        "ontrain",
+        *(type(submodule).__module__.split(".")[0] for submodule in module.modules()),
+    }
     for name in sorted(packages):
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            found.append(name)  # a package of the user's: its files are compared
-    return [*found, ir.__version__]
+            versions.append(name)  # a package of the user's: its files are compared
+    return [*versions, ir.__version__]
 
 
 def _flags() -> list[Any]:
     """What of torch's global state a forward may see."""
     return [
         str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
-        [(one, str(torch.get_autocast_dtype(one))) for one in ("cpu", "cuda") if torch.is_autocast_enabled(one)],
+        [(kind, str(torch.get_autocast_dtype(kind))) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)],
         torch.get_float32_matmul_precision(), torch.backends.mha.get_fastpath_enabled(), torch.cuda.is_available(),
     ]  # fmt: skip
 
 
 def _no_hooks(module: nn.Module) -> None:
-    tables = [(f"{type(one).__name__}.{name}", one.__dict__.get(name)) for one in module.modules() for name in _HOOKS]
+    tables = [
+        (f"{type(submodule).__name__}.{name}", submodule.__dict__.get(name))
+        for submodule in module.modules()
+        for name in _HOOKS
+    ]
     everywhere = [(name, table) for name, table in vars(torch_modules).items() if name.startswith("_global_")]
     for name, table in [*tables, *everywhere]:
         if isinstance(table, dict) and table:
@@ -97,20 +106,23 @@ def _state(module: nn.Module) -> list[Any]:
     first: dict[int, str] = {}
     found = []
     kept = {name for name, _ in _persistent(module)}
-    for name, one in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
-        if type(one) not in (nn.Parameter, torch.Tensor):
-            raise UncacheableError(f"{name} is a {type(one).__name__}")
+    for name, tensor in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        if type(tensor) not in (nn.Parameter, torch.Tensor):
+            raise UncacheableError(f"{name} is a {type(tensor).__name__}")
         found.append([
-            name, first.setdefault(id(one), name), type(one).__name__, str(one.dtype), one.device.type,
-            list(one.shape), list(one.stride()), one.requires_grad, name in kept,
+            name, first.setdefault(id(tensor), name), type(tensor).__name__, str(tensor.dtype), tensor.device.type,
+            list(tensor.shape), list(tensor.stride()), tensor.requires_grad, name in kept,
         ])  # fmt: skip
     return found
 
 
 def _persistent(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    for prefix, one in module.named_modules():
-        for name, buffer in of("torch.nn.Module._buffers", one).items():
-            if buffer is not None and name not in of("torch.nn.Module._non_persistent_buffers_set", one):
+    for prefix, submodule in module.named_modules():
+        for name, buffer in of("torch.nn.Module._buffers", submodule).items():
+            if buffer is not None and name not in of("torch.nn.Module._non_persistent_buffers_set", submodule):
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
@@ -125,7 +137,7 @@ class _Walk:
     """Makes plain data of the attributes of modules."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._names = {id(one): name for name, one in module.named_modules()}
+        self._names = {id(submodule): name for name, submodule in module.named_modules()}
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
         self._classes: set[type] = set()
@@ -155,8 +167,8 @@ class _Walk:
         if made in self._classes:
             return [made.__module__, made.__qualname__]
         self._classes.add(made)
-        own = [one for one in made.__mro__ if one.__module__.split(".")[0] not in ("torch", "builtins")]
-        members = [(key, value) for one in own for key, value in sorted(vars(one).items(), key=lambda item: item[0])]
+        own = [base for base in made.__mro__ if base.__module__.split(".")[0] not in ("torch", "builtins")]
+        members = [(key, value) for base in own for key, value in sorted(vars(base).items(), key=lambda item: item[0])]
         codes = [(key, code) for key, value in members for code in _codes(value)]
         return [made.__module__, made.__qualname__, codes]
 
@@ -180,12 +192,12 @@ class _Walk:
                 raise UncacheableError(f"{where} refers to a module outside")
             return ["module", self._names[id(value)]]
         if isinstance(value, Mapping):
-            items = [[inner(key), inner(one)] for key, one in value.items()]
+            items = [[inner(key), inner(item)] for key, item in value.items()]
             return ["mapping", kind.__qualname__, items, self._attributes(value, where, depth)]
         if isinstance(value, set | frozenset):
-            return ["set", sorted((inner(one) for one in value), key=repr)]
+            return ["set", sorted((inner(item) for item in value), key=repr)]
         if isinstance(value, list | tuple):
-            return ["list", kind.__qualname__, [inner(one) for one in value]]
+            return ["list", kind.__qualname__, [inner(item) for item in value]]
         if isinstance(value, type):
             return ["class", *self.type(value)]
         if isinstance(value, types.FunctionType):
@@ -203,10 +215,10 @@ class _Walk:
         return ["object", self.type(kind), self._attributes(value, where, depth)]
 
     def _attributes(self, value: Any, where: str, depth: int) -> Any:
-        if any(getattr(one, "__slots__", ()) for one in type(value).__mro__):
+        if any(getattr(base, "__slots__", ()) for base in type(value).__mro__):
             raise UncacheableError(f"{where} holds a {type(value).__name__}, which has slots")
         found = getattr(value, "__dict__", {})
-        return [[key, self.value(one, where, depth + 1)] for key, one in found.items()]
+        return [[key, self.value(item, where, depth + 1)] for key, item in found.items()]
 
 
 def _find(module: str | None, name: str) -> Any:
@@ -219,7 +231,7 @@ def _find(module: str | None, name: str) -> Any:
 def _codes(member: Any) -> list[Any]:
     """The code of a class's member: a function, what it wraps, or the functions of a property."""
     if isinstance(member, property):
-        return [code for one in (member.fget, member.fset) if one is not None for code in _codes(one)]
+        return [code for accessor in (member.fget, member.fset) if accessor is not None for code in _codes(accessor)]
     if isinstance(member, staticmethod | classmethod):
         member = member.__func__
     found = []
@@ -231,7 +243,9 @@ def _codes(member: Any) -> list[Any]:
 
 def _code(code: types.CodeType) -> str:
     """A hash of what a function does; where it stands in its file does not matter."""
-    constants = [_code(one) if isinstance(one, types.CodeType) else _constant(one) for one in code.co_consts]
+    constants = [
+        _code(constant) if isinstance(constant, types.CodeType) else _constant(constant) for constant in code.co_consts
+    ]
     return digest([code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags])
 
 

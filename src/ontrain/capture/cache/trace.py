@@ -7,14 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
 from ontrain.capture.cache.question import UncacheableError
 from ontrain.capture.export import Flat, quiet, tracing
-from ontrain.internals import FakeTensor, FakeTensorMode, TorchDispatchMode, private, replaced
+from ontrain.capture.fake import exporting, stand_ins
+from ontrain.internals import FakeTensor, FakeTensorMode, TorchDispatchMode, available, private
 
 __all__ = ["executed_files", "trace"]
 
@@ -23,7 +24,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 _USED = ("torch._subclasses.fake_tensor.FakeTensor", "torch._subclasses.fake_tensor.FakeTensorMode",
-         "torch.utils._python_dispatch.TorchDispatchMode")  # fmt: skip
+         "torch.utils._python_dispatch.TorchDispatchMode", "torch._C._DisableTorchDispatch",
+         "torch.compiler._is_compiling_flag", "torch.compiler._is_exporting_flag")  # fmt: skip
 
 
 def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: Sequence[torch.Tensor]) -> str:
@@ -39,21 +41,13 @@ def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: 
         UncacheableError: forward needs values, or calls what cannot be written down.
     """
     for used in _USED:
-        private(used)
+        if available(used) is None:
+            raise UncacheableError(f"torch {torch.__version__} has no {used}, or it does something else")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     written = _Written(flat)
-    with quiet(), tracing(module), _exporting(), torch.inference_mode(False), torch.enable_grad():
+    with quiet(), tracing(module), exporting(_not_compiled), torch.inference_mode(False), torch.enable_grad():
         try:
-            with mode:
-                inputs = [
-                    torch.empty(tuple(shape), dtype=one.dtype, device=one.device).requires_grad_(one.requires_grad)
-                    for shape, one in zip(shapes, like, strict=True)
-                ]
-                state = {
-                    name: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
-                    .requires_grad_(one.requires_grad)
-                    for name, one in (*flat.named_parameters(), *flat.named_buffers())
-                }  # fmt: skip
+            inputs, state = stand_ins(mode, flat, shapes, like)
             for name, one in [*((f"input {i}", one) for i, one in enumerate(inputs)), *state.items()]:
                 written.name(one, name)
             with mode, written:
@@ -65,7 +59,7 @@ def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: 
     return written.finish(results, state)
 
 
-class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Written(TorchDispatchMode):
     """Writes down each operator below autograd."""
 
     def __init__(self, flat: Flat) -> None:
@@ -92,7 +86,7 @@ class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def finish(self, results: Any, state: Mapping[str, torch.Tensor]) -> str:
         """Write the results; return the hash."""
-        gradients = [one.requires_grad for one in results]
+        gradients = [result.requires_grad for result in results]
         self._hash.update(repr([self._text(results), gradients]).encode())
         return self._hash.hexdigest()
 
@@ -106,9 +100,9 @@ class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if type(value) in _PLAIN:
             return repr(value)
         if isinstance(value, tuple | list):
-            return [self._text(one) for one in value]
+            return [self._text(item) for item in value]
         if isinstance(value, dict):
-            return {key: self._text(one) for key, one in value.items()}
+            return {key: self._text(item) for key, item in value.items()}
         raise UncacheableError(f"forward gives an operator a {type(value).__name__}")
 
     def _constant(self, tensor: torch.Tensor) -> str:
@@ -120,17 +114,7 @@ class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"constant {tensor.dtype}{list(tensor.shape)} {hashlib.sha256(values).hexdigest()}"
 
 
-@contextmanager
-def _exporting() -> Iterator[None]:
-    """Say what torch.export says to a forward that asks whether it is exported, and compile nothing."""
-    flags = dict.fromkeys(("torch.compiler._is_compiling_flag", "torch.compiler._is_exporting_flag"), True)
-    with replaced({**flags, "torch.compile": _not_compiled}):
-        yield
-
-
-def _not_compiled(*_: Any, **__: Any) -> Any:
-    # torch.cond and its like call it. Below a dispatch mode dynamo would skip their code, and would go on to skip it in
-    # this process, so that eager's torch.cond failed from then on.
+def _not_compiled(*_: Any, **__: Any) -> NoReturn:
     raise UncacheableError("forward calls torch.cond, torch.while_loop or torch.compile")
 
 

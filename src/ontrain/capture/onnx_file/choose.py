@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ontrain.arguments import checked_names
 from ontrain.errors import OptionError, nearest
+from ontrain.operators import record_of
 
 __all__ = ["Choice", "choose"]
 
-_SETTINGS: Mapping[str, frozenset[int]] = {
-    "Resize": frozenset({1, 2, 3}),
-    "Upsample": frozenset({1}),
-    "Dropout": frozenset({1, 2}),
-    "Clip": frozenset({1, 2}),
-    "Pad": frozenset({1, 2, 3}),
-    "OneHot": frozenset({1, 2}),
-    "Range": frozenset({0, 1, 2}),
-    "QuantizeLinear": frozenset({1, 2}),
-    "DequantizeLinear": frozenset({1, 2}),
-    "NonMaxSuppression": frozenset({0, 1, 2, 3, 4}),
-    "CastLike": frozenset({1}),
-    "Shape": frozenset({0}),
-    "Size": frozenset({0}),
-    "SoftmaxCrossEntropyLoss": frozenset({1, 2}),
-    "NegativeLogLikelihoodLoss": frozenset({1, 2}),
-    "STFT": frozenset({1, 2, 3}),
-}
-"""Inputs that say how an operator works, by position; they hold no weights, whatever their type."""
 _STATISTICS = (3, 4)
 
 
@@ -106,7 +88,8 @@ def _weights(graph: ir.Graph) -> tuple[list[str], list[str]]:
 
 def _is_data(use: tuple[ir.Node, int]) -> bool:
     node, index = use
-    return bool(node.domain) or index not in _SETTINGS.get(node.op_type, frozenset())
+    record = record_of(node)
+    return index not in record.settings and index not in record.weightless
 
 
 def _matches(

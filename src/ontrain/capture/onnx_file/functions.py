@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.graph import describe, source_of
-from ontrain.graph.subgraphs import subgraphs
+from ontrain.graph import describe, source_of, subgraphs
 
 __all__ = ["inline_functions"]
 

@@ -9,20 +9,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import to_torch_dtype
 
+from ontrain.capture.arrays import to_tensor
 from ontrain.capture.names import REQUIRES_GRAD
-from ontrain.capture.onnx_file.checks import check_proto
 from ontrain.capture.onnx_file.choose import Choice, choose
+from ontrain.capture.onnx_file.classical import number_labels, numbers_only
+from ontrain.capture.onnx_file.constants import settle_constants
 from ontrain.capture.onnx_file.functions import inline_functions
+from ontrain.capture.onnx_file.gradients import mark_derivatives
 from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
-from ontrain.capture.onnx_file.read import Source, read_proto
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
+from ontrain.files.checks import check_proto
+from ontrain.files.read import Source, read_proto
 from ontrain.graph import Role, annotate, rebuild, set_role, verify
+from ontrain.operators import record_of
 
-__all__ = ["OnnxModel", "load_onnx"]
+__all__ = ["FiledModel", "OnnxModel", "load_filed", "load_onnx"]
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 
@@ -55,13 +59,62 @@ class OnnxModel:
     name: str = field(default="the model")
 
 
+@dataclass
+class FiledModel:
+    """An ONNX file for inference: dropouts and batch normalisations are in the modes that it says.
+
+    Attributes:
+        raw: the file's nodes at ontrain's operator set, functions inlined, nothing inferred. Inputs may be other than
+            dense tensors. Weights are inputs behind the file's own.
+        initial: values of the weights by name.
+        input_names: what is fed, in the file's order.
+        name: what messages call the file.
+    """
+
+    raw: ir.Model
+    initial: dict[str, torch.Tensor]
+    input_names: list[str]
+    name: str
+
+    def typed(self) -> ir.Model:
+        """Return the graph with the type of every value.
+
+        Raises:
+            GraphError: an input is no dense tensor, or a type cannot be inferred before sizes are there.
+        """
+        for value in self.raw.graph.inputs:
+            _check_dense(value)
+        return _rebuilt(self.raw, self.name)
+
+
+def load_filed(source: Source, *, foreign: bool = False) -> FiledModel:
+    """Load an ONNX model of any operator set as it stands; see `load_onnx` for what is taken, and for what is refused.
+
+    Args:
+        source: see `load_onnx`.
+        foreign: whether operators of other domains may be ones that ontrain does not know.
+
+    Raises:
+        InputError: there is no such file.
+        GraphError: it is no ONNX model, is damaged, or holds an operator that ontrain does not know; names the node.
+    """
+    model, name = _prepared(source, None, foreign=foreign)
+    mark_derivatives(model.graph)
+    input_names = [value.name or "" for value in model.graph.inputs]
+    choice = choose(model.graph, None, ())
+    initial = _make_state(model.graph, choice)
+    as_filed(model.graph)
+    settle_constants(model.graph)
+    check_loops(model)
+    return FiledModel(model, initial, input_names, name)
+
+
 def load_onnx(
     source: Source | ir.Model,
     *,
     trainable: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int | str]] | None = None,
-    training_mode: bool = True,
 ) -> OnnxModel:
     """Load an ONNX model of any operator set and make the initializers chosen its parameters.
 
@@ -77,32 +130,20 @@ def load_onnx(
         frozen: names or patterns to take out of these. A batch normalisation whose statistics are frozen stays in
             inference form.
         shapes: shapes of inputs by name, where the file has none or is to vary in more dimensions (strings).
-        training_mode: put dropouts and batch normalisations into training form, as exporters write them in inference
-            form; False leaves each as it is in the file, and gives no buffer a next value: `model` is then the file for
-            inference.
 
     Raises:
         InputError: there is no such file.
         GraphError: it is no ONNX model, is damaged, or holds what ontrain cannot train; names the node.
         OptionError: a name or pattern fits no initializer, or an initializer is no float.
     """
-    proto, name = read_proto(ir.to_proto(source) if isinstance(source, ir.Model) else source)
-    check_proto(proto, name)
-    model = _deserialised(proto, name)
+    model, name = _prepared(ir.to_proto(source) if isinstance(source, ir.Model) else source, shapes or {})
     graph = model.graph
-    _own_metadata(model, name)
-    _prepare_inputs(graph, shapes or {})
-    inline_functions(model)
-    upgrade(model)
-    _lift_initializers(graph)
+    numbers_only(graph)
     input_names = [value.name or "" for value in graph.inputs]
     output_names = [value.name or "" for value in graph.outputs]
     choice = choose(graph, trainable, frozen)
     initial = _make_state(graph, choice)
-    if training_mode:
-        to_training(graph, choice.frozen_statistics)
-    else:
-        as_filed(graph)
+    to_training(graph, choice.frozen_statistics)
     training = _rebuilt(model, name)
     to_inference(graph)
     evaluation = _rebuilt(model, name)
@@ -112,12 +153,54 @@ def load_onnx(
     )  # fmt: skip
 
 
+def _prepared(
+    source: Source, shapes: Mapping[str, Sequence[int | str]] | None, *, foreign: bool = False
+) -> tuple[ir.Model, str]:
+    """The file's graph at ontrain's operator set, and what messages call it.
+
+    With shapes, which may be none, its inputs have to be tensors of shapes that are known.
+    """
+    proto, name = read_proto(source)
+    check_proto(proto, name)
+    model = _deserialised(proto, name)
+    graph = model.graph
+    _own_metadata(model, name)
+    _prepare_inputs(graph, shapes)
+    inline_functions(model)
+    upgrade(model, foreign=foreign)
+    number_labels(graph)
+    _lift_initializers(graph)
+    return model, name
+
+
 def _deserialised(proto: onnx.ModelProto, name: str) -> ir.Model:
+    if any(_is_of_maps(value.type) for value in _described(proto.graph)):
+        proto = _without_maps(proto)
     try:
         return ir.from_proto(proto)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
         cause = error.__cause__ or error
         raise GraphError(f"{name} is no valid ONNX model", reason=f"{type(cause).__name__}: {cause}") from error
+
+
+def _without_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without types of maps, which onnx_ir lacks."""
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    for value in _described(model.graph):
+        if _is_of_maps(value.type):
+            value.ClearField("type")
+    return model
+
+
+def _described(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    return [*graph.input, *graph.output, *graph.value_info]
+
+
+def _is_of_maps(kind: onnx.TypeProto) -> bool:
+    if kind.HasField("sequence_type"):
+        return _is_of_maps(kind.sequence_type.elem_type)
+    return bool(kind.HasField("map_type"))
 
 
 def _rebuilt(model: ir.Model, name: str) -> ir.Model:
@@ -145,32 +228,46 @@ def _own_metadata(model: ir.Model, name: str) -> None:
         value.metadata_props.clear()
 
 
-def _prepare_inputs(graph: ir.Graph, shapes: Mapping[str, Sequence[int | str]]) -> None:
-    """Give every input a dtype and a shape; an initializer that is listed as an input too is none."""
+def _prepare_inputs(graph: ir.Graph, shapes: Mapping[str, Sequence[int | str]] | None) -> None:
+    """Give every input a shape and, if shapes are named, a dtype; an initializer that is an input too is none."""
     for value in list(graph.inputs):
         if value.name in graph.initializers:
             graph.inputs.remove(value)
     names = [value.name or "" for value in graph.inputs]
-    for given in shapes:
+    for given in shapes or ():
         if given not in names:
             raise OptionError(f"the model has no input {given!r}", way_out=f"nearest: {nearest(given, names)}")
     for value in graph.inputs:
         name = value.name or ""
-        if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED):
-            raise GraphError(
-                f"input {name!r} is of type {value.type}",
-                reason="a batch consists of dense tensors",
-                way_out="export the model with tensor inputs",
-            )
-        if name in shapes:
+        if shapes is not None and name in shapes:
             value.shape = _given_shape(value, shapes[name])
-        if value.shape is None:
-            raise GraphError(
-                f"input {name!r} has no shape", way_out="give one: shapes={…}, or the model_desc of ORTTrainer"
-            )
-        dims = [d if isinstance(d, int) else d.value or f"{name}_dim{i}" for i, d in enumerate(value.shape)]
-        value.shape = ir.Shape(dims)
+        if shapes is not None:
+            _check_dense(value)
+        if value.shape is not None:
+            dims = [_size(d) or f"{name}_dim{i}" if d != 0 else 0 for i, d in enumerate(value.shape)]
+            value.shape = ir.Shape(dims)
         set_role(value, Role.INPUT)
+
+
+def _size(dim: int | ir.SymbolicDim) -> int | str | None:
+    """A size or its name; some exporters write -1 or "?" for any size."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return None if dim.value == "?" else dim.value
+
+
+def _check_dense(value: ir.Value) -> None:
+    """Refuse an input that is no tensor of a known shape."""
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED):
+        raise GraphError(
+            f"input {value.name!r} is of type {value.type}",
+            reason="a batch consists of dense tensors",
+            way_out="export the model with tensor inputs",
+        )
+    if value.shape is None:
+        raise GraphError(
+            f"input {value.name!r} has no shape", way_out="give one: shapes={…}, or the model_desc of ORTTrainer"
+        )
 
 
 def _given_shape(value: ir.Value, given: Sequence[int | str]) -> ir.Shape:
@@ -189,19 +286,36 @@ def _given_shape(value: ir.Value, given: Sequence[int | str]) -> ir.Shape:
 
 
 def _lift_initializers(graph: ir.Graph) -> None:
-    """Move the initializers of branches and bodies to the main graph, where they can be chosen and trained."""
-    inner = {node.graph for node in ir.traversal.RecursiveGraphIterator(graph)} - {graph}
-    for one in inner:
-        if not isinstance(one, ir.Graph):
-            continue
-        for name in list(one.initializers):
-            value = one.initializers.pop(name)
-            fresh, n = name, 0
-            while fresh in graph.initializers:
-                n += 1
-                fresh = f"{name}_{n}"
-            value.name = fresh
-            graph.register_initializer(value)
+    """Move the initializers of branches and bodies to the main graph, where they can be chosen and trained.
+
+    In the graphs of other operators, which are read by onnx alone, they become constants.
+    """
+    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+        inner = [attr.value for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
+        for one in inner:
+            _lift(one, graph) if record_of(node).control else _spell_out(one)
+
+
+def _lift(inner: ir.Graph, graph: ir.Graph) -> None:
+    for name in list(inner.initializers):
+        value = inner.initializers.pop(name)
+        fresh, n = name, 0
+        while fresh in graph.initializers:
+            n += 1
+            fresh = f"{name}_{n}"
+        value.name = fresh
+        graph.register_initializer(value)
+
+
+def _spell_out(inner: ir.Graph) -> None:
+    for name in list(inner.initializers):
+        value = inner.initializers.pop(name)
+        assert value.const_value is not None
+        constant = ir.node("Constant", [], {"value": value.const_value}, outputs=[ir.Value(name=name)])
+        value.name = None
+        value.replace_all_uses_with(constant.outputs[0])
+        if len(inner):
+            inner.insert_before(inner[0], constant)
 
 
 def _make_state(graph: ir.Graph, choice: Choice) -> dict[str, torch.Tensor]:
@@ -211,18 +325,10 @@ def _make_state(graph: ir.Graph, choice: Choice) -> dict[str, torch.Tensor]:
         for name in names:
             value = graph.initializers.pop(name)
             assert value.const_value is not None
-            initial[name] = _tensor(value.const_value)
+            initial[name] = to_tensor(np.array(value.const_value.numpy()))  # a copy: the file's bytes are read-only
             value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(value.const_value.shape.numpy())
             value.const_value = None
             if name in choice.kept:
                 value.metadata_props[REQUIRES_GRAD] = "0"
             graph.inputs.append(set_role(value, role))
     return initial
-
-
-def _tensor(stored: ir.TensorProtocol) -> torch.Tensor:
-    dtype = to_torch_dtype(stored.dtype)
-    array = np.array(stored.numpy())  # a copy: the file's bytes are read-only
-    if array.dtype.kind == "V" or stored.dtype == ir.DataType.BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(dtype)
-    return torch.from_numpy(array)

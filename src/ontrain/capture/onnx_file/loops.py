@@ -5,9 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.graph import describe, source_of
-from ontrain.graph.rounds import LOOP_LIMIT, loop_limit
-from ontrain.graph.subgraphs import all_nodes
+from ontrain.graph import all_nodes, describe, source_of
+from ontrain.rounds import LOOP_LIMIT, loop_limit
 
 __all__ = ["check_loops"]
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.functions import lookup
 from ontrain.graph import OPSET, blamed_on, describe, schema_of, source_of
+from ontrain.operators import form_of
 
 __all__ = ["upgrade"]
 
@@ -104,8 +105,12 @@ def _below(version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
     return register
 
 
-def upgrade(model: ir.Model) -> None:
+def upgrade(model: ir.Model, *, foreign: bool = False) -> None:
     """Rewrite every node of the model, those of subgraphs too, to ontrain's operator set, in place.
+
+    Args:
+        model: with its functions inlined.
+        foreign: whether operators of other domains may be ones that ontrain does not know.
 
     Raises:
         GraphError: an operator, or one use of it, has no form at ontrain's operator set; names the node.
@@ -115,7 +120,8 @@ def upgrade(model: ir.Model) -> None:
         if node.domain == "ai.onnx":
             node.domain = ""
         if node.domain or not isinstance(graph, ir.Graph):
-            _known(node)
+            if not foreign:
+                _known(node)
             continue
         site, version = Site(node, graph), node.version or OPSET
         for below, adapter in _ADAPTERS.get(node.op_type, ()):
@@ -131,7 +137,7 @@ def _known(node: ir.Node) -> None:
     """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has."""
     if lookup(node) is not None:
         return
-    schema = schema_of(node.op_type, node.domain, OPSET if not node.domain else node.version or 1)
+    schema = form_of(node) if not node.domain else schema_of(node.op_type, node.domain, node.version or 1)
     name = f"{node.domain or 'ai.onnx'}.{node.op_type}"
     if schema is None or schema.deprecated:
         raise GraphError(
@@ -401,7 +407,24 @@ def _recurrent(site: Site) -> None:
 
 @_below(9, "Scan")
 def _scan(site: Site) -> None:
-    raise site.refuse("Scan carried a batch dimension then", "export the model at operator set 9 or newer")
+    """All operands had a batch dimension first: today that is a Scan over the batch, with the Scan inside it."""
+    if site.has(0):
+        raise site.refuse(
+            "Scan took sequences of different lengths then", "export the model at operator set 9 or newer"
+        )
+    node, operands = site.node, [value for value in site.node.inputs[1:] if value is not None]
+    body, count, directions = site.take("body"), site.get("num_scan_inputs"), site.take("directions")
+    rows = [ir.Value(name=f"{node.outputs[0].name}_in_{i}") for i in range(len(operands))]
+    inner = ir.node(
+        "Scan", rows, {"num_scan_inputs": count, "body": body, "scan_input_directions": directions or [0] * count},
+        num_outputs=len(node.outputs), version=OPSET,
+    )  # fmt: skip
+    inner.metadata_props.update(node.metadata_props)
+    for made, output in zip(inner.outputs, node.outputs, strict=True):
+        made.name = f"{output.name}_row"
+    site.set("num_scan_inputs", len(operands))
+    site.set("body", ir.Graph(rows, inner.outputs, nodes=[inner], opset_imports={"": OPSET}, name="batch"))
+    site.inputs(*operands)
 
 
 @_below(7, "Upsample")

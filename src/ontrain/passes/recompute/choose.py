@@ -63,15 +63,17 @@ def choose(schedule: Schedule, budget: int, forced: Iterable[ir.Value] = ()) -> 
     profile = schedule.profile(dropped)
     best, least = tuple(dropped), profile
     while profile.peak > budget:
-        found = _candidates(schedule, profile, dropped)
-        if not found:
+        candidates = _candidates(schedule, profile, dropped)
+        if not candidates:
             break
-        limit = min(one.price for one in found) * _ALIKE
-        alike = sorted((one for one in found if one.price <= limit), key=lambda one: -one.gap)
+        limit = min(candidate.price for candidate in candidates) * _ALIKE
+        alike = sorted(
+            (candidate for candidate in candidates if candidate.price <= limit), key=lambda candidate: -candidate.gap
+        )
         excess = profile.peak - budget
-        for one in alike:
-            dropped[one.root] = None
-            excess -= one.gain
+        for candidate in alike:
+            dropped[candidate.root] = None
+            excess -= candidate.gain
             if excess <= 0:
                 break
         profile = schedule.profile(dropped)
@@ -85,7 +87,7 @@ def choose(schedule: Schedule, budget: int, forced: Iterable[ir.Value] = ()) -> 
 
 def _candidates(schedule: Schedule, profile: Profile, dropped: dict[ir.Value, None]) -> list[_Candidate]:
     """The roots that lie in memory at its fullest only because backward wants them later."""
-    at, found = profile.at, []
+    at, candidates = profile.at, []
     for root in schedule.crossing:
         wanted = profile.first_backward.get(root, -1)
         if root in dropped or root in profile.copies or not schedule.can_recompute(root) or wanted <= at:
@@ -95,8 +97,8 @@ def _candidates(schedule: Schedule, profile: Profile, dropped: dict[ir.Value, No
             continue
         gain, cost = _trade(schedule, profile, root, at, wanted)
         if gain > 0:
-            found.append(_Candidate(root, gain, cost, wanted - born))
-    return found
+            candidates.append(_Candidate(root, gain, cost, wanted - born))
+    return candidates
 
 
 def _trade(schedule: Schedule, profile: Profile, root: ir.Value, at: int, wanted: int) -> tuple[int, int]:
@@ -104,15 +106,15 @@ def _trade(schedule: Schedule, profile: Profile, root: ir.Value, at: int, wanted
     gain, cost = schedule.bytes_of(root), 0
     seen, work = {root}, [root]
     while work:
-        one = work.pop()
-        cost += schedule.cost(schedule.producer(one))
-        for source in schedule.sources(one):
+        value = work.pop()
+        cost += schedule.cost(schedule.producer(value))
+        for source in schedule.sources(value):
             if source in seen or source in profile.copies:
                 continue
             seen.add(source)
-            if profile.kept.get(source, -1) >= wanted or source in schedule.layout.lasting:
+            if profile.kept.get(source, -1) >= wanted or source in schedule.memory.lasting:
                 continue
-            if source in schedule.read_by_backward or schedule.keeps(source, one):
+            if source in schedule.read_by_backward or schedule.keeps(source, value):
                 # It lives on for the recomputation; where it would be gone already, that costs its bytes.
                 gain -= schedule.bytes_of(source) if profile.kept.get(source, -1) < at else 0
             else:
@@ -124,10 +126,10 @@ def _give_back(
     schedule: Schedule, dropped: dict[ir.Value, None], profile: Profile, limit: int, start: frozenset[ir.Value]
 ) -> tuple[dict[ir.Value, None], Profile]:
     """Keep what need not be dropped for the peak to stay within the limit."""
-    for root in sorted(dropped, key=lambda one: -schedule.cost(schedule.producer(one))):
+    for root in sorted(dropped, key=lambda dropped_root: -schedule.cost(schedule.producer(dropped_root))):
         if root in start:
             continue
-        rest = {one: None for one in dropped if one is not root}
+        rest = {other: None for other in dropped if other is not root}
         without = schedule.profile(rest)
         if without.peak <= limit:
             dropped, profile = rest, without

@@ -11,17 +11,12 @@ import onnx_ir as ir
 
 from ontrain.errors import OptionError, nearest
 from ontrain.graph import DOMAIN, Role, is_random, role_of
-from ontrain.passes.recompute.layout import is_view
+from ontrain.operators import Operator, Precision, record_of
 from ontrain.passes.recompute.request import ClusterRequest, Recomputation
 from ontrain.passes.recompute.schedule import Profile, Schedule
 
 __all__ = ["Cluster", "clusters", "forced", "layers"]
 
-_ELEMENTWISE = frozenset({
-    "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Exp", "Sqrt", "Tanh", "Erf", "Sigmoid", "Cast", "Gelu", "BiasGelu",
-    "FastGelu", "QuickGelu",
-})  # fmt: skip
-_GELU = frozenset({"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Tanh", "Erf"})
 _BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 
 
@@ -45,16 +40,16 @@ class Cluster:
 def clusters(schedule: Schedule) -> list[Cluster]:
     """Return what could be computed again, the cheapest per byte first."""
     profile = schedule.profile(())
-    found: dict[tuple[str, int], list[ir.Value]] = {}
+    values: dict[tuple[str, int], list[ir.Value]] = {}
     costs: dict[tuple[str, int], int] = {}
     for root in schedule.crossing:
         if not schedule.can_recompute(root):
             continue
         chain = _chain(schedule, profile, root)
         key = ("".join(f"{node.op_type}+" for node in chain), schedule.bytes_of(root))
-        found.setdefault(key, []).append(root)
+        values.setdefault(key, []).append(root)
         costs.setdefault(key, sum(schedule.cost(node) for node in chain))
-    rows = [Cluster(name, tuple(roots), size, costs[name, size]) for (name, size), roots in found.items()]
+    rows = [Cluster(name, tuple(roots), size, costs[name, size]) for (name, size), roots in values.items()]
     return sorted(rows, key=lambda row: row.cost / max(row.bytes, 1))
 
 
@@ -63,13 +58,13 @@ def _chain(schedule: Schedule, profile: Profile, root: ir.Value) -> list[ir.Node
     chain: dict[ir.Node, None] = {}
     work = [root]
     while work:
-        one = work.pop()
-        node = schedule.producer(one)
+        value = work.pop()
+        node = schedule.producer(value)
         if node in chain:
             continue
         chain[node] = None
-        for source in schedule.sources(one):
-            if source not in schedule.read_by_backward and not schedule.keeps(source, one):
+        for source in schedule.sources(value):
+            if source not in schedule.read_by_backward and not schedule.keeps(source, value):
                 work.append(source)
     return sorted(chain, key=schedule.position.__getitem__)
 
@@ -83,30 +78,30 @@ def forced(schedule: Schedule, request: Recomputation) -> list[ir.Value]:
     Warns:
         UserWarning: a switch finds nothing in this model.
     """
-    made: dict[ir.Value, None] = {}
+    roots: dict[ir.Value, None] = {}
     for wanted, name, find in (
         (request.gelu, "gelu_recompute", _gelu),
         (request.attention_dropout, "attn_dropout_recompute", _attention_dropout),
     ):
         if wanted:
-            found = find(schedule)
-            if not found:
+            values = find(schedule)
+            if not values:
                 warnings.warn(f"{name} finds nothing to compute again in this model", stacklevel=2)
-            made.update(dict.fromkeys(found))
+            roots.update(dict.fromkeys(values))
     if request.layers:
-        made.update(dict.fromkeys(_layers(schedule, request.number_of_layers)))
-    for one in request.clusters:
-        made = _apply(schedule, one, made)
-    return [root for root in made if schedule.can_recompute(root)]
+        roots.update(dict.fromkeys(_layers(schedule, request.number_of_layers)))
+    for cluster in request.clusters:
+        roots = _apply(schedule, cluster, roots)
+    return [root for root in roots if schedule.can_recompute(root)]
 
 
 def _apply(schedule: Schedule, request: ClusterRequest, made: dict[ir.Value, None]) -> dict[ir.Value, None]:
     known = clusters(schedule)
-    roots = [root for one in known if request.name in (one.name, "*") for root in one.roots]
+    roots = [root for cluster in known if request.name in (cluster.name, "*") for root in cluster.roots]
     if not roots:
         raise OptionError(
             f"there is no cluster {request.name!r} to compute again",
-            way_out=f"nearest: {nearest(request.name, dict.fromkeys(one.name for one in known))}",
+            way_out=f"nearest: {nearest(request.name, dict.fromkeys(cluster.name for cluster in known))}",
         )
     roots = sorted(roots, key=lambda root: schedule.position[schedule.producer(root)])
     chosen = roots if request.count < 0 else roots[: request.count]
@@ -123,30 +118,37 @@ def _gelu(schedule: Schedule) -> list[ir.Value]:
         if node not in schedule.forward:
             continue
         inputs = {source.get(v, v) for v in node.inputs if v is not None and v.const_value is None}
-        if is_view(node) and len(inputs) == 1 and node.inputs[0] in source:
+        if record_of(node).is_view and len(inputs) == 1 and node.inputs[0] in source:
             source.update(dict.fromkeys(node.outputs, *inputs))
-        if node.op_type in _ELEMENTWISE and len(inputs) == 1:
+        if _is_formula(record_of(node)) and len(inputs) == 1:
             (origin,) = inputs
             source[node.outputs[0]] = origin
             groups.setdefault(origin, []).append(node)
-    chosen = [node for group in groups.values() if any(one.op_type in _GELU for one in group) for node in group]
+    chosen = [
+        node for group in groups.values() if any(record_of(member).marks_gelu for member in group) for node in group
+    ]
     return _crossing(schedule, (node.outputs[0] for node in chosen))
+
+
+def _is_formula(record: Operator) -> bool:
+    """Whether a formula that spells out a Gelu may have the operator in it."""
+    return record.function is not None or record.marks_gelu or record.precision is Precision.OWN
 
 
 def _attention_dropout(schedule: Schedule) -> list[ir.Value]:
     """Probabilities of attention that has dropout, and results of dropout on a softmax."""
-    found: list[ir.Value] = []
+    values: list[ir.Value] = []
     for node in schedule.nodes:
         if node not in schedule.forward or not is_random(node):
             continue
         if (node.domain, node.op_type) == (DOMAIN, "Attention") and len(node.outputs) > 1:
-            found.append(node.outputs[1])
+            values.append(node.outputs[1])
         elif node.op_type == "Dropout" and node.inputs[0] is not None:
-            before = schedule.layout.root.get(node.inputs[0])
+            before = schedule.memory.root.get(node.inputs[0])
             maker = before.producer() if before is not None else None
             if maker is not None and maker.op_type == "Softmax":
-                found.append(node.outputs[0])
-    return _crossing(schedule, found)
+                values.append(node.outputs[0])
+    return _crossing(schedule, values)
 
 
 def layers(schedule: Schedule) -> list[tuple[str, list[ir.Node]]]:
@@ -162,7 +164,7 @@ def layers(schedule: Schedule) -> list[tuple[str, list[ir.Node]]]:
             continue
         blocks = [_block(v) for v in _parameters(node)]
         if blocks:
-            current = next((one for one in blocks if one is not None), None)
+            current = next((block for block in blocks if block is not None), None)
         if current is not None:
             found.setdefault(current, []).append(node)
     stems: dict[str, int] = {}
@@ -173,22 +175,22 @@ def layers(schedule: Schedule) -> list[tuple[str, list[ir.Node]]]:
 
 def _parameters(node: ir.Node) -> list[ir.Value]:
     """The parameters that a node reads, views of them included."""
-    found = []
+    parameters = []
     for value in node.inputs:
-        while value is not None and value.producer() is not None and _only_moves(value.producer()):
-            value = value.producer().inputs[0]  # type: ignore[union-attr]
+        while value is not None and (maker := value.producer()) is not None and _only_moves(maker):
+            value = maker.inputs[0]
         if value is not None and value.is_graph_input() and role_of(value) is Role.PARAMETER:
-            found.append(value)
-    return found
+            parameters.append(value)
+    return parameters
 
 
 def _only_moves(node: ir.Node | None) -> bool:
-    return node is not None and bool(node.inputs) and (is_view(node) or node.op_type == "Cast")
+    return node is not None and bool(node.inputs) and (record_of(node).is_view or node.op_type == "Cast")
 
 
 def _block(value: ir.Value) -> str | None:
-    found = _BLOCK.match(value.name or "")
-    return found[0] if found else None
+    match = _BLOCK.match(value.name or "")
+    return match[0] if match else None
 
 
 def _stem(name: str) -> str:
@@ -196,15 +198,15 @@ def _stem(name: str) -> str:
 
 
 def _layers(schedule: Schedule, count: int) -> list[ir.Value]:
-    found = layers(schedule)
-    if not found:
+    blocks = layers(schedule)
+    if not blocks:
         raise OptionError(
             "there are no repeated layers to compute again",
             reason="layers are told by their parameters' names, as 'encoder.layer.3.…'",
             way_out="set a memory budget instead",
         )
-    chosen = found if count < 0 else found[: count or len(found) - 1]
-    inside: dict[ir.Node, str] = {node: name for name, nodes in found for node in nodes}
+    chosen = blocks if count < 0 else blocks[: count or len(blocks) - 1]
+    inside: dict[ir.Node, str] = {node: name for name, nodes in blocks for node in nodes}
     roots: list[ir.Value] = []
     for name, nodes in chosen:
         for node in nodes:
@@ -220,12 +222,12 @@ def _leaves(schedule: Schedule, value: ir.Value, inside: dict[ir.Node, str], nam
         if node not in schedule.forward:
             continue
         if inside.get(node) != name or (
-            is_view(node) and any(_leaves(schedule, v, inside, name) for v in node.outputs)
+            record_of(node).is_view and any(_leaves(schedule, v, inside, name) for v in node.outputs)
         ):
             return True
     return value.is_graph_output()
 
 
 def _crossing(schedule: Schedule, values: Iterable[ir.Value]) -> list[ir.Value]:
-    roots = (schedule.layout.root.get(value) for value in values)
+    roots = (schedule.memory.root.get(value) for value in values)
     return [r for r in dict.fromkeys(roots) if r is not None and r in schedule.read_by_backward]

@@ -7,7 +7,7 @@ import sys
 import onnx_ir as ir
 
 from ontrain.functions.cost import Flops
-from ontrain.graph import rebuild
+from ontrain.graph import MemoryOf, rebuild
 from ontrain.passes.infra import Pass
 from ontrain.passes.recompute.choose import Choice, choose
 from ontrain.passes.recompute.clusters import forced
@@ -37,11 +37,12 @@ class Recompute(Pass):
 
     Args:
         request: switches and named clusters; its budget is the caller's to turn into `limit`.
+        memory_of: says where a graph's values lie, as the provider will lay them out.
         limit: bytes for the peak that lifetimes in the graph predict; None for no bound.
     """
 
-    def __init__(self, request: Recomputation, limit: int | None = None) -> None:
-        self.request = request
+    def __init__(self, request: Recomputation, memory_of: MemoryOf, limit: int | None = None) -> None:
+        self.request, self.memory_of = request, memory_of
         self.limit = 0 if request.least else sys.maxsize if limit is None else limit
         self.predicted = 0
         """Bytes of the peak in the graph that `apply` made."""
@@ -54,8 +55,8 @@ class Recompute(Pass):
         Raises:
             OptionError: the request names a cluster that there is not, or layers of a model without any.
         """
-        made = rebuild(model)
-        schedule = Schedule(made.graph)
+        rebuilt = rebuild(model)
+        schedule = Schedule(rebuilt.graph, self.memory_of(rebuilt.graph))
         choice: Choice = choose(schedule, self.limit, forced(schedule, self.request))
         self.predicted, self.flops = choice.profile.peak, choice.flops
-        return made, insert_copies(schedule, choice)
+        return rebuilt, insert_copies(schedule, choice)

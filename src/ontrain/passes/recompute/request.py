@@ -36,11 +36,11 @@ def parse_budget(given: int | float | str, name: str = "memory_budget") -> int |
     if isinstance(given, bool):
         raise wrong
     if isinstance(given, str):
-        found = _TEXT.fullmatch(given)
-        if found is None or found[2].upper() not in _UNITS:
+        match = _TEXT.fullmatch(given)
+        if match is None or match[2].upper() not in _UNITS:
             raise wrong
-        plain = not found[2] and not found[1].isdigit()
-        given = float(found[1]) if plain else int(float(found[1]) * _UNITS[found[2].upper()])
+        plain = not match[2] and not match[1].isdigit()
+        given = float(match[1]) if plain else int(float(match[1]) * _UNITS[match[2].upper()])
     if isinstance(given, int) and given > 0:
         return given
     if isinstance(given, float) and math.isfinite(given) and 0 < given <= 1:
@@ -107,15 +107,15 @@ def parse_clusters(given: str, name: str) -> tuple[ClusterRequest, ...]:
 
 def _from_file(path: str, name: str) -> list[str]:
     try:
-        found = json.loads(read_file(path, _MOST))
+        entries = json.loads(read_file(path, _MOST))
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
             f"{name} names {path!r}, which cannot be read", reason=str(error),
             way_out='give a JSON file with a list: ["Gelu+:1:-1"]',
         ) from error  # fmt: skip
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise OptionError(f"{path!r} holds no list of texts", way_out='write it as ["Gelu+:1:-1"]')
-    return found
+    return entries
 
 
 def _cluster(text: str, name: str) -> ClusterRequest:

@@ -21,7 +21,7 @@ class _Inserter:
 
     def __init__(self, schedule: Schedule, choice: Choice) -> None:
         self._schedule, self._copies = schedule, choice.profile.copies
-        self._graph, self._root = schedule.graph, schedule.layout.root
+        self._graph, self._root = schedule.graph, schedule.memory.root
         self._made: dict[ir.Value, ir.Value] = {}
         self._names = {v.name for node in schedule.nodes for v in node.outputs}
         self._names |= {v.name for v in (*self._graph.inputs, *self._graph.initializers.values())}
@@ -35,7 +35,7 @@ class _Inserter:
             missing = self._missing(wanted)
             for one in missing:
                 self._count += any(self._root[v] is v for v in one.outputs)
-            copies = [self._copy(one) for one in missing]
+            copies = [self._copy(value) for value in missing]
             if copies:
                 self._graph.insert_before(node, copies)
             for index, value in enumerate(node.inputs):
@@ -45,16 +45,16 @@ class _Inserter:
 
     def _missing(self, values: list[ir.Value]) -> list[ir.Node]:
         """The nodes, in their old order, whose second run makes the values."""
-        found: dict[ir.Node, None] = {}
+        nodes: dict[ir.Node, None] = {}
         work = list(values)
         while work:
             value = work.pop()
             node = value.producer()
-            if value in self._made or self._root.get(value) not in self._copies or node is None or node in found:
+            if value in self._made or self._root.get(value) not in self._copies or node is None or node in nodes:
                 continue
-            found[node] = None
+            nodes[node] = None
             work += [v for v in node.inputs if v is not None]
-        return sorted(found, key=self._schedule.position.__getitem__)
+        return sorted(nodes, key=self._schedule.position.__getitem__)
 
     def _copy(self, node: ir.Node) -> ir.Node:
         inputs = [None if v is None else self._made.get(v, v) for v in node.inputs]
@@ -69,14 +69,14 @@ class _Inserter:
         elif mask is not None:
             inputs = [*inputs, None][:4] + [mask]
             outputs = 2
-        made = ir.Node(domain, op_type, inputs, attributes, num_outputs=outputs)
-        made.metadata_props.update(node.metadata_props)
-        for old, new in zip(node.outputs, made.outputs, strict=False):
+        copy = ir.Node(domain, op_type, inputs, attributes, num_outputs=outputs)
+        copy.metadata_props.update(node.metadata_props)
+        for old, new in zip(node.outputs, copy.outputs, strict=False):
             new.type, new.shape, new.name = old.type, old.shape, self._name(old.name)
             if self._root.get(old) in self._copies:
                 self._made[old] = new
-        made.name = made.outputs[0].name
-        return made
+        copy.name = copy.outputs[0].name
+        return copy
 
     def _name(self, name: str | None) -> str:
         wish, number = f"{name}_again", 0

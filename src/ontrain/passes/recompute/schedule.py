@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.cost import Flops, node_flops
-from ontrain.graph import DOMAIN, Role, is_random, reads, role_of, static_dims, subgraphs
-from ontrain.passes.recompute.layout import Layout
+from ontrain.graph import DOMAIN, Role, WorkingMemory, is_random, reads, role_of, subgraphs
+from ontrain.operators import record_of
 
 __all__ = ["Profile", "Schedule"]
 
@@ -20,16 +19,8 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _BYTE = 10
 """Floating-point operations that a byte to or from memory costs as much time as: of the order of what CPUs do."""
-_SCORES = 64 << 20
-"""Bytes of scores of a classifier that are taken to exist at one time."""
 _SMALL = 8
 """A value is kept rather than recomputed, if what is recomputed from it is this many times larger."""
-
-_IN_PLACE = frozenset({
-    "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Tanh", "Sigmoid", "Relu", "Gelu",
-    "LeakyRelu", "Elu", "Softplus", "Erf", "Pow", "Where", "Clip", "Softmax", "LogSoftmax", "Dropout", "DropoutGrad",
-})  # fmt: skip
-"""Their result may take over the memory of an input of the same size that nobody reads afterwards."""
 
 
 @dataclass
@@ -73,16 +64,16 @@ class Schedule:
 
     Args:
         graph: concrete shapes; a step, or a forward graph with its backward pass.
+        memory: where its values lie.
     """
 
     graph: ir.Graph
+    memory: WorkingMemory
     nodes: list[ir.Node] = field(init=False)
-    layout: Layout = field(init=False)
     forward: set[ir.Node] = field(init=False)
 
     def __post_init__(self) -> None:
         self.nodes = list(self.graph)
-        self.layout = Layout(self.graph)
         self.forward = _forward(self.graph)
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.end = len(self.nodes)
@@ -96,7 +87,7 @@ class Schedule:
         self._last_forward: dict[ir.Value, int] = {}
         for i, node in enumerate(self.nodes):
             for value in node.outputs:
-                if value in self.layout.size:
+                if value in self.memory.size:
                     self._producer[value] = node
             for root in self._read[i]:
                 if node in self.forward:
@@ -106,8 +97,8 @@ class Schedule:
                 self._last_read[root] = i
 
     def _roots(self, values: Iterable[ir.Value]) -> list[ir.Value]:
-        found = (self.layout.root.get(v) for v in values)
-        return list(dict.fromkeys(root for root in found if root is not None and root in self.layout.size))
+        roots = (self.memory.root.get(v) for v in values)
+        return list(dict.fromkeys(root for root in roots if root is not None and root in self.memory.size))
 
     def producer(self, root: ir.Value) -> ir.Node:
         """Return the node that computes a root."""
@@ -124,7 +115,7 @@ class Schedule:
 
     def bytes_of(self, root: ir.Value) -> int:
         """Return the bytes of a root."""
-        return self.layout.size[root]
+        return self.memory.size[root]
 
     @cached_property
     def crossing(self) -> list[ir.Value]:
@@ -134,7 +125,7 @@ class Schedule:
     def can_recompute(self, root: ir.Value) -> bool:
         """Whether a second run of the producer gives the same value: it draws no number, or its mask is kept."""
         node = self._producer[root]
-        if node not in self.forward or subgraphs(node) or root in self.layout.lasting:
+        if node not in self.forward or subgraphs(node) or root in self.memory.lasting:
             return False
         mask = mask_of(node)
         if mask is not None:
@@ -152,8 +143,8 @@ class Schedule:
     def cost(self, node: ir.Node) -> int:
         """Return what running a node again costs, in floating-point operations: products, and bytes moved."""
         if node not in self._costs:
-            moved = sum(self.layout.size.get(v, 0) for v in node.outputs)
-            moved += sum(self.layout.size.get(self.layout.root.get(v, v), 0) for v in node.inputs if v is not None)
+            moved = sum(self.memory.size.get(v, 0) for v in node.outputs)
+            moved += sum(self.memory.size.get(self.memory.root.get(v, v), 0) for v in node.inputs if v is not None)
             self._costs[node] = self.flops(node).products + _BYTE * moved
         return self._costs[node]
 
@@ -173,10 +164,10 @@ class Schedule:
     def profile(self, dropped: Collection[ir.Value]) -> Profile:
         """Return what is alive when, if these roots are freed after forward and computed again for backward."""
         copies: dict[ir.Value, Copy] = {}
-        kept = dict(self._last_read)
+        last_read = dict(self._last_read)
         first: dict[ir.Value, int] = {}
         for root in dropped:
-            kept[root] = self.last_forward(root)
+            last_read[root] = self.last_forward(root)
 
         def need(wanted: ir.Value, at: int) -> None:
             work: list[tuple[ir.Value, ir.Value | None]] = [(wanted, None)]
@@ -190,80 +181,60 @@ class Schedule:
                     copies[root] = Copy(at, at)
                     work += [(source, root) for source in self.sources(root)]
                 else:
-                    kept[root] = max(kept.get(root, 0), at)
+                    last_read[root] = max(last_read.get(root, 0), at)
 
         for i in range(self.end):
             if self.nodes[i] not in self.forward:
                 for root in self._read[i]:
                     need(root, i)
-        return Profile(self._alive(copies, kept), copies, kept, first)
+        return Profile(self._alive(copies, last_read), copies, last_read, first)
 
-    def _alive(self, copies: dict[ir.Value, Copy], kept: dict[ir.Value, int]) -> Bytes:
+    def _alive(self, copies: dict[ir.Value, Copy], last_read: dict[ir.Value, int]) -> Bytes:
         change = np.zeros(self.end + 2, np.int64)
         for root, node in self._producer.items():
-            size = self.layout.size[root]
+            size = self.memory.size[root]
             born = self.position[node]
-            last = self.end if root in self.layout.lasting else max(kept.get(root, born), born)
+            last = self.end if root in self.memory.lasting else max(last_read.get(root, born), born)
             change[born] += size
             change[last + 1] -= size
         for root, copy in copies.items():
-            change[copy.first] += self.layout.size[root]
-            change[copy.last + 1] -= self.layout.size[root]
+            change[copy.first] += self.memory.size[root]
+            change[copy.last + 1] -= self.memory.size[root]
         change[: self.end + 1] += self._scratch_changes
-        for i in self._in_place:
-            size = self.layout.size[self.nodes[i].outputs[0]]
-            for root in self._read[i]:
-                if self.layout.size[root] == size and self._dies(root, i, copies, kept):
+        for i, size, roots in self._in_place:
+            for root in roots:
+                if self._dies(root, i, copies, last_read):
                     change[i] -= size
                     change[i + 1] += size
                     break
         return np.cumsum(change)[: self.end]
 
-    def _dies(self, root: ir.Value, at: int, copies: dict[ir.Value, Copy], kept: dict[ir.Value, int]) -> bool:
+    def _dies(self, root: ir.Value, at: int, copies: dict[ir.Value, Copy], last_read: dict[ir.Value, int]) -> bool:
         """Whether the value of a root that a node reads is read by no later one."""
         if root in copies:
             return copies[root].last == at and copies[root].first < at
-        return kept.get(root) == at and root not in self.layout.lasting
+        return last_read.get(root) == at and root not in self.memory.lasting
 
     @cached_property
-    def _in_place(self) -> list[int]:
-        sizes = self.layout.size
-        return [i for i, node in enumerate(self.nodes) if node.op_type in _IN_PLACE and node.outputs[0] in sizes]
+    def _in_place(self) -> list[tuple[int, int, list[ir.Value]]]:
+        """Nodes that may overwrite operands: position, bytes of the result, and the roots that are as large."""
+        sizes = self.memory.size
+        places = []
+        for i, node in enumerate(self.nodes):
+            overwrites = record_of(node).overwrites
+            if overwrites and node.outputs[0] in sizes:
+                size = sizes[node.outputs[0]]
+                operands = (v for index, v in enumerate(node.inputs) if v is not None and index in overwrites)
+                places.append((i, size, [root for root in self._roots(operands) if sizes[root] == size]))
+        return places
 
     @cached_property
     def _scratch_changes(self) -> Bytes:
         change = np.zeros(self.end + 1, np.int64)
-        for i, node in enumerate(self.nodes):
-            scratch = self._scratch(node)
-            change[i] += scratch
-            change[i + 1] -= scratch
+        for node, scratch in self.memory.scratch.items():
+            change[self.position[node]] += scratch
+            change[self.position[node] + 1] -= scratch
         return change
-
-    def _scratch(self, node: ir.Node) -> int:
-        """Bytes that a node needs while it runs, beside what it reads and gives."""
-        if (node.domain, node.op_type) == (DOMAIN, "LinearCrossEntropy"):
-            return _scores(node)
-        if node.domain != DOMAIN or node.op_type not in ("Attention", "AttentionGrad"):
-            return 0
-        probs = node.outputs[1] if node.op_type == "Attention" and len(node.outputs) > 1 else None
-        if node.op_type == "AttentionGrad":
-            probs = node.inputs[4]
-        q = node.inputs[0]
-        assert q is not None
-        small = self.layout.size.get(self.layout.root.get(q, q), 0)
-        # Dropped probabilities; going backward their adjoint, too.
-        large = self.layout.size.get(probs, 0) if probs is not None else 0
-        return small + large * (2 if node.op_type == "AttentionGrad" else 1)
-
-
-def _scores(node: ir.Node) -> int:
-    """Bytes of a classifier's scores, which exist for some rows at a time."""
-    hidden, weight = node.inputs[0], node.inputs[2]
-    assert hidden is not None and weight is not None and hidden.dtype is not None
-    transposed = "transB" not in node.attributes or node.attributes["transB"].as_int() == 1
-    classes = static_dims(weight)[0 if transposed else 1]
-    whole = math.ceil(static_dims(hidden)[0] * classes * hidden.dtype.itemsize)
-    return whole // max(1, -(-whole // _SCORES))
 
 
 def mask_of(node: ir.Node) -> ir.Value | None:
@@ -282,9 +253,9 @@ def _forward(graph: ir.Graph) -> set[ir.Node]:
         if any(v in reached for v in reads(node)):
             reached.update(node.outputs)
     needed = {v for v in graph.outputs if v not in reached}
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     for node in reversed(graph):
         if any(v in needed for v in node.outputs):
-            found.add(node)
+            nodes.add(node)
             needed.update(reads(node))
-    return found
+    return nodes

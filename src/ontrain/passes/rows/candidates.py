@@ -59,8 +59,8 @@ class HidePaddedCandidates(Pass):
                 node.domain, node.op_type, [hidden, *inputs[1:]], node.attributes.values(),
                 num_outputs=len(node.outputs),
             )  # fmt: skip
-            made = op.add(copy, [v.name for v in node.outputs])
-            return made if isinstance(made, tuple) else (made,)
+            outputs = op.add(copy, [v.name for v in node.outputs])
+            return outputs if isinstance(outputs, tuple) else (outputs,)
 
         for node in chosen:
             note(f"{node.outputs[0].name}: padding is no candidate")
@@ -99,14 +99,14 @@ def _has_product(section: Section, value: ir.Value | None) -> bool:
 
 def _biases(graph: ir.Graph) -> dict[tuple[int, ...], ir.Value]:
     """What the first attention of each number of sequences and keys adds to its scores."""
-    found: dict[tuple[int, ...], ir.Value] = {}
+    masks: dict[tuple[int, ...], ir.Value] = {}
     for node in live_nodes(graph):
         if (node.domain, node.op_type) == (DOMAIN, "Attention") and len(node.inputs) > 3:
             key, bias = node.inputs[1], node.inputs[3]
             if key is not None and bias is not None:
                 batch, _, length, _ = static_dims(key)
-                found.setdefault((batch, length), bias)
-    return found
+                masks.setdefault((batch, length), bias)
+    return masks
 
 
 def _seen(model: ir.Model, bias: ir.Value, shape: tuple[int, ...]) -> ir.Model | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, static_dims
 from ontrain.passes.infra import note
 from ontrain.passes.rows.layout import Layout, Places
 from ontrain.passes.rows.section import Demand, Section, Sections, find_section
-from ontrain.passes.rows.selection import RowPass, Selection, counted, keep_model, rows_of, wanted
+from ontrain.passes.rows.selection import Keep, RowPass, Selection, keep_model, rows_of
 from ontrain.passes.rows.unread import rows_read
 
 __all__ = ["EliminateUnlabelledRows", "label_layout", "labelled", "losses", "packed_loss"]
@@ -37,24 +38,30 @@ class EliminateUnlabelledRows(RowPass):
     (nearly) every row has a label.
     """
 
-    def selections(self, model: ir.Model) -> list[Selection]:
-        """Return the labelled rows of each loss."""
-        return [one for number in range(len(losses(model.graph))) if (one := _selection(model, number)) is not None]
-
-    def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
+    def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:
         """Rewrite one loss after another; what changed are the nodes that work on fewer rows."""
         changed = 0
-        for number in range(len(losses(model.graph)) if counted() else 0):
-            selection = _selection(model, number)
-            if selection is None or (kept := wanted(selection)) >= selection.rows:
+        for number in range(len(losses(model.graph))):
+            labelled_rows = _find(model, number)
+            if labelled_rows is None:
                 continue
-            root = losses(model.graph)[number]
-            section, _ = _section(model.graph, root)
-            sinks = {root: functools.partial(packed_loss, layout=label_layout(root))}
-            model = rebuild(model, Sections(section, selection.index(kept), sinks))
-            changed += 1 + len(section.packed)
-            note(f"{selection.name}: {kept} of {selection.rows} rows, {section.products()} products on them")
+            selection, section, root = labelled_rows.selection, labelled_rows.section, labelled_rows.root
+            (kept,) = keep(self, model, [selection])
+            if kept < selection.rows:
+                sinks = {root: functools.partial(packed_loss, layout=label_layout(root))}
+                model = rebuild(model, Sections(section, selection.index(kept), sinks))
+                changed += 1 + len(section.packed)
+                note(f"{selection.name}: {kept} of {selection.rows} rows, {section.products()} products on them")
         return model, changed
+
+
+@dataclass(frozen=True)
+class _LabelledRows:
+    """The labelled rows of a loss, and what may work on them alone."""
+
+    root: ir.Node
+    selection: Selection
+    section: Section
 
 
 def losses(graph: ir.Graph) -> list[ir.Node]:
@@ -65,8 +72,8 @@ def losses(graph: ir.Graph) -> list[ir.Node]:
 def labelled(root: ir.Node, labels: ir.Value, op: Builder) -> ir.Value:
     """Emit which rows of a loss have a label, bool [rows]."""
     flat = op.Reshape(labels, [-1])
-    kept: ir.Value = op.Not(op.Equal(flat, root.attributes["ignore_index"].as_int()))
-    return kept
+    has_label: ir.Value = op.Not(op.Equal(flat, root.attributes["ignore_index"].as_int()))
+    return has_label
 
 
 def label_layout(root: ir.Node) -> Layout:
@@ -77,7 +84,7 @@ def label_layout(root: ir.Node) -> Layout:
     return layout.moved({a: a if a == 0 else a + 1 for a in layout.axes})
 
 
-def _selection(model: ir.Model, number: int) -> Selection | None:
+def _find(model: ir.Model, number: int) -> _LabelledRows | None:
     root = losses(model.graph)[number]
     labels = root.inputs[1]
     if "ignore_index" not in root.attributes or labels is None or rows_of(labels) < 2:
@@ -86,17 +93,17 @@ def _selection(model: ir.Model, number: int) -> Selection | None:
     if any(v.uses() or v.is_graph_output() for v in root.outputs[1:]):
         note(f"{name}: all, the log-probabilities of {root.outputs[0].name} are read elsewhere")
         return None
-    _, read = _section(model.graph, root)
+    section, read = _section(model.graph, root)
 
     def condition(op: Builder, values: list[ir.Value]) -> ir.Value:
-        kept = labelled(root, values[0], op)
-        return op.Or(kept, read) if read is not None else kept
+        has_label = labelled(root, values[0], op)
+        return op.Or(has_label, read) if read is not None else has_label
 
     keep = keep_model(model, [labels], condition)
     if keep is None:
         note(f"{name}: all, the batch alone does not determine the labels of {root.outputs[0].name}")
         return None
-    return Selection(name, rows_of(labels), keep)
+    return _LabelledRows(root, Selection(name, rows_of(labels), keep), section)
 
 
 def _section(graph: ir.Graph, root: ir.Node) -> tuple[Section, Places | None]:

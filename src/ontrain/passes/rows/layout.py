@@ -35,8 +35,8 @@ class Layout:
     def leading(cls, dims: Sequence[int]) -> Layout:
         """Rows in order over the first `len(dims)` axes."""
         rows = math.prod(dims)
-        found = np.unravel_index(np.arange(rows), tuple(dims)) if rows else [np.zeros(0, np.int64)] * len(dims)
-        return cls(rows, {a: p for a, (p, d) in enumerate(zip(found, dims, strict=True)) if d != 1})
+        coordinates = np.unravel_index(np.arange(rows), tuple(dims)) if rows else [np.zeros(0, np.int64)] * len(dims)
+        return cls(rows, {a: p for a, (p, d) in enumerate(zip(coordinates, dims, strict=True)) if d != 1})
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -69,7 +69,7 @@ class Layout:
     def recall(self, what: Hashable, find: Callable[[], Any]) -> Any:
         """Return what `find` gives, found once for these arrays of places: a model asks it hundreds of times."""
         arrays = tuple(self.places.values())
-        key = (what, tuple(self.places), tuple(id(one) for one in arrays))
+        key = (what, tuple(self.places), tuple(id(array) for array in arrays))
         if key not in self._facts:
             self._facts[key] = (arrays, find())  # the arrays with it, or another might get one's id
         return self._facts[key][1]
@@ -93,8 +93,8 @@ class Layout:
                 where = where * shape[axis] + self.places.get(axis, 0)
             return where
 
-        found: Places = self.recall(("flat", tuple(shape[:count])), find)
-        return found
+        places: Places = self.recall(("flat", tuple(shape[:count])), find)
+        return places
 
     def injective(self, shape: Sequence[int]) -> bool:
         """Whether no two rows lie at one place."""
@@ -122,8 +122,8 @@ def reshaped(layout: Layout, shape: Sequence[int], source: Sequence[int]) -> Lay
     Returns:
         None if an axis of the source mixes rows with something else.
     """
-    found: Layout | None = layout.recall((tuple(shape), tuple(source)), lambda: _reshaped(layout, shape, source))
-    return found
+    reshaped: Layout | None = layout.recall((tuple(shape), tuple(source)), lambda: _reshaped(layout, shape, source))
+    return reshaped
 
 
 def _reshaped(layout: Layout, shape: Sequence[int], source: Sequence[int]) -> Layout | None:
@@ -147,7 +147,7 @@ def _reshaped(layout: Layout, shape: Sequence[int], source: Sequence[int]) -> La
 
 def _segments(source: Sequence[int], shape: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Split two shapes of one size into the shortest runs of axes that hold equally many elements."""
-    found: list[tuple[list[int], list[int]]] = []
+    groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(shape):
         before: list[int] = []
@@ -166,5 +166,5 @@ def _segments(source: Sequence[int], shape: Sequence[int]) -> list[tuple[list[in
                 break
             if left == right and (before or i >= len(source)) and (after or j >= len(shape)):
                 break
-        found.append((before, after))
-    return found
+        groups.append((before, after))
+    return groups

@@ -30,8 +30,8 @@ class _Leaf:
             value = op.Greater(value, _low(value.dtype))
         elif self.kind == "not":
             value = op.Not(value)
-        made: ir.Value = op.Reshape(value, [1] * (4 - len(static_dims(value))) + list(static_dims(value)))
-        return made
+        widened: ir.Value = op.Reshape(value, [1] * (4 - len(static_dims(value))) + list(static_dims(value)))
+        return widened
 
     def acts_always(self) -> bool:
         """Whether it hides or adds something in every batch."""
@@ -58,20 +58,20 @@ class Mask:
 
     def seen(self, op: Builder, copies: dict[ir.Value, ir.Value], shape: Sequence[int]) -> ir.Value:
         """Emit whether any query of any head sees a key, bool [B, S]."""
-        found = _any([leaf.emit(op, copies) for leaf in self.leaves], (1, 2), op)
-        dims = static_dims(found)
-        made: ir.Value = op.Expand(op.Reshape(found, [dims[0], dims[3]]), list(shape))
-        return made
+        seen = _any([leaf.emit(op, copies) for leaf in self.leaves], (1, 2), op)
+        dims = static_dims(seen)
+        expanded: ir.Value = op.Expand(op.Reshape(seen, [dims[0], dims[3]]), list(shape))
+        return expanded
 
     def sees(self, op: Builder, copies: dict[ir.Value, ir.Value]) -> ir.Value:
         """Emit whether a query sees any key in every head, bool [B or 1, L or 1]."""
-        found = _any([leaf.emit(op, copies) for leaf in self.leaves], (3,), op)
-        if static_dims(found)[1] > 1:
-            blind = op.ReduceMax(op.Cast(op.Not(found), to=ir.DataType.INT32), [1], keepdims=1)
-            found = op.Equal(blind, 0)
-        dims = static_dims(found)
-        made: ir.Value = op.Reshape(found, [dims[0], dims[2]])
-        return made
+        seeing = _any([leaf.emit(op, copies) for leaf in self.leaves], (3,), op)
+        if static_dims(seeing)[1] > 1:
+            blind = op.ReduceMax(op.Cast(op.Not(seeing), to=ir.DataType.INT32), [1], keepdims=1)
+            seeing = op.Equal(blind, 0)
+        dims = static_dims(seeing)
+        per_row: ir.Value = op.Reshape(seeing, [dims[0], dims[2]])
+        return per_row
 
 
 def find_mask(graph: ir.Graph, bias: ir.Value) -> Mask | None:
@@ -137,14 +137,14 @@ def _any(leaves: Sequence[ir.Value], axes: Sequence[int], op: Builder) -> ir.Val
     Only those that vary along the axes are looked at together: padding and causality cost no square of the length.
     """
     varying = [v for v in leaves if any(static_dims(v)[a] > 1 for a in axes)]
-    found: Any = None
-    for one in varying:
-        found = one if found is None else op.And(found, one)
-    if found is not None:
-        highest = op.ReduceMax(op.Cast(found, to=ir.DataType.INT32), list(axes), keepdims=1)
-        found = op.Greater(highest, 0)
-    for one in leaves:
-        if not any(one is other for other in varying):
-            found = one if found is None else op.And(found, one)
-    made: ir.Value = found if found is not None else op.const(np.ones((1, 1, 1, 1), bool))
+    all_of: Any = None
+    for part in varying:
+        all_of = part if all_of is None else op.And(all_of, part)
+    if all_of is not None:
+        highest = op.ReduceMax(op.Cast(all_of, to=ir.DataType.INT32), list(axes), keepdims=1)
+        all_of = op.Greater(highest, 0)
+    for part in leaves:
+        if not any(part is other for other in varying):
+            all_of = part if all_of is None else op.And(all_of, part)
+    made: ir.Value = all_of if all_of is not None else op.const(np.ones((1, 1, 1, 1), bool))
     return made

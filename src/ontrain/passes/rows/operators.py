@@ -1,6 +1,7 @@
 """How rows flow through operators: where they come from, and the same operator on rows packed into one axis.
 
-One line an operator. What is not in the table mixes rows, or is not known to keep them apart.
+An operator's record says where its rows come from; here is what follows for packed ones. An operator whose record
+says nothing mixes rows, or is not known to keep them apart.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Rows, attribute_of, record_of
 from ontrain.passes.rows.layout import Layout, Places, reshaped
 
 __all__ = ["Packing", "behind", "cut", "find_row_rule", "sources"]
@@ -57,8 +59,8 @@ class Packing:
         copy = ir.Node(
             self.node.domain, self.node.op_type, inputs, attributes, num_outputs=len(self.node.outputs)
         )  # fmt: skip
-        made = self.op.add(copy, [v.name for v in self.node.outputs])
-        return list(made) if isinstance(made, tuple) else [made]
+        outputs = self.op.add(copy, [v.name for v in self.node.outputs])
+        return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     def aligned(self, index: int) -> ir.Value | None:
         """Return an input such that its last axes are those of the output behind the rows.
@@ -71,8 +73,8 @@ class Packing:
             return value
         shape = static_dims(value)
         lead = [self.rows] if self.packed[index] else []
-        made: ir.Value = self.op.Reshape(value, lead + list(shape[len(shape) - len(self.rest) :]))
-        return made
+        lifted: ir.Value = self.op.Reshape(value, lead + list(shape[len(shape) - len(self.rest) :]))
+        return lifted
 
 
 Emit = Callable[[Packing], "list[ir.Value]"]
@@ -86,7 +88,7 @@ class _Rule:
 
 def find_row_rule(node: ir.Node) -> _Rule | None:
     """Return how rows flow through a node, None if they mix in it."""
-    return _TABLE.get((node.domain, node.op_type))
+    return _RULES.get(record_of(node).rows)
 
 
 def sources(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
@@ -95,17 +97,18 @@ def sources(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
     Returns None if the operator mixes rows.
     """
     rule = find_row_rule(node)
-    found = rule.sources(node, layout) if rule is not None else None
-    return None if found is None else [one if one else None for one in found]
+    layouts = rule.sources(node, layout) if rule is not None else None
+    return None if layouts is None else [one if one else None for one in layouts]
 
 
 def behind(node: ir.Node, lead: int) -> bool:
     """Whether a row-wise node leaves the first `lead` axes of its first input alone but for cutting rows."""
-    if node.op_type == "Transpose":
+    rows = record_of(node).rows
+    if rows is Rows.TRANSPOSED:
         return sorted(_perm(node)[:lead]) == list(range(lead))
-    if node.op_type in _REDUCTIONS:
+    if rows is Rows.REDUCED:
         return min(_reduction_axes(node) or [lead]) >= lead
-    if node.op_type in ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "Split", "Concat"):
+    if rows in (Rows.ALONG_AXIS, Rows.FROM_AXIS, Rows.JOINED):
         return _axis(node) >= lead
     return True
 
@@ -115,16 +118,16 @@ def behind(node: ir.Node, lead: int) -> bool:
 
 def _broadcast(node: ir.Node, layout: Layout) -> list[Layout | None]:
     rank = len(static_dims(node.outputs[0]))
-    found: list[Layout | None] = []
+    layouts: list[Layout | None] = []
     for value in node.inputs:
         if value is None:
-            found.append(None)
+            layouts.append(None)
             continue
         shape = static_dims(value)
         shift = rank - len(shape)
         here = {a: a - shift for a in layout.places if a >= shift and shape[a - shift] != 1}
-        found.append(layout.moved(here))
-    return found
+        layouts.append(layout.moved(here))
+    return layouts
 
 
 def _elementwise(p: Packing) -> list[ir.Value]:
@@ -151,8 +154,7 @@ def _from_axis(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
 def _axis(node: ir.Node) -> int:
     x = node.inputs[0]
     assert x is not None
-    default = 0 if node.op_type in ("Split", "Concat") else -1
-    return int(node.attributes.get_int("axis", default)) % len(static_dims(x))
+    return int(attribute_of(node, "axis")) % len(static_dims(x))
 
 
 def _from_the_end(p: Packing) -> list[ir.Value]:
@@ -187,12 +189,12 @@ def _reduction_axes(node: ir.Node) -> list[int] | None:
     x = node.inputs[0]
     assert x is not None
     rank = len(static_dims(x))
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is None:
+    ratio = node.inputs[1] if len(node.inputs) > 1 else None
+    if ratio is None:
         return [] if node.attributes.get_int("noop_with_empty_axes", 0) else list(range(rank))
-    if given.const_value is None:
+    if ratio.const_value is None:
         return None
-    return sorted(int(a) % rank for a in given.const_value.numpy().reshape(-1))
+    return sorted(int(a) % rank for a in ratio.const_value.numpy().reshape(-1))
 
 
 def _reduce(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
@@ -254,8 +256,8 @@ def _join(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
     rank = len(static_dims(node.outputs[0]))
     if node.attributes["axis"].as_int() % rank in layout.axes:
         return None
-    found = [_broadcast_one(value, layout) for value in node.inputs]
-    return None if any(one.axes != layout.axes for one in found) else list(found)
+    layouts = [_broadcast_one(value, layout) for value in node.inputs]
+    return None if any(operand.axes != layout.axes for operand in layouts) else list(layouts)
 
 
 def _broadcast_one(value: ir.Value | None, layout: Layout) -> Layout:
@@ -274,12 +276,12 @@ def cut(node: ir.Node) -> dict[int, Places] | None:
             return None
         axis = node.attributes.get_int("axis", 0) % len(shape)
         return {axis: np.asarray(indices.const_value.numpy()).reshape(-1) % shape[axis]}
-    given = [*node.inputs[1:], None, None][:4]
-    if any(v is not None and v.const_value is None for v in given):
+    bounds = [*node.inputs[1:], None, None][:4]
+    if any(v is not None and v.const_value is None for v in bounds):
         return None
     starts, ends, axes, steps = (
         None if v is None or v.const_value is None else [int(i) for i in v.const_value.numpy().reshape(-1)]
-        for v in given
+        for v in bounds
     )
     assert starts is not None and ends is not None
     axes = list(range(len(starts))) if axes is None else [a % len(shape) for a in axes]
@@ -326,33 +328,17 @@ def _lookup(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
     return [None, layout] if inside else None
 
 
-_ELEMENTWISE = (
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil", "Celu", "Clip", "Cos",
-    "Cosh", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual",
-    "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean",
-    "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
-    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-    "Where", "Xor",
-)  # fmt: skip
-_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
-               "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
-
-_TABLE: dict[tuple[str, str], _Rule] = {
-    **{("", name): _Rule(_broadcast, _elementwise) for name in _ELEMENTWISE},
-    **{("", name): _Rule(_reduce, _reduced) for name in _REDUCTIONS},
-    **{("", name): _Rule(_reshape, _reshaped) for name in ("Reshape", "Squeeze", "Unsqueeze", "Flatten")},
-    (DOMAIN, "Detach"): _Rule(_broadcast, _elementwise),
-    (DOMAIN, "Embedding"): _Rule(_lookup, _again),
-    ("", "Concat"): _Rule(_join, _from_the_end),
-    ("", "Expand"): _Rule(_expand, _expanded),
-    ("", "Gather"): _Rule(_lookup, _again),
-    ("", "Gemm"): _Rule(_gemm, _again),
-    ("", "LayerNormalization"): _Rule(_from_axis, _from_the_end),
-    ("", "LogSoftmax"): _Rule(_along, _from_the_end),
-    ("", "MatMul"): _Rule(_matmul, _again),
-    ("", "RMSNormalization"): _Rule(_from_axis, _from_the_end),
-    ("", "Slice"): _Rule(_slice, _sliced),
-    ("", "Softmax"): _Rule(_along, _from_the_end),
-    ("", "Split"): _Rule(_along, _from_the_end),
-    ("", "Transpose"): _Rule(_transpose, _transposed),
+_RULES: dict[Rows, _Rule] = {
+    Rows.ALONG_AXIS: _Rule(_along, _from_the_end),
+    Rows.CUT: _Rule(_slice, _sliced),
+    Rows.ELEMENTWISE: _Rule(_broadcast, _elementwise),
+    Rows.EXPANDED: _Rule(_expand, _expanded),
+    Rows.FROM_AXIS: _Rule(_from_axis, _from_the_end),
+    Rows.GEMM: _Rule(_gemm, _again),
+    Rows.JOINED: _Rule(_join, _from_the_end),
+    Rows.LOOKED_UP: _Rule(_lookup, _again),
+    Rows.MATMUL: _Rule(_matmul, _again),
+    Rows.REDUCED: _Rule(_reduce, _reduced),
+    Rows.RESHAPED: _Rule(_reshape, _reshaped),
+    Rows.TRANSPOSED: _Rule(_transpose, _transposed),
 }

@@ -15,7 +15,7 @@ from ontrain.passes.rows.labels import label_layout, labelled, losses, packed_lo
 from ontrain.passes.rows.layout import Layout
 from ontrain.passes.rows.masks import Mask, find_mask
 from ontrain.passes.rows.section import WHOLE, Demand, Section, Sections, find_section
-from ontrain.passes.rows.selection import RowPass, Selection, batch_only, counted, keep_model, wanted
+from ontrain.passes.rows.selection import Keep, RowPass, Selection, batch_only, keep_model
 from ontrain.passes.rows.unread import rows_read
 
 __all__ = ["EliminatePadding"]
@@ -39,23 +39,20 @@ class EliminatePadding(RowPass):
     before them; attention whose mask the batch alone does not determine.
     """
 
-    def selections(self, model: ir.Model) -> list[Selection]:
-        """Return the rows that are kept of each set of tokens."""
-        return [one.selection for one in _spaces(model)]
-
-    def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
+    def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:
         """Rewrite one set of tokens after another; what changed are the nodes that work on fewer rows."""
-        changed = 0
-        for number in range(len(_groups(model.graph)) if counted() else 0):
-            space = next((one for one in _spaces(model) if one.number == number), None)
-            if space is None or (kept := wanted(space.selection)) >= space.selection.rows:
+        changed, groups = 0, _groups(model.graph)
+        for number in range(len(groups)):
+            space = _space(model, number, groups[number]) if number < len(groups) else None
+            if space is None:
                 continue
-            section = space.section
-            model = rebuild(model, Sections(section, space.selection.index(kept), space.sinks))
-            changed += len(section.packed)
-            note(
-                f"{space.selection.name}: {kept} of {space.selection.rows} rows, {section.products()} products on them"
-            )
+            selection, section = space.selection, space.section
+            (kept,) = keep(self, model, [selection])
+            if kept < selection.rows:
+                model = rebuild(model, Sections(section, selection.index(kept), space.sinks))
+                groups = _groups(model.graph)
+                changed += len(section.packed)
+                note(f"{selection.name}: {kept} of {selection.rows} rows, {section.products()} products on them")
         return model, changed
 
 
@@ -63,7 +60,6 @@ class EliminatePadding(RowPass):
 class _Space:
     """Tokens that a set of attentions has as keys, and what works on rows of them."""
 
-    number: int
     selection: Selection
     section: Section
     sinks: dict[ir.Node, Callable[..., list[ir.Value] | None]]
@@ -78,7 +74,7 @@ class _Group:
 
 
 def _groups(graph: ir.Graph) -> list[_Group]:
-    found: dict[object, _Group] = {}
+    groups: dict[object, _Group] = {}
     masks: dict[ir.Value, Mask | None] = {}
     for node in live_nodes(graph):
         if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.inputs) < 4:
@@ -92,18 +88,9 @@ def _groups(graph: ir.Graph) -> list[_Group]:
         batch, _, length, _ = static_dims(k)
         if mask is None or not mask.computed or batch * length < 2:
             continue
-        group = found.setdefault((mask.computed, batch, length), _Group((batch, length)))
+        group = groups.setdefault((mask.computed, batch, length), _Group((batch, length)))
         group.masks[node] = mask
-    return list(found.values())
-
-
-def _spaces(model: ir.Model) -> list[_Space]:
-    found = []
-    for number, group in enumerate(_groups(model.graph)):
-        space = _space(model, number, group)
-        if space is not None:
-            found.append(space)
-    return found
+    return list(groups.values())
 
 
 def _space(model: ir.Model, number: int, group: _Group) -> _Space | None:
@@ -124,7 +111,7 @@ def _space(model: ir.Model, number: int, group: _Group) -> _Space | None:
         note(f"{name}: all, the batch alone does not determine which are read")
         return None
     sinks = {node: reader.sink for node, reader in used.items() if reader.sink is not None}
-    return _Space(number, Selection(name, group.shape[0] * group.shape[1], keep), section, sinks)
+    return _Space(Selection(name, group.shape[0] * group.shape[1], keep), section, sinks)
 
 
 def _reads_by_itself(node: ir.Node, reader: _Reader, section: Section) -> bool:
@@ -162,12 +149,12 @@ class _Reader:
 
 def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
     rows = group.shape[0] * group.shape[1]
-    found: dict[ir.Node, _Reader] = {}
+    readers: dict[ir.Node, _Reader] = {}
     for node in losses(graph):
         labels = node.inputs[1]
         if labels is not None and "ignore_index" in node.attributes and int(np.prod(static_dims(labels))) == rows:
             layout = label_layout(node)
-            found[node] = _Reader(
+            readers[node] = _Reader(
                 layout, [labels], functools.partial(_labelled, node, labels),
                 functools.partial(packed_loss, layout=layout),
             )  # fmt: skip
@@ -177,17 +164,17 @@ def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
             continue
         if node.op_type == "Where" and not node.domain:
             if (reader := _of_hidden(graph, node, group)) is not None:
-                found[node] = reader
+                readers[node] = reader
             continue
         if (node.domain, node.op_type) == (DOMAIN, "PackRows") and is_float(x) and static_dims(x)[0] == rows:
             reader = _of_chosen(node, rows)
             if reader is not None:
-                found[node] = reader
+                readers[node] = reader
         elif (read := rows_read(node)) is not None and static_dims(x)[:2] == group.shape and set(read.places) <= {0, 1}:
             needed = np.zeros(rows, bool)
             needed[read.flat(static_dims(x))] = True
-            found[node] = _Reader(Layout.leading(group.shape), [], functools.partial(_fixed, needed))
-    return found
+            readers[node] = _Reader(Layout.leading(group.shape), [], functools.partial(_fixed, needed))
+    return readers
 
 
 def _labelled(root: ir.Node, labels: ir.Value, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
@@ -283,20 +270,18 @@ def _read(
 
 
 def _keep(model: ir.Model, group: _Group, section: Section, readers: Mapping[ir.Node, _Reader]) -> ir.Model | None:
-    values = {
-        v: None for mask in group.masks.values() for v, _ in sorted(mask.computed, key=lambda one: str(one[0].name))
-    }
+    values = {v: None for mask in group.masks.values() for v, _ in sorted(mask.computed, key=_name_of_first)}
     values.update((v, None) for reader in readers.values() for v in reader.values if v.const_value is None)
     batch, length = group.shape
 
-    def condition(op: Builder, made: list[ir.Value]) -> ir.Value:
-        copies = dict(zip(values, made, strict=True))
-        kept: ir.Value | None = None
+    def condition(op: Builder, replicas: list[ir.Value]) -> ir.Value:
+        copies = dict(zip(values, replicas, strict=True))
+        needed: ir.Value | None = None
         for mask in dict.fromkeys(group.masks.values()):
-            kept = _or(op, kept, op.Reshape(mask.seen(op, copies, group.shape), [-1]))
+            needed = _or(op, needed, op.Reshape(mask.seen(op, copies, group.shape), [-1]))
         for reader in readers.values():
-            kept = _or(op, kept, reader.needed(op, copies))
-        kept = op.Reshape(kept, [batch, length])
+            needed = _or(op, needed, reader.needed(op, copies))
+        needed = op.Reshape(needed, [batch, length])
         blind: ir.Value | None = None
         for node, mask in group.masks.items():
             alone = op.Not(mask.sees(op, copies))
@@ -306,14 +291,18 @@ def _keep(model: ir.Model, group: _Group, section: Section, readers: Mapping[ir.
             assert q is not None
             # Queries of another set, or all of which count, may be blind wherever they stand.
             own = isinstance(section.states.get(q), Layout)
-            blind = _or(op, blind, op.And(alone, kept) if own else op.Expand(alone, [batch, static_dims(q)[2]]))
+            blind = _or(op, blind, op.And(alone, needed) if own else op.Expand(alone, [batch, static_dims(q)[2]]))
         if blind is not None:
             highest = op.ReduceMax(op.Cast(blind, to=ir.DataType.INT32), [1], keepdims=1)
-            kept = op.Or(kept, op.Greater(highest, 0))
-        flat: ir.Value = op.Reshape(kept, [-1])
+            needed = op.Or(needed, op.Greater(highest, 0))
+        flat: ir.Value = op.Reshape(needed, [-1])
         return flat
 
     return keep_model(model, list(values), condition)
+
+
+def _name_of_first(computed: tuple[ir.Value, object]) -> str:
+    return str(computed[0].name)
 
 
 def _or(op: Builder, left: ir.Value | None, right: ir.Value) -> ir.Value:

@@ -104,11 +104,11 @@ def find_section(graph: ir.Graph, reader: Reader) -> Section:
 
 def _learned(graph: ir.Graph) -> set[ir.Value]:
     """The values that depend on what stays from step to step: all others are cheap."""
-    found = {v for v in graph.inputs if role_of(v).resident}
+    resident = {v for v in graph.inputs if role_of(v).resident}
     for node in graph:
-        if any(v in found for v in reads(node)):
-            found.update(node.outputs)
-    return found
+        if any(v in resident for v in reads(node)):
+            resident.update(node.outputs)
+    return resident
 
 
 def _common(states: Sequence[Layout | _Whole]) -> Layout | None:
@@ -116,7 +116,7 @@ def _common(states: Sequence[Layout | _Whole]) -> Layout | None:
     first = states[0] if states else None
     if not isinstance(first, Layout):
         return None
-    return first if all(isinstance(one, Layout) and one == first for one in states) else None
+    return first if all(isinstance(state, Layout) and state == first for state in states) else None
 
 
 def _may_pack(node: ir.Node, wants: Sequence[Demand], states: Mapping[ir.Value, Layout | _Whole]) -> bool:
@@ -240,8 +240,8 @@ class Sections:
             lead, where = layout.lead(shape), layout.flat(shape)
             places = math.prod(shape[:lead])
             at, back = self.index.at(op, where, places), self.index.places(op, where, places)
-            made = op.composite("SpreadRows", new, back, at)
-            self._whole[old] = made if lead == 1 else op.Reshape(made, list(shape))
+            spread = op.composite("SpreadRows", new, back, at)
+            self._whole[old] = spread if lead == 1 else op.Reshape(spread, list(shape))
         return self._whole[old]
 
     def _pack(

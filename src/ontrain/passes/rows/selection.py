@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import onnx_ir as ir
 
-from ontrain.graph import Builder, Role, by_role, emit, extract, new_model, reads, set_role, static_dims
-from ontrain.graph.fold import RANDOM
-from ontrain.graph.rebuild import clone_value
+from ontrain.graph import Builder, Role, by_role, clone_value, emit, extract, new_model, reads, set_role, static_dims
+from ontrain.operators import Chance, record_of
 from ontrain.passes.infra import Pass
 from ontrain.passes.rows.section import Index
 
-__all__ = ["RowPass", "Selection", "batch_only", "bucket", "counting", "given", "keep_model"]
+__all__ = ["Keep", "RowPass", "Selection", "batch_only", "bucket", "counting", "keep_model"]
 
 
 @dataclass(frozen=True)
@@ -43,41 +41,28 @@ class Selection:
         return keep
 
 
+class Keep(Protocol):
+    """Says how many rows of selections a plan keeps: as counted in a batch, or as known of batches like it."""
+
+    def __call__(self, row_pass: RowPass, model: ir.Model, selections: Sequence[Selection]) -> Sequence[int]:
+        """Return a number of rows for each selection of a pass in a graph, at most as many as there are.
+
+        What is left out for one selection may change what another is. A pass asks for several at once only where
+        none depends on what is left out for another.
+        """
+        ...
+
+
 class RowPass(Pass):
-    """A pass that leaves out rows of a batch. How many is counted for each batch and given with `given`.
+    """A pass that leaves out rows of a batch."""
 
-    Attributes:
-        at_once: whether no selection depends on what is left out for another, so that all can be counted on one graph.
-    """
+    def apply(self, model: ir.Model, keep: Keep | None = None) -> tuple[ir.Model, int]:
+        """Return a specialised forward graph without the rows that are not kept; without `keep` the graph as it is."""
+        return (model, 0) if keep is None else self.leave_out(model, keep)
 
-    at_once = False
-
-    def selections(self, model: ir.Model) -> list[Selection]:
-        """Return what it would keep of a specialised forward graph."""
+    def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:
+        """Find what need not all be kept, ask how many rows are, and return the new graph and what changed."""
         raise NotImplementedError
-
-
-_given: ContextVar[Mapping[str, int] | None] = ContextVar("_given", default=None)
-
-
-@contextmanager
-def given(counts: Mapping[str, int]) -> Iterator[None]:
-    """Let row passes inside the block keep so many rows, by the names of their selections; without a name all."""
-    token = _given.set(counts)
-    try:
-        yield
-    finally:
-        _given.reset(token)
-
-
-def counted() -> bool:
-    """Whether rows were counted for the plan in the making."""
-    return _given.get() is not None
-
-
-def wanted(selection: Selection) -> int:
-    """Return how many rows of a selection the plan in the making keeps."""
-    return min((_given.get() or {}).get(selection.name, selection.rows), selection.rows)
 
 
 def bucket(count: int, rows: int) -> int:
@@ -94,19 +79,19 @@ def bucket(count: int, rows: int) -> int:
 
 def batch_only(graph: ir.Graph, values: Sequence[ir.Value]) -> list[ir.Value] | None:
     """Return the batch's inputs that values depend on; None if they depend on a parameter, a buffer or chance."""
-    needed, found = set(values), set()
+    needed, inputs = set(values), set()
     allowed = set(by_role(graph, Role.INPUT, Role.LABEL))
     for node in reversed(graph):
         if any(v in needed for v in node.outputs):
-            if node.op_type in RANDOM:
+            if record_of(node).chance is not Chance.NEVER:
                 return None
             needed.update(reads(node))
     for value in needed:
         if value.is_graph_input():
             if value not in allowed:
                 return None
-            found.add(value)
-    return [v for v in graph.inputs if v in found]
+            inputs.add(value)
+    return [v for v in graph.inputs if v in inputs]
 
 
 def keep_model(
@@ -122,28 +107,28 @@ def keep_model(
     inputs = batch_only(model.graph, values)
     if not inputs:
         return None
-    made = extract(model, inputs, values)
-    op = Builder(made.graph)
+    closed = extract(model, inputs, values)
+    op = Builder(closed.graph)
     with op.arithmetic():
-        keep = condition(op, list(made.graph.outputs))
+        keep = condition(op, list(closed.graph.outputs))
     if keep.const_value is not None:
         return None
-    made.graph.outputs[:] = [keep]
-    return made
+    closed.graph.outputs[:] = [keep]
+    return closed
 
 
 def counting(model: ir.Model, selections: Sequence[Selection]) -> ir.Model:
     """Return what counts rows of a batch: from inputs of the model to a 0-d int64 for each selection, by its name."""
-    needed = {v.name for one in selections for v in one.keep.graph.inputs}
-    made = new_model([clone_value(v) for v in model.graph.inputs if v.name in needed], "rows")
-    op = Builder(made.graph)
-    for one in selections:
-        count = op.ReduceSum(op.Cast(one.condition(op), to=ir.DataType.INT64), keepdims=0)
-        count.name = op.fresh(one.name)
-        made.graph.outputs.append(count)
-    for value in made.graph.inputs:
+    needed = {v.name for selection in selections for v in selection.keep.graph.inputs}
+    counter = new_model([clone_value(v) for v in model.graph.inputs if v.name in needed], "rows")
+    op = Builder(counter.graph)
+    for selection in selections:
+        count = op.ReduceSum(op.Cast(selection.condition(op), to=ir.DataType.INT64), keepdims=0)
+        count.name = op.fresh(selection.name)
+        counter.graph.outputs.append(count)
+    for value in counter.graph.inputs:
         set_role(value, Role.INPUT)
-    return made
+    return counter
 
 
 def rows_of(value: ir.Value) -> int:

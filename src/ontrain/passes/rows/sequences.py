@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.attention import probabilities_are_read
-from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, static_dims
+from ontrain.graph import DOMAIN, Builder, Rewrite, live_nodes, rebuild, static_dims
 from ontrain.passes.infra import note
 from ontrain.passes.rows.masks import find_mask
-from ontrain.passes.rows.selection import RowPass, Selection, counted, keep_model, wanted
+from ontrain.passes.rows.selection import Keep, RowPass, Selection, keep_model
 
 __all__ = ["AttendSequences"]
 
@@ -37,25 +37,22 @@ class AttendSequences(RowPass):
     the keys; heads for which there is no kernel; and all of them on providers that gain nothing by it.
     """
 
-    asks = "attends_sequences"
-    at_once = True
+    attends_sequences = True
 
-    def selections(self, model: ir.Model) -> list[Selection]:
-        """Return for each mask two "rows", of which the second is kept where the mask does hide something."""
-        return [one.selection for one in _found(model)]
+    def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:
+        """Rewrite the attentions of all masks that hide nothing in this batch.
 
-    def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
-        """Rewrite the attentions of one mask after another."""
-        changed = 0
-        selections = self.selections(model) if counted() else []
-        # From the last one on: what is left behind one that is rewritten would be numbered anew.
-        for number, selection in reversed(list(enumerate(selections))):
-            if wanted(selection) < selection.rows:
-                space = _found(model)[number]
-                model = rebuild(model, _Rewriting(space))
-                changed += len(space.attentions)
-                note(f"{selection.name}: {len(space.attentions)} attentions sequence by sequence")
-        return model, changed
+        A selection has two "rows" for each mask, of which the second is kept where the mask does hide something.
+        """
+        spaces = _find(model)
+        selections = [space.selection for space in spaces]
+        kept = keep(self, model, selections) if selections else ()
+        chosen = [space for space, rows in zip(spaces, kept, strict=True) if rows < space.selection.rows]
+        for space in chosen:
+            note(f"{space.selection.name}: {len(space.attentions)} attentions sequence by sequence")
+        if not chosen:
+            return model, 0
+        return rebuild(model, _rewriting(chosen)), sum(len(space.attentions) for space in chosen)
 
 
 @dataclass(frozen=True)
@@ -82,22 +79,22 @@ class _Space:
     attentions: list[ir.Node]
 
 
-def _found(model: ir.Model) -> list[_Space]:
+def _find(model: ir.Model) -> list[_Space]:
     groups: dict[tuple[ir.Value, ir.Value], list[ir.Node]] = {}
     for node in live_nodes(model.graph):
         if (node.domain, node.op_type) != (DOMAIN, "Attention") or not _fits(node):
             continue
         operands = [_operand(value) for value in node.inputs[:3]]
         first, bias = operands[0], node.inputs[3]
-        if first is not None and bias is not None and all(one and one.index is first.index for one in operands):
+        if first is not None and bias is not None and all(each and each.index is first.index for each in operands):
             groups.setdefault((bias, first.index), []).append(node)
-    found: list[_Space] = []
+    spaces: list[_Space] = []
     for (bias, index), nodes in groups.items():
-        selection = _selection(model, len(found), bias, index, static_dims(nodes[0].outputs[0]))
+        selection = _selection(model, len(spaces), bias, index, static_dims(nodes[0].outputs[0]))
         if selection is not None:
             batch, _, length, _ = static_dims(nodes[0].outputs[0])
-            found.append(_Space(selection, (batch, length), index, nodes))
-    return found
+            spaces.append(_Space(selection, (batch, length), index, nodes))
+    return spaces
 
 
 def _fits(node: ir.Node) -> bool:
@@ -144,16 +141,30 @@ def _selection(model: ir.Model, number: int, bias: ir.Value, index: ir.Value, sh
 
     def condition(op: Builder, values: list[ir.Value]) -> ir.Value:
         added, kept = values
-        found = op.Not(op.Equal(added, op.const(0.0, added.dtype)))
-        found = op.And(found, op.Reshape(kept, [batch, 1, 1, length]))
+        hidden = op.Not(op.Equal(added, op.const(0.0, added.dtype)))
+        hidden = op.And(hidden, op.Reshape(kept, [batch, 1, 1, length]))
         if static_dims(added)[-2] > 1:
-            found = op.And(found, op.Reshape(kept, [batch, 1, length, 1]))
-        hides = op.Greater(op.ReduceMax(op.Cast(op.Reshape(found, [-1]), to=ir.DataType.INT32), [0], keepdims=1), 0)
-        made: ir.Value = op.Concat(op.const(np.ones(1, bool)), hides, axis=0)
-        return made
+            hidden = op.And(hidden, op.Reshape(kept, [batch, 1, length, 1]))
+        hides = op.Greater(op.ReduceMax(op.Cast(op.Reshape(hidden, [-1]), to=ir.DataType.INT32), [0], keepdims=1), 0)
+        both: ir.Value = op.Concat(op.const(np.ones(1, bool)), hides, axis=0)
+        return both
 
-    made = keep_model(model, [bias, chosen.inputs[0]], condition)
-    return None if made is None else Selection(f"sequences {number}", 2, made)
+    keep = keep_model(model, [bias, chosen.inputs[0]], condition)
+    return None if keep is None else Selection(f"sequences {number}", 2, keep)
+
+
+def _rewriting(spaces: Sequence[_Space]) -> Rewrite:
+    """What makes the attentions of several masks again: each takes its own nodes and leaves the others'."""
+    rewritings = [_Rewriting(space) for space in spaces]
+
+    def rewrite(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
+        for rewriting in rewritings:
+            outputs = rewriting(op, node, inputs)
+            if outputs is not None:
+                return outputs
+        return None
+
+    return rewrite
 
 
 class _Rewriting:
@@ -181,20 +192,20 @@ class _Rewriting:
     def _attention(self, op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
         batch, heads, length, width = static_dims(node.outputs[0])
         operands = [_operand(value) for value in inputs[:3]]
-        found: list[ir.Value] = []
-        for one in operands:
-            assert one is not None, "the new graph has what the old one had"
-            by_row = op.Reshape(one.packed, [1, *static_dims(one.index), heads, width])
-            found.append(op.Transpose(by_row, perm=_TURN))
+        by_head: list[ir.Value] = []
+        for operand in operands:
+            assert operand is not None, "the new graph has what the old one had"
+            by_row = op.Reshape(operand.packed, [1, *static_dims(operand.index), heads, width])
+            by_head.append(op.Transpose(by_row, perm=_TURN))
         first = operands[0]
         assert first is not None
         if self._bounds is None:
             self._bounds = _bounds(op, first.index, batch, length)
         attributes = [*node.attributes.values(), ir.AttrInt64("longest", length)]
         outputs = len(node.outputs)
-        copy = ir.Node(DOMAIN, "Attention", [*found, None, None, self._bounds], attributes, num_outputs=outputs)
-        made = op.add(copy, [v.name for v in node.outputs])
-        y = made[0] if isinstance(made, tuple) else made
+        copy = ir.Node(DOMAIN, "Attention", [*by_head, None, None, self._bounds], attributes, num_outputs=outputs)
+        results = op.add(copy, [v.name for v in node.outputs])
+        y = results[0] if isinstance(results, tuple) else results
         packed = op.Reshape(op.Transpose(y, perm=_TURN), [*static_dims(first.index), heads, width])
         self._by_head[node.outputs[0]] = packed
         spread = op.composite("SpreadRows", packed, first.places, first.index)
@@ -212,10 +223,10 @@ def _bounds(op: Builder, index: ir.Value, batch: int, length: int) -> ir.Value:
     """Emit where the rows of each sequence end, int32 [N + 1] from zero on, and then those of rows that fill up."""
     (rows,), chosen = static_dims(index), index.producer()
     assert chosen is not None
-    kept = op.Cast(op.Reshape(chosen.inputs[0], [batch, length]), to=ir.DataType.INT32)
-    ends = op.CumSum(op.ReduceSum(kept, np.array([1]), keepdims=0), op.const(0, ir.DataType.INT64))
+    mask = op.Cast(op.Reshape(chosen.inputs[0], [batch, length]), to=ir.DataType.INT32)
+    ends = op.CumSum(op.ReduceSum(mask, np.array([1]), keepdims=0), op.const(0, ir.DataType.INT64))
     total = op.Slice(ends, np.array([batch - 1]), np.array([batch]), np.array([0]))
     more = np.arange(1, -(-rows // length) + 1, dtype=np.int32) * length
     fill = op.Min(op.Add(total, op.const(more)), op.const(np.array([rows], np.int32)))
-    made: ir.Value = op.Concat(op.const(np.zeros(1, np.int32)), ends, fill, axis=0)
-    return made
+    bounds: ir.Value = op.Concat(op.const(np.zeros(1, np.int32)), ends, fill, axis=0)
+    return bounds

@@ -38,8 +38,7 @@ class EliminateUnreadRows(Pass):
             section = find_section(model.graph, functools.partial(_read, root, layout))
             if not section.products() or not section.holds(source):
                 continue
-            rows = np.arange(layout.rows)
-            index = Index(layout.rows, layout.rows, lambda op, rows=rows: op.const(rows))  # type: ignore[misc]
+            index = Index(layout.rows, layout.rows, functools.partial(_all_rows, layout.rows))
             note(f"{root.outputs[0].name}: {layout.rows} rows, {section.products()} products on them")
             model = rebuild(model, Sections(section, index, {root: _taken}))
             changed += 1 + len(section.packed)
@@ -48,7 +47,7 @@ class EliminateUnreadRows(Pass):
 
 def _readers(graph: ir.Graph) -> list[ir.Node]:
     """The nodes that take less than half of the rows of a value."""
-    found = []
+    roots = []
     for node in live_nodes(graph):
         layout = rows_read(node)
         source = node.inputs[0] if node.inputs else None
@@ -56,8 +55,8 @@ def _readers(graph: ir.Graph) -> list[ir.Node]:
             continue
         lead = layout.lead(static_dims(source))
         if lead is not None and 2 * layout.rows < int(np.prod(static_dims(source)[:lead])):
-            found.append(node)
-    return found
+            roots.append(node)
+    return roots
 
 
 def rows_read(node: ir.Node) -> Layout | None:
@@ -89,3 +88,7 @@ def _read(root: ir.Node, layout: Layout, node: ir.Node, outputs: Layout | None) 
 
 def _taken(sections: Sections, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     return [op.Reshape(inputs[0], list(static_dims(node.outputs[0])))]
+
+
+def _all_rows(count: int, op: Builder) -> ir.Value:
+    return op.const(np.arange(count))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions import attributes_of
-from ontrain.functions.loss import NO_IGNORE
 from ontrain.graph import Builder, static_dims
+from ontrain.operators.loss import NO_IGNORE
 from ontrain.providers.onnxruntime.random import drawn_share
 from ontrain.providers.onnxruntime.rules import Inputs, Outputs
 
@@ -21,7 +20,23 @@ _PLACES = 25
 """Up to how many places of a kernel x is copied for each of them."""
 
 
-def _max_pool_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
+Form = Callable[[Builder, ir.Node, Inputs], Outputs | None]
+COMPOSITES: dict[str, Form] = {}
+"""Forms by composite; None leaves the body."""
+MASKED: dict[str, Form] = {}
+"""Forms of composites that apply a mask of dropout, where this provider draws it."""
+
+
+def _written_as(forms: dict[str, Form], *op_types: str) -> Callable[[Form], Form]:
+    def register(form: Form) -> Form:
+        forms.update(dict.fromkeys(op_types, form))
+        return form
+
+    return register
+
+
+@_written_as(COMPOSITES, "MaxPoolGrad")
+def _max_pool_grad(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """MaxUnpool, where no two windows overlap: one write per window instead of an addition per element."""
     dy, places = inputs
     assert places is not None
@@ -41,7 +56,8 @@ def _max_pool_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
     return [op.MaxUnpool(dy, places, shape, kernel_shape=kernel, strides=strides)]
 
 
-def _conv_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
+@_written_as(COMPOSITES, "ConvGrad")
+def _conv_grad(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """The weight's adjoint as one product over samples and places: a kernel as large as dy is slow to convolve with.
 
     Row m of dy [M, N·P] meets row (place in the kernel, c) of what the kernel saw of x there, [K·C, N·P].
@@ -70,7 +86,8 @@ def _conv_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
     return [dx, op.Transpose(product, perm=[0, 1 + rank, *range(1, 1 + rank)]), db]
 
 
-def _embedding_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
+@_written_as(COMPOSITES, "EmbeddingGrad")
+def _embedding_grad(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """Without ScatterElements where the ids are known: rows that count from 0, or one row for all."""
     dy, ids = inputs
     assert dy is not None and ids is not None
@@ -90,7 +107,8 @@ def _embedding_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
     return [op.Reshape(op.Pad(flat, [before, 0, behind, 0]), list(shape))]
 
 
-def _softmax_cross_entropy_loss_grad(op: Any, node: ir.Node, inputs: Inputs) -> Outputs | None:
+@_written_as(COMPOSITES, "SoftmaxCrossEntropyLossGrad")
+def _softmax_cross_entropy_loss_grad(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """Without masks where no label is ignored and no class has a weight: 1 is taken off at the labels alone."""
     settings = attributes_of(node, {"reduction": "mean", "ignore_index": NO_IGNORE})
     if len(inputs) > 3 or settings["ignore_index"] != NO_IGNORE:
@@ -107,6 +125,7 @@ def _softmax_cross_entropy_loss_grad(op: Any, node: ir.Node, inputs: Inputs) -> 
     return [op.ScatterElements(op.Exp(log_prob), chosen, ones, axis=1, reduction="add") * factor]
 
 
+@_written_as(MASKED, "Attention", "AttentionGrad", "DropoutGrad")
 def _drawn(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """With the share that was really dropped, which the factor of what is kept has to follow."""
     name = "ratio" if node.op_type == "DropoutGrad" else "dropout"
@@ -117,17 +136,3 @@ def _drawn(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     attributes.append(ir.AttrFloat32(name, drawn_share(share)))
     made = op.add(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
     return list(made) if isinstance(made, tuple) else [made]
-
-
-COMPOSITES: dict[str, Callable[[Builder, ir.Node, Inputs], Outputs | None]] = {
-    "ConvGrad": _conv_grad,
-    "EmbeddingGrad": _embedding_grad,
-    "MaxPoolGrad": _max_pool_grad,
-    "SoftmaxCrossEntropyLossGrad": _softmax_cross_entropy_loss_grad,
-}
-"""Forms by composite; None leaves the body."""
-
-MASKED: dict[str, Callable[[Builder, ir.Node, Inputs], Outputs | None]] = dict.fromkeys(
-    ("Attention", "AttentionGrad", "DropoutGrad"), _drawn
-)
-"""Forms of composites that apply a mask of dropout, where this provider draws it."""

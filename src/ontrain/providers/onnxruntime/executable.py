@@ -7,23 +7,32 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnxruntime
 
 from ontrain.errors import ProviderError
+from ontrain.files.suspicion import TRAPS
+from ontrain.files.traps import guard, sprung
 from ontrain.graph import Role, role_of, static_dims, updates_of
-from ontrain.graph.traps import TRAPS, guard, sprung
-from ontrain.providers.base import OperatorTime
+from ontrain.providers import base
+from ontrain.providers.base import OperatorTime, as_array
 from ontrain.providers.onnxruntime.random import mix
 from ontrain.providers.onnxruntime.state import OrtState
+from ontrain.stock import stock
+from ontrain.stock_values import ort_value
+
+if TYPE_CHECKING:
+    import onnxruntime
+else:
+    onnxruntime = stock()
 
 __all__ = ["OrtExecutable"]
 
-Array = np.ndarray[Any, Any]
+Array = npt.NDArray[np.generic]
 
 
 class OrtExecutable:
@@ -35,10 +44,10 @@ class OrtExecutable:
         options: `onnxruntime.SessionOptions`.
     """
 
-    def __init__(self, model: ir.Model, state: OrtState, options: Any) -> None:
+    def __init__(self, model: ir.Model, state: OrtState, options: onnxruntime.SessionOptions) -> None:
         self._state, self._planned = state, _peak_bytes(model.graph)
         self._resident: list[str] = []
-        self._fed: dict[str, np.dtype[Any]] = {}
+        self._fed: dict[str, np.dtype[np.generic]] = {}
         self._key: str | None = None
         for value in model.graph.inputs:
             assert value.name is not None and value.dtype is not None
@@ -49,7 +58,7 @@ class OrtExecutable:
             else:
                 self._fed[value.name] = value.dtype.numpy()
         self._updates: dict[str, str] = {}
-        self._outputs: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self._outputs: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}
         for value in model.graph.outputs:
             assert value.name is not None and value.dtype is not None
             target = updates_of(value)
@@ -72,15 +81,15 @@ class OrtExecutable:
         return self._planned
 
     def run(
-        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
-    ) -> dict[str, Any]:
+        self, feeds: Mapping[str, base.Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, Array]:
         """Run once; see `ontrain.providers.Executable.run`."""
         outputs = self._run(self._session, feeds, rng)
         if guard is None or bool(outputs[guard]):
             self._state.swap(self._updates.values())
         return outputs
 
-    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+    def profile(self, feeds: Mapping[str, base.Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once under onnxruntime's profiler, in a session made for it; the state stays as it is.
 
         Operators have onnxruntime's names after fusion.
@@ -102,20 +111,22 @@ class OrtExecutable:
                 calls[event["args"]["op_name"]] += 1
         return [OperatorTime(name, calls[name], ms) for name, ms in sorted(spent.items(), key=lambda item: -item[1])]
 
-    def _run(self, session: Any, feeds: Mapping[str, Any], rng: tuple[int, int]) -> dict[str, Array]:
+    def _run(
+        self, session: onnxruntime.InferenceSession, feeds: Mapping[str, base.Array], rng: tuple[int, int]
+    ) -> dict[str, Array]:
         """Run the session; updates lie in the state's second copies afterwards."""
         binding = session.io_binding()
         # np.asarray, for a numpy scalar is refused and np.ascontiguousarray makes vectors of scalars.
-        arrays = {name: np.asarray(feeds[name], dtype, order="C") for name, dtype in self._fed.items()}
+        arrays = {name: np.asarray(as_array(feeds[name]), dtype, order="C") for name, dtype in self._fed.items()}
         if self._key is not None:
             arrays[self._key] = np.array([mix(*rng)], np.uint64)
         for name, array in arrays.items():
-            binding.bind_ortvalue_input(name, _value(array))
+            binding.bind_ortvalue_input(name, ort_value(array))
         for name in self._resident:
             binding.bind_ortvalue_input(name, self._state.present(name))
         outputs = {name: np.empty(shape, dtype) for name, (shape, dtype) in self._outputs.items()}
         for name, array in outputs.items():
-            binding.bind_ortvalue_output(name, _value(array))
+            binding.bind_ortvalue_output(name, ort_value(array))
         for name, target in self._updates.items():
             binding.bind_ortvalue_output(name, self._state.next(target))
         try:
@@ -127,11 +138,7 @@ class OrtExecutable:
         return outputs
 
 
-def _value(array: Array) -> Any:
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-
-
-def _session(model: bytes, options: Any) -> Any:
+def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     if any(name in model for name in TRAPS):
         proto = onnx.ModelProto.FromString(model)
         model = proto.SerializeToString() if guard(proto) else model

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-import onnxruntime
 
 from ontrain.errors import OptionError
 from ontrain.functions import has_body
-from ontrain.providers.base import StateSpec
+from ontrain.providers.base import Capabilities, State, StateSpec, own_state
 from ontrain.providers.onnxruntime.executable import OrtExecutable
 from ontrain.providers.onnxruntime.rewriting import NAME, prepare
 from ontrain.providers.onnxruntime.rules import RULES
 from ontrain.providers.onnxruntime.state import OrtState
 from ontrain.providers.onnxruntime.support import refusal
+from ontrain.stock import stock
+
+if TYPE_CHECKING:
+    import onnxruntime
+else:
+    onnxruntime = stock()
 
 __all__ = ["OnnxRuntimeExecutionProvider"]
 
@@ -33,8 +38,10 @@ class OnnxRuntimeExecutionProvider:
     """
 
     name = NAME
+    device = "cpu"
+    capabilities = Capabilities()
 
-    def __init__(self, device: str = "cpu", session_options: Any = None) -> None:
+    def __init__(self, device: str = "cpu", session_options: onnxruntime.SessionOptions | None = None) -> None:
         if device != "cpu":
             raise OptionError(
                 f"{NAME} does not run on {device!r}",
@@ -56,10 +63,10 @@ class OnnxRuntimeExecutionProvider:
         """Allocate one array a tensor; a second one follows for what a plan updates."""
         return OrtState(specs)
 
-    def compile(self, model: ir.Model, state: Any) -> OrtExecutable:
+    def compile(self, model: ir.Model, state: State) -> OrtExecutable:
         """Inline bodies, write around what onnxruntime gets wrong, and make the session.
 
         Raises:
             ProviderError: onnxruntime has no kernel for an operator; names the node, its source line and the dtypes.
         """
-        return OrtExecutable(prepare(model), state, self._options)
+        return OrtExecutable(prepare(model), own_state(state, OrtState, NAME), self._options)

@@ -8,7 +8,6 @@ graph's RNG input. Source: Steele, Lea and Flood 2014, "Fast splittable pseudora
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -50,7 +49,7 @@ class Streams:
         self._count = 0
         self._key: ir.Value | None = None
 
-    def keep(self, op: Builder, shape: tuple[int, ...], ratio: float) -> Any:
+    def keep(self, op: Builder, shape: tuple[int, ...], ratio: float) -> ir.Value:
         """Return a bool tensor that is false with probability `ratio`, as `drawn_share` rounds it.
 
         One number of 64 bits makes four decisions, each by its upper bits after a shift.
@@ -62,29 +61,31 @@ class Streams:
         threshold = np.array(int(drawn_share(ratio) * 2**16) << 48, np.uint64)
         return _first(op, op.Reshape(op.GreaterOrEqual(lanes, threshold), [-1]), shape)
 
-    def uniform(self, op: Builder, shape: tuple[int, ...], dtype: ir.DataType) -> Any:
+    def uniform(self, op: Builder, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
         """Return numbers in [0, 1), of 53 bits for float64 and of 24 for anything narrower."""
         wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
         digits = 53 if wide == ir.DataType.DOUBLE else 24
         bits = op.BitShift(self._bits(op, math.prod(shape)), np.array(64 - digits, np.uint64), direction="RIGHT")
         made = op.Mul(op.Cast(bits, to=wide), op.const(2.0**-digits, wide))
-        return op.Cast(_first(op, op.Reshape(made, [-1]), shape), to=dtype)
+        numbers: ir.Value = op.Cast(_first(op, op.Reshape(made, [-1]), shape), to=dtype)
+        return numbers
 
-    def normal(self, op: Builder, shape: tuple[int, ...], dtype: ir.DataType) -> Any:
+    def normal(self, op: Builder, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
         """Return standard normal numbers (Box and Muller 1958)."""
         wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
         radius = op.Sqrt(op.Mul(op.Log(op.Sub(1.0, self.uniform(op, shape, wide))), -2.0))
         angle = op.Mul(self.uniform(op, shape, wide), 2 * math.pi)
-        return op.Cast(op.Mul(radius, op.Cos(angle)), to=dtype)
+        numbers: ir.Value = op.Cast(op.Mul(radius, op.Cos(angle)), to=dtype)
+        return numbers
 
-    def _bits(self, op: Builder, count: int) -> Any:
+    def _bits(self, op: Builder, count: int) -> ir.Value:
         """At least `count` numbers of 64 random bits, [R, C]."""
         columns = max(1, min(count, _COLUMNS))
         counters = [np.arange(n, dtype=np.uint64) * np.uint64(_GAMMA * c & _MASK) for n, c in
                     ((-(-count // columns), columns), (columns, 1))]  # fmt: skip
         start = op.Add(self._key_of(op), np.array([mix(self._count)], np.uint64))
         self._count += 1
-        z = op.Add(op.Add(counters[0].reshape(-1, 1), start), counters[1])
+        z: ir.Value = op.Add(op.Add(counters[0].reshape(-1, 1), start), counters[1])
         for shift, factor in ((30, _FIRST), (27, _SECOND), (31, None)):
             z = op.BitwiseXor(z, op.BitShift(z, np.array(shift, np.uint64), direction="RIGHT"))
             z = z if factor is None else op.Mul(z, np.array(factor, np.uint64))
@@ -97,9 +98,10 @@ class Streams:
         return self._key
 
 
-def _first(op: Builder, flat: Any, shape: tuple[int, ...]) -> Any:
+def _first(op: Builder, flat: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     """The leading numbers of a vector in a shape."""
     count = math.prod(shape)
     if static_dims(flat) != (count,):
         flat = op.Slice(flat, [0], [count], [0])
-    return op.Reshape(flat, list(shape))
+    shaped: ir.Value = op.Reshape(flat, list(shape))
+    return shaped

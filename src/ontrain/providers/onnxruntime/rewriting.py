@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError, ProviderError
 from ontrain.functions import expand, has_body, inline_all
-from ontrain.graph import DOMAIN, Builder, describe, rebuild, source_of
-from ontrain.graph.subgraphs import all_nodes, subgraphs
+from ontrain.graph import DOMAIN, Builder, all_nodes, describe, rebuild, source_of, subgraphs
 from ontrain.providers.onnxruntime.composites import COMPOSITES, MASKED
 from ontrain.providers.onnxruntime.random import Streams
 from ontrain.providers.onnxruntime.rules import RULES, Inputs, Outputs, is_random

@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
+from ontrain.operators import Chance, record_of
+from ontrain.operators.conv import resolved_pads
 from ontrain.providers.onnxruntime.random import Streams, drawn_share
 
 __all__ = ["RULES", "Inputs", "Outputs", "is_random"]
@@ -18,13 +20,23 @@ Inputs = list[ir.Value | None]
 Outputs = list[ir.Value | None]
 Rule = Callable[[Builder, Streams, ir.Node, Inputs], Outputs | None]
 """Writes a node, given its inputs in the new graph, in other operators; None keeps it."""
+RULES: dict[str, Rule] = {}
+"""Rules by operator."""
+
+
+def _rewrites(*op_types: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(op_types, rule))
+        return rule
+
+    return register
 
 
 def is_random(node: ir.Node) -> bool:
     """Whether a node draws random numbers."""
     if node.op_type == "Dropout":
         return bool(_dropped(node))
-    return not node.domain and RULES.get(node.op_type) in (_random_uniform, _random_normal, _bernoulli)
+    return node.op_type in RULES and record_of(node).chance is Chance.ALWAYS
 
 
 def _dropped(node: ir.Node) -> float:
@@ -41,7 +53,8 @@ def _constant(value: ir.Value | None, default: float) -> float:
     return float(value.const_value.numpy())
 
 
-def _dropout(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+@_rewrites("Dropout")
+def _dropout(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     x, share, shape = inputs[0], _dropped(node), static_dims(node.outputs[0])
     if not share:
         return [op.Identity(x), op.Expand(op.const(True), list(shape)) if len(node.outputs) > 1 else None]
@@ -59,25 +72,29 @@ def _attribute(node: ir.Node, name: str, default: Any) -> Any:
     return node.attributes[name].value if name in node.attributes else default
 
 
-def _random_uniform(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+@_rewrites("RandomUniform", "RandomUniformLike")
+def _random_uniform(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     low, high = _attribute(node, "low", 0.0), _attribute(node, "high", 1.0)
     made = streams.uniform(op, *_of(node))
     return [made if (low, high) == (0.0, 1.0) else op.Add(op.Mul(made, high - low), low)]
 
 
-def _random_normal(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+@_rewrites("RandomNormal", "RandomNormalLike")
+def _random_normal(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     mean, scale = _attribute(node, "mean", 0.0), _attribute(node, "scale", 1.0)
     return [op.Add(op.Mul(streams.normal(op, *_of(node)), scale), mean)]
 
 
-def _bernoulli(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+@_rewrites("Bernoulli")
+def _bernoulli(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     (p,) = inputs
     assert p is not None and p.dtype is not None
     shape, dtype = _of(node)
     return [op.Cast(op.Less(streams.uniform(op, shape, p.dtype), p), to=dtype)]
 
 
-def _batch_normalization(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
+@_rewrites("BatchNormalization")
+def _batch_normalization(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """In training mode by reductions: the kernel's own training mode is lost where a Conv before it is fused with it.
 
     Source: https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
@@ -101,7 +118,29 @@ def _batch_normalization(op: Any, streams: Streams, node: ir.Node, inputs: Input
     ][: len(node.outputs)]
 
 
-def _scatter_nd(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
+@_rewrites("AveragePool", "Conv", "LpPool", "MaxPool")
+def _windows(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
+    """With its pads written out where windows have gaps: onnxruntime resolves `auto_pad` as if there were none.
+
+    Source: https://onnx.ai/onnx/operators/onnx__AveragePool.html, the formula of `pad_shape`
+    """
+    x, gaps = inputs[0], _attribute(node, "dilations", [])
+    if not _attribute(node, "auto_pad", "NOTSET").startswith("SAME") or all(d == 1 for d in gaps):
+        return None
+    assert x is not None
+    space, rank = static_dims(x)[2:], len(gaps)
+    w = inputs[1] if node.op_type == "Conv" else None
+    kernel = node.attributes["kernel_shape"].as_ints() if w is None else static_dims(w)[2:]
+    spans, steps = [(k - 1) * d + 1 for k, d in zip(kernel, gaps, strict=True)], _attribute(node, "strides", [1] * rank)
+    settings = {name: attribute.value for name, attribute in node.attributes.items()}
+    settings["pads"] = resolved_pads(settings.pop("auto_pad"), None, spans, space, steps)
+    settings.pop("ceil_mode", None)  # the result's size is what `auto_pad` says
+    results = op.call("", node.op_type, inputs, settings, len(node.outputs))
+    return [results] if isinstance(results, ir.Value) else list(results)
+
+
+@_rewrites("ScatterND")
+def _scatter_nd(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs | None:
     """With a reduction by ScatterElements over rows: ScatterND's threads lose updates that meet at one place."""
     reduction = _attribute(node, "reduction", "none")
     if reduction == "none":
@@ -121,7 +160,8 @@ def _scatter_nd(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Out
     return [op.Reshape(summed, list(shape))]
 
 
-def _softmax_cross_entropy_loss(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+@_rewrites("SoftmaxCrossEntropyLoss")
+def _softmax_cross_entropy_loss(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     """With LogSoftmax along the last axis, which is twice as fast as along another, and one gather.
 
     Source: https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
@@ -135,7 +175,8 @@ def _softmax_cross_entropy_loss(op: Any, streams: Streams, node: ir.Node, inputs
     return [_negative_log_likelihood(op, node, rows, labels, weights), log_prob][: len(node.outputs)]
 
 
-def _negative_log_likelihood_loss(op: Any, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
+@_rewrites("NegativeLogLikelihoodLoss")
+def _negative_log_likelihood_loss(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     scores, labels, weights = [*inputs, None][:3]
     assert scores is not None
     rank = len(static_dims(scores))
@@ -143,7 +184,9 @@ def _negative_log_likelihood_loss(op: Any, streams: Streams, node: ir.Node, inpu
     return [_negative_log_likelihood(op, node, rows, labels, weights)]
 
 
-def _negative_log_likelihood(op: Any, node: ir.Node, rows: Any, labels: Any, weights: ir.Value | None) -> ir.Value:
+def _negative_log_likelihood(
+    op: Builder, node: ir.Node, rows: ir.Value, labels: ir.Value | None, weights: ir.Value | None
+) -> ir.Value:
     """The loss from log-probabilities [N, …, C] and labels [N, …]."""
     ignored, reduction = _attribute(node, "ignore_index", None), _attribute(node, "reduction", "mean")
     valid = op.Not(op.Equal(labels, ignored)) if ignored is not None else None
@@ -161,18 +204,3 @@ def _negative_log_likelihood(op: Any, node: ir.Node, rows: Any, labels: Any, wei
     elif reduction == "mean":
         made = op.ReduceMean(loss, keepdims=0)
     return made
-
-
-RULES: dict[str, Rule] = {
-    "BatchNormalization": _batch_normalization,
-    "Bernoulli": _bernoulli,
-    "Dropout": _dropout,
-    "NegativeLogLikelihoodLoss": _negative_log_likelihood_loss,
-    "RandomNormal": _random_normal,
-    "RandomNormalLike": _random_normal,
-    "RandomUniform": _random_uniform,
-    "RandomUniformLike": _random_uniform,
-    "ScatterND": _scatter_nd,
-    "SoftmaxCrossEntropyLoss": _softmax_cross_entropy_loss,
-}
-"""Rules by operator."""

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime
+import numpy.typing as npt
 
 from ontrain.errors import ProviderError
+from ontrain.providers import base
 from ontrain.providers.base import StateSpec
+from ontrain.stock import stock
+
+if TYPE_CHECKING:
+    import onnxruntime
+else:
+    onnxruntime = stock()
 
 __all__ = ["OrtState"]
 
-Array = np.ndarray[Any, Any]
+Array = npt.NDArray[np.generic]
 
 
 class _Tensor:
     """An array and the OrtValue over the same memory."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
         self.array: Array = np.zeros(shape, dtype)
-        self.value: Any = onnxruntime.OrtValue.ortvalue_from_numpy(self.array)
+        self.value: onnxruntime.OrtValue = onnxruntime.OrtValue.ortvalue_from_numpy(self.array)
 
 
 class OrtState:
@@ -51,7 +58,7 @@ class OrtState:
         """The present value; valid until the next step that updates it."""
         return self._present[name].array
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: base.Array) -> None:
         self._present[name].array[...] = np.asarray(value).reshape(self._present[name].array.shape)
 
     def __iter__(self) -> Iterator[str]:
@@ -71,11 +78,11 @@ class OrtState:
                 array = self._present[name].array
                 self._next[name] = _Tensor(array.shape, array.dtype)
 
-    def present(self, name: str) -> Any:
+    def present(self, name: str) -> onnxruntime.OrtValue:
         """Return the OrtValue to read."""
         return self._present[name].value
 
-    def next(self, name: str) -> Any:
+    def next(self, name: str) -> onnxruntime.OrtValue:
         """Return the OrtValue to write."""
         return self._next[name].value
 

@@ -7,15 +7,14 @@ from functools import lru_cache
 
 import onnx
 import onnx_ir as ir
-import onnxruntime
 
-from ontrain.graph import OPSET, new_model
-from ontrain.graph.subgraphs import subgraphs
+from ontrain.graph import OPSET, new_model, subgraphs
+from ontrain.operators import record_of
+from ontrain.stock import stock
+
+onnxruntime = stock()
 
 __all__ = ["refusal"]
-
-
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -26,7 +25,7 @@ def refusal(node: ir.Node) -> str | None:
     """
     if subgraphs(node):
         return None  # If, Loop and Scan take any type; what lies inside is asked for by itself
-    if node.op_type in _RECURRENT and not node.domain:
+    if record_of(node).recurrent:
         # Their kernels are registered for more than they do: they say so when they run.
         if node.inputs[0] is not None and node.inputs[0].dtype != ir.DataType.FLOAT:
             return f"{node.op_type} has no CPU kernel in onnxruntime for {node.inputs[0].dtype}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -16,18 +17,17 @@ from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
 from ontrain.functions import expand, has_body, inline_all, is_plain
-from ontrain.graph import OPSET, Builder, rebuild, role_of, source_of, updates_of
+from ontrain.graph import OPSET, Builder, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.graph.corrections import CORRECTIONS
-from ontrain.providers.base import OperatorTime, StateSpec
+from ontrain.operators import Evaluator, record_of
+from ontrain.providers import base
+from ontrain.providers.base import Capabilities, OperatorTime, State, StateSpec, as_array
 
 __all__ = ["ReferenceExecutionProvider"]
 
-Array = np.ndarray[Any, Any]
-
-
-# Of recurrent layers one direction, no lengths, no clipping, no activations but the defaults; of the others not all
-# modes, paddings and strides.
-_IN_PART = frozenset({"GRU", "LSTM", "RNN", "GridSample", "LpPool"})
+Array = npt.NDArray[np.generic]
+_FEW = 1 << 16
+"""Elements that a loop of Python computes in a moment."""
 
 
 class _NumpyState:
@@ -37,9 +37,9 @@ class _NumpyState:
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: base.Array) -> None:
         old = self._arrays[name]
-        self._arrays[name] = np.asarray(value).astype(old.dtype).reshape(old.shape)
+        self._arrays[name] = as_array(value).astype(old.dtype).reshape(old.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -59,16 +59,20 @@ class Dropout(OpRun):
     """onnx's takes a new seed from the system at each call."""
 
     def _run(
-        self, x: Array, ratio: Any = None, training_mode: Any = None, seed: int | None = None
+        self,
+        x: npt.NDArray[np.floating],
+        ratio: Array | None = None,
+        training_mode: Array | None = None,
+        seed: int | None = None,
     ) -> tuple[Array, ...]:
-        share = (0.5 if ratio is None else float(ratio)) if training_mode else 0.0
+        share = (0.5 if ratio is None else float(np.asarray(ratio))) if training_mode else 0.0
         kept: Array = np.greater_equal(_stream.get().random_sample(x.shape), share)
         dropped: Array = np.where(kept, x * (1 / (1 - share)), 0).astype(x.dtype)
         return (dropped, kept)[: len(self.onnx_node.output)]
 
 
 class _ReferenceExecutable:
-    def __init__(self, model: ir.Model, state: _NumpyState) -> None:
+    def __init__(self, model: ir.Model, state: State) -> None:
         plain = inline_all(rebuild(model, _what_is_missing))
         self._state = state
         self._graph = plain.graph
@@ -89,9 +93,9 @@ class _ReferenceExecutable:
         return int(sum(sizes))
 
     def run(
-        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
-    ) -> dict[str, Any]:
-        arrays = {name: np.asarray(feeds[name]).astype(dtype) for name, dtype in self._fed.items()}
+        self, feeds: Mapping[str, base.Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, Array]:
+        arrays = {name: as_array(feeds[name]).astype(dtype) for name, dtype in self._fed.items()}
         arrays.update((name, self._state[name]) for name in self._resident)
         token = _stream.set(np.random.RandomState(hash(rng) & 0xFFFFFFFF))
         try:
@@ -107,7 +111,7 @@ class _ReferenceExecutable:
                     self._state[target] = result
         return outputs
 
-    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+    def profile(self, feeds: Mapping[str, base.Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         start = time.perf_counter()
         self.run(feeds, rng=rng)
         total = (time.perf_counter() - start) * 1e3
@@ -127,8 +131,12 @@ def _not_implemented(node: ir.Node) -> str | None:
 
 
 def _what_is_missing(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-    """The body of an operator that onnx's evaluator lacks, or has in part only."""
-    missing = node.op_type in _IN_PART or _not_implemented(node) is not None
+    """The body of an operator that onnx's evaluator lacks, has in part only, or computes too slowly for its size."""
+    record = record_of(node)
+    missing = record.evaluator is not Evaluator.WHOLE or _not_implemented(node) is not None
+    if not missing and record.loops:
+        known = all(value is None or value.const_value is not None for value in node.inputs[1:])
+        missing = known and math.prod(static_dims(node.outputs[0])) > _FEW
     return expand(op, node, inputs) if is_plain(node) and missing else None
 
 
@@ -136,6 +144,8 @@ class ReferenceExecutionProvider:
     """Runs any graph of standard operators, one numpy call a node. For tests and for settling arguments."""
 
     name = "ReferenceExecutionProvider"
+    device = "cpu"
+    capabilities = Capabilities()
 
     def supports(self, node: ir.Node) -> str | None:
         """None if onnx's evaluator implements the operator or it is a composite with a body."""
@@ -147,7 +157,7 @@ class ReferenceExecutionProvider:
         """Allocate one array a tensor."""
         return _NumpyState(specs)
 
-    def compile(self, model: ir.Model, state: Any) -> _ReferenceExecutable:
+    def compile(self, model: ir.Model, state: State) -> _ReferenceExecutable:
         """Inline composites and hand the graph to onnx."""
         for node in model.graph:
             reason = self.supports(node)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 
 from ontrain.locks import Lock
-from ontrain.providers.base import OperatorTime
+from ontrain.providers.base import Array, OperatorTime
 from ontrain.providers.torch.executable import TorchExecutable
-from ontrain.providers.torch.module import Tape, TorchModuleExecutable
+from ontrain.providers.torch.module_executable import Tape, TorchModuleExecutable
 from ontrain.providers.torch.neighbours import neighbours
+from ontrain.providers.torch.products import Product
 from ontrain.providers.torch.tuning import Choices
 
 __all__ = ["Plan", "PlanOfHalves"]
 
-_Made = TypeVar("_Made")
+_Made = TypeVar("_Made", TorchExecutable, TorchModuleExecutable)
 
 
 class _Between(Generic[_Made]):
@@ -29,10 +31,21 @@ class _Between(Generic[_Made]):
     """
 
     def __init__(self, lower: Callable[[], _Made], choices: Choices | None) -> None:
-        self._lower, self._choices, self._lock = lower, choices, Lock()
+        self._lower: Callable[[], _Made] = lower
+        self._choices, self._lock = choices, Lock()
         self._version = choices.version() if choices is not None else 0
         self.current: _Made = lower()
         """The plan as it is run now."""
+
+    @property
+    def planned_bytes(self) -> int:
+        """Bytes of working memory: of a run, or of each forward whose backward has not come yet."""
+        return self.current.planned_bytes
+
+    @property
+    def launched(self) -> str:
+        """How runs, or halves of them, are made, in words."""
+        return self.current.launched
 
     def _look(self) -> _Made:
         neighbours.look()
@@ -45,27 +58,24 @@ class _Between(Generic[_Made]):
                         self.current, self._version = self._lower(), version
         return self.current
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.current, name)
-
 
 class Plan(_Between[TorchExecutable]):
     """The executable of a whole step; see `ontrain.providers.Executable`."""
 
     def run(
-        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
-    ) -> dict[str, Any]:
+        self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, torch.Tensor]:
         """Run once."""
         return self._look().run(feeds, rng=rng, guard=guard)
 
-    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+    def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
         return self.current.profile(feeds, rng=rng)
 
     @property
-    def planned_bytes(self) -> int:
-        """Bytes of working memory."""
-        return self.current.planned_bytes
+    def products(self) -> Counter[Product]:
+        """The matrix products of one run."""
+        return self.current.products
 
 
 class PlanOfHalves(_Between[TorchModuleExecutable]):
@@ -74,6 +84,16 @@ class PlanOfHalves(_Between[TorchModuleExecutable]):
     def __init__(self, lower: Callable[[], TorchModuleExecutable], choices: Choices | None) -> None:
         super().__init__(lower, choices)
         self._makers: WeakKeyDictionary[Tape, TorchModuleExecutable] = WeakKeyDictionary()
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether forward draws random numbers."""
+        return self.current.stochastic
+
+    @property
+    def reads(self) -> list[str]:
+        """Names of resident inputs that backward reads."""
+        return self.current.reads
 
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
         """Run the forward half."""

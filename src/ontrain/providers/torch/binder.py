@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Generator
 
-from ontrain.providers.torch.buffers import Body, Buf, Storage
+from ontrain.providers.torch.buffers import Buf, Storage
 from ontrain.providers.torch.code import codes
+from ontrain.providers.torch.instructions import Body
 
 __all__ = ["Binder", "own_generators"]
 
@@ -42,16 +42,16 @@ class Binder:
             root = buf.storage.root()
             owner = self._places.get(root, root.tensor)
             if owner is None:
-                made = buf.materialise(self._untyped, root.place(), self._device)
+                tensor = buf.materialise(self._untyped, root.place(), self._device)
             elif root in self._places:
                 start = int(owner.storage_offset()) * owner.element_size()
-                made = buf.materialise(owner.untyped_storage(), start, owner.device)
+                tensor = buf.materialise(owner.untyped_storage(), start, owner.device)
             else:
-                made = buf.materialise(owner.untyped_storage(), max(0, root.offset), owner.device)
-            self._made[id(buf)] = made
+                tensor = buf.materialise(owner.untyped_storage(), max(0, root.offset), owner.device)
+            self._made[id(buf)] = tensor
         return self._made[id(buf)]
 
-    def resolve(self, tree: Any) -> Any:
+    def resolve(self, tree: object) -> object:
         """Return a tree of arguments with tensors for buffers, and functions that make their calls for bodies."""
         if isinstance(tree, Buf):
             return self._tensor(tree)
@@ -60,10 +60,10 @@ class Binder:
         if isinstance(tree, Body):
             return functools.partial(codes([tree.program])[0].bind(self.resolve), [])
         if isinstance(tree, list | tuple):
-            return type(tree)(self.resolve(one) for one in tree)
+            return type(tree)(self.resolve(item) for item in tree)
         return tree
 
 
 def own_generators(generators: Sequence[torch.Generator]) -> dict[torch.Generator, torch.Generator]:
     """Return a generator for each of a program's: another thread would seed those between a run's seed and draws."""
-    return {one: torch.Generator(one.device) for one in generators}
+    return {generator: torch.Generator(generator.device) for generator in generators}

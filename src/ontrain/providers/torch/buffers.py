@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.arrays import tensor_dtype
 from ontrain.errors import ProviderError
 
-if TYPE_CHECKING:
-    from ontrain.providers.torch.emitter import Instruction
-
-__all__ = ["Body", "Buf", "Layout", "Storage", "torch_dtype"]
+__all__ = ["Buf", "Layout", "Storage", "new_buf", "order_of", "torch_dtype"]
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 """Sizes, strides, offset and dtype of a view."""
 
-_DTYPES: dict[ir.DataType, torch.dtype] = {
-    ir.DataType.FLOAT: torch.float32,
-    ir.DataType.DOUBLE: torch.float64,
-    ir.DataType.FLOAT16: torch.float16,
-    ir.DataType.BFLOAT16: torch.bfloat16,
-    ir.DataType.INT64: torch.int64,
-    ir.DataType.INT32: torch.int32,
-    ir.DataType.INT16: torch.int16,
-    ir.DataType.INT8: torch.int8,
-    ir.DataType.UINT8: torch.uint8,
-    ir.DataType.BOOL: torch.bool,
-}
+_ABSENT = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128, ir.DataType.STRING, ir.DataType.UNDEFINED)
 
 
 def torch_dtype(dtype: ir.DataType | None) -> torch.dtype:
     """Return torch's dtype for an ONNX one."""
-    if dtype is None or dtype not in _DTYPES:
-        raise ProviderError(f"torch has no dtype for {dtype}", way_out="run on another provider")
-    return _DTYPES[dtype]
+    if dtype is None or dtype in _ABSENT:
+        raise ProviderError(
+            f"TorchExecutionProvider has no kernels for {dtype.name.lower() if dtype else 'values of unknown dtype'}",
+            way_out="use CPUExecutionProvider or ReferenceExecutionProvider, or let a Cast convert the values",
+        )
+    return tensor_dtype(dtype)
 
 
 @dataclass(eq=False)
@@ -84,16 +73,6 @@ class Storage:
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
-    """The instructions of a branch or of an iteration, as an argument of the instruction that makes their calls.
-
-    What that instruction is given in its place at run time is a function of no arguments.
-    """
-
-    program: Sequence[Instruction]
-
-
-@dataclass(frozen=True, eq=False)
 class Buf:
     """A strided view on a storage. `meta` is a tensor on torch's meta device with its dtype, sizes, strides, offset."""
 
@@ -119,9 +98,9 @@ class Buf:
         return self.layout() == other.layout()
 
     def fills_storage(self) -> bool:
-        """Whether the view is contiguous and covers its whole storage."""
+        """Whether the view covers its whole storage without a gap, row after row or channels last."""
         return (
-            self.meta.is_contiguous()
+            self.meta.is_contiguous(memory_format=order_of(self.meta))
             and self.meta.storage_offset() == 0
             and self.meta.numel() * self.dtype.itemsize == self.storage.nbytes
         )
@@ -133,3 +112,19 @@ class Buf:
         tensor = torch.empty(0, dtype=self.dtype, device=device)
         start = byte_offset // size + self.meta.storage_offset()
         return tensor.set_(memory, int(start), self.meta.shape, self.meta.stride())
+
+
+def order_of(meta: torch.Tensor) -> torch.memory_format:
+    """In which order a tensor's elements lie: channels last where it is so of images, else row after row."""
+    if meta.dim() == 4 and not meta.is_contiguous() and meta.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def new_buf(
+    shape: Iterable[int], dtype: torch.dtype, frame: Storage | None = None,
+    order: torch.memory_format = torch.contiguous_format,
+) -> Buf:  # fmt: skip
+    """Return a buffer without gaps over a storage of its own, inside of a frame if there is one."""
+    meta = torch.empty(tuple(shape), dtype=dtype, device="meta", memory_format=order)
+    return Buf(Storage(max(1, meta.numel()) * dtype.itemsize, frame=frame), meta)

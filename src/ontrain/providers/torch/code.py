@@ -10,20 +10,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import cast
 
 import torch
 
 from ontrain.graph import describe
 from ontrain.internals import OpOverload, of
 from ontrain.providers.torch.buffers import Buf, Layout, Storage
-from ontrain.providers.torch.emitter import Instruction
+from ontrain.providers.torch.instructions import Instruction
 
 __all__ = ["Code", "Held", "Resolve", "codes"]
 
 Held = list[torch.Tensor]
 """Results that live on from one part of a program to the next."""
-Resolve = Callable[[Any], Any]
+Resolve = Callable[[object], object]
 """Gives a tree of arguments its tensors."""
 
 _FILE = "<plan>"
@@ -31,18 +31,18 @@ _FILE = "<plan>"
 
 def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> list[Code]:
     """Return the code of the consecutive parts of one program; each takes the results that the one before it held."""
-    touched = [_held(storage for one in part for storage in _storages(one)) for part in parts]
+    touched = [_held(storage for instruction in part for storage in _storages(instruction)) for part in parts]
     viewed = {
-        id(root) for part in parts for one in part for buf in (*one.reads, *one.writes)
+        id(root) for part in parts for instruction in part for buf in (*instruction.reads, *instruction.writes)
         if (root := buf.storage.root()).held and buf.layout() != root.layout
     }  # fmt: skip
-    made, given = [], list[Storage]()
+    written, handed_on = [], list[Storage]()
     for at, part in enumerate(parts):
         later = {id(storage) for stores in touched[at + 1 :] for storage in stores}
-        taken = given
-        given = [one for one in _held([*taken, *touched[at]]) if id(one) in later]
-        made.append(Code(part, viewed, taken, given, timed=timed))
-    return made
+        taken = handed_on
+        handed_on = [storage for storage in _held([*taken, *touched[at]]) if id(storage) in later]
+        written.append(Code(part, viewed, taken, handed_on, timed=timed))
+    return written
 
 
 def _storages(instruction: Instruction) -> Iterable[Storage]:
@@ -50,7 +50,7 @@ def _storages(instruction: Instruction) -> Iterable[Storage]:
 
 
 def _held(storages: Iterable[Storage]) -> list[Storage]:
-    return list({id(one): one for one in storages if one.held}.values())
+    return list({id(storage): storage for storage in storages if storage.held}.values())
 
 
 class Code:
@@ -71,7 +71,7 @@ class Code:
         self.program, self.taken, self.given = program, taken, given
         self._viewed = viewed
         self._timed = timed
-        self._constants: dict[str, Any] = {"put": _put, "as_planned": _as_planned, "torch": torch}
+        self._constants: dict[str, object] = {"put": _put, "as_planned": _as_planned, "torch": torch}
         self._names: dict[int, str] = {}
         self._local: dict[tuple[int, Layout | None], str] = {}
         self._of: dict[int, list[str]] = defaultdict(list)
@@ -85,12 +85,12 @@ class Code:
         """The source that is run."""
         return "\n".join(self._text) + "\n"
 
-    def bind(self, resolve: Resolve, **extra: Any) -> Callable[[Held], Held]:
+    def bind(self, resolve: Resolve, **extra: object) -> Callable[[Held], Held]:
         """Return the function that makes the calls on tensors; it empties the list that it is given."""
         names = {**{name: _direct(resolve(tree)) for name, tree in self._constants.items()}, **extra}
         exec(self._compiled, names)
         # Out of its own globals: in a circle with them it would hold the tensors until the collector comes.
-        run: Callable[[Held], Held] = names.pop("run")
+        run = cast("Callable[[Held], Held]", names.pop("run"))
 
         def call(held: Held) -> Held:
             try:
@@ -118,30 +118,35 @@ class Code:
         if self.taken:
             self._line(None, f"[{', '.join(self._local[id(s), None] for s in self.taken)}] = held")
         self._line(None, "held.clear()")
-        dies = {id(storage): one for one in self.program for storage in _storages(one) if storage.held}
+        dies = {
+            id(storage): instruction
+            for instruction in self.program
+            for storage in _storages(instruction)
+            if storage.held
+        }
         staying = {id(storage) for storage in self.given}
-        for number, one in enumerate(self.program):
-            self._instruction(one)
+        for number, instruction in enumerate(self.program):
+            self._instruction(instruction)
             if self._timed:
-                self._line(one, f"tick({number})")
-            gone = [s for s in _held(_storages(one)) if dies[id(s)] is one and id(s) not in staying]
+                self._line(instruction, f"tick({number})")
+            gone = [s for s in _held(_storages(instruction)) if dies[id(s)] is instruction and id(s) not in staying]
             if names := [name for storage in gone for name in self._of.pop(id(storage), [])]:
-                self._line(one, f"del {', '.join(names)}")
+                self._line(instruction, f"del {', '.join(names)}")
         self._line(None, f"return [{', '.join(self._local[id(s), None] for s in self.given)}]")
 
     def _line(self, instruction: Instruction | None, text: str, indent: str = "    ") -> None:
         self._text.append(indent + text)
         self._nodes.append(instruction)
 
-    def _instruction(self, one: Instruction) -> None:
-        arguments = [self._expression(one, a) for a in one.args]
-        arguments += [f"{key}={self._expression(one, value)}" for key, value in one.kwargs.items()]
-        call = f"{self._constant(one.fn)}({', '.join(arguments)})"
-        if one.results is None:
-            self._line(one, call)
+    def _instruction(self, instruction: Instruction) -> None:
+        arguments = [self._expression(instruction, a) for a in instruction.args]
+        arguments += [f"{key}={self._expression(instruction, value)}" for key, value in instruction.kwargs.items()]
+        call = f"{self._constant(instruction.fn)}({', '.join(arguments)})"
+        if instruction.results is None:
+            self._line(instruction, call)
             return
         names, copied, after = list[str](), list[str](), list[str]()
-        for number, buf in enumerate(one.results):
+        for number, buf in enumerate(instruction.results):
             if buf is not None and buf.storage.held:
                 names.append(self._own(buf.storage))
                 if id(buf.storage) in self._viewed:
@@ -152,12 +157,12 @@ class Code:
             names.append(f"r{number}")
             copied.append(names[-1])
             if buf is not None:
-                after.append(f"put({self._expression(one, buf)}, {names[-1]})")
-        self._line(one, f"{', '.join(names)} = {call}")
+                after.append(f"put({self._expression(instruction, buf)}, {names[-1]})")
+        self._line(instruction, f"{', '.join(names)} = {call}")
         for text in after:
-            self._line(one, text)
+            self._line(instruction, text)
         if copied:
-            self._line(one, f"del {', '.join(copied)}")
+            self._line(instruction, f"del {', '.join(copied)}")
 
     def _own(self, storage: Storage) -> str:
         name = f"h{len(self._local)}"
@@ -165,17 +170,17 @@ class Code:
         self._of[id(storage)].append(name)
         return name
 
-    def _expression(self, one: Instruction, tree: Any) -> str:
+    def _expression(self, instruction: Instruction, tree: object) -> str:
         if isinstance(tree, Buf) and tree.storage.root().held:
-            return self._view(one, tree)
+            return self._view(instruction, tree)
         if isinstance(tree, list | tuple) and any(_reads_held(x) for x in tree):
-            inner = "".join(f"{self._expression(one, x)}, " for x in tree)
+            inner = "".join(f"{self._expression(instruction, x)}, " for x in tree)
             return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
         if tree is None or type(tree) in (bool, int) or (type(tree) is float and math.isfinite(tree)):
             return repr(tree)
         return self._constant(tree)
 
-    def _constant(self, tree: Any) -> str:
+    def _constant(self, tree: object) -> str:
         """The name of a tensor, function or other object that does not change from call to call."""
         if id(tree) not in self._names:
             said = getattr(tree, "__name__", "c").replace(".", "_")
@@ -184,7 +189,7 @@ class Code:
             self._constants[name] = tree  # which also keeps its id from being another's
         return self._names[id(tree)]
 
-    def _view(self, one: Instruction, buf: Buf) -> str:
+    def _view(self, instruction: Instruction, buf: Buf) -> str:
         """The variable of a held result, or of a view of it, made where it is first needed."""
         root = buf.storage.root()
         whole = self._local[id(root), None]
@@ -196,13 +201,13 @@ class Code:
         if key not in self._local:
             name = self._local[key] = f"h{len(self._local)}"
             self._of[id(root)].append(name)
-            self._line(one, f"{name} = {whole}.{_view_call(layout, root.layout)}")
+            self._line(instruction, f"{name} = {whole}.{_view_call(layout, root.layout)}")
         return self._local[key]
 
 
-def _reads_held(tree: Any) -> bool:
+def _reads_held(tree: object) -> bool:
     if isinstance(tree, list | tuple):
-        return any(_reads_held(one) for one in tree)
+        return any(_reads_held(item) for item in tree)
     return isinstance(tree, Buf) and tree.storage.root().held
 
 
@@ -232,7 +237,7 @@ def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return bool(shape) and expected > 0
 
 
-def _direct(value: Any) -> Any:
+def _direct(value: object) -> object:
     """What a call of an operator ends up in: its own `__call__` takes a microsecond in Python first."""
     return of("torch._ops.OpOverload._op", value) if isinstance(value, OpOverload) else value
 

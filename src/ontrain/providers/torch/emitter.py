@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.internals import of, private
-from ontrain.providers.torch.buffers import Buf, Storage, torch_dtype
+from ontrain.capture.arrays import to_tensor
+from ontrain.internals import private
+from ontrain.providers.torch.buffers import Buf, Storage, new_buf, order_of, torch_dtype
+from ontrain.providers.torch.constants import Constants
+from ontrain.providers.torch.instructions import Function, Instruction
+from ontrain.providers.torch.placement import Placement
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.strips import strips
 
-__all__ = ["Emitter", "Instruction", "outside"]
+__all__ = ["Emitter"]
 
 # A Python number in the place of these functions' second operand is made a tensor, and cast, at every call.
-_TAKE_TENSORS: frozenset[Callable[..., Any]] = frozenset({
+_TAKE_TENSORS: frozenset[Function] = frozenset({
     torch.add, torch.sub, torch.mul, torch.div, torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge,
     torch.bitwise_and, torch.bitwise_left_shift, torch.bitwise_right_shift,
     torch.Tensor.add_, torch.Tensor.sub_, torch.Tensor.mul_, torch.Tensor.div_,
@@ -27,28 +29,12 @@ _TAKE_TENSORS: frozenset[Callable[..., Any]] = frozenset({
 _KEEP_NUMBERS = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.uint8})
 
 
-@dataclass(eq=False)
-class Instruction:
-    """One call: a function, its arguments with `Buf`s where tensors will be, and what memory it touches."""
+@dataclass(frozen=True)
+class _Kept:
+    """What a kernel that never computed a value needs in its place going backward, and the kernel."""
 
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    reads: list[Buf]
-    writes: list[Buf]
-    node: ir.Node | None
-    reuses: list[Buf] = field(default_factory=list)
-    """Inputs whose memory the (single) output may take over if they die here."""
-    results: list[Buf | None] | None = None
-    """What the function returns, for one that does not write into its arguments; None for what nobody wants."""
-    fresh: bool = False
-    """Whether what it returns is memory of its own, so that it may be held and need not be copied."""
-    factors: tuple[Buf, Buf, Buf] | None = None
-    """Both factors and the result, where it is a matrix product that the function does not tell."""
-
-
-def outside(*_: Any) -> None:
-    """Stands in a program where buffers are filled or read from outside of it, so that they have a place till then."""
+    bufs: tuple[Buf | None, ...]
+    kernel: object
 
 
 class Emitter:
@@ -59,28 +45,26 @@ class Emitter:
 
     Args:
         device: where the instructions run.
+        placement: where values lie that have their places already.
+        constants: buffers of what exists already, the placement's among them.
         frame: for the body of a branch or loop, the storage that holds what it computes.
         settings: what the user chose; by default the defaults.
     """
 
-    def __init__(self, device: torch.device, *, frame: Storage | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self, device: torch.device, placement: Placement | None = None, constants: Constants | None = None, *,
+        frame: Storage | None = None, settings: Settings | None = None,
+    ) -> None:  # fmt: skip
         self.device, self.frame = device, frame
         self.settings = settings or Settings()
+        self.placement = placement or Placement()
         self.program: list[Instruction] = []
         self.generators: list[torch.Generator] = []
         self.node: ir.Node | None = None
-        self.update_groups: dict[tuple[Any, ...], list[ir.Node]] = {}
-        self.gradient_places: dict[ir.Value, Buf] = {}
-        self.chosen: dict[ir.Value, Any] = {}
-        """Kernels that lowerings chose going forward, by the value that something was kept in place of."""
-        self._bufs: dict[ir.Value, Buf] = {}
-        self._kept: dict[ir.Value, tuple[Buf | None, ...]] = {}
-        self._pins: dict[ir.Value, Buf] = {}
-        self._added_to: dict[ir.Value, ir.Value] = {}
-        self._skipped: dict[ir.Node, ir.Value | None] = {}
-        self._numbers: dict[tuple[float, torch.dtype], Buf] = {}
-        self._owned: dict[tuple[int, torch.device], Storage] = {}
-        self._moved: dict[Storage, Storage] = {}
+        self._constants = constants or Constants(device)
+        self._bufs = dict(self.placement.bound)
+        self._kept: dict[ir.Value, _Kept] = {}
+        self._channels_last: dict[ir.Value, Buf] = {}
 
     # Values
 
@@ -96,134 +80,142 @@ class Emitter:
         assert value is not None
         if value not in self._bufs:
             assert value.const_value is not None, f"{value.name} was never computed"
-            array = value.const_value.numpy()
-            if value.dtype == ir.DataType.BFLOAT16:
-                array = array.astype(np.float32)  # torch does not know numpy's bfloat16
+            tensor = to_tensor(value.const_value.numpy().copy()).to(torch_dtype(value.dtype))
             # 0-d constants stay on the CPU: kernels take them as scalars without a transfer.
-            device = self.device if array.ndim else torch.device("cpu")
-            self._bufs[value] = self.constant(torch.tensor(array, dtype=torch_dtype(value.dtype), device=device))
+            if tensor.ndim and self.device.type != "cpu":
+                tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device).copy_(tensor)
+            self._bufs[value] = self.constant(tensor)
         return self._bufs[value]
 
     def constant(self, tensor: torch.Tensor) -> Buf:
         """Return a buffer over a tensor that exists already; tensors of one memory share their `Storage`."""
-        key = _address(tensor)
-        if key not in self._owned:
-            self._owned[key] = Storage(tensor.untyped_storage().nbytes(), tensor)
-        return Buf(self._owned[key], _meta_like(tensor))
+        return self._constants.buffer(tensor)
 
     def there(self, buf: Buf) -> Buf:
         """Return the buffer where the instructions run: a constant from the CPU as a copy that is made once."""
-        have = buf.storage.tensor
-        mine = have is not None and self._owned.get(_address(have)) is buf.storage
-        if have is None or not mine or have.device.type == self.device.type:
-            return buf
-        if buf.storage not in self._moved:
-            flat = torch.empty(0, dtype=torch.uint8, device=have.device).set_(have.untyped_storage())
-            moved = torch.empty(flat.shape, dtype=flat.dtype, device=self.device).copy_(flat)
-            self._moved[buf.storage] = Storage(buf.storage.nbytes, moved)
-        return Buf(self._moved[buf.storage], buf.meta)
+        return self._constants.on_device(buf)
 
     def bind(self, value: ir.Value, buf: Buf) -> None:
         """Let `value` be what `buf` holds; where the value has a place of its own, copy it there."""
-        pin = self._pins.get(value)
+        pin = self.pinned(value)
         if pin is not None and not (pin.storage is buf.storage and pin.same_layout(buf)):
-            self.run(torch.Tensor.copy_, pin, buf, writes=[pin])
+            self.copy(buf, pin)
             buf = pin
         self._bufs[value] = buf
 
-    def pin(self, value: ir.Value, buf: Buf) -> None:
-        """Make `value` be computed into `buf`."""
-        self._pins[value] = buf
-
     def pinned(self, value: ir.Value) -> Buf | None:
         """Return the place that `value` must be computed into, if it has one."""
-        return self._pins.get(value)
+        return self.placement.pins.get(value)
 
-    def bind_update(self, value: ir.Value, buf: Buf) -> None:
-        """Let an update's output be the state it was computed into."""
-        self._bufs[value] = buf
-
-    def add_to(self, value: ir.Value, before: ir.Value) -> None:
-        """Make the lowering of `value` add it to `before`; both are terms of a sum whose place `value` is pinned to."""
-        self._added_to[value] = before
+    def reads(self, value: ir.Value) -> bool:
+        """Return whether anybody reads a value, so that it has to be computed."""
+        return bool(value.uses()) or value.is_graph_output()
 
     def added_to(self, value: ir.Value) -> Buf | None:
         """Return what the value is to be added to, if it is; the place itself where that is what is there."""
-        before = self._added_to.get(value)
+        before = self.placement.addends.get(value)
         if before is None:
             return None
-        buf, place = self.value(before), self._pins[value]
+        buf, place = self.value(before), self.placement.pins[value]
         return place if buf.storage is place.storage and buf.same_layout(place) else buf
-
-    def skip(self, node: ir.Node, result: ir.Value | None) -> None:
-        """Let a node emit nothing: what it gives is where `result` is, or is read by nobody."""
-        self._skipped[node] = result
 
     def skipped(self, node: ir.Node) -> bool:
         """Whether a node emits nothing; its output is bound then."""
-        result = self._skipped.get(node)
+        result = self.placement.skipped.get(node)
         if result is not None:
             self._bufs[node.outputs[0]] = self._bufs[result]
-        return node in self._skipped
+        return node in self.placement.skipped
 
-    def keep(self, value: ir.Value, *bufs: Buf | None) -> None:
+    def keep(self, value: ir.Value, *bufs: Buf | None, kernel: object = None) -> None:
         """Keep what a kernel needs going backward in place of `value`, which it never computed."""
-        self._kept[value] = bufs
+        self._kept[value] = _Kept(bufs, kernel)
 
     def kept(self, value: ir.Value | None) -> tuple[Buf | None, ...] | None:
         """Return what was kept in place of a value; None if it was computed."""
-        return self._kept.get(value) if value is not None else None
+        stand_in = self._kept.get(value) if value is not None else None
+        return stand_in.bufs if stand_in is not None else None
+
+    def kernel_of(self, value: ir.Value | None) -> object:
+        """Return the kernel that kept something in place of a value."""
+        assert value is not None
+        return self._kept[value].kernel
 
     # Memory
 
-    def new(self, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> Buf:
-        """Return a contiguous temporary."""
-        meta = torch.empty(tuple(shape), dtype=dtype, device="meta")
-        return Buf(Storage(max(1, meta.numel()) * dtype.itemsize, frame=self.frame), meta)
+    def new(
+        self, shape: Iterable[int], dtype: torch.dtype = torch.float32,
+        order: torch.memory_format = torch.contiguous_format,
+    ) -> Buf:  # fmt: skip
+        """Return a temporary, by default laid out row after row."""
+        return new_buf(shape, dtype, self.frame, order)
 
-    def out(self, value: ir.Value) -> Buf:
-        """Return the buffer to compute `value` into, and bind it."""
-        buf = self._pins.get(value)
+    def out(self, value: ir.Value, *like: Buf) -> Buf:
+        """Return the buffer to compute `value` into, and bind it.
+
+        Images have their channels last where an operand of `like` has them so.
+        """
+        buf = self.pinned(value)
         if buf is None:
             assert value.shape is not None
-            buf = self.new((int(d) for d in value.shape.numpy()), torch_dtype(value.dtype))
+            shape = tuple(int(d) for d in value.shape.numpy())
+            last = len(shape) == 4 and any(order_of(buf.meta) is torch.channels_last for buf in like)
+            order = torch.channels_last if last else torch.contiguous_format
+            buf = self.new(shape, torch_dtype(value.dtype), order)
         self._bufs[value] = buf
         return buf
 
+    def channels_last(self, value: ir.Value | None) -> Buf:
+        """Return the buffer of images with their channels last: a copy, made once, where they have them elsewhere."""
+        assert value is not None
+        if value not in self._channels_last:
+            self._channels_last[value] = self.ordered(self.value(value), torch.channels_last)
+        return self._channels_last[value]
+
+    def ordered(self, buf: Buf, order: torch.memory_format) -> Buf:
+        """Return the buffer with its elements in an order, as a copy where they lie in another."""
+        if buf.meta.is_contiguous(memory_format=order):
+            return buf
+        if order is torch.contiguous_format:
+            return self.contiguous(buf)
+        copy = self.new(buf.shape, buf.dtype, order)
+        self.copy(buf, copy)
+        return copy
+
     # Instructions
 
-    def run(self, fn: Callable[..., Any], *args: Any, writes: Sequence[Buf] = (), **kwargs: Any) -> None:
+    def run(self, fn: Function, *args: object, writes: Sequence[Buf] = (), **kwargs: object) -> None:
         """Emit a call that writes into `writes` itself (in-place and `out=` functions)."""
         if fn in _TAKE_TENSORS:
-            args = (args[0], self._operand(args[1], args[0].dtype), *args[2:])
+            first, second, *rest = args
+            assert isinstance(first, Buf)
+            args = (first, self._operand(second, first.dtype), *rest)
         if self.device.type != "cpu":
-            args, kwargs = self._all_there((args, kwargs), numbers=fn in _TAKE_TENSORS)
-        bufs = list(_bufs_in((args, kwargs)))
+            numbers = fn in _TAKE_TENSORS
+            args = tuple(self._all_there(argument, numbers=numbers) for argument in args)
+            kwargs = {name: self._all_there(argument, numbers=numbers) for name, argument in kwargs.items()}
+        bufs = list(_bufs_in((*args, *kwargs.values())))
         reads = [b for b in bufs if not any(b is w for w in writes)]
         self.program.append(Instruction(fn, args, kwargs, reads, list(writes), self.node))
 
-    def _operand(self, operand: Any, dtype: torch.dtype) -> Any:
+    def _operand(self, operand: object, dtype: torch.dtype) -> object:
         """A number as a tensor that is made once, on the CPU, where kernels take it as the scalar that it is."""
-        whole = isinstance(operand, int) and not isinstance(operand, bool)
-        if dtype not in _KEEP_NUMBERS or not (whole or (isinstance(operand, float) and dtype.is_floating_point)):
+        if dtype not in _KEEP_NUMBERS or not isinstance(operand, int | float) or isinstance(operand, bool):
+            return operand
+        if isinstance(operand, float) and not dtype.is_floating_point:
             return operand
         if not dtype.is_floating_point and not torch.iinfo(dtype).min <= operand <= torch.iinfo(dtype).max:
             return operand
-        if (operand, dtype) not in self._numbers:
-            self._numbers[operand, dtype] = self.constant(torch.tensor(operand, dtype=dtype))
-        return self._numbers[operand, dtype]
+        return self._constants.number(operand, dtype)
 
-    def _all_there(self, tree: Any, *, numbers: bool) -> Any:
+    def _all_there(self, tree: object, *, numbers: bool) -> object:
         """A tree of arguments with no constant on the CPU but, where a kernel takes them as scalars, single numbers."""
         if isinstance(tree, Buf):
             return tree if numbers and not tree.shape else self.there(tree)
-        if isinstance(tree, dict):
-            return {key: self._all_there(one, numbers=numbers) for key, one in tree.items()}
         if isinstance(tree, list | tuple):
-            return type(tree)(self._all_there(one, numbers=numbers) for one in tree)
+            return type(tree)(self._all_there(item, numbers=numbers) for item in tree)
         return tree
 
-    def call(self, fn: Callable[..., Any], *args: Any, out: Buf, elementwise: bool = False, **kwargs: Any) -> Buf:
+    def call(self, fn: Function, *args: object, out: Buf, elementwise: bool = False, **kwargs: object) -> Buf:
         """Emit `fn(*args, out=out)`; an elementwise one may overwrite an input that dies here."""
         self.run(fn, *args, out=out, writes=[out], **kwargs)
         if elementwise:
@@ -231,7 +223,7 @@ class Emitter:
         return out
 
     def compute(
-        self, fn: Callable[..., Any], *args: Any, outs: Sequence[Buf | None], fresh: bool = False, **kwargs: Any
+        self, fn: Function, *args: object, outs: Sequence[Buf | None], fresh: bool = False, **kwargs: object
     ) -> None:
         """Emit a call to a function that returns its results. They are copied, or held where that is cheaper.
 
@@ -253,6 +245,10 @@ class Emitter:
         """Return `length` places of an axis from `start` on, as a view."""
         return self.view(buf, lambda t: t.narrow(axis, start, length))
 
+    def select(self, buf: Buf, axis: int, index: int) -> Buf:
+        """Return one place of an axis, as a view without that axis."""
+        return self.view(buf, lambda t: t.select(axis, index))
+
     def permute(self, buf: Buf, axes: Sequence[int]) -> Buf:
         """Return the axes in another order, as a view."""
         return self.view(buf, lambda t: t.permute(tuple(axes)))
@@ -272,16 +268,20 @@ class Emitter:
         if self.device.type == "cpu" and len(buf.shape) == 2 and buf.meta.stride(0) == 1:
             columns, rows = buf.shape  # of the matrix that lies there
             cuts = strips(rows, columns, buf.dtype.itemsize)
-            places, pieces = ([self.narrow(one, 1, *cut) for cut in cuts] for one in (copy, buf))
+            places, pieces = ([self.narrow(whole, 1, *cut) for cut in cuts] for whole in (copy, buf))
             self.run(private("torch._foreach_copy_"), places, pieces, writes=places)
         else:
-            self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
+            self.copy(buf, copy)
         return copy
+
+    def copy(self, buf: Buf, place: Buf) -> None:
+        """Copy what a buffer holds to a place, in the place's dtype."""
+        self.run(torch.Tensor.copy_, place, buf, writes=[place])
 
     def cast(self, buf: Buf, dtype: torch.dtype) -> Buf:
         """Return the buffer converted to another dtype."""
         copy = self.new(buf.shape, dtype)
-        self.run(torch.Tensor.copy_, copy, buf, writes=[copy])
+        self.copy(buf, copy)
         return copy
 
     def generator(self) -> torch.Generator:
@@ -291,24 +291,9 @@ class Emitter:
         return self.generators[0]
 
 
-def _address(tensor: torch.Tensor) -> tuple[int, torch.device]:
-    """What tells memory apart; what is empty has no address of its own."""
-    memory = tensor.untyped_storage()
-    return memory.data_ptr() or of("torch.UntypedStorage._cdata", memory), tensor.device
-
-
-def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
-    base = torch.empty(0, dtype=tensor.dtype, device="meta")
-    storage = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
-    return base.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def _bufs_in(tree: Any) -> Iterable[Buf]:
+def _bufs_in(tree: object) -> Iterable[Buf]:
     if isinstance(tree, Buf):
         yield tree
     elif isinstance(tree, list | tuple):
-        for one in tree:
-            yield from _bufs_in(one)
-    elif isinstance(tree, dict):
-        for one in tree.values():
-            yield from _bufs_in(one)
+        for item in tree:
+            yield from _bufs_in(item)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
-from ontrain.providers.base import OperatorTime
+from ontrain.providers.base import Array, OperatorTime
 from ontrain.providers.torch.binder import Binder, own_generators
-from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.blocks import Block, Blocks
 from ontrain.providers.torch.code import codes
-from ontrain.providers.torch.emitter import Instruction, outside
-from ontrain.providers.torch.lowering.optimizer import UPDATES
-from ontrain.providers.torch.memory import Block, Blocks
-from ontrain.providers.torch.plan import outside_bytes
+from ontrain.providers.torch.instructions import Instruction
+from ontrain.providers.torch.lowering.optimizer import is_update
 from ontrain.providers.torch.products import Product, products_of
+from ontrain.providers.torch.program import Program
 from ontrain.providers.torch.replay import Recording, Replay, told
 
 __all__ = ["TorchExecutable", "mix"]
@@ -38,7 +36,7 @@ class _Bound:
             self.parts.append(plan.recording.part(run, code.program, before=before, generators=drawn))
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
 
-    def enter(self, feeds: Mapping[str, Any], rng: tuple[int, int]) -> None:
+    def enter(self, feeds: Mapping[str, Array], rng: tuple[int, int]) -> None:
         """Copy the feeds in, and let the random numbers of a run begin."""
         for name, target in self.inputs.items():
             value = feeds[name]
@@ -59,24 +57,21 @@ class TorchExecutable:
     threads may run one plan, or several, at the same time; only what updates the state has to be alone.
     """
 
-    def __init__(self, program: Sequence[Instruction], inputs: Mapping[str, Buf], outputs: Mapping[str, Buf],
-                 nbytes: int, blocks: Blocks, generators: Sequence[torch.Generator],
-                 recording: Recording) -> None:  # fmt: skip
-        self._outside_nbytes = outside_bytes(program)
-        program = [one for one in program if one.fn is not outside]
-        self._program, self._nbytes, self._blocks = program, nbytes, blocks
-        self.inputs, self.outputs, self.generators, self.recording = inputs, outputs, generators, recording
+    def __init__(self, program: Program, blocks: Blocks, recording: Recording) -> None:
+        self._program, self._nbytes, self._blocks = program.forward, program.nbytes, blocks
+        self._planned_bytes, self.recording = program.planned_bytes, recording
+        self.inputs, self.outputs, self.generators = program.inputs, program.outputs, program.generators
         # Everything after the last call that is no optimizer update: the part that a guard can hold back.
-        updates_at = len(program)
-        while updates_at and _is_update(program[updates_at - 1]):
+        updates_at = len(self._program)
+        while updates_at and _is_update(self._program[updates_at - 1]):
             updates_at -= 1
-        self.codes = codes([program[:updates_at], program[updates_at:]])
+        self.codes = codes([self._program[:updates_at], self._program[updates_at:]])
         self._latest: weakref.ref[_Bound] | None = None
 
     @property
     def planned_bytes(self) -> int:
         """Bytes of a block that the plan needs, of results that kernels return at one time at most, and of packs."""
-        return self._nbytes + self._outside_nbytes
+        return self._planned_bytes
 
     @property
     def launched(self) -> str:
@@ -90,8 +85,8 @@ class TorchExecutable:
         return products_of(self._program)
 
     def run(
-        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
-    ) -> dict[str, Any]:
+        self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
+    ) -> dict[str, torch.Tensor]:
         """Run once; see `ontrain.providers.Executable.run`. On CUDA a guard waits for the device."""
         with torch.no_grad(), self._blocks.taken(self._nbytes) as block:
             bound = self._bound(block)
@@ -102,7 +97,7 @@ class TorchExecutable:
                 update(held)
             return {name: tensor.clone() for name, tensor in bound.outputs.items()}
 
-    def profile(self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
+    def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
         spent: dict[str, float] = defaultdict(float)
         calls: dict[str, int] = defaultdict(int)
@@ -128,15 +123,15 @@ class TorchExecutable:
         return [OperatorTime(name, calls[name], ms) for name, ms in sorted(spent.items(), key=lambda i: -i[1])]
 
     def _bound(self, block: Block) -> _Bound:
-        bound: _Bound | None = block.bound.get(self)
-        if bound is None:
+        bound = block.bound.get(self)
+        if not isinstance(bound, _Bound):
             bound = block.bound[self] = _Bound(self, block)
             self._latest = weakref.ref(bound)
         return bound
 
 
 def _is_update(instruction: Instruction) -> bool:
-    return instruction.node is not None and instruction.node.op_type in UPDATES
+    return is_update(instruction.node)
 
 
 def mix(seed: int, offset: int, stream: int) -> int:

@@ -37,7 +37,7 @@ def expected(product: str, names: Collection[str]) -> str:
     layout = layout_of(product)
     # Gaps between rows and what is added matter less than which way a matrix lies.
     likenesses = (layout, layout.partition(" ")[0], layout.partition(" ")[0].upper(), "")
-    rows: list[tuple[list[int], str]] = next((known[one] for one in likenesses if one in known), [])
+    rows: list[tuple[list[int], str]] = next((known[likeness] for likeness in likenesses if likeness in known), [])
     mine = [math.log2(size) for size in sizes_of(product)]
     nearest = min(rows, key=lambda row: math.dist([math.log2(size) for size in row[0]], mine), default=([], ATEN))
     return nearest[1] if nearest[1] in names else ATEN

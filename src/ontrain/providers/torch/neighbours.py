@@ -129,7 +129,7 @@ class Neighbours:
     def forget(self) -> None:
         """Start anew in a process that was forked: it has none of the threads."""
         hurried = self.sleeping
-        self.__init__()  # type: ignore[misc]
+        type(self).__init__(self)
         if hurried:
             _set_slice(0, 0)
 

@@ -35,8 +35,8 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
         whole = flat.numel() // ROW * ROW
         rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1)
         tensor = torch.cat([rows, flat[whole:]]).double()
-    found: torch.Tensor = torch.linalg.vector_norm(tensor)
-    return found.to(dtype)
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor)
+    return norm.to(dtype)
 
 
 def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

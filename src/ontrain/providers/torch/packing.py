@@ -100,14 +100,14 @@ class _Packs(threading.local):
         """Of a stripe in the order that is the fastest for sizes and threads; any other one is very slow."""
 
     def of(self, rows: int, inner: int, columns: int) -> _Pack:
-        sizes, made = (rows, inner, columns, torch.get_num_threads()), None
+        sizes, pack = (rows, inner, columns, torch.get_num_threads()), None
         if sizes not in self._widths:
-            made = _Pack(rows, inner, columns)
-            self._widths[sizes] = made.stripes.shape[2]
+            pack = _Pack(rows, inner, columns)
+            self._widths[sizes] = pack.stripes.shape[2]
         key = inner, columns, self._widths[sizes]
         if key not in self._made:
-            self._made[key] = made or _Pack(rows, inner, columns)
-            while sum(one.nbytes for one in self._made.values()) > _KEPT_BYTES:
+            self._made[key] = pack or _Pack(rows, inner, columns)
+            while sum(pack.nbytes for pack in self._made.values()) > _KEPT_BYTES:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         return self._made[key]

@@ -1,56 +1,60 @@
-"""Offsets in one arena for storages whose lifetimes are known."""
+"""Where the values of a graph lie before the first instruction is written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
+import onnx_ir as ir
 
-from ontrain.providers.torch.buffers import Storage
-from ontrain.providers.torch.state import ALIGN
+from ontrain.providers.torch.buffers import Buf
 
-__all__ = ["place"]
+__all__ = ["Late", "Placement", "Snapshot", "UpdateKey"]
 
-_ANY = np.iinfo(np.int64).max
+UpdateKey = tuple[object, ...]
+"""What updates of an optimizer have in common that are emitted together."""
 
 
-def place(storages: Sequence[Storage]) -> int:
-    """Set the offset of every storage and return the bytes of the arena.
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a resident, made before the resident is updated, for whoever reads the old value later."""
 
-    The largest comes first, and takes the smallest gap between those that are alive at the same time. On training steps
-    that is within a percent of the least that lifetimes allow; to hand out memory in the order of the program took up
-    to 2.3 times as much, because small masks that live long cut up what large results leave behind.
+    copy: Buf
+    resident: Buf
+
+
+@dataclass(frozen=True)
+class Late:
+    """An update that goes to its resident once every node of the forward half has run."""
+
+    value: ir.Value
+    resident: Buf
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Made before a graph is lowered, and never changed.
+
+    Attributes:
+        feeds: places that each run fills before the first instruction, by the name of the input.
+        adjoints: places that each run fills before the backward half, by the name of the input.
+        bound: the buffers of all graph inputs.
+        pins: places that values are computed into.
+        snapshots: made before the first instruction.
+        late: written after the forward half.
+        addends: what the lowering of a value adds it to; both are terms of a sum whose place the value is pinned to.
+        skipped: nodes that emit nothing, each with the value where its result is; None for a result that nobody reads.
+        updates: nodes of optimizers by what they have in common, in the order of the graph.
+        gradients: places of parameters' gradients, by the name of the parameter.
     """
-    placed = _Placed(len(storages))
-    for storage in sorted(storages, key=lambda s: -s.nbytes):
-        size = -(-storage.nbytes // ALIGN) * ALIGN
-        storage.offset = placed.gap(storage.born, storage.dies, size)
-        placed.add(storage.born, storage.dies, storage.offset, size)
-    return placed.top
 
-
-class _Placed:
-    """What has its place, in the order of offsets, in arrays: a plan has thousands of storages."""
-
-    def __init__(self, count: int) -> None:
-        self._born, self._dies, self._start, self._end = (np.empty(count, np.int64) for _ in range(4))
-        self._count = 0
-        self.top = 0
-
-    def gap(self, born: int, dies: int, size: int) -> int:
-        """The start of the smallest gap of at least `size` bytes among those alive at the same time."""
-        n = self._count
-        together = (self._born[:n] <= dies) & (self._dies[:n] >= born)
-        starts = self._start[:n][together]
-        free_from = np.concatenate(([0], np.maximum.accumulate(self._end[:n][together])))
-        gaps = np.concatenate((starts, [_ANY])) - free_from
-        return int(free_from[np.argmin(np.where(gaps >= size, gaps, _ANY))])
-
-    def add(self, born: int, dies: int, start: int, size: int) -> None:
-        n = self._count
-        at = int(np.searchsorted(self._start[:n], start))
-        row = (born, dies, start, start + size)
-        for array, value in zip((self._born, self._dies, self._start, self._end), row, strict=True):
-            array[at + 1 : n + 1] = array[at:n]
-            array[at] = value
-        self._count, self.top = n + 1, max(self.top, start + size)
+    feeds: Mapping[str, Buf] = field(default_factory=dict)
+    adjoints: Mapping[str, Buf] = field(default_factory=dict)
+    bound: Mapping[ir.Value, Buf] = field(default_factory=dict)
+    pins: Mapping[ir.Value, Buf] = field(default_factory=dict)
+    snapshots: Sequence[Snapshot] = ()
+    late: Sequence[Late] = ()
+    addends: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
+    skipped: Mapping[ir.Node, ir.Value | None] = field(default_factory=dict)
+    updates: Mapping[UpdateKey, Sequence[ir.Node]] = field(default_factory=dict)
+    gradients: Mapping[str, Buf] = field(default_factory=dict)

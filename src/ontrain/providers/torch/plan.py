@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ontrain.providers.torch.buffers import Body, Buf, Storage
-from ontrain.providers.torch.emitter import Instruction, outside
+from ontrain.providers.torch.arena import place
+from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.instructions import Body, Instruction, outside
 from ontrain.providers.torch.packing import PACKED, add_product
-from ontrain.providers.torch.placement import place
 
 __all__ = ["ALWAYS", "HELD_LONG", "outside_bytes", "plan_memory"]
 
@@ -44,14 +44,15 @@ def plan_memory(
 
 def outside_bytes(program: Sequence[Instruction]) -> int:
     """Return the bytes outside of the arena: at most of results that kernels return, at one time, and of packs."""
-    packed: list[Buf] = [one.args[PACKED] for one in program if one.fn is add_product]
-    return sum({one.shape: one.meta.nbytes for one in packed}.values()) + _result_bytes(program)
+    packed = (instruction.args[PACKED] for instruction in program if instruction.fn is add_product)
+    sizes = {buf.shape: buf.meta.nbytes for buf in packed if isinstance(buf, Buf)}
+    return sum(sizes.values()) + _result_bytes(program)
 
 
 def _result_bytes(program: Sequence[Instruction]) -> int:
     most, living = 0, dict[int, Storage]()
-    for index, one in enumerate(program):
-        results = [buf for buf in one.results or () if buf is not None]
+    for index, instruction in enumerate(program):
+        results = [buf for buf in instruction.results or () if buf is not None]
         living.update({id(buf.storage): buf.storage for buf in results if buf.storage.held})
         # Of a buffer, not its storage: a gradient's is the flat one of all parameters.
         copied = sum(buf.meta.numel() * buf.dtype.itemsize for buf in results if not buf.storage.held)
@@ -63,17 +64,17 @@ def _result_bytes(program: Sequence[Instruction]) -> int:
 def _placed(program: Sequence[Instruction], kept: Sequence[Storage]) -> set[int]:
     """The storages that need a place: no variable may hold them."""
     placed = {id(storage) for storage in kept}
-    for one in program:
+    for instruction in program:
         # A body is bound to tensors that exist before it runs, and so is what is filled or read from outside.
-        if one.fn is outside or any(isinstance(argument, Body) for argument in one.args):
-            placed.update(id(buf.storage) for buf in (*one.reads, *one.writes))
+        if instruction.fn is outside or any(isinstance(argument, Body) for argument in instruction.args):
+            placed.update(id(buf.storage) for buf in (*instruction.reads, *instruction.writes))
     return placed
 
 
 def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
     """Let results that kernels return be held in variables where that is cheaper than a copy."""
-    for index, one in enumerate(program):
-        for buf in (one.results or ()) if one.fresh else ():
+    for index, instruction in enumerate(program):
+        for buf in (instruction.results or ()) if instruction.fresh else ():
             if buf is None or not buf.storage.planned or id(buf.storage) in placed or buf.storage.born != index:
                 continue
             dense = buf.meta.numel() * buf.dtype.itemsize == buf.storage.nbytes
@@ -82,19 +83,19 @@ def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
 
 
 def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None) -> list[Storage]:
-    found: dict[int, Storage] = {}
+    storages: dict[int, Storage] = {}
     for index, instruction in enumerate(program):
         for buf in (*instruction.reads, *instruction.writes):
             storage = buf.storage
             if not storage.planned or storage.frame is not frame:
                 continue
-            if id(storage) not in found:
-                found[id(storage)] = storage
+            if id(storage) not in storages:
+                storages[id(storage)] = storage
                 storage.born = index
             storage.dies = index
     for storage in kept:
         storage.dies = len(program)
-    return list(found.values())
+    return list(storages.values())
 
 
 def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None, placed: set[int], held: int) -> None:

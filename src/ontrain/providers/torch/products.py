@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from ontrain.providers.torch.buffers import Body, Buf
-from ontrain.providers.torch.emitter import Instruction
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.instructions import Body, Instruction
 
 __all__ = ["Product", "products_of"]
 
@@ -51,16 +50,17 @@ def products_of(program: Sequence[Instruction]) -> Counter[Product]:
 
     Products inside of other calls (convolutions, attention in tiles or by ATen's kernel, einsum) are not seen.
     """
-    found: Counter[Product] = Counter()
-    for one in program:
-        if one.factors is not None:
-            found[_product(*one.factors)] += 1
-        elif one.fn in _FACTORS:
-            left, right = (one.args[place] for place in _FACTORS[one.fn])
-            found[_product(left, right, one.writes[0])] += 1
-        for body in _bodies((one.args, one.kwargs)):
-            found += products_of(body.program)
-    return found
+    products: Counter[Product] = Counter()
+    for instruction in program:
+        if instruction.factors is not None:
+            products[_product(*instruction.factors)] += 1
+        elif instruction.fn in _FACTORS:
+            left, right = (instruction.args[place] for place in _FACTORS[instruction.fn])
+            assert isinstance(left, Buf) and isinstance(right, Buf)
+            products[_product(left, right, instruction.writes[0])] += 1
+        for body in _bodies((*instruction.args, *instruction.kwargs.values())):
+            products += products_of(body.program)
+    return products
 
 
 def _product(left: Buf, right: Buf, result: Buf) -> Product:
@@ -76,9 +76,7 @@ def _strides(buf: Buf) -> tuple[int, int]:
     return down, across
 
 
-def _bodies(tree: Any) -> list[Body]:
+def _bodies(tree: object) -> list[Body]:
     if isinstance(tree, Body):
         return [tree]
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    return [body for one in tree for body in _bodies(one)] if isinstance(tree, list | tuple) else []
+    return [body for item in tree for body in _bodies(item)] if isinstance(tree, list | tuple) else []

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ontrain.providers.torch.buffers import Body
+from ontrain.operators import record_of
 from ontrain.providers.torch.code import Held
-from ontrain.providers.torch.emitter import Instruction
+from ontrain.providers.torch.instructions import Body, Instruction
 
 __all__ = ["WARM_UP", "CudaRecorder", "Recorder", "Recording", "Replay", "drawing_from", "told", "waits"]
 
@@ -26,9 +26,6 @@ _logger = logging.getLogger("ontrain.phases")
 
 WARM_UP = 1
 """Runs that a part makes plainly before it is recorded."""
-
-_WAITING = frozenset({"Loop", "If", "Multinomial"})
-"""Operators whose calls ask the device for a number."""
 
 
 class Recorder(Protocol):
@@ -174,10 +171,10 @@ def told(parts: Sequence[Replay]) -> str:
 
 def waits(program: Sequence[Instruction]) -> str | None:
     """Return why a program cannot be recorded, if it asks the device for numbers: the operator that does."""
-    for one in program:
-        if one.node is not None and one.node.op_type in _WAITING:
-            return f"{one.node.op_type} asks the device for a number"
-        if any(isinstance(argument, Body) for argument in one.args):
+    for instruction in program:
+        if instruction.node is not None and record_of(instruction.node).asks_device:
+            return f"{instruction.node.op_type} asks the device for a number"
+        if any(isinstance(argument, Body) for argument in instruction.args):
             return "a branch or loop asks the device for a number"
     return None
 

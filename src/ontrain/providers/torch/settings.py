@@ -63,11 +63,11 @@ def _tuning(tune: bool | str | None) -> Choices | None:
     return None if said == "0" else open_tuning()
 
 
-def _from_environment(variable: str, option: str, given: int | None, default: int) -> int:
-    text = os.environ.get(variable, "") if given is None else str(int(given))
+def _from_environment(variable: str, option: str, wish: int | None, default: int) -> int:
+    text = os.environ.get(variable, "") if wish is None else str(int(wish))
     if not text:
         return default
     if not text.isdecimal():
-        name = variable if given is None else option
+        name = variable if wish is None else option
         raise OptionError(f"{name} is {text!r}", way_out="give a whole number" + " of bytes from 1" * (default > 1))
     return int(text)

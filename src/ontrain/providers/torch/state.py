@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
-from ontrain.providers.base import StateSpec
+from ontrain.graph import StateKind
+from ontrain.providers.base import Array, FlatKey, StateSpec
 from ontrain.providers.torch.buffers import torch_dtype
+from ontrain.providers.torch.norms import norm
 
 __all__ = ["ALIGN", "TorchState"]
 
@@ -25,18 +26,18 @@ class TorchState:
 
     def __init__(self, specs: Sequence[StateSpec], device: torch.device) -> None:
         self.device = device
-        self.flat: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
-        self.place: dict[str, tuple[tuple[str, int, torch.dtype], int]] = {}
+        self.flat: dict[FlatKey, torch.Tensor] = {}
+        self.place: dict[str, tuple[FlatKey, int]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._parts: set[str] = set()
         self.extend(specs)
 
     def extend(self, specs: Sequence[StateSpec], parts: int = 1) -> None:
         """Add tensors of kinds that are not there yet; see `ontrain.providers.base.FlatState`."""
-        sizes: dict[tuple[str, int, torch.dtype], int] = {}
+        sizes: dict[FlatKey, int] = {}
         for spec in specs:
             dtype = torch_dtype(spec.dtype)
-            key = (spec.kind, spec.group, dtype)
+            key: tuple[str, int, torch.dtype] = (spec.kind, spec.group, dtype)
             assert key not in self.flat, f"{spec.name} is of a kind that is laid out already"
             self.place[spec.name] = (key, sizes.get(key, 0))
             sizes[key] = sizes.get(key, 0) + padded(spec.shape, dtype)
@@ -58,7 +59,7 @@ class TorchState:
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: Array) -> None:
         with torch.no_grad():
             self._tensors[name].copy_(torch.as_tensor(value))
 
@@ -68,6 +69,10 @@ class TorchState:
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
 
+    def norm(self, name: str) -> torch.Tensor:
+        """Return the norm of a tensor; see `ontrain.providers.FlatState`."""
+        return norm(self._tensors[name])
+
     def nbytes(self) -> int:
         """Bytes of all flat buffers."""
         return sum(flat.nbytes for flat in self.flat.values())
@@ -75,7 +80,7 @@ class TorchState:
     def gradient(self, name: str) -> torch.Tensor:
         """Return the place of a parameter's gradient: a flat buffer laid out like the parameter's own."""
         key, start = self.place[name]
-        twin = ("gradient", *key[1:])
+        twin = (StateKind.GRADIENT, *key[1:])
         if twin not in self.flat:
             self.flat[twin] = torch.zeros_like(self.flat[key])
         tensor = self._tensors[name]

@@ -127,7 +127,7 @@ def update_timings(file: Path, change: Callable[[Timings], None]) -> None:
 def as_json(timings: Timings) -> dict[str, dict[str, Any]]:
     """Return what the file holds."""
     return {
-        name: {product: {"taken": one.taken, "seconds": dict(one.seconds)} for product, one in known.items()}
+        name: {product: {"taken": choice.taken, "seconds": dict(choice.seconds)} for product, choice in known.items()}
         for name, known in timings.items()
     }
 

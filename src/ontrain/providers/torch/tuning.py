@@ -47,6 +47,8 @@ _BANDWIDTH = 5e9
 """Bytes a second that every machine moves."""
 _CLEARLY = 1.25
 """How many times as long as another a formulation must take, in two measurements, until it is replaced."""
+_FAR = 4
+"""How many times as large the larger of two products may be between which one of the same choice is not measured."""
 _PAUSE, _SHARE = 20.0, 200.0
 """Seconds at least between two looks at choices, and the time between them as a multiple of what a look takes."""
 
@@ -190,12 +192,34 @@ class Tuning:
         return replace(entry, taken=taken) if taken in names else None
 
     def _settle(self, key: tuple[str, str], names: Collection[str], measure: Measure) -> Entry:
-        times = measure() if self._can_write else None
-        if times is not None and plausible(key[1], times, rate_of(self._read, key[0])):
+        between = self._between(key, names)
+        times = measure() if self._can_write and between is None else None
+        if between is not None:
+            entry = Entry(between)  # measured at the next review
+        elif times is not None and plausible(key[1], times, rate_of(self._read, key[0])):
             entry = Entry(choice(key[1], times), dict(times))
         else:
             entry = Entry(expected(key[1], names))
         return self._write(key, entry, names=names) or Entry(expected(key[1], names))
+
+    def _between(self, key: tuple[str, str], names: Collection[str]) -> str | None:
+        """What was measured to be the fastest for a smaller product and for a larger one that differ in one size."""
+        sizes, kind = sizes_of(key[1]), key[1].partition(" ")[2]
+        measured = {
+            sizes_of(product): entry.taken for product in self._read.get(key[0], {})
+            if product.partition(" ")[2] == kind
+            and (entry := self._known(self._read, (key[0], product), names)) is not None and entry.seconds
+        }  # fmt: skip
+        for axis, size in enumerate(sizes):
+            line = {
+                point[axis]: taken
+                for point, taken in measured.items()
+                if _without(point, axis) == _without(sizes, axis)
+            }
+            below, above = [n for n in line if n < size], [n for n in line if n > size]
+            if below and above and min(above) <= _FAR * max(below) and line[max(below)] == line[min(above)]:
+                return line[min(above)]
+        return None
 
     def _write(
         self, key: tuple[str, str], entry: Entry, *, names: Collection[str] = (), over: bool = False
@@ -221,12 +245,16 @@ class Tuning:
         return entry if over else self._known(self._read, key, names)
 
 
+def _without(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return sizes[:axis] + sizes[axis + 1 :]
+
+
 _open: WeakSet[Tuning] = WeakSet()
 
 
 def _after_fork() -> None:
-    for one in _open:
-        one.after_fork()
+    for tuning in _open:
+        tuning.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,9 +8,9 @@ from typing import Literal
 
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import to_torch_dtype
 
 from ontrain.autodiff import Differentiability, differentiability
+from ontrain.capture.arrays import tensor_dtype
 from ontrain.errors import GradientError, GraphError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.functions.cost import count_flops, live_bytes, resident_bytes
 from ontrain.graph import (
@@ -31,9 +31,10 @@ from ontrain.optim.loss import TORCH_NAMES
 from ontrain.passes import pipeline, run_passes
 from ontrain.providers import ExecutionProvider
 from ontrain.session.check.report import CheckReport, Cost, GradientKind, OperatorUse, ParameterUse, Problem
+from ontrain.session.description import TrainingTask
 from ontrain.session.failures import explained
 from ontrain.session.feeds import batch_inputs
-from ontrain.session.memory import memory_limit
+from ontrain.session.memory_limit import memory_limit
 from ontrain.session.training import TrainingSession
 
 __all__ = ["Subject", "examine", "with_loss"]
@@ -105,7 +106,7 @@ def examine(
     problems = [problem for rows in looked for row in rows for problem in row.problems]
     parameters = _parameters(subject, forward.graph, needed)
     report = replace(report, operators=operators, parameters=parameters)
-    if not any(one.trainable and one.reached for one in parameters):
+    if not any(parameter.trainable and parameter.reached for parameter in parameters):
         problems.append(_nothing_to_train(name, len(subject.trainable), bool(active)))
     if not problems:
         try:
@@ -138,26 +139,26 @@ def with_loss(model: ir.Model, wanted: str | None) -> tuple[ir.Model, str, Liter
     for value in sorted(outputs, key=lambda v: v.name != "loss"):
         if value.shape is not None and all(d == 1 for d in value.shape):
             return model, str(value.name), "output"
-    made = rebuild(model)
-    first = next(v for v in made.graph.outputs if v.name == names[0])
-    op = Builder(made.graph)
+    specialised = rebuild(model)
+    first = next(v for v in specialised.graph.outputs if v.name == names[0])
+    op = Builder(specialised.graph)
     mean = op.ReduceMean(first, keepdims=0)
     mean.name = op.fresh(f"mean_of_{names[0]}")
-    made.graph.outputs.insert(0, mean)
-    return made, str(mean.name), "mean"
+    specialised.graph.outputs.insert(0, mean)
+    return specialised, str(mean.name), "mean"
 
 
-def _sizes(graph: ir.Graph, given: Mapping[str, int]) -> dict[str, int]:
+def _sizes(graph: ir.Graph, chosen: Mapping[str, int]) -> dict[str, int]:
     varying = {
         d.value: None for v in batch_inputs(graph) for d in dims(v) if not isinstance(d, int) and d.value is not None
     }
-    for name, size in given.items():
+    for name, size in chosen.items():
         if name not in varying:
             known = nearest(name, varying) if varying else "all dimensions of this model are fixed"
             raise OptionError(f"the inputs have no dimension {name!r}", way_out=f"nearest: {known}")
         if size < 1:
             raise OptionError(f"dimension {name!r} is {size}", way_out="give a size from 1")
-    return {name: given.get(name, 1) for name in varying}
+    return {name: chosen.get(name, 1) for name in varying}
 
 
 def _shape(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -185,12 +186,12 @@ def _look(node: ir.Node, provider: ExecutionProvider, needed: set[ir.Node]) -> l
     if gradient is not None and gradient.kind == "none":
         message = f"{operator} has no gradient, and the loss depends on a trainable parameter through it"
         problems.append(_problem("gradient", message, node, gradient.reason, _DETACH))
-    found = [_Look(operator, runs, gradient, problems)]
+    looks = [_Look(operator, runs, gradient, problems)]
     for attr in node.attributes.values():
         for graph in _subgraphs(attr):
             for inner in graph:
-                found += _look(inner, provider, {inner} if node in needed and _carries(inner) else set())
-    return found
+                looks += _look(inner, provider, {inner} if node in needed and _carries(inner) else set())
+    return looks
 
 
 def _problem(kind: Literal["run", "gradient"], message: str, node: ir.Node, reason: str, way_out: str) -> Problem:
@@ -213,13 +214,13 @@ _WORST: tuple[GradientKind, ...] = ("none", "zero", "body", "rule")
 
 def _summary(looked: Sequence[_Look], provider: ExecutionProvider) -> tuple[OperatorUse, ...]:
     groups: dict[str, list[_Look]] = {}
-    for one in looked:
-        groups.setdefault(one.operator, []).append(one)
+    for look in looked:
+        groups.setdefault(look.operator, []).append(look)
     rows = []
     for operator, group in groups.items():
-        refused = next((one.runs for one in group if one.runs is not None), None)
-        found = [one.gradient for one in group if one.gradient is not None]
-        worst = min(found, key=lambda one: _WORST.index(one.kind), default=None)
+        refused = next((look.runs for look in group if look.runs is not None), None)
+        gradients = [look.gradient for look in group if look.gradient is not None]
+        worst = min(gradients, key=lambda gradient: _WORST.index(gradient.kind), default=None)
         reason = refused or (worst.reason if worst is not None else "no trainable parameter lies behind it")
         rows.append(
             OperatorUse(
@@ -227,7 +228,7 @@ def _summary(looked: Sequence[_Look], provider: ExecutionProvider) -> tuple[Oper
                 len(group),
                 provider.name if refused is None else None,
                 worst.kind if worst is not None else "not needed",
-                len(found),
+                len(gradients),
                 reason,
             )
         )
@@ -254,12 +255,12 @@ def _paths(graph: ir.Graph, trainable: Sequence[str], loss: str) -> tuple[set[ir
 
 def _read(node: ir.Node) -> list[ir.Value]:
     """What a node reads, its subgraphs included."""
-    found = [v for v in node.inputs if v is not None]
+    values = [v for v in node.inputs if v is not None]
     for attr in node.attributes.values():
         for graph in _subgraphs(attr):
             for inner in graph:
-                found += _read(inner)
-    return found
+                values += _read(inner)
+    return values
 
 
 def _parameters(subject: Subject, graph: ir.Graph, needed: set[ir.Node]) -> tuple[ParameterUse, ...]:
@@ -323,13 +324,11 @@ def _cost(
 def _planned(
     subject: Subject, model: ir.Model, forward: ir.Model, loss: str, spec: OptimizerSpec, provider: ExecutionProvider
 ) -> tuple[ir.Model, int]:
-    device = str(getattr(provider, "device", "cpu"))
-    session = TrainingSession(
-        model, loss=loss, optimizer=spec, trainable=subject.trainable, provider=provider, initial=subject.tensors,
-        max_norm=_MAX_NORM, device=device,
-    )  # fmt: skip
+    device = provider.device
+    task = TrainingTask(model, loss=loss, optimizer=spec, trainable=subject.trainable, max_norm=_MAX_NORM)
+    session = TrainingSession(task, subject.tensors, provider, device)
     feeds = {
-        str(v.name): torch.zeros(static_dims(v), dtype=to_torch_dtype(v.dtype), device=device)
+        str(v.name): torch.zeros(static_dims(v), dtype=tensor_dtype(v.dtype), device=device)
         for v in batch_inputs(forward.graph)
         if v.dtype is not None
     }

@@ -12,11 +12,13 @@ import onnx_ir as ir
 from ontrain.autodiff import differentiability
 from ontrain.functions import adopted, composites
 from ontrain.graph import DOMAIN, schema_of
+from ontrain.operators import OPERATORS
 from ontrain.providers import available_providers, get_provider
 
 __all__ = ["OperatorSupport", "check_operators"]
 
 STANDARD = "ai.onnx"
+_LISTED = ("", "ai.onnx.ml")
 _PREFERRED = (
     "tensor(float)", "tensor(double)", "tensor(int64)", "tensor(int32)", "tensor(bool)", "tensor(string)",
     "seq(tensor(float))",
@@ -28,7 +30,7 @@ class OperatorSupport:
     """One operator.
 
     Attributes:
-        domain: "ai.onnx" is the standard's, "ontrain" ours, others those of operators that a file may hold.
+        domain: "ai.onnx" for operators of the standard, "ontrain" for ontrain's own, others for operators of files.
         operator: its name.
         since: opset version of the definition that ontrain works with, beyond its own for a later operator; 0 for
             operators that no schema describes.
@@ -47,9 +49,9 @@ class OperatorSupport:
 
 
 def check_operators(providers: Sequence[str] | None = None) -> list[OperatorSupport]:
-    """Return what is known of every operator that the installed onnx describes, and of ours.
+    """Return what is known of every operator of the installed onnx and of ontrain.
 
-    Left out are deprecated operators, and those of ai.onnx.ml: classical models are fitted, not trained by gradients.
+    Left out are operators that the newest version of the standard deprecates, and those that take maps.
 
     Args:
         providers: names; all installed ones by default.
@@ -60,42 +62,54 @@ def check_operators(providers: Sequence[str] | None = None) -> list[OperatorSupp
     runners = [get_provider(name) for name in (providers or available_providers())]
     rows = []
     for domain, operator, since, node in _examples():
-        found = differentiability(node)
+        verdict = differentiability(node)
         asked = {runner.name: runner.supports(node) for runner in runners}
-        rows.append(OperatorSupport(domain or STANDARD, operator, since, asked, found.kind, found.reason))
+        rows.append(OperatorSupport(domain or STANDARD, operator, since, asked, verdict.kind, verdict.reason))
     return rows
 
 
 def _examples() -> Iterator[tuple[str, str, int, ir.Node]]:
     """(domain, operator, version, a node of it) in the order of the table."""
-    schemas = {s.name: s for s in onnx.defs.get_all_schemas() if not s.domain and not s.deprecated}
-    for name in sorted(schemas):
-        schema = schema_of(name) or schemas[name]
-        yield "", name, schema.since_version, _example(schema)
+    schemas = {
+        (s.domain, s.name): s
+        for s in onnx.defs.get_all_schemas()
+        if s.domain in _LISTED and not s.deprecated and not _takes_maps(s)
+    }
+    for domain, name in sorted(schemas):
+        schema = schema_of(name, domain) or schemas[domain, name]
+        yield domain, name, schema.since_version, _example(schema)
     for name in sorted(composites):
         yield DOMAIN, name, 0, ir.Node(DOMAIN, name, [], num_outputs=1)
     for where, name in sorted(adopted):
-        if where:  # others are of the standard, and have had their turn
+        if where not in _LISTED:  # these have had their turn
             yield where, name, 0, ir.Node(where, name, [], num_outputs=1)
+
+
+def _takes_maps(schema: onnx.defs.OpSchema) -> bool:
+    """Whether an operator takes nothing but maps, of which a node of the graph has no types."""
+    return any(all("map" in kind for kind in formal.types) for formal in schema.inputs)
 
 
 def _example(schema: onnx.defs.OpSchema) -> ir.Node:
     """A node with the operator's required inputs, typed, and its required attributes."""
-    chosen = {one.type_param_str: _preferred(one.allowed_type_strs) for one in schema.type_constraints}
-    chosen.update(_TYPES.get(schema.name, {}))
+    chosen = {
+        constraint.type_param_str: _preferred(constraint.allowed_type_strs) for constraint in schema.type_constraints
+    }
+    smallest = OPERATORS[schema.domain, schema.name].smallest
+    chosen.update(smallest.types)
     option = onnx.defs.OpSchema.FormalParameterOption
-    formals = [one for one in schema.inputs if one.option != option.Optional]
-    if schema.name in _INPUTS:
-        formals = list(schema.inputs[: _INPUTS[schema.name]])
+    formals = [formal for formal in schema.inputs if formal.option != option.Optional]
+    if smallest.inputs is not None:
+        formals = list(schema.inputs[: smallest.inputs])
     inputs = [
         ir.Value(name=f"x{i}", type=_type(chosen.get(formal.type_str, formal.type_str)))
         for i, formal in enumerate(formals)
     ]
-    given = _ATTRIBUTES.get(schema.name, {})
+    given = smallest.attributes
     attributes = [
-        _attribute(schema.name, name, one.type, given.get(name))
-        for name, one in sorted(schema.attributes.items())
-        if one.required or name in given
+        _attribute(schema.name, name, attribute.type, given.get(name))
+        for name, attribute in sorted(schema.attributes.items())
+        if attribute.required or name in given
     ]
     # Outputs are left to inference: their type may depend on an attribute.
     node = ir.Node(schema.domain, schema.name, inputs, attributes, num_outputs=max(schema.min_output, 1))
@@ -105,7 +119,7 @@ def _example(schema: onnx.defs.OpSchema) -> ir.Node:
 
 
 def _preferred(allowed: Sequence[str]) -> str:
-    return next((one for one in _PREFERRED if one in allowed), sorted(allowed)[0])
+    return next((dtype for dtype in _PREFERRED if dtype in allowed), sorted(allowed)[0])
 
 
 def _type(text: str) -> ir.TypeProtocol | None:
@@ -119,28 +133,11 @@ def _type(text: str) -> ir.TypeProtocol | None:
     return ir.SequenceType(element) if kind == "seq" else ir.OptionalType(element)
 
 
-_ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "BitCast": {"to": ir.DataType.INT32.value},
-    "BitShift": {"direction": "LEFT"},
-    "Constant": {"value": ir.tensor([1.0], dtype=ir.DataType.FLOAT)},
-    "Einsum": {"equation": "ij,jk->ik"},
-    "GRU": {"hidden_size": 1},
-    "LSTM": {"hidden_size": 1},
-    "LinearAttention": {"q_num_heads": 1, "kv_num_heads": 1},
-    "RNN": {"hidden_size": 1},
-    "RegexFullMatch": {"pattern": "x"},
-    "TfIdfVectorizer": {"mode": "TF", "ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [1]},
-}
-"""Where an operator needs more than its schema calls required, or another value than the first of its type."""
-_TYPES = {"BitShift": {"T": "tensor(uint8)"}, "TfIdfVectorizer": {"T": "tensor(int64)"}}
-_INPUTS = {"Loop": 2, "Optional": 1, "SequenceMap": 1}
-
-
-def _attribute(operator: str, name: str, kind: Any, given: Any) -> ir.Attr:
+def _attribute(operator: str, name: str, kind: Any, value: Any) -> ir.Attr:
     simple: dict[str, Any] = {"INT": 1, "FLOAT": 1.0, "STRING": "x", "INTS": [1], "FLOATS": [1.0], "STRINGS": ["x"]}
     if kind.name == "GRAPH":
         return ir.AttrGraph(name, _body(operator))
-    return ir.convenience.convert_attribute(name, simple[kind.name] if given is None else given)
+    return ir.convenience.convert_attribute(name, simple[kind.name] if value is None else value)
 
 
 def _body(operator: str) -> ir.Graph:

@@ -86,7 +86,7 @@ class Cost:
         backward_flop, backward_product_flop: the same for the rest of the step, backward and update.
         parameter_bytes: parameters and buffers.
         optimizer_bytes: moments.
-        working_bytes: results that are alive at once, gradients among them, and what the provider keeps beside that.
+        working_bytes: results alive at the same time, gradients included, and the provider's own memory.
         working_is_planned: whether the provider's own plan says so; else it is an estimate.
     """
 

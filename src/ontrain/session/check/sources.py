@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from ontrain.capture import capture, load_onnx
 from ontrain.errors import CaptureError, GraphError, OntrainError, OptionError, nearest
+from ontrain.places import function_name, missing_module
 from ontrain.providers import get_provider
 from ontrain.session.check.examine import Subject, examine
 from ontrain.session.check.report import CheckReport, Problem
@@ -39,7 +39,8 @@ def check_file(
         provider: name of the execution provider that is to run it.
         loss: name of an output, or of a loss to add to the first output ("MSE", "SoftmaxCrossEntropy", …); by default
             an output that is a scalar, or else the mean of the first.
-        trainable, frozen: names or patterns of initializers, see `ontrain.capture.load_onnx`.
+        trainable: names or patterns of initializers to train, see `ontrain.capture.load_onnx`.
+        frozen: names or patterns of initializers to leave as they are.
         sizes: of dimensions that vary, by name; 1 for those left out.
         optimizer: algorithm whose state counts in the cost.
 
@@ -61,8 +62,8 @@ def check_file(
 
 def check_module(
     module: torch.nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     *,
     provider: str = DEFAULT_PROVIDER,
     loss: str | None = None,
@@ -75,10 +76,13 @@ def check_module(
 
     Args:
         module: captured in training mode; it stays as it is.
-        args, kwargs: a sample call of `module`.
-        provider, loss, optimizer: as for `check_file`.
-        trainable: names or patterns ("encoder.*") of parameters to train; by default those that require a gradient.
-        frozen: names or patterns to take out of these.
+        args: positional arguments of a sample call of `module`.
+        kwargs: its keyword arguments.
+        provider: as for `check_file`.
+        loss: as for `check_file`.
+        trainable: names or patterns ("encoder.*") of parameters to train; by default all that require a gradient.
+        frozen: names or patterns of parameters that stay as they are.
+        optimizer: as for `check_file`.
         name: what the report calls the module; by default its class.
 
     Returns:
@@ -94,15 +98,15 @@ def check_module(
         [n for n, p in parameters.items() if p.requires_grad] if trainable is None else _match(trainable, parameters)
     )
     stay = set(_match(frozen, parameters))
-    modes = {one: one.training for one in module.modules()}
+    modes = {submodule: submodule.training for submodule in module.modules()}
     module.train()
     try:
         captured = capture(module, args, kwargs)
     except (CaptureError, GraphError) as error:
         return CheckReport(title, runner.name, optimizer, problems=(Problem.of("capture", error),))
     finally:
-        for one, mode in modes.items():
-            one.training = mode
+        for submodule, mode in modes.items():
+            submodule.training = mode
     used = {str(v.name) for v in captured.model.graph.inputs}
     tensors: dict[str, torch.Tensor] = {**captured.parameters, **captured.buffers}
     names = [n for n in chosen if n in used and n not in stay]
@@ -110,7 +114,7 @@ def check_module(
     return examine(subject, runner, loss=loss, optimizer=optimizer)
 
 
-def _match(patterns: Sequence[str], names: Mapping[str, Any]) -> list[str]:
+def _match(patterns: Sequence[str], names: Mapping[str, object]) -> list[str]:
     found: dict[str, None] = {}
     for pattern in patterns:
         fitting = fnmatch.filter(names, pattern)
@@ -138,9 +142,7 @@ def load_function(target: str) -> Callable[[], Any]:
     Raises:
         OptionError: the target is malformed, cannot be imported, or is no function.
     """
-    place, _, name = target.partition(":")
-    if not place or not name.isidentifier():
-        raise OptionError(f"{target!r} names no function", way_out="write package.module:function")
+    place, name = function_name(target)
     module = _imported(place)
     if not hasattr(module, name):
         raise OptionError(f"{place} has no {name!r}", way_out=f"nearest: {nearest(name, vars(module))}")
@@ -156,11 +158,7 @@ def _imported(place: str) -> Any:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
-            raise OptionError(
-                f"there is no module {place!r}",
-                reason=f"looked in {', '.join(p or os.getcwd() for p in sys.path[:3])}, …",
-                way_out="run in the folder that holds it, or install it",
-            ) from error
+            raise missing_module(place) from error
         raise OptionError(f"{place} cannot be imported", reason=str(error), way_out="install what it needs") from error
     except Exception as error:  # the user's module may raise anything
         raise OptionError(f"{place} cannot be imported", reason=_said(error)) from error
@@ -187,12 +185,12 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
-def _sample(target: str, made: Any) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+def _sample(target: str, sample: object) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     wanted = "return (module, args) or (module, args, kwargs)"
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        what = f"a tuple of {len(made)}" if isinstance(made, tuple) else f"a {type(made).__name__}"
+    if not isinstance(sample, tuple) or len(sample) not in (2, 3):
+        what = f"a tuple of {len(sample)}" if isinstance(sample, tuple) else f"a {type(sample).__name__}"
         raise OptionError(f"{target}() returned {what}", way_out=wanted)
-    module, args, kwargs = made if len(made) == 3 else (*made, {})
+    module, args, kwargs = sample if len(sample) == 3 else (*sample, {})
     if not isinstance(module, torch.nn.Module):
         raise OptionError(f"{target}() returned a {type(module).__name__} for the module", way_out=wanted)
     if isinstance(args, torch.Tensor):

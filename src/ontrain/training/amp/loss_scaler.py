@@ -74,7 +74,8 @@ class DynamicLossScaler(LossScaler):
         automatic_update: False keeps the scale as it is.
         loss_scale: at first.
         up_scale_window: finite steps before the scale is doubled, from 1.
-        min_loss_scale, max_loss_scale: where halving and doubling end.
+        min_loss_scale: where halving ends.
+        max_loss_scale: where doubling ends.
 
     Raises:
         OptionError: an argument is out of range.

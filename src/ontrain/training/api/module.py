@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from ontrain.arguments import checked_flag, checked_kind
 from ontrain.errors import InputError, OptionError
+from ontrain.stock import stock
 from ontrain.training.api.checkpoint_state import CheckpointState
 from ontrain.training.api.sessions import Graph, check_device
 from ontrain.training.api.tensors import Tensors, as_array, ort_value
+from ontrain.training.portable_names import gradient_name, next_name
+
+onnxruntime = stock()
 
 __all__ = ["Module"]
-
-_GRADIENT, _NEXT = "_grad", ".next"
 
 
 class Module:
@@ -46,7 +47,7 @@ class Module:
         state: CheckpointState,
         eval_model_uri: str | os.PathLike[str] | None = None,
         device: str = "cpu",
-        session_options: Any = None,
+        session_options: object = None,
     ) -> None:
         check_device(device)
         checked_kind("the state", state, CheckpointState, "read it with CheckpointState.load_checkpoint")
@@ -57,8 +58,8 @@ class Module:
         self._eval_graph = None if eval_model_uri is None else Graph(eval_model_uri, session_options)
         self._user_inputs = {graph: self._batch(graph) for graph in (self._train_graph, self._eval_graph) if graph}
         outputs = self._train_graph.outputs
-        self._grads = {p + _GRADIENT: p for p in state.trained if p + _GRADIENT in outputs}
-        self._updates = {name + _NEXT: name for name in self._train_graph.inputs if name + _NEXT in outputs}
+        self._grads = {gradient: p for p in state.trained if (gradient := gradient_name(p)) in outputs}
+        self._updates = {new: name for name in self._train_graph.inputs if (new := next_name(name)) in outputs}
         left = sorted(set(state.trained) - set(self._grads.values()))
         if left:
             raise OptionError(
@@ -130,7 +131,7 @@ class Module:
         """Return the number of elements of all parameters, or of those that are trained."""
         return sum(self._state.tensors[name].size for name in self._names(trainable_only))
 
-    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+    def copy_buffer_to_parameters(self, buffer: object, trainable_only: bool = True) -> None:
         """Set parameters from what `get_contiguous_parameters` gave, here or on another machine.
 
         Raises:
@@ -160,8 +161,8 @@ class Module:
 
         Args:
             inference_model_uri: where to write it.
-            graph_output_names: outputs to keep, those of the model that the artifacts were made of among them; inputs
-                that only the others need are dropped.
+            graph_output_names: outputs to keep, from the outputs of the model of the artifacts. Inputs that no kept
+                output needs are dropped.
 
         Raises:
             OptionError: there is no evaluation model, it has no such output, the path cannot be written, or a nominal
@@ -206,7 +207,7 @@ class Module:
         """The inputs that no state holds; a parameter that the checkpoint lacks is not taken for one."""
         names = [name for name in graph.inputs if name not in self._state.tensors]
         for name in names:
-            if name + _GRADIENT in graph.outputs or name + _NEXT in graph.outputs:
+            if gradient_name(name) in graph.outputs or next_name(name) in graph.outputs:
                 raise OptionError(
                     f"the checkpoint has no parameter {name!r}, which the model needs",
                     way_out="use the checkpoint that was written with it",

@@ -11,10 +11,9 @@ from ontrain.errors import InputError, OptionError
 from ontrain.training.api.module import Module
 from ontrain.training.api.sessions import Graph
 from ontrain.training.api.tensors import Tensors
+from ontrain.training.portable_names import gradient_name, next_name
 
 __all__ = ["Optimizer"]
-
-_GRADIENT, _NEXT = "_grad", ".next"
 
 
 class Optimizer:
@@ -34,7 +33,7 @@ class Optimizer:
         checked_kind("the module", module, Module, "give the ontrain.training.api.Module to update")
         self._graph, self._state = Graph(optimizer_uri, module._options), module._state
         inputs = set(self._graph.inputs) - {"learning_rate", "step"}
-        grads = {name + _GRADIENT: name for name in self._state.trained}
+        grads = {gradient_name(name): name for name in self._state.trained}
         self._grads = {graph: name for graph, name in grads.items() if graph in inputs}
         trained = set(self._grads.values())
         for name in [*sorted(set(self._state.trained) - trained), *sorted(trained - inputs)]:
@@ -44,7 +43,7 @@ class Optimizer:
             )
         moments = [n for n in self._graph.inputs if n in inputs and n not in self._grads and n not in trained]
         self._state.add_moments({name: self._graph.shape(name) for name in moments})
-        self._updates = {name + _NEXT: name for name in (*self._state.trained, *moments)}
+        self._updates = {next_name(name): name for name in (*self._state.trained, *moments)}
         # Zero-dimensional arrays that each step reads in place.
         self._hyper = Tensors({"learning_rate": np.array(1e-3, np.float32), "step": np.zeros((), np.float32)})
         if self._state.learning_rate is not None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from ontrain.arguments import checked_kind, checked_path, told
 from ontrain.errors import InputError, OptionError, ProviderError
+from ontrain.stock import stock
 from ontrain.training.api.tensors import as_array, ort_value
+
+onnxruntime = stock()
 
 __all__ = ["Graph", "check_device"]
 
@@ -72,7 +74,7 @@ class Graph:
         one = self._types[name]
         return tuple(one.shape), _DTYPES[one.type]
 
-    def feed(self, name: str, given: Any) -> Any:
+    def feed(self, name: str, given: object) -> Any:
         """Return what was given for an input as an OrtValue; texts, of which there are none, as an array.
 
         Raises:
@@ -99,7 +101,7 @@ class Graph:
         # Not ascontiguousarray, which makes vectors of scalars.
         return ort_value(np.asarray(array, order="C"))
 
-    def run(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, feeds: Mapping[str, object], outputs: Mapping[str, object]) -> dict[str, Any]:
         """Run on OrtValues.
 
         Args:

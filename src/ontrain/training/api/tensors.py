@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from ontrain.errors import InputError
+from ontrain.stock import stock
+
+onnxruntime = stock()
 
 __all__ = ["Array", "Tensors", "as_array", "ort_value"]
 
 Array = np.ndarray[Any, Any]
 
 
-def as_array(what: str, given: Any, way_out: str = "give a numpy array") -> Array:
+def as_array(what: str, given: object, way_out: str = "give a numpy array") -> Array:
     """Return what numpy takes for an array.
 
     Raises:

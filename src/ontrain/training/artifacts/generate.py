@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_path
-from ontrain.capture.onnx_file.checks import check_proto
-from ontrain.capture.onnx_file.read import read_proto
 from ontrain.errors import OptionError, nearest
-from ontrain.graph import Builder
+from ontrain.files.checks import check_proto
+from ontrain.files.read import read_proto
+from ontrain.graph import DOMAIN, Builder
+from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 from ontrain.training import onnxblock
 from ontrain.training.artifacts.graphs import training_graph
 from ontrain.training.artifacts.optimizer import add_update
@@ -55,6 +57,7 @@ def generate_artifacts(
     loss_input_names: Sequence[str] | None = None,
     *,
     step_model: bool = False,
+    opset: int | None = None,
 ) -> None:
     """Write what trains a model on a device (onnxruntime.training.artifacts.generate_artifacts).
 
@@ -77,10 +80,13 @@ def generate_artifacts(
         nominal_checkpoint: write nominal_checkpoint too: the checkpoint without its values.
         loss_input_names: values that the loss is given; None for all outputs of the model.
         step_model: write step_model.onnx too: one whole step in one graph, for loops written by hand.
+        opset: the version of the standard's operators in the files, for devices with an older onnxruntime; None for
+            the newest that ontrain knows.
 
     Raises:
         OptionError: an argument is wrong, or the folder cannot be written.
-        GraphError: the model is damaged, or cannot be trained for all sizes of its batch.
+        GraphError: the model is damaged, or cannot be trained for all sizes of its batch; or an operator cannot be
+            written at `opset`.
         GradientError: an operator has no gradient, or the loss does not depend on a parameter.
     """
     if custom_op_library is not None:
@@ -95,6 +101,8 @@ def generate_artifacts(
     flags = {"ort_format": ort_format, "nominal_checkpoint": nominal_checkpoint, "step_model": step_model}
     for what, flag in flags.items():
         checked_flag(what, flag)
+    if opset is not None:
+        check_opset(opset)
     trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params)
     additional = _names("additional_output_names", additional_output_names)
     inputs = _names("loss_input_names", loss_input_names)
@@ -119,11 +127,21 @@ def generate_artifacts(
         files["optimizer_model"] = update.to_model_proto()
     if step_model:
         files["step_model"] = _step_model(block, update)
+    files = {name: _at_opset(one, opset) for name, one in files.items()}
     for name, one in files.items():
         save(one, folder / f"{prefix}{name}.onnx", ort_format=ort_format)
     onnxblock.save_checkpoint(block.parameters(), folder / f"{prefix}checkpoint")
     if nominal_checkpoint:
         onnxblock.save_checkpoint(block.parameters(), folder / f"{prefix}nominal_checkpoint", nominal_checkpoint=True)
+
+
+def _at_opset(proto: onnx.ModelProto, opset: int | None) -> onnx.ModelProto:
+    if opset is None:
+        return proto
+    model = with_operators_of(ir.from_proto(proto), opset)
+    import_opset(model, opset)
+    model.graph.opset_imports.pop(DOMAIN, None)
+    return to_proto(model)
 
 
 class _Training(onnxblock.TrainingBlock):
@@ -199,7 +217,7 @@ def _loss_inputs(
     return given
 
 
-def _names(what: str, given: Any) -> list[str] | None:
+def _names(what: str, given: object) -> list[str] | None:
     return None if given is None else checked_names(what, given)
 
 
@@ -213,7 +231,7 @@ def _check_lists(requires_grad: Sequence[str] | None, frozen: Sequence[str] | No
         raise OptionError("requires_grad is empty", way_out="name a parameter, or give None for all weights")
 
 
-def _check_step(update: Any) -> None:
+def _check_step(update: object) -> None:
     if update is None:
         raise OptionError("a step model needs an optimizer", way_out="give optimizer, or leave step_model out")
     if not hasattr(update, "spec"):

@@ -14,21 +14,16 @@ from ontrain.autodiff import differentiate
 from ontrain.capture import OnnxModel, load_onnx
 from ontrain.errors import GradientError, OptionError, nearest
 from ontrain.graph import Builder, Role, by_role, rebuild, set_gradient_of, specialise, static_dims, updates_of
+from ontrain.graph.fold import KEEPS_FILLS
 from ontrain.graph.generalise import generalise
-from ontrain.graph.polynomials import Sizes
 from ontrain.graph.settle import settle, with_sizes
-from ontrain.passes import run_passes
-from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
-from ontrain.passes.expand_recurrent import ExpandRecurrent
-from ontrain.passes.infra import Pass
-from ontrain.passes.linear_to_gemm import LinearToGemm
-from ontrain.passes.simplify import Simplify
+from ontrain.operators import OPERATORS, Chance
+from ontrain.passes import ExpandRecurrent, LinearToGemm, Pass, ShareCommonSubexpressions, Simplify, run_passes
 from ontrain.providers.onnxruntime.rewriting import prepare
+from ontrain.sizes import Sizes
+from ontrain.training.portable_names import gradient_name
 
-__all__ = ["GRADIENT", "Extend", "Source", "evaluation_graph", "load_source", "training_graph"]
-
-GRADIENT = "_grad"
-"""What the name of a parameter's gradient has behind the parameter's own."""
+__all__ = ["Extend", "Source", "evaluation_graph", "load_source", "training_graph"]
 
 Extend = Callable[[Builder, dict[ir.Value, ir.Value]], None]
 """Given the builder of a graph and the gradient of each trained parameter, adds to the graph."""
@@ -36,7 +31,7 @@ Extend = Callable[[Builder, dict[ir.Value, ir.Value]], None]
 _FORWARD: tuple[Pass, ...] = (ExpandRecurrent(), Simplify(), ShareCommonSubexpressions(), LinearToGemm())
 _WHOLE: tuple[Pass, ...] = (Simplify(), ShareCommonSubexpressions())
 # Masks come from onnxruntime's own stream: no input has to be fed for them.
-_KEPT = ("Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli")
+_KEPT = [one.name for one in OPERATORS.values() if not one.domain and one.chance is not Chance.NEVER]
 
 
 @dataclass
@@ -105,6 +100,8 @@ def load_source(
         requires_grad = [name for name in requires_grad if name not in inputs]
     kept = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
     loaded = _settled(load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept))))
+    for model in (loaded.model, loaded.evaluation):
+        model.graph.meta[KEEPS_FILLS] = True
     parameters = [*frozen, *loaded.trainable]
     for name in (*loaded.frozen, *loaded.buffers):
         if name not in parameters and (name in kept or name in loaded.frozen):
@@ -137,7 +134,7 @@ def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
         if extend is None:
             for param, grad in grads.items():
                 own = op.identity(grad)
-                own.name = op.fresh(f"{param.name}{GRADIENT}")
+                own.name = op.fresh(gradient_name(param.name or ""))
                 made.graph.outputs.append(set_gradient_of(own, param.name or ""))
         else:
             extend(op, grads)

@@ -8,16 +8,12 @@ import onnx_ir as ir
 
 from ontrain.graph import Builder, Role, new_model, set_role, set_updates, static_dims
 from ontrain.optim import OptimizerSpec
-from ontrain.passes import run_passes
-from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
-from ontrain.passes.simplify import Simplify
+from ontrain.passes import ShareCommonSubexpressions, Simplify, run_passes
 from ontrain.providers.onnxruntime.rewriting import prepare
-from ontrain.training.artifacts.graphs import GRADIENT
+from ontrain.training.portable_names import gradient_name, next_name
 
-__all__ = ["NEXT", "add_update", "optimizer_graph"]
+__all__ = ["add_update", "optimizer_graph"]
 
-NEXT = ".next"
-"""What the name of a parameter's or moment's next value has behind its own."""
 _EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_'s
 
 
@@ -35,7 +31,7 @@ def optimizer_graph(
         max_norm: clip the gradient's norm to this; None leaves it.
     """
     values = {name: _value(name, shape, dtype, Role.PARAMETER) for name, (shape, dtype) in parameters.items()}
-    grads = {values[n]: _value(n + GRADIENT, s, t, Role.INPUT) for n, (s, t) in parameters.items()}
+    grads = {values[n]: _value(gradient_name(n), s, t, Role.INPUT) for n, (s, t) in parameters.items()}
     model = new_model([*values.values(), *grads.values()], "optimizer")
     add_update(Builder(model.graph), grads, spec, max_norm)
     model = prepare(model)
@@ -47,9 +43,9 @@ def optimizer_graph(
 def add_update(op: Builder, grads: Mapping[ir.Value, ir.Value], spec: OptimizerSpec, max_norm: float | None) -> None:
     """Add inputs for hyper-parameters and moments, the update of each parameter, and outputs with the next values."""
     graph = op.graph
-    lr, step = (_value(name, [], ir.DataType.FLOAT, Role.HYPER) for name in ("learning_rate", "step"))
+    learning_rate, step = (_value(name, [], ir.DataType.FLOAT, Role.HYPER) for name in ("learning_rate", "step"))
     graph.inputs.insert(0, step)
-    graph.inputs.insert(0, lr)
+    graph.inputs.insert(0, learning_rate)
     scale = op.const(1.0)
     if max_norm is not None:
         with op.arithmetic():
@@ -58,14 +54,14 @@ def add_update(op: Builder, grads: Mapping[ir.Value, ir.Value], spec: OptimizerS
         name = param.name or ""
         assert param.dtype is not None
         dtype = param.dtype if param.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-        moments = [_value(one, static_dims(param), dtype, Role.STATE) for one in spec.state_names(name)]
+        moments = [_value(moment, static_dims(param), dtype, Role.STATE) for moment in spec.state_names(name)]
         graph.inputs.extend(moments)
-        operands = [param, grad, *moments, lr, step, scale]
+        operands = [param, grad, *moments, learning_rate, step, scale]
         if spec.algorithm == "SGD":
-            operands = [param, grad, lr, scale, *moments, *([step] if moments else [])]
+            operands = [param, grad, learning_rate, scale, *moments, *([step] if moments else [])]
         made = op.composite(spec.algorithm, *operands, outputs=1 + len(moments), **spec.attributes_for(name))
         for old, new in zip([param, *moments], made if isinstance(made, tuple) else (made,), strict=True):
-            new.name = op.fresh(f"{old.name}{NEXT}")
+            new.name = op.fresh(next_name(old.name or ""))
             graph.outputs.append(set_updates(new, old.name or ""))
 
 

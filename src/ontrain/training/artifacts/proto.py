@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from ontrain.graph.subgraphs import all_nodes
+from ontrain.graph import all_nodes
 
 __all__ = ["to_proto"]
 

@@ -7,9 +7,11 @@ import tempfile
 from pathlib import Path
 
 import onnx
-import onnxruntime
 
 from ontrain.errors import OptionError, ProviderError
+from ontrain.stock import stock
+
+onnxruntime = stock()
 
 __all__ = ["check_folder", "save"]
 

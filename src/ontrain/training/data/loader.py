@@ -37,8 +37,8 @@ class ResumableDataLoader:
         rank: this process; each batch of all processes together is shared out among them.
         world_size: how many processes there are. Where the last samples cannot be shared out evenly, some from the
             epoch's beginning are used again.
-        device: where batches are wanted; on a GPU the next one is copied there while the step on this one runs. None
-            leaves them where the dataset has them.
+        device: the device of the batches. The next batch is copied to a GPU while the step on the present batch runs.
+            None leaves batches where the dataset has them.
         **options: for `torch.utils.data.DataLoader`: num_workers, collate_fn, pin_memory and so on.
 
     Raises:
@@ -70,7 +70,7 @@ class ResumableDataLoader:
 
     @property
     def epoch(self) -> int:
-        """Epochs that are done; that of the next batch, unless the last one of an epoch was just handed out."""
+        """Number of finished epochs: the epoch of the next batch, unless an epoch's last batch was just handed out."""
         return self._epoch
 
     def __len__(self) -> int:

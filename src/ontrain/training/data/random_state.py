@@ -24,7 +24,7 @@ def random_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     numpy = np.random.get_state(legacy=False)
     assert isinstance(numpy, dict)
-    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
         "python": [version, _text(np.array(words, np.uint64)), gauss],
         "numpy": [_text(numpy["state"]["key"]), numpy["state"]["pos"], numpy["has_gauss"], numpy["gauss"]],
@@ -33,7 +33,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def restore_random_state(state: Mapping[str, Any]) -> None:
+def restore_random_state(state: Mapping[str, object]) -> None:
     """Let the global generators go on where they were when `random_state` returned this.
 
     Raises:

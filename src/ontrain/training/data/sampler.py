@@ -115,10 +115,11 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
     Args:
         sampler: gives the order.
         batch_fn: batch_fn(sample numbers of one process) → batches, lists of sample numbers.
-        drop_last: end all processes with the one that has the fewest batches; otherwise the others repeat theirs.
+        drop_last: end on all processes after as many batches as the shortest process has. Otherwise processes with
+            fewer batches repeat some.
 
     Raises:
-        OptionError: another kind of sampler, one that drops samples itself, or a `batch_fn` that made no batch.
+        OptionError: the sampler is of another kind or drops samples itself, or `batch_fn` made no batch.
     """
 
     def __init__(
@@ -159,6 +160,6 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
         self._make()
 
 
-def _check_function(name: str, given: Any) -> None:
+def _check_function(name: str, given: object) -> None:
     if not callable(given):
         raise OptionError(f"{name} is {given!r}", way_out="give a function")

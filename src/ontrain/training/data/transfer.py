@@ -13,7 +13,7 @@ from ontrain.internals import private
 __all__ = ["on_device"]
 
 
-def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+def on_device(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
     """Yield batches with their tensors on a device.
 
     To a GPU they go from pinned memory, on a stream of their own: while the step on one batch runs the next is on its
@@ -28,9 +28,9 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
         for batch in batches:
             yield pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch)
         return
-    uploads, source = torch.cuda.Stream(device), iter(batches)  # type: ignore[no-untyped-call]
+    uploads, source = torch.cuda.Stream(device), iter(batches)
 
-    def sent(batch: Any) -> Any:
+    def sent(batch: object) -> Any:
         with torch.cuda.stream(uploads):
             return pytree.tree_map_only(torch.Tensor, lambda t: _pinned(t).to(device, non_blocking=True), batch)
 

@@ -120,7 +120,7 @@ def _devices() -> list[dict[str, Any]]:
 
 def _cuda() -> dict[str, str]:
     versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
-    cudnn = torch.backends.cudnn.version() if torch.version.cuda and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda and torch.cuda.is_available() else None
     return {name: str(one) for name, one in {**versions, "cuDNN": cudnn}.items() if one}
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ontrain.errors import InputError
+from ontrain.places import steps_of_run
 from ontrain.training.inspection.folder import read_order, read_statistics
-from ontrain.training.inspection.statistics import STEP, Statistics, step_number
+from ontrain.training.inspection.statistics import Statistics
 
 __all__ = ["Comparison", "Difference", "compare_runs"]
 
@@ -49,11 +50,13 @@ class Comparison:
     """What two runs have in common.
 
     Attributes:
-        first, second: the folders.
-        steps: steps that both have.
-        only_first, only_second: steps that one has.
+        first: the folder of the first run.
+        second: the folder of the second run.
+        steps: steps that both runs have.
+        only_first: steps that only the first run has.
+        only_second: steps that only the second run has.
         values: how many values were compared.
-        differences: one for each value that differs, in the order of execution: the first is the one to look at.
+        differences: an entry for each value that differs, in the order of execution. Look at the first entry first.
     """
 
     first: str
@@ -91,7 +94,7 @@ def compare_runs(
     Raises:
         InputError: a folder holds no run, a file is torn, or the runs have no step in common.
     """
-    runs = [_steps(Path(folder)) for folder in (first, second)]
+    runs = [steps_of_run(folder) for folder in (first, second)]
     common = sorted(runs[0].keys() & runs[1].keys())
     if not common:
         raise InputError(
@@ -112,16 +115,6 @@ def compare_runs(
                 differences.append(Difference(step, name, *found))
     alone = [sorted(run.keys() - set(common)) for run in runs]
     return Comparison(str(first), str(second), common, alone[0], alone[1], values, differences)
-
-
-def _steps(folder: Path) -> dict[int, Path]:
-    found = {} if not folder.is_dir() else {n: one for one in folder.iterdir() if (n := step_number(one)) is not None}
-    if not found:
-        raise InputError(
-            f"{folder} holds no run" if folder.is_dir() else f"there is no folder {folder}",
-            way_out=f"give the output_dir of a StatisticsSubscriber, which has folders {STEP}0, {STEP}1, …",
-        )
-    return found
 
 
 def _pairs(first: Path, second: Path) -> Iterator[tuple[str, Statistics | None, Statistics | None]]:
@@ -163,9 +156,9 @@ def _span(run: dict[int, Path]) -> str:
     return f"{min(run)} to {max(run)}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)

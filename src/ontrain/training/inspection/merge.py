@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ontrain.errors import InputError, OptionError
+from ontrain.places import step_number
 from ontrain.training.inspection.folder import ORDER, read_order, read_statistics
-from ontrain.training.inspection.statistics import step_number
 
 __all__ = ["main", "merge_runs"]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from ontrain.errors import InputError, OptionError
+from ontrain.places import STEP, step_number
 from ontrain.training.inspection.folder import ORDER
 from ontrain.training.inspection.subscribers import Subscriber
 
-__all__ = ["STEP", "Statistics", "StatisticsSubscriber", "step_number", "summarise"]
+__all__ = ["Statistics", "StatisticsSubscriber", "summarise"]
 
-STEP = "step_"
 _SAMPLES = 128
 _BUCKET = 1 << 29
 
@@ -196,12 +196,6 @@ class StatisticsSubscriber(Subscriber):
         (folder / file).write_text(found.text(), encoding="utf-8")
         with (folder / ORDER).open("a", encoding="utf-8") as order:
             order.write(f"{file}\n")
-
-
-def step_number(folder: Path) -> int | None:
-    """Return the number of a step's folder; None if it is none."""
-    number = folder.name.removeprefix(STEP)
-    return int(number) if folder.name.startswith(STEP) and number.isdecimal() and folder.is_dir() else None
 
 
 def _entries(folder: Path) -> Sequence[Path]:

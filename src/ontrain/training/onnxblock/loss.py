@@ -134,7 +134,7 @@ class BCEWithLogitsLoss(_Loss):
         return self.on.constant(value, f"bce_{name}")
 
 
-def _numbers(what: str, given: Any) -> np.ndarray[Any, Any] | None:
+def _numbers(what: str, given: object) -> np.ndarray[Any, Any] | None:
     """Numbers as an array of float32.
 
     Raises:

@@ -106,7 +106,7 @@ class AdamW(_Optimizer):
         super().__init__(OptimizerSpec("AdamW", settings), clip_grad)
 
 
-def _betas(given: Any) -> tuple[float, float]:
+def _betas(given: object) -> tuple[float, float]:
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise OptionError(f"betas is {told(given)}", way_out="give a pair of numbers in [0, 1)")
     first, second = (checked_number("one of betas", one, "a number in [0, 1)", at_least=0, below=1) for one in given)

@@ -129,7 +129,7 @@ def _tensor(name: str, array: Any) -> onnx.TensorProto:
     return proto
 
 
-def _names(output: Any) -> list[str]:
+def _names(output: object) -> list[str]:
     """What a block returned, as names."""
     if isinstance(output, str):
         return [output]

@@ -21,7 +21,7 @@ class _DecayMode(enum.IntEnum):
     AFTER_WEIGHT_UPDATE = 1
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
@@ -81,7 +81,7 @@ class _OptimizerConfig:
     lr: float
     max_norm_clip: float
 
-    def __init__(self, name: str, params: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, params: Sequence[Mapping[str, object]], defaults: Mapping[str, object]) -> None:
         if not isinstance(name, str) or name not in _OPTIMIZERS:
             raise OptionError(f"there is no optimizer {name!r}", way_out=f"use one of {', '.join(_OPTIMIZERS)}")
         checked_kind("defaults", defaults, Mapping, "give a dictionary of hyper-parameters")
@@ -104,7 +104,7 @@ class _OptimizerConfig:
         groups = [(frozenset(group["params"]), self._attributes(group)) for group in self._groups]
         return OptimizerSpec(_OPTIMIZERS[self.name][0], self._attributes(self.defaults), groups)
 
-    def _add_param_group(self, group: Mapping[str, Any]) -> None:
+    def _add_param_group(self, group: Mapping[str, object]) -> None:
         names = group.get("params") if isinstance(group, Mapping) else None
         if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names) or len(group) < 2:
             raise OptionError(
@@ -119,7 +119,7 @@ class _OptimizerConfig:
         self._groups.append(dict(group))
         self.spec()  # notices a parameter in two groups
 
-    def _check(self, given: Mapping[str, Any]) -> None:
+    def _check(self, given: Mapping[str, object]) -> None:
         """Raise OptionError unless every name is known and every value in range, alone and with the others."""
         known = _OPTIMIZERS[self.name][1]
         for key, value in given.items():
@@ -137,7 +137,7 @@ class _OptimizerConfig:
             raise OptionError("nesterov is set without momentum", way_out="use a momentum above 0")
 
     @staticmethod
-    def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    def _attributes(given: Mapping[str, object]) -> dict[str, Any]:
         return {_ATTRIBUTES.get(key, key): value for key, value in given.items() if key not in (*_SHARED, "params")}
 
     def __getattr__(self, name: str) -> Any:
@@ -146,7 +146,7 @@ class _OptimizerConfig:
             return defaults[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._check({name: value})
         self.defaults[name] = value
 
@@ -164,7 +164,7 @@ class SGDConfig(_OptimizerConfig):
 
     def __init__(
         self,
-        params: Sequence[Mapping[str, Any]] = (),
+        params: Sequence[Mapping[str, object]] = (),
         lr: float = 0.001,
         momentum: float = 0.0,
         nesterov: bool = False,
@@ -194,7 +194,7 @@ class AdamConfig(_OptimizerConfig):
 
     def __init__(
         self,
-        params: Sequence[Mapping[str, Any]] = (),
+        params: Sequence[Mapping[str, object]] = (),
         lr: float = 0.001,
         alpha: float = 0.9,
         beta: float = 0.999,
@@ -224,7 +224,7 @@ class LambConfig(_OptimizerConfig):
 
     def __init__(
         self,
-        params: Sequence[Mapping[str, Any]] = (),
+        params: Sequence[Mapping[str, object]] = (),
         lr: float = 0.001,
         alpha: float = 0.9,
         beta: float = 0.999,

@@ -17,7 +17,7 @@ _ELSEWHERE = ("deepspeed", "apex", "megatron")
 _SCALER = {"init_scale": 2.0**32, "scale_factor": 2.0, "scale_window": 1000, "min_scale": 1.0, "delayed_shift": 1}
 
 
-def FP16_Optimizer(optimizer: Any, **kwargs: Any) -> Any:  # noqa: N802  upstream's name
+def FP16_Optimizer(optimizer: object, **kwargs: Any) -> Any:  # noqa: N802  upstream's name
     """Give an optimizer float32 master weights and loss scaling.
 
     Args:
@@ -125,7 +125,7 @@ class MasterWeightOptimizer:
         return float(torch.nn.utils.clip_grad_norm_([m for _, m in self._pairs], max_norm, norm_type))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], object] | None = None) -> None:
         """Update, unless a gradient is infinite or NaN; then only the loss scale changes.
 
         Raises:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ontrain.errors import OptionError
-from ontrain.internals import private
+from ontrain.internals import available, private
 from ontrain.providers.torch.norms import norm, norms
 
 __all__ = ["AdamWMode", "FusedAdam", "FusedLamb"]
@@ -48,7 +48,7 @@ class _Fused(torch.optim.Optimizer):
         super().zero_grad(set_to_none=self._set_grad_none or set_to_none)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Update all parameters that have a gradient.
 
         Args:
@@ -111,7 +111,7 @@ class FusedAdam(_Fused):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999),
+        self, params: object, lr: float = 1e-3, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6, adam_w_mode: AdamWMode | int = AdamWMode.ADAMW_TRANSFORMERS, weight_decay: float = 0.0,
         set_grad_none: bool = True,
     ) -> None:  # fmt: skip
@@ -142,7 +142,7 @@ class FusedAdam(_Fused):
                 amsgrad=False, maximize=False,
             )  # fmt: skip
             if transformers and decay:
-                private("torch._foreach_mul_")(params, 1 - lr * decay)
+                _multiply(params, 1 - lr * decay)
 
 
 class FusedLamb(_Fused):
@@ -167,7 +167,7 @@ class FusedLamb(_Fused):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999),
+        self, params: object, lr: float = 1e-3, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6, weight_decay: float = 0.01, grad_averaging: bool = True, set_grad_none: bool = True,
         max_grad_norm: float = 1.0, use_nvlamb: bool = False,
     ) -> None:  # fmt: skip
@@ -223,3 +223,12 @@ def _check(group: dict[str, Any]) -> None:
             raise OptionError(f"{name} is {group[name]}", way_out="give a number from 0")
     if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
         raise OptionError(f"betas are {group['betas']}", way_out="give two numbers in [0, 1)")
+
+
+def _multiply(tensors: Tensors, factor: float) -> None:
+    multiply = available("torch._foreach_mul_")
+    if multiply is not None:
+        multiply(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor)

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ontrain.arguments import told
 from ontrain.capture.phases import show_phases
 from ontrain.errors import OptionError, nearest
 from ontrain.passes import Journal
@@ -42,18 +43,26 @@ class DebugOptions:
             standard error where logging has no handler. The environment's ORTMODULE_LOG_LEVEL goes before it.
         save_onnx: whether to write graphs.
         onnx_prefix: how the files' names begin; not empty if `save_onnx`.
-        save_path: the folder; "" is the environment's ORTMODULE_SAVE_ONNX_PATH, or the current one.
+        save_path: the folder; "" is the current one. The environment's ORTMODULE_SAVE_ONNX_PATH goes before it.
+        config: None; onnxruntime takes a value and does nothing with it.
 
     Raises:
-        OptionError: `save_onnx` without a prefix, or `log_level` or ORTMODULE_LOG_LEVEL is none.
+        OptionError: `save_onnx` without a prefix, `config` is given, or `log_level` or ORTMODULE_LOG_LEVEL is none.
     """
 
     log_level: LogLevel = LogLevel.WARNING
     save_onnx: bool = False
     onnx_prefix: str = ""
     save_path: str = ""
+    config: None = None
 
     def __post_init__(self) -> None:
+        if self.config is not None:
+            raise OptionError(
+                f"config is {told(self.config)}",
+                reason="onnxruntime never read it, so that there is nothing that it could mean",
+                way_out="leave it out",
+            )
         if not isinstance(self.log_level, LogLevel):
             raise OptionError(f"log_level is {self.log_level!r}", way_out=f"one of {', '.join(LogLevel.__members__)}")
         named = os.environ.get(_LOG_LEVEL)
@@ -72,7 +81,7 @@ class DebugOptions:
         mode = "training" if training else "inference"
         if not self.save_onnx:
             return Journal(f"module-{mode}", disabled=_left_out())
-        folder = Path(self.save_path or os.environ.get("ORTMODULE_SAVE_ONNX_PATH", ""))
+        folder = Path(os.environ.get("ORTMODULE_SAVE_ONNX_PATH") or self.save_path)
         files = {
             "captured_path": "torch_exported",
             "model_after_graph_transforms_path": "optimized",

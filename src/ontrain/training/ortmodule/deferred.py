@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -12,11 +12,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ontrain.errors import InputError
 from ontrain.internals import of
 from ontrain.locks import Lock
-from ontrain.session.module import ModuleSession
+from ontrain.session.module_session import ModuleSession
+from ontrain.training.ortmodule.function import Call
 from ontrain.training.ortmodule.lazy import LazyOutput
-
-if TYPE_CHECKING:
-    from ontrain.training.ortmodule.function import Call
 
 __all__ = ["Deferred", "State"]
 
@@ -66,15 +64,15 @@ class State:
     def copy(self, changing: set[int]) -> _Copy:
         """Return a copy of the tensors with these ids, in memory of a copy that nobody needs any more."""
         wanted = {n: t for n, t in self.tensors.items() if id(t) in changing and n not in self.updated}
-        found = next((one for one in self._copies if not one.users and one.fits(wanted)), None)
+        copy = next((spare for spare in self._copies if not spare.users and spare.fits(wanted)), None)
         with torch.inference_mode(False), torch.no_grad():
-            if found is None:
-                self._copies = [one for one in self._copies if one.users]
-                found = _Copy({name: torch.empty_like(t) for name, t in wanted.items()})
-                self._copies.append(found)
+            if copy is None:
+                self._copies = [copy for copy in self._copies if copy.users]
+                copy = _Copy({name: torch.empty_like(t) for name, t in wanted.items()})
+                self._copies.append(copy)
             for name, tensor in wanted.items():
-                found.tensors[name].copy_(tensor)
-        return found
+                copy.tensors[name].copy_(tensor)
+        return copy
 
 
 class _Mark:
@@ -122,12 +120,12 @@ class Deferred:
     def outputs(self) -> dict[str, LazyOutput]:
         """Return tensors that stand for what the call's plan leaves out."""
         device = self._call.session.device
-        made = {
+        stand_ins = {
             name: LazyOutput(shape, dtype, device, self, name)
             for name, (shape, dtype) in self._call.plan.absent.items()
         }
-        self._waiting = [(name, weakref.ref(one)) for name, one in made.items()]
-        return made
+        self._waiting = [(name, weakref.ref(output)) for name, output in stand_ins.items()]
+        return stand_ins
 
     def touch(self, name: str) -> None:
         """Fill the outputs that are still referred to, because somebody looked at this one.
@@ -162,11 +160,11 @@ class Deferred:
 
     def _fill(self, name: str) -> None:
         with self._lock:
-            waiting = [(n, one) for n, reference in self._waiting if (one := reference()) is not None]
+            waiting = [(n, output) for n, reference in self._waiting if (output := reference()) is not None]
             if waiting:
                 values = self._compute(name)
-                for own, one in waiting:
-                    one.fill(values[own])
+                for own, output in waiting:
+                    output.fill(values[own])
             self._waiting = []
             if self._copy is not None:
                 self._copy.users.discard(self)
@@ -201,8 +199,8 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         return
     changing = {id(p) for group in optimizer.param_groups for p in group["params"]}
     copies: dict[int, _Copy] = {}
-    for one in list(_open):
-        one.before_step(changing, copies)
+    for deferred in list(_open):
+        deferred.before_step(changing, copies)
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,20 @@ _SITES = 64
 _BRANCHES = 32
 """Captures kept of one structure, for sizes that forward branches on or loops over; the oldest goes first."""
 _MANY_CAPTURES = 8
+_COLOURS, _SMALLEST_IMAGE = (3, 4), 16
+"""Channels of what is taken for images, and the least height and width."""
+
+
+def _varying(tensor: torch.Tensor, *, resized: bool) -> Iterable[int]:
+    """The axes whose sizes a capture leaves open.
+
+    A size of one may be one to be broadcast: it is captured as such. Images keep height and width until others come:
+    networks cut them into windows and merge these, and torch.export reasons for a minute about sizes it does not know.
+    """
+    image = tensor.dim() == 4 and tensor.is_floating_point() and tensor.shape[1] in _COLOURS and not resized
+    if image and min(tensor.shape[2:]) >= _SMALLEST_IMAGE:
+        return [0] if tensor.shape[0] > 1 else []
+    return [axis for axis, size in enumerate(tensor.shape) if size > 1]
 
 
 class Engine:
@@ -54,9 +68,9 @@ class Engine:
         self.module, self._provider, self._debug, self._lazy = module, provider, debug, lazy
         self._signature = inspect.signature(module.forward)
         self._watch = Watch(module)
-        self._sites: OrderedDict[Any, list[Site]] = OrderedDict()
-        self._entries: dict[Any, list[Entry]] = {}
-        self._alike: dict[Any, int] = {}
+        self._sites: OrderedDict[Hashable, list[Site]] = OrderedDict()
+        self._entries: dict[Hashable, list[Entry]] = {}
+        self._alike: dict[Hashable, int] = {}
         self._lock = Lock()
         self.captures = 0
 
@@ -65,7 +79,7 @@ class Engine:
         """All captures held."""
         return [entry for entries in self._entries.values() for entry in entries]
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
@@ -106,7 +120,9 @@ class Engine:
             outputs = Run.apply(call, reads, *[tensors[place[name]] for name in mode.wrt])  # type: ignore[no-untyped-call]
         return entry.captured.unflatten(outputs)
 
-    def _site(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Site:
+    def _site(
+        self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Site:
         shapes = tuple([t.shape for t in tensors])
         sites = self._sites.get(key)
         if sites is not None:
@@ -130,7 +146,7 @@ class Engine:
             if site.accepts(shapes):
                 break
         else:
-            entries.append(self._capture(args, kwargs, tensors))
+            entries.append(self._capture(args, kwargs, tensors, resized=bool(entries)))
             site = Site(entries[-1], places)
             del entries[:-_BRANCHES]
         sites = self._sites.setdefault(key, [])
@@ -143,10 +159,13 @@ class Engine:
     def _drop_oldest(self) -> None:
         self._sites.popitem(last=False)
         alive = {id(site.entry) for sites in self._sites.values() for site in sites}
-        kept = {key: [e for e in entries if id(e) in alive] for key, entries in self._entries.items()}
-        self._entries = {key: entries for key, entries in kept.items() if entries}
+        living = {key: [e for e in entries if id(e) in alive] for key, entries in self._entries.items()}
+        self._entries = {key: entries for key, entries in living.items() if entries}
 
-    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Entry:
+    def _capture(
+        self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, resized: bool
+    ) -> Entry:  # fmt: skip
+        """Capture the module for a call; `resized` says that calls of this structure came in other sizes."""
         device = common_device(self.module, tensors)
         check_hooks(self.module)
         self.captures += 1
@@ -154,10 +173,7 @@ class Engine:
         observed = any_subscribed()
         with torch.inference_mode(False), torch.enable_grad():
             try:
-                # A size of one may be one to be broadcast: it is captured as such.
-                named = [
-                    {a: f"dim{a}_of_{i}" for a, size in enumerate(t.shape) if size > 1} for i, t in enumerate(tensors)
-                ]
+                named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
                 captured = capture(self.module, args, kwargs, dynamic=named, observed=observed)
             except CaptureError as error:
                 if not any(named):
@@ -167,16 +183,16 @@ class Engine:
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )
         # Tracing runs forward, which may set attributes itself.
-        held = [*captured.constants, *(one for entry in self.entries for one in entry.captured.constants)]
+        held = [*captured.constants, *(constant for entry in self.entries for constant in entry.captured.constants)]
         self._watch = Watch(self.module, held)
         return Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation)
 
-    def _warn_of_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _warn_of_numbers(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""
         key: list[Any] = [len(args), *kwargs]
         for value in (*args, *kwargs.values()):
             walk(value, [], key)
-        alike = tuple([None if isinstance(one, int | float) else one for one in key])
+        alike = tuple([None if isinstance(part, int | float) else part for part in key])
         self._alike[alike] = self._alike.get(alike, 0) + 1
         if self._alike[alike] == _MANY_CAPTURES:
             warnings.warn(
@@ -185,7 +201,7 @@ class Engine:
                 stacklevel=8,
             )
 
-    def _default(self, name: str, value: Any) -> bool:
+    def _default(self, name: str, value: object) -> bool:
         """Whether an argument is given as what it would be anyway."""
         parameter = self._signature.parameters.get(name)
         return parameter is not None and type(value) in PLAIN and value is parameter.default
@@ -196,9 +212,11 @@ class Engine:
         self._watch = Watch(self.module)
 
 
-def _autocast() -> tuple[Any, ...]:
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
     """The device types and dtypes that autocast is on for."""
-    return tuple([(one, torch.get_autocast_dtype(one)) for one in ("cpu", "cuda") if torch.is_autocast_enabled(one)])
+    return tuple(
+        [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    )
 
 
 def _draw(wanted: bool) -> int:

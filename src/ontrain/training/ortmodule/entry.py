@@ -13,7 +13,7 @@ from ontrain.capture.structure import leaf_paths
 from ontrain.graph import updates_of
 from ontrain.passes.recompute import Recomputation
 from ontrain.providers import get_provider
-from ontrain.session.module import ModuleSession
+from ontrain.session.module_session import ModuleSession
 from ontrain.training.environment import is_on
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
@@ -82,8 +82,8 @@ class Entry:
     def mode(self, inputs: Sequence[torch.Tensor]) -> Mode:
         """What a call is differentiated by: follows requires_grad of parameters and inputs."""
         flags = tuple([p.requires_grad for _, p in self.parameters] + [t.requires_grad for t in inputs])
-        found = self._modes.get(flags)
-        if found is None:
+        mode = self._modes.get(flags)
+        if mode is None:
             names = [name for name, _ in self.parameters] + self.session.inputs
             wrt = tuple(name for name, wanted in zip(names, flags, strict=True) if wanted)
             reached = self.session.differentiable(wrt) if wrt else []
@@ -91,8 +91,8 @@ class Entry:
             watched = tuple([name for name in reached if name in self.inspected.marks])
             loss = next((name for name in active if name in self._scalars), None)
             # A module that returns a loss is differentiated by it; else by all that it returns.
-            found = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
-        return found
+            mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
+        return mode
 
     def planned(self, mode: Mode, seeds: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the outputs that a plan for these seeds computes; None for all."""

@@ -60,26 +60,26 @@ _ERRORS: dict[FallbackPolicy, tuple[type[OntrainError], ...]] = {
 }
 
 
-def policy_of(given: FallbackPolicy | str | None) -> FallbackPolicy:
+def policy_of(wish: FallbackPolicy | str | None) -> FallbackPolicy:
     """Return a policy given as such, as names joined by | or commas, or None for what the environment says.
 
     Raises:
         OptionError: a name is none of `FallbackPolicy`'s.
     """
     where = "fallback"
-    if given is None:
-        where, given = POLICY, os.environ.get(POLICY) or FallbackPolicy.FALLBACK_DISABLE
-    if isinstance(given, FallbackPolicy):
-        return given
-    found = FallbackPolicy(0)
-    for name in filter(None, (part.strip() for part in re.split(r"[|,]", given))):
+    if wish is None:
+        where, wish = POLICY, os.environ.get(POLICY) or FallbackPolicy.FALLBACK_DISABLE
+    if isinstance(wish, FallbackPolicy):
+        return wish
+    policy = FallbackPolicy(0)
+    for name in filter(None, (part.strip() for part in re.split(r"[|,]", wish))):
         if name not in FallbackPolicy.__members__:
             raise OptionError(
                 f"{where} names {name!r}, which is no fallback policy",
                 way_out=f"nearest: {nearest(name, FallbackPolicy.__members__)}",
             )
-        found |= FallbackPolicy[name]
-    return found or FallbackPolicy.FALLBACK_DISABLE
+        policy |= FallbackPolicy[name]
+    return policy or FallbackPolicy.FALLBACK_DISABLE
 
 
 class Fallback:
@@ -106,7 +106,7 @@ class Fallback:
         if FallbackPolicy.FALLBACK_DISABLE in self.policy:
             return None
         # The narrowest that fits gives the reason.
-        fits = (one for one, kinds in _ERRORS.items() if one in self.policy and isinstance(error, kinds))
+        fits = (flag for flag, kinds in _ERRORS.items() if flag in self.policy and isinstance(error, kinds))
         return next(fits, None)
 
     def wraps_anyway(self, module: str, error: OptionError) -> bool:

@@ -6,15 +6,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ontrain.capture.inspection import Inspected, Observer
 from ontrain.errors import GradientError, InputError
 from ontrain.internals import of, private
-from ontrain.session.module import ModulePlan, ModuleSession
-from ontrain.training.ortmodule.deferred import Deferred
+from ontrain.session.module_session import ModulePlan, ModuleSession
+from ontrain.training.ortmodule.lazy import LazyOutput
 
 __all__ = ["Call", "Mode", "Run", "without_autocast"]
 
@@ -43,6 +43,13 @@ class Mode:
         return (*self.wrt, *self.watched)
 
 
+class Later(Protocol):
+    """Computes outputs that a plan leaves out."""
+
+    def outputs(self) -> dict[str, LazyOutput]:
+        """Return tensors that stand for them."""
+
+
 @dataclass
 class Call:
     """One call of a module.
@@ -66,7 +73,7 @@ class Call:
     inputs: list[torch.Tensor]
     plan: ModulePlan
     planned: Callable[[tuple[str, ...]], tuple[str, ...] | None]
-    deferred: Callable[[Call], Deferred]
+    deferred: Callable[[Call], Later]
     buffers: Mapping[str, torch.Tensor]
     read_buffers: Sequence[str]
     inspected: Inspected
@@ -119,13 +126,13 @@ class Call:
 
     def _forward_again(self, plan: ModulePlan) -> tuple[dict[str, torch.Tensor], Any]:
         """Run a plan's forward half on what the buffers were, and leave them as they are."""
-        kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        before = {name: buffer.clone() for name, buffer in self.buffers.items()}
         for name, value in self.before.items():
             self.buffers[name].copy_(value)
-        found = self.session.forward(plan, self.inputs, self.seed)
+        outputs = self.session.forward(plan, self.inputs, self.seed)
         for name, buffer in self.buffers.items():
-            buffer.copy_(kept[name])
-        return found
+            buffer.copy_(before[name])
+        return outputs
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
@@ -162,16 +169,16 @@ class Run(torch.autograd.Function):
                 way_out="compute that term with the plain module, which is the attribute .module",
             )
         call: Call = ctx.call
-        given = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
-        if not given:
+        seeds = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
+        if not seeds:
             return (None,) * (2 + len(call.mode.wrt))
-        if True in map(private("torch._C._functorch.is_legacy_batchedtensor"), given.values()):
+        if True in map(private("torch._C._functorch.is_legacy_batchedtensor"), seeds.values()):
             raise GradientError(
                 "many gradients were asked for at once (is_grads_batched or vectorize=True)",
                 reason="a plan's backward is for one set of adjoints",
                 way_out="ask for one after the other: vectorize=False",
             )
         with without_autocast(call.session.device.type):
-            found = call.backward(ctx.tape, given)
-            call.inspected.hand_back(call.steps, found)
-        return (None, None, *[found.get(name) for name in call.mode.wrt])
+            gradients = call.backward(ctx.tape, seeds)
+            call.inspected.hand_back(call.steps, gradients)
+        return (None, None, *[gradients.get(name) for name in call.mode.wrt])

@@ -18,7 +18,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 """Types whose values are part of a graph."""
 
 
-def walk(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
+def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:
     """Append a value's tensors, and to the key everything else that a capture depends on."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
@@ -31,48 +31,51 @@ def walk(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> None:
         key.append(value)
     elif isinstance(value, tuple | list):
         key.append((type(value), len(value)))
-        for one in value:
-            walk(one, tensors, key)
+        for leaf in value:
+            walk(leaf, tensors, key)
     elif isinstance(value, Mapping):
         key.append((type(value), tuple(value)))
-        for one in value.values():
-            walk(one, tensors, key)
+        for leaf in value.values():
+            walk(leaf, tensors, key)
     else:
         found, spec = flatten(value)
         tensors += found
         key.append((type(value), tuple(leaf_paths(spec)), tuple((t.dtype, t.ndim) for t in found)))
-        for one in plain_leaves(spec):
-            if type(one) not in PLAIN and (name := _tensor_in(one)) is not None:
+        for part in plain_leaves(spec):
+            if type(part) not in PLAIN and (name := _tensor_in(part)) is not None:
                 raise InputError(
-                    f"an argument is a {type(one).__name__} that holds a tensor ({name}) beside what is no plain value",
+                    f"an argument is a {type(part).__name__} that holds a tensor ({name})"
+                    " beside what is no plain value",
                     reason="its tensors would be constants of a graph that is captured anew for each such object",
                     way_out="hand its tensors in: as arguments, a dict, a dataclass or a namedtuple",
                 )
-            key += [one] if type(one) in PLAIN else [_Same(one), _numbers(one)]
+            key += [part] if type(part) in PLAIN else [_Same(part), _numbers(part)]
 
 
-def _tensor_in(value: Any, depth: int = 4) -> str | None:
+def _tensor_in(value: object, depth: int = 4) -> str | None:
     """The path of a tensor among the attributes of an opaque object, or of what these hold."""
     if isinstance(value, nn.Module | type | types.ModuleType | types.FunctionType):
         return None
     held = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    for name, one in list(held.items()) + list(enumerate(value) if isinstance(value, list | tuple) else ()):
-        if isinstance(one, torch.Tensor):
+    for name, item in list(held.items()) + list(enumerate(value) if isinstance(value, list | tuple) else ()):
+        if isinstance(item, torch.Tensor):
             return str(name)
-        if depth and type(one) not in PLAIN and (inner := _tensor_in(one, depth - 1)) is not None:
+        if depth and type(item) not in PLAIN and (inner := _tensor_in(item, depth - 1)) is not None:
             return f"{name}.{inner}"
     return None
 
 
-def _numbers(value: Any) -> tuple[Any, ...]:
+def _numbers(value: object) -> tuple[Any, ...]:
     """The plain attributes of an object, which forward may read."""
-    return tuple((name, one) for name, one in getattr(value, "__dict__", {}).items() if type(one) in PLAIN)
+    return tuple(
+        (name, attribute) for name, attribute in getattr(value, "__dict__", {}).items() if type(attribute) in PLAIN
+    )
 
 
 class _Same:
     """Compares an object by identity, and keeps it so that its identity is not given to another."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +85,7 @@ class _Same:
         return id(self.value)
 
 
-def canonical(named: Mapping[str, Any]) -> list[Any]:
+def canonical(named: Mapping[str, object]) -> list[Any]:
     """What a capture depends on of named arguments, whatever the order they are given in."""
     parts: list[Any] = []
     for name in sorted(named):

@@ -57,9 +57,9 @@ class LazyOutput(torch.Tensor):
         cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, source: Source, name: str
     ) -> LazyOutput:
         """Make one without values."""
-        made: LazyOutput = private("torch.Tensor._make_wrapper_subclass")(cls, shape, dtype=dtype, device=device)
-        made._source, made._name, made._value, made._plain = source, name, None, None
-        return made
+        output: LazyOutput = private("torch.Tensor._make_wrapper_subclass")(cls, shape, dtype=dtype, device=device)
+        output._source, output._name, output._value, output._plain = source, name, None, None
+        return output
 
     def fill(self, value: torch.Tensor) -> None:
         """Take the values: a tensor of its own memory."""
@@ -85,21 +85,21 @@ class LazyOutput(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (),
+        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[object, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         """Do to the plain tensor what is done to the lazy one, unless it needs no values."""
-        one = args[0] if args else (kwargs or {}).get("input")
+        tensor = args[0] if args else (kwargs or {}).get("input")
         if func is torch.Tensor.__hash__:
-            return id(one)
-        if func in _UNTOUCHED and isinstance(one, LazyOutput) and one._plain is None:
+            return id(tensor)
+        if func in _UNTOUCHED and isinstance(tensor, LazyOutput) and tensor._plain is None:
             with private("torch._C.DisableTorchFunctionSubclass")():
                 return func(*args, **(kwargs or {}))
         return func(*_replace(args, LazyOutput.plain), **_replace(dict(kwargs or {}), LazyOutput.plain))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (),
+        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[object, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         """The same below autograd, for callers that go around torch's functions."""
@@ -110,11 +110,11 @@ class _Look(torch.autograd.Function):
     """From a lazy output to its plain tensor."""
 
     @staticmethod
-    def forward(ctx: Any, lazy: LazyOutput) -> torch.Tensor:
+    def forward(ctx: object, lazy: LazyOutput) -> torch.Tensor:
         return lazy.values()
 
     @staticmethod
-    def backward(ctx: Any, adjoint: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: object, adjoint: torch.Tensor) -> torch.Tensor:
         return adjoint
 
 
@@ -123,9 +123,9 @@ def _replace(value: Any, by: Callable[[LazyOutput], torch.Tensor]) -> Any:
     if isinstance(value, LazyOutput):
         return by(value)
     if type(value) in (tuple, list):
-        return type(value)([_replace(one, by) for one in value])
+        return type(value)([_replace(item, by) for item in value])
     if type(value) is dict:
-        return {name: _replace(one, by) for name, one in value.items()}
+        return {name: _replace(item, by) for name, item in value.items()}
     if type(value) is slice:
-        return slice(*[_replace(one, by) for one in (value.start, value.stop, value.step)])
+        return slice(*[_replace(bound, by) for bound in (value.start, value.stop, value.step)])
     return value

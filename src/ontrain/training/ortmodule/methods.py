@@ -7,6 +7,7 @@ import functools
 import inspect
 import textwrap
 import types
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,33 +18,71 @@ __all__ = ["rebound"]
 _LIBRARIES = ("torch", "transformers")
 
 
-def rebound(value: Any, wrapped: nn.Module, wrapper: nn.Module) -> Any:
+def rebound(value: object, wrapped: nn.Module, wrapper: nn.Module) -> Any:
     """Return an attribute of a wrapped module; a method that calls `self(...)` is bound to the wrapper.
 
     Methods that torch and transformers bring along, `generate` among them, stay the wrapped module's.
+
+    Warns:
+        UserWarning: once, of a method of the user's that calls submodules only, for which there is no graph.
     """
     if not isinstance(value, types.MethodType) or value.__self__ is not wrapped:
         return value
     kind: Any = type(wrapped)
-    return types.MethodType(value.__func__, wrapper) if _calls_itself(kind, value.__func__) else value
+    if _calls_itself(kind, value.__func__):
+        return types.MethodType(value.__func__, wrapper)
+    _warn_of_parts(kind, value.__func__, frozenset(name for name, _ in wrapped.named_children()))
+    return value
 
 
 @functools.cache
-def _calls_itself(kind: type, function: Any) -> bool:
+def _calls_itself(kind: type, function: object) -> bool:
     return _reaches(kind, function, set())
+
+
+@functools.cache
+def _warn_of_parts(kind: type, function: Any, parts: frozenset[str]) -> None:
+    if not isinstance(function, types.FunctionType) or _is_of_library(function):
+        return
+    function = inspect.unwrap(function)
+    tree = _tree(function)
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
+    own = function.__code__.co_varnames[:1]
+    called = [
+        node.attr
+        for node in calls
+        if isinstance(node, ast.Attribute) and _is_self(node.value, own) and node.attr in parts
+    ]
+    if called:
+        warnings.warn(
+            f"{function.__name__} of {kind.__name__} calls self.{called[0]}(...) and never self(...): that part runs "
+            "as plain PyTorch, for the graph is of forward; move it to forward and call self(...)",
+            stacklevel=4,
+        )
+
+
+def _is_of_library(function: types.FunctionType) -> bool:
+    return function.__module__.split(".")[0] in _LIBRARIES
+
+
+def _tree(function: types.FunctionType) -> ast.AST | None:
+    """A function's source, parsed; None where it is nowhere, as of what was typed at a prompt."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return None
 
 
 def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
     """Whether a method calls `self(...)` or `self.forward(...)`, or another of the class's methods that does."""
     if not isinstance(function, types.FunctionType) or function in seen:
         return False
-    if function.__module__.split(".")[0] in _LIBRARIES:
+    if _is_of_library(function):
         return False
     seen.add(function)
     function = inspect.unwrap(function)
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # typed at a prompt: its source is nowhere
+    tree = _tree(function)
+    if tree is None:
         return True
     own = function.__code__.co_varnames[:1]
     for node in ast.walk(tree):
@@ -52,7 +91,7 @@ def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
         if not isinstance(node, ast.Attribute) or not _is_self(node.value, own):
             continue
         inherited = [vars(base)[node.attr] for base in kind.__mro__ if node.attr in vars(base)]
-        if node.attr in ("forward", "__call__") or any(_reaches(kind, one, seen) for one in inherited):
+        if node.attr in ("forward", "__call__") or any(_reaches(kind, base, seen) for base in inherited):
             return True
     return False
 

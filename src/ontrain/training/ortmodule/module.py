@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.errors import OntrainError, OptionError, nearest
+from ontrain.errors import CaptureError, OntrainError, OptionError, nearest
 from ontrain.internals import of
 from ontrain.locks import Lock
 from ontrain.providers import available_providers
@@ -18,7 +18,7 @@ from ontrain.training.environment import warn_of_ignored
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.engine import Engine
 from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
-from ontrain.training.ortmodule.memory import recomputation_of
+from ontrain.training.ortmodule.memory_budget import recomputation_of
 from ontrain.training.ortmodule.methods import rebound
 
 __all__ = ["ORTModule"]
@@ -53,13 +53,15 @@ class ORTModule(nn.Module):
             of what they take without it: activations that do not fit are computed again in the backward pass. None is
             the environment's ONTRAIN_MEMORY_BUDGET, by default no bound. onnxruntime's ORTMODULE_MEMORY_OPT_LEVEL and
             ORTMODULE_MEMORY_OPT_CONFIG are followed as well.
-        fallback: which refusals PyTorch answers in place of an error, with one warning that says why: a
+        fallback: in which cases PyTorch runs the module instead of an error, with a warning that says why. A
             `FallbackPolicy`, or names joined by |. None is the environment's ORTMODULE_FALLBACK_POLICY, by default
             FALLBACK_DISABLE: every refusal is an error.
+        breaks: "refuse", or "allow": a module that no graph holds whole, such as one that branches on a value, runs in
+            several graphs with PyTorch in between, and a warning says where and why.
 
     Raises:
-        OptionError: `module` is no module, is wrapped already, or is a DataParallel; a budget, policy or value of the
-            environment that is not allowed. At a call: a budget that its batch cannot fit.
+        OptionError: `module` is no module, is wrapped already, or is a DataParallel; a budget, policy, value of
+            `breaks` or of the environment that is not allowed. At a call: a budget that its batch cannot fit.
 
     Warns:
         UserWarning: once for each variable of onnxruntime's ORTModule that is set and means nothing here.
@@ -69,6 +71,7 @@ class ORTModule(nn.Module):
         self, module: nn.Module, debug_options: DebugOptions | None = None, *,
         provider: str = "TorchExecutionProvider", lazy_outputs: bool | None = None,
         memory_budget: int | float | str | None = None, fallback: FallbackPolicy | str | None = None,
+        breaks: str = "refuse",
     ) -> None:  # fmt: skip
         _check(module)
         warn_of_ignored()
@@ -87,6 +90,9 @@ class ORTModule(nn.Module):
                 f"debug_options is a {type(debug_options).__name__}", way_out="give a DebugOptions, or None"
             )
         own["_debug_options"] = DebugOptions() if debug_options is None else debug_options
+        if breaks not in ("allow", "refuse"):
+            raise OptionError(f"breaks is {breaks!r}", way_out='give "allow" or "refuse"')
+        own["_breaks"], own["_pieces"] = breaks == "allow", None
         own["_engine"] = None
         for name in _SHARED:
             own[name] = module.__dict__[name]
@@ -113,9 +119,15 @@ class ORTModule(nn.Module):
         fallback = self._fallback
         if fallback.fallen:
             return self._wrapped(*args, **kwargs)
+        pieces: Callable[..., Any] | None = self._pieces
+        if pieces is not None:
+            return pieces(*args, **kwargs)
         try:
             return self._run(args, kwargs)
         except OntrainError as error:
+            if self._breaks and isinstance(error, CaptureError):
+                pieces = self.__dict__["_pieces"] = self._in_pieces(error)
+                return pieces(*args, **kwargs)
             policy = fallback.takes(error)
             if policy is None:
                 raise
@@ -125,7 +137,13 @@ class ORTModule(nn.Module):
         fallback.fall(type(self._wrapped).__name__, refused, policy)
         return result
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_pieces(self, reason: CaptureError) -> Callable[..., Any]:
+        from ontrain.training.compiled import Pieces  # wraps pieces in ORTModules
+
+        options = {"provider": self._provider, "memory_budget": self._memory_budget}
+        return Pieces(self._wrapped, reason, options)
+
+    def _run(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         if self._engine is None:
             with _one_engine:
                 if self._engine is None:
@@ -166,7 +184,7 @@ class ORTModule(nn.Module):
         """Return the wrapped module's state_dict."""
         return self._wrapped.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, object], *args: Any, **kwargs: Any) -> Any:
         """Load a state_dict of the wrapped module."""
         return self._wrapped.load_state_dict(state_dict, *args, **kwargs)
 
@@ -181,8 +199,8 @@ class ORTModule(nn.Module):
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """Iterate over the wrapped module and its submodules."""
-        found: Iterator[tuple[str, nn.Module]] = self._wrapped.named_modules(*args, **kwargs)
-        return found
+        submodules: Iterator[tuple[str, nn.Module]] = self._wrapped.named_modules(*args, **kwargs)
+        return submodules
 
     def extra_repr(self) -> str:
         """Say what is wrapped."""
@@ -194,7 +212,7 @@ class ORTModule(nn.Module):
             raise AttributeError(name)
         return rebound(getattr(wrapped, name), wrapped, self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in self.__dict__ or name in _OWN or name in vars(type(self)):
             object.__setattr__(self, name, value)
         else:
@@ -208,10 +226,10 @@ class ORTModule(nn.Module):
 
     # Of nn.Sequential, nn.ModuleList and the like; a module is true whatever its length.
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._wrapped[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._wrapped[key] = value
 
     def __len__(self) -> int:
@@ -251,7 +269,7 @@ def _tree(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield from _tree(child, f"{name}.{key}" if name else key)
 
 
-def _check(module: Any) -> None:
+def _check(module: object) -> None:
     if isinstance(module, ORTModule):
         raise OptionError("the module is an ORTModule already", way_out="wrap it once: use it as it is")
     if not isinstance(module, nn.Module):
@@ -259,23 +277,23 @@ def _check(module: Any) -> None:
 
 
 def _check_inside(module: nn.Module) -> None:
-    for name, one in _tree(module):
-        if isinstance(one, nn.DataParallel):
+    for name, item in _tree(module):
+        if isinstance(item, nn.DataParallel):
             raise OptionError(
                 "the module is a DataParallel", reason="its replicas would each need a graph of their own",
                 way_out="use torch.nn.parallel.DistributedDataParallel around the ORTModule",
             )  # fmt: skip
-        if isinstance(one, nn.parallel.DistributedDataParallel):
+        if isinstance(item, nn.parallel.DistributedDataParallel):
             raise OptionError(
                 "the module is a DistributedDataParallel", reason="its hooks belong outside of the graph",
                 way_out="wrap the other way round: DistributedDataParallel(ORTModule(model))",
             )  # fmt: skip
-        if isinstance(one, torch.jit.ScriptModule):
+        if isinstance(item, torch.jit.ScriptModule):
             raise OptionError(
                 f"the submodule {name!r} is a ScriptModule" if name else "the module is a ScriptModule",
                 reason="its forward is no Python that can be traced", way_out="wrap the module that it was made of",
             )  # fmt: skip
-        if isinstance(one, ORTModule):
+        if isinstance(item, ORTModule):
             raise OptionError(
                 f"the submodule {name!r} is an ORTModule", reason="a graph holds the whole module",
                 way_out="wrap the outermost module only",

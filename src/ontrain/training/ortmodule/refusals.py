@@ -56,20 +56,20 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
                 f"tensor {i} of the call is sparse ({tensor.layout})", reason="a graph works on dense tensors",
                 way_out="give tensor.to_dense()",
             )  # fmt: skip
-    found: dict[torch.device, str] = {}
+    devices: dict[torch.device, str] = {}
     for name, one in (*module.named_parameters(), *module.named_buffers()):
-        found.setdefault(one.device, f"parameter or buffer {name!r}")
+        devices.setdefault(one.device, f"parameter or buffer {name!r}")
     for i, tensor in enumerate(tensors):
-        found.setdefault(tensor.device, f"tensor {i} of the call")
-    if any(device.type == "meta" for device in found) and len(found) == 1:
+        devices.setdefault(tensor.device, f"tensor {i} of the call")
+    if any(device.type == "meta" for device in devices) and len(devices) == 1:
         raise DeviceError(
             "the module and its input are on the meta device", reason="tensors there have no values",
             way_out="give both memory: model.to_empty(device='cpu') and a real batch",
         )  # fmt: skip
-    if len(found) > 1:
+    if len(devices) > 1:
         raise DeviceError(
             "the module and its input are on different devices",
-            reason=", ".join(f"{what} is on {device}" for device, what in found.items()),
+            reason=", ".join(f"{what} is on {device}" for device, what in devices.items()),
             way_out="move the input with .to(device), and the whole module with .to(device)",
         )
-    return next(iter(found), torch.device("cpu"))
+    return next(iter(devices), torch.device("cpu"))

@@ -29,7 +29,7 @@ class Scope:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._tables: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         functions: dict[types.FunctionType, None] = {}
-        for kind in dict.fromkeys(base for one in modules for base in type(one).__mro__ if _is_own(base)):
+        for kind in dict.fromkeys(base for submodule in modules for base in type(submodule).__mro__ if _is_own(base)):
             attributes = vars(kind)
             self._add(attributes, [n for n, v in attributes.items() if type(v) in _PLAIN or isinstance(v, _CODE)])
             for value in attributes.values():
@@ -39,8 +39,8 @@ class Scope:
             scope = function.__globals__
             names = {name for name in _names(function.__code__) if type(scope.get(name, _NOTHING)) in _PLAIN}
             scopes.setdefault(id(scope), (scope, set()))[1].update(names)
-        for scope, found in scopes.values():
-            self._add(scope, sorted(found))
+        for scope, known in scopes.values():
+            self._add(scope, sorted(known))
         cells = [cell for function in functions for cell in function.__closure__ or ()]
         self._cells = [cell for cell in cells if type(_content(cell)) in _PLAIN]
 
@@ -52,7 +52,7 @@ class Scope:
         """
         return [get(table) for get, table in self._tables] + [_content(cell) for cell in self._cells]
 
-    def _add(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
+    def _add(self, table: Mapping[str, object], names: Sequence[str]) -> None:
         if names:
             self._tables.append((operator.itemgetter(*names), table))
 
@@ -70,7 +70,7 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.split(".")[0] not in _LIBRARIES
 
 
-def _follow(value: Any, functions: dict[types.FunctionType, None]) -> None:
+def _follow(value: object, functions: dict[types.FunctionType, None]) -> None:
     """Add the function behind a class's attribute, and those of the same file that it names."""
     if isinstance(value, property):
         value = value.fget
@@ -87,7 +87,7 @@ def _follow(value: Any, functions: dict[types.FunctionType, None]) -> None:
 
 def _names(code: types.CodeType) -> set[str]:
     """The names that a function, and what is defined in it, may look up among globals."""
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 

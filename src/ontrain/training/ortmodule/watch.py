@@ -41,9 +41,9 @@ class Watch:
 
     def __init__(self, module: nn.Module, constants: Iterable[torch.Tensor] = ()) -> None:
         self.modules = list(module.modules())
-        self._constants = frozenset(one.data_ptr() for one in constants)
-        tables = [one.__dict__[name] for one in self.modules for name in MODULE_STATE]
-        hooks = [one.__dict__[name] for one in self.modules for name in MODULE_HOOKS]
+        self._constants = frozenset(constant.data_ptr() for constant in constants)
+        tables = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_STATE]
+        hooks = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_HOOKS]
         self._tables = [table for table in (*tables, *hooks) if table]
         self._names, self._values = _entries(self._tables)
         self._empty = [table for table in tables if not table]
@@ -53,7 +53,11 @@ class Watch:
         self._before: list[Any] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
-        held = [attributes for one in self.modules for attributes in (one.__dict__, _config(one), *helpers(one))]
+        held = [
+            attributes
+            for submodule in self.modules
+            for attributes in (submodule.__dict__, _config(submodule), *helpers(submodule))
+        ]
         for attributes in _unique(held):
             self._look_at(attributes)
         self._scope = Scope(self.modules)
@@ -72,7 +76,7 @@ class Watch:
             value = attributes[name]
             seen = self._seen(value, name)
             if seen is not _UNSEEN:
-                fixed = isinstance(value, tuple) and all(type(one) in _PLAIN for one in value)
+                fixed = isinstance(value, tuple) and all(type(item) in _PLAIN for item in value)
                 self._others.append((attributes, name, value if fixed else _UNSEEN, seen))
 
     def changed(self) -> bool:
@@ -102,16 +106,16 @@ class Watch:
 
     def modes(self) -> tuple[bool, ...]:
         """Which submodules are in training mode."""
-        return tuple([one.training for one in self.modules])
+        return tuple([submodule.training for submodule in self.modules])
 
-    def _seen(self, value: Any, name: str) -> Any:
+    def _seen(self, value: object, name: str) -> Any:
         """What of an attribute is compared: something immutable, or _UNSEEN if the attribute is not watched."""
         if type(value) in _PLAIN:
             return value
         if isinstance(value, list | tuple):
-            return tuple([self._seen(one, "") for one in value])
+            return tuple([self._seen(item, "") for item in value])
         if isinstance(value, dict):
-            return tuple([(key, self._seen(one, "")) for key, one in value.items()])
+            return tuple([(key, self._seen(item, "")) for key, item in value.items()])
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             watched = not value.is_inference() and value.data_ptr() in self._constants
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
@@ -148,8 +152,10 @@ def check_hooks(module: nn.Module) -> None:
     Warns:
         UserWarning: a submodule has a forward hook.
     """
-    for name, one in module.named_modules():
-        forward, forward_pre, backward, backward_pre = (of(f"torch.nn.Module.{hooks}", one) for hooks in MODULE_HOOKS)
+    for name, submodule in module.named_modules():
+        forward, forward_pre, backward, backward_pre = (
+            of(f"torch.nn.Module.{hooks}", submodule) for hooks in MODULE_HOOKS
+        )
         if backward or backward_pre:
             raise CaptureError(
                 f"submodule {name!r} has a backward hook",

@@ -85,7 +85,7 @@ def read_file(path: Path) -> File:
     return (_nested if isinstance(inner.get("model"), Mapping) else _flat)(path, inner, beside)
 
 
-def _flat(path: Path, state: Mapping[str, Any], beside: dict[str, Any]) -> File:
+def _flat(path: Path, state: Mapping[str, object], beside: dict[str, Any]) -> File:
     """The first layout: what a tensor is, its name says."""
     file = File(path, beside=beside)
     for key, value in state.items():
@@ -99,7 +99,7 @@ def _flat(path: Path, state: Mapping[str, Any], beside: dict[str, Any]) -> File:
     return file
 
 
-def _nested(path: Path, state: Mapping[str, Any], beside: dict[str, Any]) -> File:
+def _nested(path: Path, state: Mapping[str, object], beside: dict[str, Any]) -> File:
     """The later layout: sections; `partition_info` names what is cut."""
     model, optimizer, cut, options = (
         _section(state, name, path) for name in ("model", "optimizer", "partition_info", "trainer_options")
@@ -140,14 +140,14 @@ def _own(name: str) -> str:
     return name.removeprefix("model_.")
 
 
-def _section(state: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+def _section(state: Mapping[str, object], name: str, path: Path) -> Mapping[str, Any]:
     found = state.get(name, {})
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{name!r} in {str(path)!r} is a {type(found).__name__}", reason="it should be a section")
     return found
 
 
-def _shape(cut: Mapping[str, Any], name: str, path: Path) -> tuple[int, ...]:
+def _shape(cut: Mapping[str, object], name: str, path: Path) -> tuple[int, ...]:
     said = _section(cut, name, path).get("original_dim")
     try:
         return tuple(int(size) for size in np.asarray(said).reshape(-1))
@@ -155,7 +155,7 @@ def _shape(cut: Mapping[str, Any], name: str, path: Path) -> tuple[int, ...]:
         raise CheckpointError(f"{str(path)!r} gives no shape of {name!r}", reason=f"but {said!r}") from error
 
 
-def _tensor(value: Any, key: str, path: Path, *, number: bool = False) -> torch.Tensor:
+def _tensor(value: object, key: str, path: Path, *, number: bool = False) -> torch.Tensor:
     if not isinstance(value, torch.Tensor | np.ndarray) and not (number and type(value) is int):
         raise CheckpointError(f"{key!r} in {str(path)!r} is a {type(value).__name__}, and no tensor")
     tensor = torch.as_tensor(value)

@@ -70,7 +70,7 @@ def read_hdf5(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return value.item() if isinstance(value, np.bool_ | np.integer) else np.asarray(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from ontrain.functions.attention import in_tiles, probabilities_are_read
+from ontrain.functions.attention import probabilities_are_read
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
@@ -17,7 +17,7 @@ from ontrain.providers.torch.lowering.attention_cuda import (
     runs_flash,
 )
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
-from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad
+from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad, runs_in_tiles
 from ontrain.providers.torch.lowering.matmul import batched
 from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, find_mask, widen
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
@@ -46,21 +46,27 @@ def _flash(node: ir.Node, q: Buf, k: Buf, v: Buf, device: torch.device) -> bool:
     return not probabilities_are_read(node)
 
 
+def _by_rows(e: Emitter, x: Buf) -> Buf:
+    """x with the elements of each row side by side: ATen's kernel reads them so, whatever their strides are."""
+    return x if x.meta.stride(-1) == 1 else e.contiguous(x)
+
+
 def _flash_attention(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
     """One pass that never holds the probabilities; the logarithms of their sums stand in for them going backward."""
     y = out_by_token(e, node.outputs[0])
     sums = e.new(q.shape[:3], torch.float64 if q.dtype == torch.float64 else torch.float32)
     scale = attributes(node).get("scale", 1.0)
     kernel = private("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu").default
+    q, k, v = (_by_rows(e, x) for x in (q, k, v))
     e.compute(kernel, q, k, v, 0.0, False, outs=[y, sums],
               attn_mask=bias, scale=scale, fresh=True)  # fmt: skip
     if len(node.outputs) > 1:
         e.keep(node.outputs[1], y, sums, bias)
 
 
-def _flash_attention_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...]) -> None:
-    dy, q, k, v = (e.value(i) for i in node.inputs[:4])
-    y, sums, bias = kept
+def _flash_attention_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -> None:
+    dy, q, k, v = (_by_rows(e, e.value(i)) for i in node.inputs[:4])
+    y, sums, bias = saved
     scale = attributes(node).get("scale", 1.0)
     kernel = private("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward").default
     e.compute(
@@ -84,7 +90,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if _flash(node, q, k, v, e.device):
         _flash_attention(e, node, q, k, v, bias)
         return
-    if e.device.type == "cpu" and in_tiles(node):
+    if e.device.type == "cpu" and runs_in_tiles(node):
         lower_tiles(e, node, q, k, v, bias)
         return
     lead = q.shape[:-2]
@@ -99,9 +105,9 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         return  # computed again for the probabilities alone
     if a.get("dropout", 0.0) > 0:
-        given = len(node.inputs) > 4 and node.inputs[4] is not None
-        drawn = node.inputs[4] if given else node.outputs[2]
-        mask = find_mask(e, drawn, a["dropout"]) if given else draw_mask(e, probs.shape, a["dropout"], drawn)
+        has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
+        drawn = node.inputs[4] if has_mask else node.outputs[2]
+        mask = find_mask(e, drawn, a["dropout"]) if has_mask else draw_mask(e, probs.shape, a["dropout"], drawn)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
         # What the elements kept are multiplied with goes into the small factor, here and going backward.
         v = _scaled(e, v, mask.scale)
@@ -123,13 +129,13 @@ def _keep_apart(bias: torch.Tensor, bounds: torch.Tensor) -> None:
 
 @lowers_composite("AttentionGrad")
 def attention_grad(e: Emitter, node: ir.Node) -> None:
-    kept = e.kept(node.inputs[4])
-    if kept is not None and _has_fused(e.device):
-        lower_fused_grad(e, node, kept)
+    saved = e.kept(node.inputs[4])
+    if saved is not None and _has_fused(e.device):
+        lower_fused_grad(e, node, saved)
         return
-    if kept is not None:
+    if saved is not None:
         lower = lower_tiles_grad if attributes(node).get("dropout", 0.0) > 0 else _flash_attention_grad
-        lower(e, node, kept)
+        lower(e, node, saved)
         return
     dy, q, k, v, probs = (e.value(i) for i in node.inputs[:5])
     a = attributes(node)

@@ -53,9 +53,9 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
     if len(q.shape) != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2] or probabilities_are_read(node):
         return None
     # A mask that is drawn here cannot be handed to a second computation, nor be taken from a first one.
-    given = len(node.inputs) > 4 and node.inputs[4] is not None
+    has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
     dropout = attributes(node).get("dropout", 0.0) > 0
-    if dropout and (given or any(use.node.op_type == "Attention" for use in node.outputs[2].uses())):
+    if dropout and (has_mask or any(use.node.op_type == "Attention" for use in node.outputs[2].uses())):
         return None
     width = q.shape[-1]
     if width % 8 or v.shape[-1] != width or k.shape[-1] != width:
@@ -103,7 +103,7 @@ def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, 
     """Emit attention on q [B, H, L, E], k [B, H, S, E], v [B, H, S, E] by a kernel that `kernel_for` chose."""
     a = attributes(node)
     dropout, scale = a.get("dropout", 0.0), a.get("scale", 1.0)
-    q, k, v = (_with_rows(e, one) for one in (q, k, v))
+    q, k, v = (_with_rows(e, operand) for operand in (q, k, v))
     generator = e.generator() if dropout else None
     chosen: _Flash | _Efficient
     if (bounds := bounds_of(node)) is not None:
@@ -117,20 +117,20 @@ def lower_fused(e: Emitter, node: ir.Node, kernel: str, q: Buf, k: Buf, v: Buf, 
         bias = None if bias is None else e.view(bias, lambda t: t.expand(*q.shape[:3], k.shape[2]))
     else:
         chosen, bias = _Flash(dropout, scale, kernel == "causal flash"), None
-    made = chosen.run(q.meta, k.meta, v.meta, None if bias is None else bias.meta)
-    outs = [out_by_token(e, node.outputs[0]), *(e.new(tuple(one.shape), one.dtype) for one in made[1:])]
+    results = chosen.run(q.meta, k.meta, v.meta, None if bias is None else bias.meta)
+    outs = [out_by_token(e, node.outputs[0]), *(e.new(tuple(result.shape), result.dtype) for result in results[1:])]
     e.compute(chosen.forward, q, k, v, bias, generator, outs=outs, fresh=True)
     if len(node.outputs) > 1:
-        e.keep(node.outputs[1], *outs, bias)
-        e.chosen[node.outputs[1]] = chosen
+        e.keep(node.outputs[1], *outs, bias, kernel=chosen)
 
 
-def lower_fused_grad(e: Emitter, node: ir.Node, kept: Kept) -> None:
+def lower_fused_grad(e: Emitter, node: ir.Node, saved: Kept) -> None:
     """Emit the adjoints of query, key and value."""
-    dy, q, k, v = (_with_rows(e, e.value(one)) for one in node.inputs[:4])
+    dy, q, k, v = (_with_rows(e, e.value(operand)) for operand in node.inputs[:4])
     outs = [out_by_token(e, value) for value in node.outputs]
-    chosen = e.chosen[node.inputs[4]]  # type: ignore[index]
-    e.compute(chosen.backward, dy, q, k, v, *kept, outs=outs, fresh=True)
+    chosen = e.kernel_of(node.inputs[4])
+    assert isinstance(chosen, _Flash | _Efficient)
+    e.compute(chosen.backward, dy, q, k, v, *saved, outs=outs, fresh=True)
 
 
 @dataclass
@@ -142,10 +142,10 @@ class _Flash:
     causal: bool
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:
-        made = private("torch.ops.aten._scaled_dot_product_flash_attention")(
+        results = private("torch.ops.aten._scaled_dot_product_flash_attention")(
             q, k, v, self.dropout, self.causal, False, scale=self.scale
         )
-        return made[0], made[1], made[6], made[7]
+        return results[0], results[1], results[6], results[7]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, generator: Any) -> tuple[Tensor, ...]:
         with nullcontext() if generator is None else drawing_from(generator):
@@ -153,11 +153,11 @@ class _Flash:
 
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
-        made: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_flash_attention_backward")(
+        results: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_flash_attention_backward")(
             dy, q, k, v, y, sums, None, None, q.shape[2], k.shape[2], self.dropout, self.causal, seed, offset,
             scale=self.scale,
         )  # fmt: skip
-        return made
+        return results
 
 
 @dataclass
@@ -169,17 +169,17 @@ class _Efficient:
     seeds_on: torch.device | None = None
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
-        made: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_efficient_attention")(
+        results: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_efficient_attention")(
             q, k, v, bias, True, self.dropout, False, scale=self.scale
         )
-        return made
+        return results
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, generator: Any) -> tuple[Tensor, ...]:
         with nullcontext() if generator is None else drawing_from(generator):
-            made = self.run(q, k, v, bias)
+            results = self.run(q, k, v, bias)
         if not torch.cuda.is_current_stream_capturing():
-            self.seeds_on = made[2].device
-        return made
+            self.seeds_on = results[2].device
+        return results
 
     def found(self, seed: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         """Seed and offset where the kernel looks for them: of a forward that was played they lie on the device."""
@@ -190,10 +190,10 @@ class _Efficient:
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
         seed, offset = self.found(seed, offset)
-        made: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_efficient_attention_backward")(
+        results: tuple[Tensor, ...] = private("torch.ops.aten._scaled_dot_product_efficient_attention_backward")(
             dy, q, k, v, bias, y, sums, seed, offset, self.dropout, [True, True, True, False], False, scale=self.scale
         )
-        return made[:3]
+        return results[:3]
 
 
 @dataclass
@@ -203,19 +203,19 @@ class _FlashApart(_Flash):
     longest: int = 0
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
-        made = private("torch.ops.aten._flash_attention_forward")(
+        results = private("torch.ops.aten._flash_attention_forward")(
             *map(_packed, (q, k, v)), bounds, bounds, self.longest, self.longest, self.dropout, False, False,
             scale=self.scale,
         )  # fmt: skip
-        return _unpacked(made[0]), *made[1:4]
+        return _unpacked(results[0]), *results[1:4]
 
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
-        made = private("torch.ops.aten._flash_attention_backward")(
+        results = private("torch.ops.aten._flash_attention_backward")(
             *map(_packed, (dy, q, k, v, y)), sums, bounds, bounds, self.longest, self.longest, self.dropout, False,
             seed, offset, scale=self.scale,
         )  # fmt: skip
-        return tuple(map(_unpacked, made))
+        return tuple(map(_unpacked, results))
 
 
 @dataclass
@@ -225,21 +225,21 @@ class _EfficientApart(_Efficient):
     longest: int = 0
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
-        made = private("torch.ops.aten._efficient_attention_forward")(
-            *(one.transpose(1, 2) for one in (q, k, v)), None, bounds, bounds, self.longest, self.longest,
+        results = private("torch.ops.aten._efficient_attention_forward")(
+            *(operand.transpose(1, 2) for operand in (q, k, v)), None, bounds, bounds, self.longest, self.longest,
             self.dropout, 0, True, scale=self.scale,
         )  # fmt: skip
-        return made[0].transpose(1, 2), *made[1:4]
+        return results[0].transpose(1, 2), *results[1:4]
 
     def backward(self, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, seed: Tensor,
                  offset: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
         seed, offset = self.found(seed, offset)
-        dy, q, k, v, y = (one.transpose(1, 2) for one in (dy, q, k, v, y))
-        made = private("torch.ops.aten._efficient_attention_backward")(
+        dy, q, k, v, y = (operand.transpose(1, 2) for operand in (dy, q, k, v, y))
+        results = private("torch.ops.aten._efficient_attention_backward")(
             dy, q, k, v, None, y, bounds, bounds, self.longest, self.longest, sums, self.dropout, seed, offset, 0,
             False, scale=self.scale,
         )  # fmt: skip
-        return tuple(one.transpose(1, 2) for one in made[:3])
+        return tuple(result.transpose(1, 2) for result in results[:3])
 
 
 def _packed(x: Tensor) -> Tensor:

@@ -19,6 +19,6 @@ def out_by_token(e: Emitter, value: ir.Value) -> Buf:
     if e.pinned(value) is not None:
         return e.out(value)
     batch, heads, length, width = static_dims(value)
-    made = e.permute(e.new((batch, length, heads, width), torch_dtype(value.dtype)), (0, 2, 1, 3))
-    e.bind(value, made)
-    return made
+    heads_apart = e.permute(e.new((batch, length, heads, width), torch_dtype(value.dtype)), (0, 2, 1, 3))
+    e.bind(value, heads_apart)
+    return heads_apart

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from ontrain.functions.attention import probabilities_are_read
+from ontrain.graph import static_dims
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
@@ -22,8 +24,10 @@ from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.random import Mask, draw_mask, find_mask
 from ontrain.providers.torch.lowering.registry import attributes
 
-__all__ = ["lower_tiles", "lower_tiles_grad"]
+__all__ = ["lower_tiles", "lower_tiles_grad", "runs_in_tiles"]
 
+TILED = 8 << 20
+"""Bytes of scores from which on attention with dropout may keep none of them: below they stay in a cache anyway."""
 _TILE = 4 << 20
 """Bytes of the scores of a tile. Going backward there are three such tiles at a time."""
 _ROWS = 64
@@ -31,6 +35,16 @@ _ROWS = 64
 _HIDDEN = {torch.float16: -3e4}
 """What is added to the score of a key that is hidden, or less; `_HIDES` for other types."""
 _HIDES = -1e9
+
+
+def runs_in_tiles(node: ir.Node) -> bool:
+    """Return whether an Attention of concrete shapes is computed in tiles, going backward a second time."""
+    q, k, v = (static_dims(value) for value in node.inputs[:3] if value is not None)
+    dtype = node.outputs[0].dtype
+    dropout = node.attributes.get("dropout")
+    if dropout is None or dropout.as_float() == 0.0 or dtype is None or len(q) != 4 or not q[:2] == k[:2] == v[:2]:
+        return False
+    return q[0] * q[1] * q[2] * k[2] * dtype.itemsize >= TILED and not probabilities_are_read(node)
 
 
 @dataclass(frozen=True)
@@ -67,9 +81,9 @@ def _windows(e: Emitter, value: ir.Value | None, bias: Buf | None, tiling: _Tili
     batch, heads, length, keys = bias.shape
     rows = tiling.rows if length > 1 else 1
     count = -(-length // rows)
-    kept = e.kept(value)
-    if kept is not None and kept[0] is not None and kept[0].shape == (batch, count, 3):
-        return kept[0]
+    saved = e.kept(value)
+    if saved is not None and saved[0] is not None and saved[0].shape == (batch, count, 3):
+        return saved[0]
     windows = e.new((batch, count, 3), torch.int64)
     most, least = e.new((batch, count, keys), bias.dtype), e.new((batch, count, keys), bias.dtype)
     best, worst = e.new((batch, heads, length), bias.dtype), e.new((batch, count), bias.dtype)
@@ -78,8 +92,8 @@ def _windows(e: Emitter, value: ir.Value | None, bias: Buf | None, tiling: _Tili
         start, size = i * rows, min(rows, length - i * rows)
         part = e.narrow(bias, 2, start, size)
         for reduce, out in ((torch.amax, most), (torch.amin, least)):
-            e.call(reduce, part, (1, 2), out=e.view(out, lambda t, i=i: t[:, i]))  # type: ignore[misc]
-        e.call(torch.amin, e.narrow(best, 2, start, size), (1, 2), out=e.view(worst, lambda t, i=i: t[:, i]))  # type: ignore[misc]
+            e.call(reduce, part, (1, 2), out=e.select(out, 1, i))
+        e.call(torch.amin, e.narrow(best, 2, start, size), (1, 2), out=e.select(worst, 1, i))
     e.run(_find_windows, windows, most, least, worst, writes=[windows])
     e.keep(value, windows)
     return windows
@@ -97,28 +111,28 @@ def _find_windows(windows: torch.Tensor, most: torch.Tensor, least: torch.Tensor
         worst: the largest of the row where it is the smallest, [sequences, tiles].
     """
     low = _HIDDEN.get(most.dtype, _HIDES)
-    found = windows.numpy()
-    most_, least_, worst_ = (_array(one) for one in (most, least, worst))
+    bounds = windows.numpy()
+    most_, least_, worst_ = (_array(tensor) for tensor in (most, least, worst))
     seen = ~(most_ <= low)  # what is no number is seen
     seen |= (worst_ <= low / 2)[..., None]
-    found[..., 0] = seen.argmax(-1)
-    found[..., 1] = seen.shape[-1] - seen[..., ::-1].argmax(-1)
+    bounds[..., 0] = seen.argmax(-1)
+    bounds[..., 1] = seen.shape[-1] - seen[..., ::-1].argmax(-1)
     places = np.arange(seen.shape[-1])
-    inside = (places >= found[..., :1]) & (places < found[..., 1:2])
-    found[..., 2] = ~(inside & ((most_ != 0) | (least_ != 0))).any(-1)
+    inside = (places >= bounds[..., :1]) & (places < bounds[..., 1:2])
+    bounds[..., 2] = ~(inside & ((most_ != 0) | (least_ != 0))).any(-1)
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def _array(tensor: torch.Tensor) -> npt.NDArray[np.floating]:
     """The numbers for numpy, which does not know bfloat16."""
-    made: np.ndarray[Any, Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return made
+    array: npt.NDArray[np.floating] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def _seen(windows: torch.Tensor | None, sequence: int, keys: int) -> Iterator[tuple[slice, bool]]:
     """For each tile of rows the keys in its window, and whether something is added to their scores."""
-    found = [[0, keys, 1]] if windows is None else windows[sequence % windows.shape[0]].tolist()
+    ranges = [[0, keys, 1]] if windows is None else windows[sequence % windows.shape[0]].tolist()
     while True:
-        for first, end, plain in found:
+        for first, end, plain in ranges:
             yield slice(first, end), not plain
 
 
@@ -132,8 +146,8 @@ def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | N
     e.keep(node.outputs[1], bias, windows)
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         return  # computed again for the probabilities alone, which the backward pass makes itself
-    given = len(node.inputs) > 4 and node.inputs[4] is not None
-    if given:
+    has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
+    if has_mask:
         mask = find_mask(e, node.inputs[4], a["dropout"])
     else:
         mask = draw_mask(e, (*q.shape[:3], k.shape[2]), a["dropout"], node.outputs[2])
@@ -144,10 +158,10 @@ def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | N
           products, writes=[y, scores, weights, products])  # fmt: skip
 
 
-def lower_tiles_grad(e: Emitter, node: ir.Node, kept: tuple[Buf | None, ...]) -> None:
+def lower_tiles_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -> None:
     """Emit the adjoints of query, key and value."""
     dy, q, k, v = (e.value(i) for i in node.inputs[:4])
-    bias, windows = kept
+    bias, windows = saved
     a, tiling = attributes(node), _tiling(q, k)
     mask = find_mask(e, node.inputs[5], a["dropout"])
     outs = [out_by_token(e, value) for value in node.outputs]
@@ -205,9 +219,9 @@ def _attend(
                 probs, kept = _shaped(scores, *shape), _shaped(weights, *shape)
                 _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
                 kept.copy_(mask[b, heads, rows, keys])
-                made = _shaped(products, *shape[:2], v.shape[3])
-                made.baddbmm_(kept.mul_(probs), v_, beta=0, alpha=keep)
-                y[b, heads, rows] = made
+                product = _shaped(products, *shape[:2], v.shape[3])
+                product.baddbmm_(kept.mul_(probs), v_, beta=0, alpha=keep)
+                y[b, heads, rows] = product
 
 
 def _attend_backward(
@@ -223,15 +237,15 @@ def _attend_backward(
             for rows, (keys, wanted) in zip(tiles, _seen(windows, b, k.shape[2]), strict=False):
                 q_, k_, v_, dy_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys], dy[b, heads, rows]
                 shape = *q_.shape[:2], k_.shape[1]
-                probs, kept, ds = (_shaped(one, *shape) for one in (scores, weights, adjoints))
+                probs, kept, ds = (_shaped(buffer, *shape) for buffer in (scores, weights, adjoints))
                 _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
                 kept.copy_(mask[b, heads, rows, keys])
                 torch.mul(probs, kept, out=ds)
-                made = _shaped(products, *k_.shape[:2], v.shape[3])
-                dv[b, heads, keys].add_(made.baddbmm_(ds.transpose(1, 2), dy_, beta=0, alpha=keep))
+                product = _shaped(products, *k_.shape[:2], v.shape[3])
+                dv[b, heads, keys].add_(product.baddbmm_(ds.transpose(1, 2), dy_, beta=0, alpha=keep))
                 ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep).mul_(kept)
                 private("torch.ops.aten._softmax_backward_data").out(ds, probs, -1, probs.dtype, grad_input=ds)
-                made = _shaped(products, *q_.shape)
-                dq[b, heads, rows] = made.baddbmm_(ds, k_, beta=0, alpha=scale)
-                made = _shaped(products, *k_.shape)
-                dk[b, heads, keys].add_(made.baddbmm_(ds.transpose(1, 2), q_, beta=0, alpha=scale))
+                product = _shaped(products, *q_.shape)
+                dq[b, heads, rows] = product.baddbmm_(ds, k_, beta=0, alpha=scale)
+                product = _shaped(products, *k_.shape)
+                dk[b, heads, keys].add_(product.baddbmm_(ds.transpose(1, 2), q_, beta=0, alpha=scale))

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
-from ontrain.graph.rounds import counted_rounds
-from ontrain.providers.torch.buffers import Body, Buf, Storage
-from ontrain.providers.torch.emitter import Emitter, Instruction, outside
+from ontrain.providers.torch.buffers import Buf, Storage
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.instructions import Body, Instruction, outside
 from ontrain.providers.torch.lowering.nodes import lower_nodes, with_bodies
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.plan import plan_memory
+from ontrain.rounds import counted_rounds
 
 __all__: list[str] = []
 
@@ -41,7 +42,8 @@ def loop(e: Emitter, node: ir.Node) -> None:
     trip, cond = node.inputs[:2]
     operands = [e.value(v) for v in node.inputs[2:]]
     limit, condition = e.value(trip), None if cond is None else e.value(cond)
-    initial, scanned, captured = operands[:n], operands[n : n + m], operands[n + m :]
+    initial, scanned = operands[:n], operands[n : n + m]
+    captured = [_as_factor(e, buf, v) for buf, v in zip(operands[n + m :], a["body"].inputs[1 + n + m :], strict=True)]
     frame = Storage(1, frame=e.frame)
     inside = Emitter(e.device, frame=frame)
     at = inside.new((), torch.int64)
@@ -53,9 +55,19 @@ def loop(e: Emitter, node: ir.Node) -> None:
     finals = [e.out(v) for v in node.outputs[:n]]
     args = (body, limit, condition, go, at, states, initial, results[:n], finals, scanned, rows,
             [t for t, _ in stacked], [r for _, r in stacked], bool(a.get("reverse", 0)))  # fmt: skip
-    reads = [limit, *operands, *([] if condition is None else [condition])]
+    reads = [limit, *initial, *scanned, *captured, *([] if condition is None else [condition])]
     writes = [*finals, *(target for target, _ in stacked), _whole(frame)]
     e.program.append(Instruction(_run_loop, args, {}, reads, writes, node))
+
+
+def _as_factor(e: Emitter, buf: Buf, formal: ir.Value) -> Buf:
+    """A captured matrix, copied once where every iteration multiplies by it and would rearrange it first."""
+    across = e.device.type == "cpu" and len(buf.shape) == 2 and buf.meta.stride(0) == 1 < buf.meta.stride(1)
+    right = any(
+        use.node.op_type in ("MatMul", "Gemm") and use.idx == 1 and not use.node.attributes.get_int("transB", 0)
+        for use in formal.uses()
+    )
+    return e.contiguous(buf) if across and right else buf
 
 
 def _is_static(value: ir.Value) -> bool:
@@ -83,7 +95,7 @@ def _lower_body(
     outputs = [_apart(inside, inside.value(v), places) for v in graph.outputs]
     inside.run(outside, *places, *outputs)
     frame.nbytes = max(frame.nbytes, plan_memory(inside.program, [], frame=frame))
-    return Body([one for one in inside.program if one.fn is not outside]), outputs
+    return Body([instruction for instruction in inside.program if instruction.fn is not outside]), outputs
 
 
 def _apart(e: Emitter, buf: Buf, places: Sequence[Buf]) -> Buf:

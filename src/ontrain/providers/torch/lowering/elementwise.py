@@ -4,46 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
 from ontrain.internals import private
-from ontrain.providers.torch.buffers import torch_dtype
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+from ontrain.providers.torch.lowering.registry import (
+    Attributes,
+    Lowering,
+    attributes,
+    computed_by,
+    lowers,
+    lowers_composite,
+)
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
 
-_SAME_NAME: dict[str, Callable[..., Any]] = {
-    "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
-    "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
-    "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "Log": torch.log, "Neg": torch.neg,
-    "Not": torch.logical_not,
-    "Reciprocal": torch.reciprocal, "Round": torch.round, "Sigmoid": torch.sigmoid, "Sign": torch.sign,
-    "Sin": torch.sin, "Sinh": torch.sinh, "Sqrt": torch.sqrt, "Tan": torch.tan, "Tanh": torch.tanh,
-    "BitwiseNot": torch.bitwise_not,
-    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Pow": torch.pow,
-    "And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor,
-    "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor,
-    "Equal": torch.eq, "Less": torch.lt, "LessOrEqual": torch.le, "Greater": torch.gt, "GreaterOrEqual": torch.ge,
-}  # fmt: skip
+
+def _one_call(**functions: Callable[..., object]) -> None:
+    """Lower operators to one function of torch each, called with `out=`."""
+
+    def lowering_by(function: Callable[..., object]) -> Lowering:
+        def lower(e: Emitter, node: ir.Node) -> None:
+            inputs = [e.value(v) for v in node.inputs]
+            e.call(function, *inputs, out=e.out(node.outputs[0], *inputs), elementwise=True)
+
+        return lower
+
+    for op_type, function in functions.items():
+        lowers(op_type)(lowering_by(function))
 
 
-def _simple(fn: Callable[..., Any]) -> Callable[[Emitter, ir.Node], None]:
-    def lower(e: Emitter, node: ir.Node) -> None:
-        inputs = [e.value(v) for v in node.inputs]
-        e.call(fn, *inputs, out=e.out(node.outputs[0]), elementwise=True)
-
-    return lower
-
-
-for _op, _fn in _SAME_NAME.items():
-    lowers(_op)(_simple(_fn))
+_one_call(
+    Abs=torch.abs, Acos=torch.acos, Acosh=torch.acosh, Asin=torch.asin, Asinh=torch.asinh, Atan=torch.atan,
+    Atanh=torch.atanh, Ceil=torch.ceil, Cos=torch.cos, Cosh=torch.cosh, Erf=torch.erf, Exp=torch.exp,
+    Floor=torch.floor, Log=torch.log, Neg=torch.neg, Not=torch.logical_not, Reciprocal=torch.reciprocal,
+    Round=torch.round, Sigmoid=torch.sigmoid, Sign=torch.sign, Sin=torch.sin, Sinh=torch.sinh, Sqrt=torch.sqrt,
+    Tan=torch.tan, Tanh=torch.tanh, BitwiseNot=torch.bitwise_not, Add=torch.add, Sub=torch.sub, Mul=torch.mul,
+    And=torch.logical_and, Or=torch.logical_or, Xor=torch.logical_xor, BitwiseAnd=torch.bitwise_and,
+    BitwiseOr=torch.bitwise_or, BitwiseXor=torch.bitwise_xor, Equal=torch.eq, Less=torch.lt, LessOrEqual=torch.le,
+    Greater=torch.gt, GreaterOrEqual=torch.ge,
+)  # fmt: skip
 
 
 _TRAPS = (torch.int32, torch.int64)
@@ -67,26 +72,37 @@ def _divided(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def div(e: Emitter, node: ir.Node) -> None:
     x, y = (e.value(v) for v in node.inputs)
     if x.dtype.is_floating_point:
-        e.call(torch.div, x, y, out=e.out(node.outputs[0]), elementwise=True)
+        e.call(torch.div, x, y, out=e.out(node.outputs[0], x, y), elementwise=True)
     elif x.dtype in _TRAPS and not _divides_safely(node.inputs[1]):
         e.compute(_divided, x, y, outs=[e.out(node.outputs[0])])
     else:
         # ONNX divides integers towards zero.
-        e.call(torch.div, x, y, out=e.out(node.outputs[0]), elementwise=True, rounding_mode="trunc")
+        e.call(torch.div, x, y, out=e.out(node.outputs[0], x, y), elementwise=True, rounding_mode="trunc")
 
 
 @lowers("Mod")
 def mod(e: Emitter, node: ir.Node) -> None:
     fn = torch.fmod if attributes(node).get("fmod") else torch.remainder
     x, y = (e.value(v) for v in node.inputs)
-    e.call(fn, x, y, out=e.out(node.outputs[0]), elementwise=True)
+    e.call(fn, x, y, out=e.out(node.outputs[0], x, y), elementwise=True)
+
+
+@lowers("Pow")
+def power(e: Emitter, node: ir.Node) -> None:
+    x, y = (e.value(v) for v in node.inputs)
+    if x.dtype.is_floating_point:
+        y = e.cast(y, x.dtype) if y.dtype != x.dtype else y
+    elif y.dtype.is_floating_point:
+        e.compute(lambda x, y: torch.pow(x.double(), y), x, y, outs=[e.out(node.outputs[0])])
+        return
+    e.call(torch.pow, x, y, out=e.out(node.outputs[0], x, y), elementwise=True)
 
 
 @lowers("Min", "Max", "Sum", "Mean")
 def variadic(e: Emitter, node: ir.Node) -> None:
     fn = {"Min": torch.minimum, "Max": torch.maximum}.get(node.op_type, torch.add)
     inputs = [e.value(v) for v in node.inputs]
-    out = e.out(node.outputs[0])
+    out = e.out(node.outputs[0], *inputs)
     if len(inputs) == 1:
         e.run(torch.Tensor.copy_, out, inputs[0], writes=[out])
     else:
@@ -100,32 +116,41 @@ def variadic(e: Emitter, node: ir.Node) -> None:
 @lowers("Where")
 def where(e: Emitter, node: ir.Node) -> None:
     c, x, y = (e.value(v) for v in node.inputs)
-    e.call(torch.where, c, x, y, out=e.out(node.outputs[0]), elementwise=True)
+    e.call(torch.where, c, x, y, out=e.out(node.outputs[0], c, x, y), elementwise=True)
 
 
 @lowers("Clip")
+@lowers_composite("Hardtanh")
 def clip(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
-    bounds = [e.value(v) if v is not None else None for v in node.inputs[1:]]
-    low, high = (bounds + [None, None])[:2]
-    e.call(aten.clamp.Tensor_out, x, low, high, out=e.out(node.outputs[0]), elementwise=True)
-
-
-@lowers("Cast")
-def cast(e: Emitter, node: ir.Node) -> None:
-    x = e.value(node.inputs[0])
-    if x.dtype == torch_dtype(node.outputs[0].dtype):
+    given = [v for v in node.inputs[1:] if v is not None]
+    if not given:
         e.bind(node.outputs[0], x)
         return
-    out = e.out(node.outputs[0])
-    e.run(torch.Tensor.copy_, out, x, writes=[out])
+    if all(v.const_value is not None for v in given) and x.dtype.is_floating_point:
+        # With numbers the kernel is vectorised; tensors are broadcast.
+        numbers = [
+            None if v is None or v.const_value is None else float(v.const_value.numpy()) for v in node.inputs[1:]
+        ]
+        e.call(aten.clamp.out, x, *(numbers + [None])[:2], out=e.out(node.outputs[0], x), elementwise=True)
+        return
+    low, high = ([e.value(v) if v is not None else None for v in node.inputs[1:]] + [None])[:2]
+    e.call(aten.clamp.Tensor_out, x, low, high, out=e.out(node.outputs[0], x), elementwise=True)
 
 
 @lowers("BitShift")
 def bit_shift(e: Emitter, node: ir.Node) -> None:
-    fn = torch.bitwise_left_shift if attributes(node)["direction"] == "LEFT" else torch.bitwise_right_shift
-    x, by = (e.value(v) for v in node.inputs)
-    e.call(fn, x, by, out=e.out(node.outputs[0]), elementwise=True)
+    left = attributes(node)["direction"] == "LEFT"
+    e.compute(_shifted, *(e.value(v) for v in node.inputs), left, outs=[e.out(node.outputs[0])])
+
+
+def _shifted(x: torch.Tensor, by: torch.Tensor, left: bool) -> torch.Tensor:
+    """All bits are shifted out by as many as there are, or by a negative number; torch leaves open what is then."""
+    bits = 8 * x.element_size()
+    outside = (by < 0) | (by >= bits)
+    if left:
+        return torch.where(outside, torch.zeros_like(x), x << torch.where(outside, 0, by))
+    return x >> torch.where(outside, bits - 1, by) if x.dtype.is_signed else torch.where(outside, 0, x >> by)
 
 
 @lowers("IsNaN", "IsInf")
@@ -146,70 +171,125 @@ def is_special(e: Emitter, node: ir.Node) -> None:
 
 @lowers("Relu")
 def relu(e: Emitter, node: ir.Node) -> None:
-    e.call(torch.clamp_min, e.value(node.inputs[0]), 0, out=e.out(node.outputs[0]), elementwise=True)
+    x = e.value(node.inputs[0])
+    e.call(torch.clamp_min, x, 0, out=e.out(node.outputs[0], x), elementwise=True)
 
 
 @lowers("Gelu")
 def gelu(e: Emitter, node: ir.Node) -> None:
     approximate = attributes(node).get("approximate", "none")
     x = e.value(node.inputs[0])
-    e.call(torch.nn.functional.gelu, x, approximate=approximate, out=e.out(node.outputs[0]), elementwise=True)
-
-
-@lowers_composite("GeluGrad")
-def gelu_grad(e: Emitter, node: ir.Node) -> None:
-    dy, x = (e.value(v) for v in node.inputs)
-    approximate = attributes(node).get("approximate", "none")
-    out = e.out(node.outputs[0])
-    e.run(aten.gelu_backward.grad_input, dy, x, approximate=approximate, grad_input=out, writes=[out])
-    e.program[-1].reuses = [dy, x]
+    e.call(torch.nn.functional.gelu, x, approximate=approximate, out=e.out(node.outputs[0], x), elementwise=True)
 
 
 @lowers_composite("Silu")
 def silu(e: Emitter, node: ir.Node) -> None:
-    e.call(aten.silu.out, e.value(node.inputs[0]), out=e.out(node.outputs[0]), elementwise=True)
+    x = e.value(node.inputs[0])
+    e.call(aten.silu.out, x, out=e.out(node.outputs[0], x), elementwise=True)
 
 
-@lowers_composite("SiluGrad")
-def silu_grad(e: Emitter, node: ir.Node) -> None:
+def _backward(
+    op_type: str, kernel: Callable[..., object], arguments: Callable[[Attributes], tuple[object, ...]] = lambda a: (),
+    **named: str,
+) -> None:  # fmt: skip
+    """Lower the gradient of an activation, of dy and the operand or result, to ATen's kernel.
+
+    `named` says by which argument of the kernel an attribute goes.
+    """
+
+    def lower(e: Emitter, node: ir.Node) -> None:
+        dy, x = (e.value(v) for v in node.inputs)
+        a, out = attributes(node), e.out(node.outputs[0], dy, x)
+        by_name = {argument: a[name] for argument, name in named.items() if name in a}
+        e.run(kernel, dy, x, *arguments(a), **by_name, grad_input=out, writes=[out])
+        e.program[-1].reuses = [dy, x]
+
+    lowers_composite(op_type)(lower)
+
+
+_backward("GeluGrad", aten.gelu_backward.grad_input, approximate="approximate")
+_backward("SiluGrad", aten.silu_backward.grad_input)
+_backward("ReluGrad", aten.threshold_backward.grad_input, lambda a: (0,))
+_backward("LeakyReluGrad", aten.leaky_relu_backward.grad_input, lambda a: (a.get("alpha", 0.01), False))
+_backward("HardtanhGrad", aten.hardtanh_backward.grad_input, lambda a: (a.get("low", -1.0), a.get("high", 1.0)))
+_backward("TanhGrad", aten.tanh_backward.grad_input)
+_backward("SigmoidGrad", aten.sigmoid_backward.grad_input)
+
+
+@lowers_composite("EluGrad")
+def elu_grad(e: Emitter, node: ir.Node) -> None:
     dy, x = (e.value(v) for v in node.inputs)
-    out = e.out(node.outputs[0])
-    e.run(aten.silu_backward.grad_input, dy, x, grad_input=out, writes=[out])
+    out = e.out(node.outputs[0], dy, x)
+    alpha = attributes(node).get("alpha", 1.0)
+    e.run(aten.elu_backward.grad_input, dy, alpha, 1.0, 1.0, False, x, grad_input=out, writes=[out])
     e.program[-1].reuses = [dy, x]
+
+
+@lowers_composite("HardSwishGrad")
+def hard_swish_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x = (e.value(v) for v in node.inputs)
+    # ATen's variant with out= makes a new tensor and copies it, too.
+    e.compute(aten.hardswish_backward.default, dy, x, outs=[e.out(node.outputs[0], dy, x)], fresh=True)
+
+
+@lowers_composite("MishGrad")
+def mish_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x = (e.value(v) for v in node.inputs)
+    e.compute(aten.mish_backward.default, dy, x, outs=[e.out(node.outputs[0], dy, x)], fresh=True)
+
+
+@lowers_composite("HardSigmoidGrad")
+def hard_sigmoid_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x = (e.value(v) for v in node.inputs)
+    out = e.out(node.outputs[0], dy, x)
+    a = attributes(node)
+    alpha, beta = a.get("alpha", 0.2), a.get("beta", 0.5)
+    if np.float32(alpha) == np.float32(1 / 6) and beta == 0.5:
+        e.run(aten.hardsigmoid_backward.grad_input, dy, x, grad_input=out, writes=[out])
+        return
+    low, high = sorted((-beta / alpha, (1 - beta) / alpha)) if alpha else (0.0, 0.0)
+
+    def run(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.where((x > low) & (x < high), dy * alpha, 0)
+
+    e.compute(run, dy, x, outs=[out], fresh=True)
 
 
 @lowers("LeakyRelu")
 def leaky_relu(e: Emitter, node: ir.Node) -> None:
     slope = attributes(node).get("alpha", 0.01)
-    e.call(aten.leaky_relu.out, e.value(node.inputs[0]), slope, out=e.out(node.outputs[0]), elementwise=True)
+    x = e.value(node.inputs[0])
+    e.call(aten.leaky_relu.out, x, slope, out=e.out(node.outputs[0], x), elementwise=True)
+
+
+@lowers("HardSwish")
+def hard_swish(e: Emitter, node: ir.Node) -> None:
+    x = e.value(node.inputs[0])
+    e.call(aten.hardswish.out, x, out=e.out(node.outputs[0], x), elementwise=True)
 
 
 @lowers("Elu")
 def elu(e: Emitter, node: ir.Node) -> None:
     alpha = attributes(node).get("alpha", 1.0)
-    e.call(aten.elu.out, e.value(node.inputs[0]), alpha, out=e.out(node.outputs[0]), elementwise=True)
+    x = e.value(node.inputs[0])
+    e.call(aten.elu.out, x, alpha, out=e.out(node.outputs[0], x), elementwise=True)
 
 
 @lowers("Softplus")
 def softplus(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
-    e.call(aten.softplus.out, x, 1.0, 50.0, out=e.out(node.outputs[0]), elementwise=True)
+    e.call(aten.softplus.out, x, 1.0, 50.0, out=e.out(node.outputs[0], x), elementwise=True)
 
 
-@lowers("HardSwish", "Mish", "HardSigmoid", "Softsign", "Selu", "Celu", "ThresholdedRelu", "PRelu")
-def by_function(e: Emitter, node: ir.Node) -> None:
-    a = attributes(node)
-    functions: dict[str, Callable[..., Any]] = {
-        "HardSwish": torch.nn.functional.hardswish,
-        "Mish": torch.nn.functional.mish,
-        "HardSigmoid": lambda x: torch.clamp(x * a.get("alpha", 0.2) + a.get("beta", 0.5), 0, 1),
-        "Softsign": torch.nn.functional.softsign,
-        "Selu": lambda x: _selu(x, a.get("alpha", 1.6732632423543772), a.get("gamma", 1.0507009873554805)),
-        "Celu": lambda x: torch.nn.functional.celu(x, a.get("alpha", 1.0)),
-        "ThresholdedRelu": lambda x: torch.where(x > a.get("alpha", 1.0), x, 0),
-        "PRelu": lambda x, slope: torch.where(x < 0, x * slope, x),
-    }
-    e.compute(functions[node.op_type], *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])])
+computed_by(
+    Mish=lambda a, x: torch.nn.functional.mish(x),
+    HardSigmoid=lambda a, x: torch.clamp(x * a.get("alpha", 0.2) + a.get("beta", 0.5), 0, 1),
+    Softsign=lambda a, x: torch.nn.functional.softsign(x),
+    Selu=lambda a, x: _selu(x, a.get("alpha", 1.6732632423543772), a.get("gamma", 1.0507009873554805)),
+    Celu=lambda a, x: torch.nn.functional.celu(x, a.get("alpha", 1.0)),
+    ThresholdedRelu=lambda a, x: torch.where(x > a.get("alpha", 1.0), x, 0),
+    PRelu=lambda a, x, slope: torch.where(x < 0, x * slope, x),
+)
 
 
 def _selu(x: torch.Tensor, alpha: float, gamma: float) -> torch.Tensor:

@@ -7,24 +7,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ontrain.functions.loss import NO_IGNORE
+from ontrain.operators.loss import NO_IGNORE
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.state import ALIGN
 
-__all__ = ["pin_units"]
-
-
-def pin_units(e: Emitter, graph: ir.Graph) -> None:
-    """Let gradients for an adjoint of one be computed where the gradient belongs, to be scaled there."""
-    for node in graph:
-        if node.op_type != "ScaleGrad":
-            continue
-        unit, place = node.inputs[0], e.pinned(node.outputs[0])
-        if unit is not None and place is not None and len(unit.uses()) == 1 and not unit.is_graph_output():
-            e.pin(unit, place)
+__all__: list[str] = []
 
 
 @lowers_composite("ScaleGrad")
@@ -70,20 +60,20 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     a = attributes(node)
     weight = e.view(weight, torch.t) if a.get("transB", 1) else weight  # [K, V]
-    made = [e.out(v) if v.uses() or v.is_graph_output() else None for v in node.outputs]
-    loss, dhidden, dweight, dbias = (*made, None, None, None)[:4]
+    outs = [e.out(v) if e.reads(v) else None for v in node.outputs]
+    loss, dhidden, dweight, dbias = (*outs, None, None, None)[:4]
     dweight = e.view(dweight, torch.t) if dweight is not None and a.get("transB", 1) else dweight
     rows, classes = hidden.shape[0], weight.shape[1]
     labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
     mean = a.get("reduction", "mean") == "mean"
     exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     safe, share = e.new((rows, 1), torch.int64), e.new((rows, 1), exact)
-    counts, found = e.new((rows, 1), torch.bool), e.new((), torch.int64)
+    counts, labelled = e.new((rows, 1), torch.bool), e.new((), torch.int64)
     total, divisor = (e.new((), exact) for _ in range(2))
     ignored = e.constant(torch.tensor(a.get("ignore_index", NO_IGNORE), device=e.device))
     one = e.constant(torch.ones((), dtype=exact, device=e.device))
-    e.run(_shares, e.reshape(labels, (rows, 1)), ignored, one, mean, counts, found, total, divisor, safe, share,
-          writes=[counts, found, total, divisor, safe, share])  # fmt: skip
+    e.run(_shares, e.reshape(labels, (rows, 1)), ignored, one, mean, counts, labelled, total, divisor, safe, share,
+          writes=[counts, labelled, total, divisor, safe, share])  # fmt: skip
     losses = e.new((rows, 1), exact)
     # Rows that begin at a cache line make ATen's products a third quicker where the number of classes is odd.
     step = ALIGN // hidden.dtype.itemsize
@@ -92,6 +82,10 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     scores = e.new((height, width), exact)
     # As torch.autocast has it: products in half precision, the softmax and the loss of their results in single.
     raw = scores if hidden.dtype == exact else e.new((height, width), hidden.dtype)
+    if raw is not scores and width > classes:
+        # oneDNN's products in half precision read on past the classes and multiply it by zero, which keeps a NaN.
+        spare = e.narrow(raw, 1, classes, width - classes)
+        e.run(torch.Tensor.zero_, spare, writes=[spare])
     bias_sums = e.new((classes,), exact) if dbias is not None and dbias.dtype != exact else dbias
     # Half precision would round the sum at each chunk.
     sums = _same_order(e, dweight, exact) if dweight is not None and raw is not scores and height < rows else None
@@ -109,7 +103,7 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
             dhidden=e.narrow(dhidden, 0, start, count) if dhidden is not None else None,
         )
         _score(e, chunk, weight, bias)
-        if any(one is not None for one in (dhidden, dweight, dbias)):
+        if any(place is not None for place in (dhidden, dweight, dbias)):
             _differentiate(e, chunk, weight, dweight, bias_sums, first=start == 0, apart=sums is not None)
             if sums is not None and dweight is not None:
                 e.run(torch.Tensor.add_ if start else torch.Tensor.copy_, sums, dweight, writes=[sums])

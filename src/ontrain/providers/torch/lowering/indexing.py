@@ -54,7 +54,7 @@ def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
     return e.call(torch.add, indices, negative, alpha=size, out=e.new(indices.shape, indices.dtype))
 
 
-@lowers_composite("EmbeddingGrad")
+@lowers_composite("EmbeddingGrad", adds=True)
 def embedding_grad(e: Emitter, node: ir.Node) -> None:
     dy, ids = (e.value(v) for v in node.inputs)
     a = attributes(node)
@@ -64,11 +64,11 @@ def embedding_grad(e: Emitter, node: ir.Node) -> None:
     source, index = e.reshape(dy, (ids.meta.numel(), width)), e.reshape(ids, (-1,))
     before = e.added_to(node.outputs[0])
     if e.device.type != "cpu":
-        given = source, index, out.shape[0], a.get("padding_idx", -1)
+        operands = source, index, out.shape[0], a.get("padding_idx", -1)
         if before is None:
-            e.compute(_sorted_sums, *given, outs=[rows], fresh=True)
+            e.compute(_sorted_sums, *operands, outs=[rows], fresh=True)
         else:
-            e.run(_add_sorted_sums, rows, e.view(before, lambda t: t.view(rows.shape)), *given, writes=[rows])
+            e.run(_add_sorted_sums, rows, e.view(before, lambda t: t.view(rows.shape)), *operands, writes=[rows])
         return
     pad = e.view(rows, lambda t: t[a["padding_idx"]]) if a.get("padding_idx", -1) >= 0 else None
     if before is None:
@@ -87,8 +87,8 @@ def embedding_grad(e: Emitter, node: ir.Node) -> None:
 
 def _sorted_sums(source: torch.Tensor, index: torch.Tensor, count: int, padding: int) -> torch.Tensor:
     """Rows summed by index [count, width]: sorted first, so that sums repeat to the bit and no row is waited for."""
-    made: torch.Tensor = torch.ops.aten.embedding_dense_backward(source, index, count, padding, False)
-    return made
+    gradient: torch.Tensor = torch.ops.aten.embedding_dense_backward(source, index, count, padding, False)
+    return gradient
 
 
 def _add_sorted_sums(

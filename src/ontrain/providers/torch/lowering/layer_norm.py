@@ -63,13 +63,13 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     planned = _is_planned(e, x, y, 1)
     if not planned or e.settings.tuning is not None:
         for cut in _kernel_pieces(x) if planned else [(0, rows)]:
-            part, *outs = (e.narrow(one, 0, *cut) for one in (x, y, mean, inv_std))
+            part, *outs = (e.narrow(rows, 0, *cut) for rows in (x, y, mean, inv_std))
             e.compute(torch.native_layer_norm, part, sizes, scale, bias, eps, outs=outs, fresh=not planned)
         return
     axis = 1
     pieces, width = _pieces(x, axis), math.prod(x.shape[axis:])
-    flat = [_rows(e, one, axis) for one in (y, mean, inv_std, x)]
-    affine = [e.view(one, lambda t: t.reshape(-1)) if one is not None else None for one in (scale, bias)]
+    flat = [_rows(e, operand, axis) for operand in (y, mean, inv_std, x)]
+    affine = [e.view(operand, lambda t: t.reshape(-1)) if operand is not None else None for operand in (scale, bias)]
     squares = e.new((pieces, width), x.dtype)
     e.run(_normalise, *flat, *affine, _number(e, eps, x), _number(e, width, x), squares, writes=[*flat[:3], squares])
 
@@ -123,7 +123,7 @@ def _normalise(
 def _in_pieces(size: int, *tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """So many rows of each tensor at a time."""
     for start in range(0, tensors[0].shape[0], size):
-        yield [one[start : start + size] for one in tensors]
+        yield [tensor[start : start + size] for tensor in tensors]
 
 
 def _varies(value: Buf, axis: int, x: Buf) -> bool:
@@ -133,11 +133,11 @@ def _varies(value: Buf, axis: int, x: Buf) -> bool:
 
 
 def _outputs(e: Emitter, node: ir.Node, statistics: tuple[int, ...]) -> list[Buf | None]:
-    made: list[Buf | None] = [e.out(node.outputs[0])]
-    for value in node.outputs[1:]:
-        made.append(e.new(statistics, made[0].dtype))  # type: ignore[union-attr]
-        e.bind(value, made[-1])  # type: ignore[arg-type]
-    return made + [None] * (3 - len(made))
+    y = e.out(node.outputs[0])
+    others = [e.new(statistics, y.dtype) for _ in node.outputs[1:]]
+    for value, buf in zip(node.outputs[1:], others, strict=True):
+        e.bind(value, buf)
+    return [y, *others, *[None] * (2 - len(others))]
 
 
 def _rowwise_affine(
@@ -158,26 +158,29 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy, x = e.contiguous(dy), e.contiguous(x)
     # The kernel for CPUs takes a number a row, in any shape: as the forward pass holds them.
     lead = (-1,) if e.device.type == "cpu" else x.shape[:axis]
-    mean, inv_std = (e.reshape(one, (*lead, *([1] * (len(x.shape) - axis)))) for one in (mean, inv_std))
+    mean, inv_std = (e.reshape(statistic, (*lead, *([1] * (len(x.shape) - axis)))) for statistic in (mean, inv_std))
     width = math.prod(x.shape[axis:])
     whole = scale.meta.numel() == width and all(
-        one.meta.is_contiguous() for one in (scale, dscale, dbias, mean, inv_std)
+        buf.meta.is_contiguous() for buf in (scale, dscale, dbias, mean, inv_std)
     )
     if not whole or mean.dtype != x.dtype or not _is_planned(e, x, dx, axis):
         # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
-        given = (dy, x, x.shape[axis:], mean, inv_std, scale, scale, [True, True, True])
+        operands = (dy, x, x.shape[axis:], mean, inv_std, scale, scale, [True, True, True])
         outs: list[Buf | None] = [dx, dscale, dbias]
         if dx.meta.numel() * dx.dtype.itemsize <= _TINY and dscale.dtype == dbias.dtype == dx.dtype:
             places = {"out0": dx, "out1": dscale, "out2": dbias}
             e.run(
-                private("torch.ops.aten.native_layer_norm_backward").out, *given, **places, writes=[dx, dscale, dbias]
+                private("torch.ops.aten.native_layer_norm_backward").out,
+                *operands,
+                **places,
+                writes=[dx, dscale, dbias],
             )
         else:
-            e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *given, outs=outs, fresh=True)
+            e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *operands, outs=outs, fresh=True)
         return
     pieces = _pieces(x, axis)
-    flat = [_rows(e, one, axis) for one in (dx, dy, x, mean, inv_std)]
-    vectors = [e.view(one, lambda t: t.view(-1)) for one in (dscale, dbias, scale)]
+    flat = [_rows(e, operand, axis) for operand in (dx, dy, x, mean, inv_std)]
+    vectors = [e.view(vector, lambda t: t.view(-1)) for vector in (dscale, dbias, scale)]
     if e.settings.tuning is not None:
         _backward_by_kernel(e, flat[0], vectors[:2], flat[1:], vectors[2])
         return
@@ -190,13 +193,13 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
 def _backward_by_kernel(e: Emitter, dx: Buf, sums: Sequence[Buf], rows: Sequence[Buf], scale: Buf) -> None:
     """ATen's kernel on some rows of (dy, x, mean, inv_std) after the others; `sums`, dscale and dbias, grow."""
     for start, count in _kernel_pieces(dx):
-        part = [e.narrow(one, 0, start, count) for one in (dx, *rows)]
-        found = [e.new(one.shape, one.dtype) for one in sums] if start else list(sums)
+        part = [e.narrow(operand, 0, start, count) for operand in (dx, *rows)]
+        parts = [e.new(whole.shape, whole.dtype) for whole in sums] if start else list(sums)
         # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
-        given = *part[1:3], dx.shape[1:], *part[3:], scale, scale, [True, True, True]
-        e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *given, outs=[part[0], *found])
-        for total, one in zip(sums if start else (), found, strict=bool(start)):
-            e.run(torch.Tensor.add_, total, one, writes=[total])
+        operands = *part[1:3], dx.shape[1:], *part[3:], scale, scale, [True, True, True]
+        e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *operands, outs=[part[0], *parts])
+        for total, summand in zip(sums if start else (), parts, strict=bool(start)):
+            e.run(torch.Tensor.add_, total, summand, writes=[total])
 
 
 def _normalise_backward(

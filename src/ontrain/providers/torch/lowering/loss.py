@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from ontrain.functions.loss import NO_IGNORE
 from ontrain.internals import private
+from ontrain.operators.loss import NO_IGNORE
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -102,9 +102,9 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
 
 def _total_weight(e: Emitter, node: ir.Node, labels: Buf, weight: Buf | None, ignore: int, dtype: torch.dtype) -> Buf:
     """What a mean divides by: kept by the forward loss, else counted again."""
-    kept = e.kept(node.inputs[1])
-    if kept is not None and kept[0] is not None:
-        return kept[0]
+    saved = e.kept(node.inputs[1])
+    if saved is not None and saved[0] is not None:
+        return saved[0]
     total = e.new((), dtype)
 
     def count(out: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None) -> None:

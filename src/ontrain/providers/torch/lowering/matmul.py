@@ -16,7 +16,7 @@ from ontrain.providers.torch.lowering.registry import attributes, lowers
 __all__: list[str] = []
 
 
-@lowers("Gemm")
+@lowers("Gemm", adds=True)
 def gemm(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
@@ -37,7 +37,7 @@ def gemm(e: Emitter, node: ir.Node) -> None:
             e.run(torch.Tensor.mul_, out, alpha, writes=[out])
 
 
-@lowers("MatMul")
+@lowers("MatMul", adds=True)
 def matmul(e: Emitter, node: ir.Node) -> None:
     x, y = e.value(node.inputs[0]), e.value(node.inputs[1])
     if len(x.shape) == 1:

@@ -11,6 +11,7 @@ from ontrain.functions import expand, has_body
 from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import find_lowering
+from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
 __all__ = ["lower_nodes", "why_not", "with_bodies"]
 
@@ -27,15 +28,23 @@ def with_bodies(model: ir.Model) -> ir.Model:
 
     def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         if find_lowering(node) is not None:
-            return None
+            return signed(op, node, inputs)
         return expand(op, node, inputs)
 
-    while any(find_lowering(node) is None for node in model.graph):
-        before = {node.op_type for node in model.graph if find_lowering(node) is None}
+    if any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs):
         model = rebuild(model, body)
-        if {node.op_type for node in model.graph if find_lowering(node) is None} == before:
+    left = _without_lowering(model)
+    while left:
+        model = rebuild(model, body)
+        before, left = left, _without_lowering(model)
+        if left == before:
             break
     return model
+
+
+def _without_lowering(model: ir.Model) -> set[tuple[str, str]]:
+    """Domain and name: some of onnxruntime's operators have bodies of the standard's ones of the same name."""
+    return {(node.domain, node.op_type) for node in model.graph if find_lowering(node) is None}
 
 
 def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import onnx_ir as ir
 import torch
 from torch.nn import functional
 
 from ontrain.internals import private
-from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+from ontrain.providers.torch.lowering.registry import attributes, computed_by, lowers, lowers_composite
 
 __all__: list[str] = []
 
@@ -24,18 +21,19 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
     x, scale, bias, mean, var = (e.value(v) for v in node.inputs)
     a = attributes(node)
     eps, momentum = a.get("epsilon", 1e-5), a.get("momentum", 0.9)
-    y = e.out(node.outputs[0])
+    y = e.out(node.outputs[0], x)
     if not a.get("training_mode", 0):
         e.compute(torch.batch_norm, x, scale, bias, mean, var, False, 0.0, eps, False, outs=[y])
         return
     new_mean, new_var = (e.out(v) for v in node.outputs[1:3])
     batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)
     # Where x has another layout than the result, this overload mixes up their elements without a word.
-    x = e.contiguous(x)
+    x = e.ordered(x, order_of(y.meta))
     e.run(
         aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
         out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],
     )  # fmt: skip
+    e.keep(node.outputs[0], batch_mean, batch_inv)
     # The running variance of ONNX is the biased one: 1/inv² − ε.
     batch_var = e.new(mean.shape, mean.dtype)
     e.call(torch.pow, batch_inv, -2, out=batch_var)
@@ -48,36 +46,45 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
 def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy, x, scale = (e.value(v) for v in node.inputs)
     eps = attributes(node).get("epsilon", 1e-5)
-    outs: list[Buf | None] = [e.out(v) for v in node.outputs]
+    statistics = _statistics(e, node, eps)
+    if statistics is None:
+        statistics = e.new(scale.shape, scale.dtype), e.new(scale.shape, scale.dtype)
+        axes = [0, *range(2, len(x.shape))]
 
-    def run(dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        axes = [0, *range(2, x.dim())]
-        var, mean = torch.var_mean(x, axes, correction=0)
-        inv_std = torch.rsqrt(var + eps)
-        grads: tuple[torch.Tensor, ...] = private("torch.ops.aten.native_batch_norm_backward")(
-            dy, x, scale, None, None, mean, inv_std, True, eps, [True, True, True]
-        )
-        return grads
+        def measure(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            var, mean = torch.var_mean(x, axes, correction=0)
+            return mean, torch.rsqrt(var + eps)
 
-    e.compute(run, dy, x, scale, outs=outs, fresh=True)
+        # Under autocast x is narrower than scale and statistics, which the kernel wants in one dtype.
+        e.compute(measure, x if x.dtype == scale.dtype else e.cast(x, scale.dtype), outs=statistics)
+    mask = [e.reads(v) for v in node.outputs]
+    x = e.ordered(x, order_of(x.meta))
+    dy = e.ordered(dy, order_of(x.meta))
+    outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
+    kernel = private("torch.ops.aten.native_batch_norm_backward")
+    e.compute(kernel, dy, x, scale, None, None, *statistics, True, eps, mask, outs=outs, fresh=True)
 
 
-@lowers(
-    "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization", "LRN",
-    "MeanVarianceNormalization",
-)  # fmt: skip
-def by_function(e: Emitter, node: ir.Node) -> None:
-    a = attributes(node)
-    eps = a.get("epsilon", 1e-5)
-    functions: dict[str, Callable[..., Any]] = {
-        "RMSNormalization": lambda x, s: _rms(x, s, a.get("axis", -1), eps),
-        "InstanceNormalization": lambda x, s, b: functional.instance_norm(x, weight=s, bias=b, eps=eps),
-        "GroupNormalization": lambda x, s, b: functional.group_norm(x, a["num_groups"], s, b, eps),
-        "LpNormalization": lambda x: functional.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
-        "LRN": lambda x: _across_channels(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
-        "MeanVarianceNormalization": lambda x: _standardised(x, a.get("axes", [0, 2, 3])),
-    }
-    e.compute(functions[node.op_type], *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])], fresh=True)
+def _statistics(e: Emitter, node: ir.Node, eps: float) -> tuple[Buf, Buf] | None:
+    """Mean and inverse deviation of the forward's normalisation of the same batch, where it ran in this program."""
+    x = node.inputs[1]
+    for forward in x.consumers() if x is not None else ():
+        if forward.op_type == "BatchNormalization" and attributes(forward).get("epsilon", 1e-5) == eps:
+            mean, inv_std = e.kept(forward.outputs[0]) or (None, None)
+            if mean is not None and inv_std is not None:
+                return mean, inv_std
+    return None
+
+
+computed_by(
+    fresh=True,
+    RMSNormalization=lambda a, x, s: _rms(x, s, a.get("axis", -1), a.get("epsilon", 1e-5)),
+    InstanceNormalization=lambda a, x, s, b: functional.instance_norm(x, weight=s, bias=b, eps=a.get("epsilon", 1e-5)),
+    GroupNormalization=lambda a, x, s, b: functional.group_norm(x, a["num_groups"], s, b, a.get("epsilon", 1e-5)),
+    LpNormalization=lambda a, x: functional.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
+    LRN=lambda a, x: _across_channels(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
+    MeanVarianceNormalization=lambda a, x: _standardised(x, a.get("axes", [0, 2, 3])),
+)
 
 
 def _rms(x: torch.Tensor, scale: torch.Tensor, axis: int, eps: float) -> torch.Tensor:

@@ -11,7 +11,6 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -19,17 +18,18 @@ import torch
 from ontrain.functions import composites
 from ontrain.functions.optimizer import decimal
 from ontrain.internals import private
+from ontrain.operators import record_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
+from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers_composite
 from ontrain.providers.torch.norms import ROW, is_long, norm
+from ontrain.providers.torch.placement import UpdateKey
 from ontrain.providers.torch.state import padded
 
-__all__ = ["UPDATES", "group_key"]
+__all__ = ["group_key", "is_update"]
 
-UPDATES = ("SGD", "Adam", "AdamW", "Lamb")
-"""Composites that update a parameter: inputs (param, grad, [moments …,] lr, step, scale); outputs the new states."""
-
+Kernel = Callable[..., None]
+_kernels: dict[str, Kernel] = {}
 Tensors = list[torch.Tensor]
 
 
@@ -42,7 +42,7 @@ class _Update:
     moments: tuple[Buf, ...]
 
 
-def group_key(node: ir.Node) -> tuple[Any, ...]:
+def group_key(node: ir.Node) -> UpdateKey:
     """Nodes with equal keys are emitted together."""
     scalars = tuple(id(v) for v in _scalars(node))
     return (node.op_type, tuple(sorted((k, a.value) for k, a in node.attributes.items())), scalars)
@@ -60,31 +60,42 @@ def _moments(node: ir.Node) -> list[ir.Value | None]:
     return list(node.inputs[2:4])
 
 
-@lowers_composite(*UPDATES)
+def is_update(node: ir.Node | None) -> bool:
+    """Whether a node updates a parameter."""
+    return node is not None and record_of(node).moments is not None
+
+
+def _updates(op_type: str) -> Callable[[Kernel], Kernel]:
+    """Register the decorated function as the kernel of an update."""
+    return lambda kernel: _kernels.setdefault(op_type, kernel)
+
+
+@lowers_composite("SGD", "Adam", "AdamW", "Lamb")
 def update(e: Emitter, node: ir.Node) -> None:
-    group = e.update_groups[group_key(node)]
+    group = e.placement.updates[group_key(node)]
     for value, source in zip(node.outputs, [node.inputs[0], *_moments(node)], strict=False):
-        e.bind_update(value, e.value(source))
+        e.bind(value, e.value(source))
     if node is not group[-1]:
         return
     updates = [
         _Update(e.value(n.inputs[0]), _own_gradient(e, n), tuple(e.value(m) for m in _moments(n))) for n in group
     ]
-    lr, scale, step = (e.value(v) if v is not None else None for v in _scalars(node))
-    given = {**composites[node.op_type].defaults, **attributes(node)}
-    a = {k: decimal(v) if isinstance(v, float) else v for k, v in given.items()}
+    learning_rate, scale, step = (e.value(v) if v is not None else None for v in _scalars(node))
+    stated = {**composites[node.op_type].defaults, **attributes(node)}
+    a = {k: decimal(v) if isinstance(v, float) else v for k, v in stated.items()}
     slices = _slices(updates) if node.op_type != "Lamb" else updates
     columns = [[u.param for u in slices], [u.grad for u in slices]]
     columns += [[u.moments[i] for u in slices] for i in range(len(slices[0].moments))]
-    kernels: dict[str, Callable[..., None]] = {"SGD": _sgd, "Adam": _adam, "AdamW": _adamw, "Lamb": _lamb}
     written = [*columns[0], *(b for column in columns[2:] for b in column)]
-    kernel = kernels[node.op_type]
+    kernel = _kernels[node.op_type]
     if columns[0][0].dtype.itemsize < 4:
         kernel = functools.partial(_widened, kernel)
-    e.run(kernel, *columns, lr=lr, step=step, scale=scale, a=a, writes=written)
+    e.run(kernel, *columns, learning_rate=learning_rate, step=step, scale=scale, a=a, writes=written)
 
 
-def _widened(kernel: Callable[..., None], params: Tensors, grads: Tensors, *moments: Tensors, **scalars: Any) -> None:
+def _widened(
+    kernel: Callable[..., None], params: Tensors, grads: Tensors, *moments: Tensors, **scalars: object
+) -> None:
     """Update parameters narrower than float32 in float32, and round once; their moments are float32 already."""
     wide = [p.float() for p in params]
     kernel(wide, [g.float() for g in grads], *moments, **scalars)
@@ -96,20 +107,20 @@ def _own_gradient(e: Emitter, node: ir.Node) -> Buf:
     """The gradient in the place laid out beside its parameter: kernels scale it there, so no two may share one."""
     param, grad = node.inputs[:2]
     assert param is not None
-    place, have = e.gradient_places[param], e.value(grad)
+    place, have = e.placement.gradients[param.name or ""], e.value(grad)
     if not (have.storage is place.storage and have.same_layout(place)):
-        e.run(torch.Tensor.copy_, place, have, writes=[place])
+        e.copy(have, place)
     return place
 
 
 def _slices(updates: Sequence[_Update]) -> list[_Update]:
     """Merge updates whose buffers all lie side by side with equal steps."""
     merged: list[list[_Update]] = []
-    for one in sorted(updates, key=lambda u: (id(u.param.storage), u.param.meta.storage_offset())):
-        if merged and _adjacent(merged[-1][-1], one):
-            merged[-1].append(one)
+    for update in sorted(updates, key=lambda u: (id(u.param.storage), u.param.meta.storage_offset())):
+        if merged and _adjacent(merged[-1][-1], update):
+            merged[-1].append(update)
         else:
-            merged.append([one])
+            merged.append([update])
     return [_span(run) for run in merged]
 
 
@@ -137,45 +148,48 @@ def _span(run: list[_Update]) -> _Update:
     return _Update(spans[0], spans[1], tuple(spans[2:]))
 
 
-def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
-           scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
-    if a["mode"] == 0 and a["bias_correction"] and params[0].dtype == lr.dtype:
-        _fused(private("torch._fused_adamw_"), params, grads, ms, vs, lr, step, scale, a)
+@_updates("AdamW")
+def _adamw(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, learning_rate: torch.Tensor,
+           step: torch.Tensor, scale: torch.Tensor, a: Attributes) -> None:  # fmt: skip
+    if a["mode"] == 0 and a["bias_correction"] and params[0].dtype == learning_rate.dtype:
+        _fused(private("torch._fused_adamw_"), params, grads, ms, vs, learning_rate, step, scale, a)
         return
     alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
         _moments_step(g.mul_(scale), m, v, a)
         if a["mode"] == 0:
-            p.mul_(1 - lr * a["weight_decay"])
-            p.addcdiv_((m / alpha_power).mul_(-lr), (v / beta_power).sqrt_().add_(a["epsilon"]))
+            p.mul_(1 - learning_rate * a["weight_decay"])
+            p.addcdiv_((m / alpha_power).mul_(-learning_rate), (v / beta_power).sqrt_().add_(a["epsilon"]))
         else:
-            size = lr * beta_power.sqrt() / alpha_power
+            size = learning_rate * beta_power.sqrt() / alpha_power
             p.addcdiv_(m * -size, v.sqrt().add_(a["epsilon"]))
-            p.mul_(1 - lr * a["weight_decay"])
+            p.mul_(1 - learning_rate * a["weight_decay"])
 
 
-def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
-          scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
-    if a["bias_correction"] and params[0].dtype == lr.dtype:
-        _fused(private("torch._fused_adam_"), params, grads, ms, vs, lr, step, scale, a)
+@_updates("Adam")
+def _adam(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, learning_rate: torch.Tensor, step: torch.Tensor,
+          scale: torch.Tensor, a: Attributes) -> None:  # fmt: skip
+    if a["bias_correction"] and params[0].dtype == learning_rate.dtype:
+        _fused(private("torch._fused_adam_"), params, grads, ms, vs, learning_rate, step, scale, a)
         return
     alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
         g.mul_(scale).add_(p, alpha=a["weight_decay"])
         _moments_step(g, m, v, a)
-        p.addcdiv_((m / alpha_power).mul_(-lr), (v / beta_power).sqrt_().add_(a["epsilon"]))
+        p.addcdiv_((m / alpha_power).mul_(-learning_rate), (v / beta_power).sqrt_().add_(a["epsilon"]))
 
 
-def _fused(kernel: Callable[..., None], params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, lr: torch.Tensor,
-           step: torch.Tensor, scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+def _fused(kernel: Callable[..., None], params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors,
+           learning_rate: torch.Tensor, step: torch.Tensor, scale: torch.Tensor,
+           a: Attributes) -> None:  # fmt: skip
     rate: torch.Tensor | float
-    divisor, rate = None, lr
+    divisor, rate = None, learning_rate
     if scale.is_cuda:
         # The kernel divides by its grad_scale: no wait for the device to learn whether there is anything to scale.
         divisor = scale.reciprocal()
     else:
         # As in eager PyTorch to the last bit: gradients scaled first, and 0.001 not rounded to single precision.
-        rate = decimal(lr.item())
+        rate = decimal(learning_rate.item())
         if scale.item() != 1.0:
             for grad in grads:
                 grad.mul_(scale)
@@ -186,20 +200,21 @@ def _fused(kernel: Callable[..., None], params: Tensors, grads: Tensors, ms: Ten
     )  # fmt: skip
 
 
-def _corrections(step: torch.Tensor, a: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _corrections(step: torch.Tensor, a: Attributes) -> tuple[torch.Tensor, torch.Tensor]:
     if not a["bias_correction"]:
         return torch.ones_like(step), torch.ones_like(step)
     # 1 − βᵗ by expm1: subtracting from one loses four digits at the first steps.
     return -torch.expm1(step * math.log(a["alpha"])), -torch.expm1(step * math.log(a["beta"]))
 
 
-def _moments_step(g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, a: dict[str, Any]) -> None:
+def _moments_step(g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, a: Attributes) -> None:
     m.lerp_(g, 1 - a["alpha"])
     v.mul_(a["beta"]).addcmul_(g, g, value=1 - a["beta"])
 
 
-def _lamb(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torch.Tensor, step: torch.Tensor,
-          scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+@_updates("Lamb")
+def _lamb(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, learning_rate: torch.Tensor, step: torch.Tensor,
+          scale: torch.Tensor, a: Attributes) -> None:  # fmt: skip
     alpha_power, beta_power = _corrections(step.to(params[0].dtype), a)
     for p, g, m, v in zip(params, grads, ms, vs, strict=True):
         _moments_step(g.mul_(scale), m, v, a)
@@ -208,11 +223,12 @@ def _lamb(params: Tensors, grads: Tensors, ms: Tensors, vs: Tensors, *, lr: torc
         p_norm, u_norm = norm(p), norm(g)
         ratio = (p_norm / u_norm).clamp(a["ratio_min"], a["ratio_max"])
         ratio = torch.where((p_norm > 0) & (u_norm > 0), ratio, 1.0)
-        p.sub_(g.mul_(lr * ratio))
+        p.sub_(g.mul_(learning_rate * ratio))
 
 
-def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr: torch.Tensor,
-         step: torch.Tensor | None, scale: torch.Tensor, a: dict[str, Any]) -> None:  # fmt: skip
+@_updates("SGD")
+def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, learning_rate: torch.Tensor,
+         step: torch.Tensor | None, scale: torch.Tensor, a: Attributes) -> None:  # fmt: skip
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         g.mul_(scale)
         if a["weight_decay"]:
@@ -223,7 +239,7 @@ def _sgd(params: Tensors, grads: Tensors, buffers: Tensors | None = None, *, lr:
             factor = torch.where(step == 1, 1.0, 1 - a["dampening"])
             buffers[i].mul_(a["momentum"]).add_(g * factor)
             g = g.add_(buffers[i], alpha=a["momentum"]) if a["nesterov"] else buffers[i]
-        p.sub_(g * lr)
+        p.sub_(g * learning_rate)
 
 
 def _norms(norms: torch.Tensor, tensors: Tensors) -> None:
@@ -235,13 +251,13 @@ def _row_norms(e: Emitter, tensor: Buf) -> Buf:
     """The norms of a tensor's rows, whatever its shape, and what is left of it after the last whole row."""
     flat = e.reshape(tensor, (tensor.meta.numel(),))
     count, left = divmod(tensor.meta.numel(), ROW)
-    found = e.new((count + left,), tensor.dtype)
-    rows, place = e.reshape(e.narrow(flat, 0, 0, count * ROW), (count, ROW)), e.narrow(found, 0, 0, count)
+    partial = e.new((count + left,), tensor.dtype)
+    rows, place = e.reshape(e.narrow(flat, 0, 0, count * ROW), (count, ROW)), e.narrow(partial, 0, 0, count)
     e.run(torch.linalg.vector_norm, rows, dim=1, out=place, writes=[place])
     if left:
-        rest = e.narrow(found, 0, count, left)
+        rest = e.narrow(partial, 0, count, left)
         e.run(torch.Tensor.copy_, rest, e.narrow(flat, 0, count * ROW, left), writes=[rest])
-    return found
+    return partial
 
 
 @lowers_composite("GlobalNorm")

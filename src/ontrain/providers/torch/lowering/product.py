@@ -58,11 +58,12 @@ class Factors:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """R, K, C."""
-        return *self.x.shape, self.w.shape[1]  # type: ignore[return-value]
+        (rows, inner), columns = self.x.shape, self.w.shape[1]
+        return rows, inner, columns
 
     def across(self, e: Emitter) -> Factors:
         """Return the same product transposed."""
-        x, w, out = (e.view(one, torch.t) for one in (self.w, self.x, self.out))
+        x, w, out = (e.view(factor, torch.t) for factor in (self.w, self.x, self.out))
         return Factors(x, w, out, before=None if self.before is None else e.view(self.before, torch.t))
 
 
@@ -84,12 +85,12 @@ def _formulation(e: Emitter, factors: Factors) -> str:
     if tuning is None or len(FORMULATIONS) == 1 or e.device.type != "cpu" or 2 * math.prod(factors.sizes) < _WORTH:
         return ATEN
     factors = _upright(e, factors)
-    orders = "".join(_order(one) for one in (factors.x, factors.w, factors.out))
-    floats = all(one.dtype == torch.float32 for one in (factors.x, factors.w, factors.out))
+    orders = "".join(_order(factor) for factor in (factors.x, factors.w, factors.out))
+    floats = all(factor.dtype == torch.float32 for factor in (factors.x, factors.w, factors.out))
     if not floats or min(factors.sizes) < _LEAST or "?" in orders or orders[2] not in _BY_ROW:
         return ATEN
     first = _blocks(e, factors)[0]
-    orders = "".join(_order(one) for one in (first.x, first.w, first.out))
+    orders = "".join(_order(factor) for factor in (first.x, first.w, first.out))
     adds = " + result" if first.before is not None else " + bias" if first.bias is not None else ""
     rows, inner, columns = map(_class_of, first.sizes)
     sizes = rows, inner, columns
@@ -108,8 +109,8 @@ def _blocks(e: Emitter, f: Factors) -> list[Factors]:
     cut = [_BLOCK // 4 // other for other in (max(inner, columns), columns, inner)]
     if columns > max(cut[2], inner):  # of two large sides the inner one is cut: pieces of the result have gaps
         return [
-            one for j, n in _cuts(columns, cut[2])
-            for one in _blocks(e, Factors(
+            block for j, n in _cuts(columns, cut[2])
+            for block in _blocks(e, Factors(
                 f.x, e.narrow(f.w, 1, j, n), e.narrow(f.out, 1, j, n),
                 None if f.bias is None else e.narrow(f.bias, 0, j, n),
                 None if f.before is None else e.narrow(f.before, 1, j, n),
@@ -117,8 +118,8 @@ def _blocks(e: Emitter, f: Factors) -> list[Factors]:
         ]  # fmt: skip
     if inner > cut[1] and inner >= columns:
         return [
-            one for j, n in _cuts(inner, cut[1])
-            for one in _blocks(e, Factors(
+            block for j, n in _cuts(inner, cut[1])
+            for block in _blocks(e, Factors(
                 e.narrow(f.x, 1, j, n), e.narrow(f.w, 0, j, n), f.out,
                 f.bias if j == 0 else None, f.before if j == 0 else f.out,
             ))
@@ -242,8 +243,8 @@ def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "")
 
     def matrix(order: str, *size: int) -> Buf:
         down, across = size if order in _BY_ROW else size[::-1]
-        made = torch.ones(down, across + _LEAST * order.islower(), **_PLAIN)[:, :across]
-        return e.constant(made if order in _BY_ROW else made.t())
+        matrix = torch.ones(down, across + _LEAST * order.islower(), **_PLAIN)[:, :across]
+        return e.constant(matrix if order in _BY_ROW else matrix.t())
 
     out = matrix(orders[2], rows, columns)
     bias = e.constant(torch.ones(columns, **_PLAIN)) if adds == " + bias" else None

@@ -111,11 +111,12 @@ def _numbers(e: Emitter, count: int) -> Iterator[Buf]:
     rows = -(-words // columns)
     table = e.new((-(-(rows + columns) // 2),), torch.int64)
     e.run(torch.Tensor.random_, table, -(2**63), None, generator=e.generator(), writes=[table])
-    across = e.view(table, lambda t: t.view(torch.int32)[:columns].unsqueeze(0))
+    drawn = e.view(table, lambda t: t.view(torch.int32))
+    across = e.view(e.narrow(drawn, 0, 0, columns), lambda t: t.unsqueeze(0))
     step = _BLOCK // columns
     for first in range(0, rows, step):
         height = min(step, rows - first)
-        down = e.view(table, lambda t, a=columns + first, n=height: t.view(torch.int32)[a : a + n].unsqueeze(1))  # type: ignore[misc]
+        down = e.view(e.narrow(drawn, 0, columns + first, height), lambda t: t.unsqueeze(1))
         x, upper = e.new((height, columns), torch.int32), e.new((height, columns), torch.int32)
         e.call(torch.add, down, across, out=x)
         e.run(torch.addcmul, x, x, x, value=2, out=x, writes=[x])
@@ -123,7 +124,7 @@ def _numbers(e: Emitter, count: int) -> Iterator[Buf]:
         e.run(torch.Tensor.add_, x, upper, writes=[x])
         e.run(torch.addcmul, x, x, x, value=2, out=x, writes=[x])
         here = min(2 * height * columns, count - 2 * first * columns)
-        yield e.view(x, lambda t, n=here: t.view(-1).view(torch.int16)[:n])  # type: ignore[misc]
+        yield e.narrow(e.view(x, lambda t: t.view(-1).view(torch.int16)), 0, 0, here)
 
 
 def _constant(value: ir.Value | None, default: float) -> float:
@@ -158,15 +159,15 @@ def dropout_grad(e: Emitter, node: ir.Node) -> None:
 
 @lowers("RandomNormal", "RandomNormalLike")
 def random_normal(e: Emitter, node: ir.Node) -> None:
-    out, given = e.out(node.outputs[0]), attributes(node)
-    mean, scale = given.get("mean", 0.0), given.get("scale", 1.0)
+    out, stated = e.out(node.outputs[0]), attributes(node)
+    mean, scale = stated.get("mean", 0.0), stated.get("scale", 1.0)
     e.run(torch.Tensor.normal_, out, mean, scale, generator=e.generator(), writes=[out])
 
 
 @lowers("RandomUniform", "RandomUniformLike")
 def random_uniform(e: Emitter, node: ir.Node) -> None:
-    out, given = e.out(node.outputs[0]), attributes(node)
-    low, high = given.get("low", 0.0), given.get("high", 1.0)
+    out, stated = e.out(node.outputs[0]), attributes(node)
+    low, high = stated.get("low", 0.0), stated.get("high", 1.0)
     e.run(torch.Tensor.uniform_, out, low, high, generator=e.generator(), writes=[out])
 
 

@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers
 from ontrain.providers.torch.lowering.shape import constant_ints
 
 __all__: list[str] = []
 
-_REDUCE: dict[str, Callable[..., Any]] = {
-    "ReduceSum": torch.sum,
-    "ReduceMean": torch.mean,
-    "ReduceMax": torch.amax,
-    "ReduceMin": torch.amin,
-    "ReduceLogSumExp": torch.logsumexp,
-}
-
 
 def _axes(node: ir.Node, rank: int) -> list[int]:
-    given = constant_ints(node.inputs[1]) if len(node.inputs) > 1 else attributes(node).get("axes")
-    if not given:
-        return [] if attributes(node).get("noop_with_empty_axes") else list(range(rank))
-    return sorted(axis % rank for axis in given)
-
-
-@lowers(*_REDUCE)
-def reduce(e: Emitter, node: ir.Node) -> None:
-    x = e.value(node.inputs[0])
-    axes = _axes(node, len(x.shape))
+    axes = constant_ints(node.inputs[1]) if len(node.inputs) > 1 else attributes(node).get("axes")
     if not axes:
+        return [] if attributes(node).get("noop_with_empty_axes") else list(range(rank))
+    return sorted(axis % rank for axis in axes)
+
+
+def _one_call(**functions: Callable[..., object]) -> None:
+    """Lower reductions to one function of torch each, called with `out=`."""
+
+    def lowering_by(function: Callable[..., object]) -> Lowering:
+        def lower(e: Emitter, node: ir.Node) -> None:
+            x = e.value(node.inputs[0])
+            axes = _axes(node, len(x.shape))
+            if not axes:
+                e.bind(node.outputs[0], x)
+                return
+            keep = bool(attributes(node).get("keepdims", 1))
+            e.call(function, x, axes, keepdim=keep, out=e.out(node.outputs[0]))
+
+        return lower
+
+    for op_type, function in functions.items():
+        lowers(op_type)(lowering_by(function))
+
+
+_one_call(ReduceSum=torch.sum, ReduceMean=torch.mean, ReduceLogSumExp=torch.logsumexp)
+
+
+@lowers("ReduceMax", "ReduceMin")
+def reduce_extremum(e: Emitter, node: ir.Node) -> None:
+    x = e.value(node.inputs[0])
+    axes, out = _axes(node, len(x.shape)), e.out(node.outputs[0])
+    if any(x.shape[axis] == 0 for axis in axes):
+        e.run(torch.Tensor.fill_, out, _of_nothing(node.op_type, x.dtype), writes=[out])
+    elif not axes:
         e.bind(node.outputs[0], x)
-        return
-    keep = bool(attributes(node).get("keepdims", 1))
-    e.call(_REDUCE[node.op_type], x, axes, keepdim=keep, out=e.out(node.outputs[0]))
+    else:
+        function = torch.amax if node.op_type == "ReduceMax" else torch.amin
+        e.call(function, x, axes, keepdim=bool(attributes(node).get("keepdims", 1)), out=out)
+
+
+def _of_nothing(op_type: str, dtype: torch.dtype) -> float:
+    """What any number of the type is larger, or smaller, than."""
+    if dtype is torch.bool:
+        return op_type == "ReduceMin"
+    least, most = (-math.inf, math.inf) if dtype.is_floating_point else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    return least if op_type == "ReduceMax" else most
 
 
 @lowers("ReduceL1", "ReduceL2")
@@ -51,16 +75,26 @@ def reduce_norm(e: Emitter, node: ir.Node) -> None:
     e.call(torch.linalg.vector_norm, x, order, _axes(node, len(x.shape)), keep, out=out)
 
 
-@lowers("ReduceSumSquare", "ReduceLogSum", "ReduceProd")
-def reduce_by_function(e: Emitter, node: ir.Node) -> None:
-    x = e.value(node.inputs[0])
-    axes, keep = _axes(node, len(x.shape)), bool(attributes(node).get("keepdims", 1))
-    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "ReduceSumSquare": lambda t: torch.linalg.vector_norm(t, 2, axes, keep).square_(),
-        "ReduceLogSum": lambda t: torch.sum(t, axes, keep).log_(),
-        "ReduceProd": lambda t: _prod(t, axes, keep),
-    }
-    e.compute(functions[node.op_type], x, outs=[e.out(node.outputs[0])])
+def _with_axes(**functions: Callable[[torch.Tensor, list[int], bool], torch.Tensor]) -> None:
+    """Lower reductions to functions of (tensor, axes, keepdims) that return the result."""
+
+    def lowering_by(function: Callable[[torch.Tensor, list[int], bool], torch.Tensor]) -> Lowering:
+        def lower(e: Emitter, node: ir.Node) -> None:
+            x = e.value(node.inputs[0])
+            axes, keep = _axes(node, len(x.shape)), bool(attributes(node).get("keepdims", 1))
+            e.compute(lambda t: function(t, axes, keep), x, outs=[e.out(node.outputs[0])])
+
+        return lower
+
+    for op_type, function in functions.items():
+        lowers(op_type)(lowering_by(function))
+
+
+_with_axes(
+    ReduceSumSquare=lambda t, axes, keep: torch.linalg.vector_norm(t, 2, axes, keep).square_(),
+    ReduceLogSum=lambda t, axes, keep: torch.sum(t, axes, keep).log_(),
+    ReduceProd=lambda t, axes, keep: _prod(t, axes, keep),
+)
 
 
 def _prod(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
@@ -115,5 +149,17 @@ def _topk(x: torch.Tensor, k: int, axis: int, largest: bool, sort: bool) -> tupl
         # Of equal elements the first comes first; a whole topk does not keep to that, and costs more.
         values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
         return values, indices
-    found = torch.topk(x, k, axis, largest, sort)
-    return found.values, found.indices
+    values, indices = torch.topk(x, k, axis, largest, sorted=True)
+    if x.device.type == "cpu" and not _tied(x, values, k, axis):
+        return values, indices
+    values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, k), indices.narrow(axis, 0, k)
+
+
+def _tied(x: torch.Tensor, values: torch.Tensor, k: int, axis: int) -> bool:
+    """Whether equal elements are among the first k, or the last of these equals one left out."""
+    if k == 0:
+        return False
+    if bool((values.narrow(axis, 0, k - 1) == values.narrow(axis, 1, k - 1)).any()):
+        return True
+    return bool(((x == values.narrow(axis, k - 1, 1)).sum(axis) > 1).any())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,10 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 
 __all__: list[str] = []
+
+
+Repeats = Literal["reflect", "edge", "wrap"]
+"""How a Pad without a value fills: ONNX's names, which are numpy's."""
 
 
 def constant_ints(value: ir.Value | None) -> list[int] | None:
@@ -83,7 +87,7 @@ def split(e: Emitter, node: ir.Node) -> None:
 @lowers("Concat")
 def concat(e: Emitter, node: ir.Node) -> None:
     inputs = [e.value(v) for v in node.inputs]
-    e.call(torch.cat, inputs, attributes(node)["axis"], out=e.out(node.outputs[0]))
+    e.call(torch.cat, inputs, attributes(node)["axis"], out=e.out(node.outputs[0], *inputs))
 
 
 @lowers("Tile")
@@ -99,16 +103,16 @@ def pad(e: Emitter, node: ir.Node) -> None:
     rank = len(x.shape)
     axes = constant_ints(inputs[3])
     axes = list(range(rank)) if axes is None else [a % rank for a in axes]
-    given = constant_ints(inputs[1]) or []
+    lengths = constant_ints(inputs[1]) or []
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
-        before[axis], after[axis] = given[i], given[i + len(axes)]
+        before[axis], after[axis] = lengths[i], lengths[i + len(axes)]
     mode = attributes(node).get("mode", "constant")
     if mode != "constant":
         e.bind(node.outputs[0], _pad_by_index(e, x, before, after, mode))
         return
     out = e.out(node.outputs[0])
-    fill: Any = e.value(inputs[2]) if inputs[2] is not None else 0
+    fill = e.reshape(e.value(inputs[2]), ()) if inputs[2] is not None else 0
     e.run(torch.Tensor.fill_, out, fill, writes=[out])
     inner = out
     for axis in range(rank):
@@ -119,12 +123,12 @@ def pad(e: Emitter, node: ir.Node) -> None:
     e.run(torch.Tensor.copy_, inner, x, writes=[inner])
 
 
-def _pad_by_index(e: Emitter, x: Buf, before: list[int], after: list[int], mode: str) -> Buf:
+def _pad_by_index(e: Emitter, x: Buf, before: list[int], after: list[int], mode: Repeats) -> Buf:
     """Reflect, edge or wrap: each place of the result names the place of x that it repeats."""
     for axis, (lead, trail) in enumerate(zip(before, after, strict=True)):
         if lead or trail:
             places = np.arange(x.shape[axis])[max(0, -lead) : x.shape[axis] + min(0, trail)]
-            places = np.pad(places, (max(0, lead), max(0, trail)), mode)  # type: ignore[call-overload]
+            places = np.pad(places, (max(0, lead), max(0, trail)), mode)
             index = e.constant(torch.tensor(places, dtype=torch.int64, device=e.device))
             shape = [*x.shape[:axis], len(places), *x.shape[axis + 1 :]]
             x = e.call(torch.index_select, x, axis, index, out=e.new(shape, x.dtype))
@@ -133,7 +137,7 @@ def _pad_by_index(e: Emitter, x: Buf, before: list[int], after: list[int], mode:
 
 @lowers("Trilu")
 def trilu(e: Emitter, node: ir.Node) -> None:
-    k = constant_ints(node.inputs[1])[0] if len(node.inputs) > 1 and node.inputs[1] is not None else 0  # type: ignore[index]
+    (k,) = (constant_ints(node.inputs[1]) if len(node.inputs) > 1 else None) or (0,)
     fn = torch.triu if attributes(node).get("upper", 1) else torch.tril
     e.call(fn, e.value(node.inputs[0]), k, out=e.out(node.outputs[0]))
 
@@ -146,9 +150,16 @@ def constant_of_shape(e: Emitter, node: ir.Node) -> None:
     e.run(torch.Tensor.fill_, out, value, writes=[out])
 
 
+def _number(value: ir.Value | None) -> float:
+    if value is None or value.const_value is None:
+        raise ValueError(f"{value and value.name} must be constant: a plan has fixed sizes")
+    number: float = value.const_value.numpy().reshape(()).item()
+    return number
+
+
 @lowers("Range")
 def range_(e: Emitter, node: ir.Node) -> None:
-    start, end, step = (v.const_value.numpy().reshape(()).item() for v in node.inputs)  # type: ignore[union-attr]
+    start, end, step = (_number(v) for v in node.inputs)
     dtype = torch_dtype(node.outputs[0].dtype)
     e.bind(node.outputs[0], e.constant(torch.arange(start, end, step, dtype=dtype, device=e.device)))
 
@@ -161,7 +172,8 @@ def depth_space(e: Emitter, node: ir.Node) -> None:
     n, c, h, w = x.shape
     if node.op_type == "SpaceToDepth":
         split = e.reshape(x, (n, c, h // block, block, w // block, block))
-        moved = e.view(split, lambda t: t.permute(0, 3, 5, 1, 2, 4))
+        order = (0, 1, 3, 5, 2, 4) if a.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+        moved = e.permute(split, order)
     elif a.get("mode", "DCR") == "CRD":
         split = e.reshape(x, (n, c // block**2, block, block, h, w))
         moved = e.view(split, lambda t: t.permute(0, 1, 4, 2, 5, 3))

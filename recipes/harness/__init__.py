@@ -1,0 +1,1 @@
+"""What the recipes share: options, files, processes, checkpoints, the journal, the eager twin and the exported file."""

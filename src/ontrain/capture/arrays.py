@@ -1,0 +1,73 @@
+"""Arrays of numpy as tensors of torch and back, of the dtypes too that numpy knows by `ml_dtypes` only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor, to_torch_dtype
+
+from ontrain.errors import InputError
+
+__all__ = ["NARROW", "tensor_dtype", "to_array", "to_tensor"]
+
+Array = np.ndarray[Any, Any]
+_BITS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16}
+"""By bytes an element: what numpy and torch both know."""
+_CARRIERS = {
+    **dict.fromkeys((ir.DataType.INT4, ir.DataType.INT2), torch.int8),
+    **dict.fromkeys((ir.DataType.UINT4, ir.DataType.UINT2), torch.uint8),
+    **dict.fromkeys((ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2), torch.float8_e4m3fn),
+}
+"""Dtypes of tensors that hold numbers of fewer than eight bits, each number in a byte of its own."""
+NARROW = frozenset(_CARRIERS)
+"""ONNX types of fewer than eight bits."""
+
+
+def tensor_dtype(dtype: ir.DataType) -> torch.dtype:
+    """Return the dtype of tensors that hold an ONNX type: its own, or for one of a few bits a wider one.
+
+    Raises:
+        TypeError: there are no such tensors.
+    """
+    return _CARRIERS.get(dtype) or to_torch_dtype(dtype)
+
+
+def to_array(tensor: torch.Tensor, dtype: ir.DataType | None = None) -> Array:
+    """Return a tensor's numbers as an array, on a CPU in the same memory; of bfloat16 the array is `ml_dtypes`'.
+
+    Args:
+        tensor: on any device.
+        dtype: the ONNX type that it holds, where this is not its own.
+    """
+    array = TorchTensor(tensor.detach().cpu().resolve_conj().resolve_neg()).numpy()
+    if dtype not in _CARRIERS:
+        return array
+    assert dtype is not None
+    return array.astype(np.float32).astype(dtype.numpy())
+
+
+def to_tensor(array: Array) -> torch.Tensor:
+    """Return an array's numbers as a tensor on the CPU, where possible in the same memory.
+
+    Raises:
+        InputError: torch has no such dtype: strings, objects.
+    """
+    # In order, because torch knows no negative strides.
+    plain = np.asarray(array, None if array.dtype.isnative else array.dtype.newbyteorder("="), order="C")
+    try:
+        if plain.dtype.type.__module__ == "numpy":
+            return torch.as_tensor(plain)
+        kind = ir.DataType.from_numpy(plain.dtype)
+        dtype = tensor_dtype(kind)
+        if kind in _CARRIERS:
+            return torch.as_tensor(plain.astype(np.float32)).to(dtype)
+        return torch.as_tensor(plain.view(_BITS[dtype.itemsize])).view(dtype)
+    except TypeError as error:
+        raise InputError(
+            f"there are no tensors of {array.dtype}",
+            reason="torch has no such dtype",
+            way_out="feed another dtype, which a Cast in the file converts, or use CPUExecutionProvider",
+        ) from error

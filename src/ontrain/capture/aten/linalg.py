@@ -1,0 +1,146 @@
+"""torch.linalg: systems of equations and factorisations of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder
+
+__all__: list[str] = []
+
+_MICROSOFT = "com.microsoft"
+
+
+def _turned(op: AtenBuilder, x: Any) -> Any:
+    rank = len(x.shape)
+    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _no_info(op: AtenBuilder, x: Any) -> Any:
+    """What torch calls `info`: zero, for a matrix that cannot be factorised is an error where the graph runs."""
+    shape = op.Shape(x, start=0, end=len(x.shape) - 2)
+    return op.Expand(op.const(np.array(0, np.int32)), shape)
+
+
+def _alike(op: AtenBuilder, a: Any, b: Any) -> tuple[Any, Any]:
+    """Both with the leading axes that they broadcast to."""
+    if list(a.shape)[:-2] == list(b.shape)[:-2]:
+        return a, b
+    return a * _ones(op, b), b * _ones(op, a)
+
+
+def _ones(op: AtenBuilder, like: Any) -> Any:
+    """Ones […, 1, 1] with the leading axes of other matrices, whose values are not read: they may be infinite."""
+    lead = op.Shape(like, start=0, end=len(like.shape) - 2)
+    return op.Expand(op.const(1.0, like.dtype), op.Concat(lead, op.const(np.array([1, 1], np.int64)), axis=0))
+
+
+@aten("linalg_cholesky", "cholesky")
+def cholesky(op: AtenBuilder, x: Any, upper: bool = False) -> Any:
+    factor = op.composite("Cholesky", x)
+    return _turned(op, factor) if upper else factor
+
+
+@aten("linalg_cholesky_ex")
+def cholesky_ex(op: AtenBuilder, x: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
+    return cholesky(op, x, upper), _no_info(op, x)
+
+
+def _solved(op: AtenBuilder, a: Any, b: Any, **flags: bool) -> Any:
+    return op.composite("TriangularSolve", *_alike(op, a, b), **{name: int(flag) for name, flag in flags.items()})
+
+
+@aten("linalg_solve_triangular")
+def solve_triangular(
+    op: AtenBuilder, a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    if left:
+        return _solved(op, a, b, upper=upper, unit=unitriangular)
+    return _turned(op, _solved(op, a, _turned(op, b), upper=upper, unit=unitriangular, transpose=True))
+
+
+@aten("triangular_solve")
+def triangular_solve(
+    op: AtenBuilder, b: Any, a: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> Any:
+    return _solved(op, a, b, upper=upper, unit=unitriangular, transpose=transpose), a
+
+
+@aten("cholesky_solve")
+def cholesky_solve(op: AtenBuilder, b: Any, factor: Any, upper: bool = False) -> Any:
+    half = _solved(op, factor, b, upper=upper, transpose=upper)
+    return _solved(op, factor, half, upper=upper, transpose=not upper)
+
+
+@aten("cholesky_inverse")
+def cholesky_inverse(op: AtenBuilder, factor: Any, upper: bool = False) -> Any:
+    n = op.input_shape(0)[-1]
+    if not isinstance(n, int):
+        raise op.refuse("the inverse of a matrix whose size varies", "the unit matrix is constant", "fix its size")
+    return cholesky_solve(op, op.const(np.eye(n), factor.dtype), factor, upper)
+
+
+@aten("linalg_solve")
+def solve(op: AtenBuilder, a: Any, b: Any, *, left: bool = True) -> Any:
+    is_vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and list(b.shape) == list(a.shape)[:-1])
+    if is_vector:
+        return op.Squeeze(op.composite("Solve", *_alike(op, a, op.Unsqueeze(b, [-1]))), [-1])
+    if left:
+        return op.composite("Solve", *_alike(op, a, b))
+    return _turned(op, op.composite("Solve", *_alike(op, _turned(op, a), _turned(op, b))))
+
+
+@aten("linalg_inv", "inverse")
+def inverse(op: AtenBuilder, x: Any) -> Any:
+    return op.call(_MICROSOFT, "Inverse", [x], {}, 1)
+
+
+@aten("linalg_inv_ex")
+def inv_ex(op: AtenBuilder, x: Any, *, check_errors: bool = False) -> Any:
+    return inverse(op, x), _no_info(op, x)
+
+
+@aten("linalg_slogdet", "slogdet")
+def slogdet(op: AtenBuilder, x: Any) -> Any:
+    return op.Sign(op.Det(x)), op.composite("LogAbsDet", x)
+
+
+@aten("_linalg_slogdet")
+def slogdet_with_factors(op: AtenBuilder, x: Any) -> Any:
+    return *slogdet(op, x), None, None
+
+
+@aten("linalg_eigh", "_linalg_eigh")
+def eigh(op: AtenBuilder, x: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
+    return tuple(op.composite("Eigh", _turned(op, x) if UPLO.upper() == "U" else x, outputs=2))
+
+
+@aten("linalg_eigvalsh")
+def eigvalsh(op: AtenBuilder, x: Any, UPLO: str = "L") -> Any:
+    return eigh(op, x, UPLO)[0]
+
+
+@aten("linalg_svd", "_linalg_svd")
+def svd(
+    op: AtenBuilder, x: Any, full_matrices: bool = True, compute_uv: bool = True, *, driver: str | None = None
+) -> Any:
+    rows, columns = op.input_shape(0)[-2:]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise op.refuse(
+            "a singular value decomposition of a size that varies", "its results have the smaller of two sizes",
+            "fix the sizes of the matrix",
+        )  # fmt: skip
+    if full_matrices and compute_uv and rows != columns:
+        raise op.refuse(
+            "a full singular value decomposition", "its further vectors have no gradient", "set full_matrices=False"
+        )
+    s, u, vh = op.composite("Svd", x, outputs=3)
+    return u, s, vh
+
+
+@aten("linalg_svdvals")
+def svdvals(op: AtenBuilder, x: Any, *, driver: str | None = None) -> Any:
+    return svd(op, x, False)[1]

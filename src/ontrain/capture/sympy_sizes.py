@@ -1,0 +1,73 @@
+"""Sizes as torch has them while it traces, sympy's expressions, as sizes of ours. Nothing else knows sympy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from ontrain.errors import CaptureError
+from ontrain.sizes import Size
+
+__all__ = ["size_of"]
+
+_NAMES = {
+    "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "IntTrueDiv": "/", "FloatTrueDiv": "/",
+    "Pow": "**", "PowByNatural": "**", "FloatPow": "**", "floor": "floor", "ceiling": "ceil", "FloorToInt": "floor",
+    "CeilToInt": "ceil", "TruncToInt": "trunc", "TruncToFloat": "trunc", "RoundToInt": "round", "ToFloat": "float",
+    "OpaqueUnaryFn_sqrt": "sqrt", "Max": "max", "Min": "min", "Equality": "==", "Unequality": "!=",
+    "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">", "GreaterThan": ">=", "And": "and", "Or": "or",
+    "Not": "not", "Where": "where", "ITE": "where",
+}  # fmt: skip
+
+
+def size_of(value: Any, names: Mapping[str, str] | None = None) -> Size:
+    """Return sympy's expression, or a number, as a size.
+
+    Args:
+        value: a sum, a product, a quotient or a condition.
+        names: other names for symbols.
+
+    Raises:
+        CaptureError: it uses a function that has no translation.
+    """
+    expr = sympy.sympify(value)
+    if expr is sympy.true or expr is sympy.false:
+        return Size.number(int(bool(expr)))
+    if expr.is_Symbol:
+        return Size.symbol((names or {}).get(expr.name, expr.name))
+    if expr.is_Rational:
+        return Size.number(Fraction(int(expr.p), int(expr.q)))
+    if expr.is_Float:
+        return Size.number(Fraction(float(expr)))
+    if expr.is_Piecewise:
+        *branches, (last, _) = (pair.args for pair in expr.args)
+        chosen = size_of(last, names)
+        for value, condition in reversed(branches):
+            chosen = Size.call("where", size_of(condition, names), size_of(value, names), chosen)
+        return chosen
+    head, arguments = type(expr).__name__, [size_of(argument, names) for argument in expr.args]
+    if head == "Identity":
+        return arguments[0]
+    if head in ("Add", "Mul"):
+        first, *rest = arguments
+        for argument in rest:
+            first = first + argument if head == "Add" else first * argument
+        return first
+    if head == "Abs":
+        return Size.call("max", arguments[0], -arguments[0])
+    if head == "CeilDiv":
+        return -(-arguments[0] // arguments[1])
+    if head == "ModularIndexing":
+        return arguments[0] // arguments[1] % arguments[2]
+    exponent = arguments[1].as_number if head in ("Pow", "PowByNatural") else None
+    if isinstance(exponent, int) and exponent > 0:
+        power = arguments[0]
+        for _ in range(exponent - 1):
+            power *= arguments[0]
+        return power
+    if head not in _NAMES:
+        raise CaptureError(f"the size {expr} uses {head}, which has no translation")
+    return Size.call(_NAMES[head], *arguments)

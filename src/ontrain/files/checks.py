@@ -1,0 +1,298 @@
+"""What a hostile or damaged file is refused for, before anything native or recursive sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import onnx
+
+from ontrain.errors import GraphError, nearest
+from ontrain.files.read import tensors_of
+from ontrain.files.tensors import check_tensor
+
+__all__ = ["check_proto"]
+
+Kind = onnx.AttributeProto
+_ML = "ai.onnx.ml"
+_FIELD = {
+    Kind.FLOAT: "f", Kind.INT: "i", Kind.STRING: "s", Kind.TENSOR: "t", Kind.GRAPH: "g", Kind.FLOATS: "floats",
+    Kind.INTS: "ints", Kind.STRINGS: "strings", Kind.TENSORS: "tensors", Kind.GRAPHS: "graphs",
+    Kind.TYPE_PROTO: "tp",
+}  # fmt: skip
+"""The field of an attribute that holds its value, for the types that training knows."""
+
+# Native shape inference and kernels divide by these.
+_POSITIVE = (
+    "strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs", "num_groups", "hidden_size",
+    "num_heads", "q_num_heads", "kv_num_heads", "size", "pooled_shape",
+)  # fmt: skip
+# RoiAlign's default, zero samples, stands for as many as a region's size asks for.
+_LEAST = {**dict.fromkeys(_POSITIVE, 1), "sampling_ratio": 0}
+# Native shape inference reads 32 bits of some of these: 2^40 is off to it, and on to whoever looks at the number.
+_SWITCHES = frozenset({
+    "transA", "transB", "keepdims", "ceil_mode", "count_include_pad", "storage_order", "exclusive", "reverse",
+    "onesided", "inverse", "is_causal", "largest", "sorted", "fmod", "select_last_index", "noop_with_empty_axes",
+    "antialias", "exclude_outside", "allowzero", "training_mode", "periodic", "upper", "input_forget", "layout",
+    "linear_before_reset", "center_point_box", "normalize_variance", "across_channels", "saturate", "keep_aspect_ratio",
+})  # fmt: skip
+_LARGEST = 2**31 - 1
+_DEEPEST = 32
+"""Subgraphs in subgraphs: far above what any exporter writes, far below what recursion bears."""
+_DEEPEST_MESSAGE = 200
+# A copy of a tensor's data is made by looking at it.
+_TENSOR_TEXT = [onnx.TensorProto.DESCRIPTOR.fields_by_name[name] for name in ("name", "doc_string", "external_data")]
+
+
+def check_proto(proto: onnx.ModelProto, name: str) -> None:
+    """Check names, order, operators, attributes and data of a model.
+
+    Raises:
+        GraphError: names the node or tensor and says what is wrong with it.
+    """
+    _check_text(proto, name, 0)
+    _Checker(proto, name).check()
+
+
+def _check_text(message: Any, name: str, depth: int) -> None:
+    """Refuse names that are no text, which protobuf hands out as bytes, and messages too deep for recursion."""
+    if depth > _DEEPEST_MESSAGE:
+        raise GraphError(f"{name} nests messages more than {_DEEPEST_MESSAGE} deep")
+    tensor = isinstance(message, onnx.TensorProto)
+    for field in message.DESCRIPTOR.fields if not tensor else _TENSOR_TEXT:
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        value = getattr(message, field.name)
+        if field.type == field.TYPE_STRING:
+            for text in [value] if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise GraphError(f"{name} has a {field.name} that is no text", reason=f"it is {text[:40]!r}")
+        elif hasattr(value, "DESCRIPTOR"):
+            if message.HasField(field.name):
+                _check_text(value, name, depth + 1)
+        else:
+            for inner in value:
+                _check_text(inner, name, depth + 1)
+
+
+class _Checker:
+    def __init__(self, proto: onnx.ModelProto, name: str) -> None:
+        self.proto, self.name = proto, name
+        self.functions = {(f.domain, f.name, f.overload) for f in proto.functions}
+        if len(self.functions) != len(proto.functions):
+            raise GraphError(f"{name} defines a function twice")
+
+    def check(self) -> None:
+        """Check the model from its tensors to its functions."""
+        proto = self.proto
+        for tensor in tensors_of(proto):
+            check_tensor(tensor, f"in {self.name}")
+        imports = _versions(proto.opset_import, self.name)
+        if not imports and proto.ir_version < 3:
+            imports = {"": 1}
+        self._graph(proto.graph, set(), imports, 0)
+        for function in proto.functions:
+            where = f"function {function.name!r} of {self.name}"
+            own = {**imports, **_versions(function.opset_import, where)}
+            defined: set[str] = set()
+            for value in function.input:
+                _define(defined, value, where)
+            self._nodes(function.node, defined, own, where, 0)
+            _made(function.output, defined, where)
+
+    def _graph(self, graph: onnx.GraphProto, outer: set[str], imports: dict[str, int], depth: int) -> None:
+        where = f"graph {graph.name!r} of {self.name}" if depth else self.name
+        if depth > _DEEPEST:
+            raise GraphError(f"{self.name} nests subgraphs more than {_DEEPEST} deep")
+        if graph.sparse_initializer:
+            raise GraphError(
+                f"{where} has sparse initializers",
+                reason="ontrain trains dense tensors only",
+                way_out="make them dense with onnx.helper before saving",
+            )
+        defined = set(outer)
+        inputs = [value.name for value in graph.input]
+        for value in inputs:
+            _define(defined, value, where)
+        stored: set[str] = set()
+        for tensor in graph.initializer:
+            _define(stored, tensor.name, where)
+            if tensor.name not in inputs:
+                _define(defined, tensor.name, where)
+        for value_info in (*graph.input, *graph.output, *graph.value_info):
+            _value(value_info, where)
+        self._nodes(graph.node, defined, imports, where, depth)
+        outputs = [value.name for value in graph.output]
+        if not outputs and depth == 0:
+            raise GraphError(f"{self.name} has no outputs")
+        if len(set(outputs)) != len(outputs) and depth == 0:
+            raise GraphError(f"{where} lists an output twice")
+        _made(outputs, defined, where)
+
+    def _nodes(
+        self, nodes: Iterable[onnx.NodeProto], defined: set[str], imports: dict[str, int], where: str, depth: int
+    ) -> None:
+        for node in nodes:
+            text = _text(node)
+            for used in node.input:
+                if used and used not in defined:
+                    raise GraphError(
+                        f"value {used!r} is used before it is made",
+                        node=text,
+                        reason=f"{where} is damaged, not in order, or goes in a circle",
+                        way_out="sort the nodes so that each comes after what it reads",
+                    )
+            self._operator(node, imports, text)
+            for attribute in node.attribute:
+                _attribute(attribute, text, classical=node.domain == _ML)  # there NaN stands for a missing value
+                for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                    self._graph(inner, defined, imports, depth + 1)
+            for output in node.output:
+                if output:
+                    _define(defined, output, where, text)
+
+    def _operator(self, node: onnx.NodeProto, imports: dict[str, int], text: str) -> None:
+        names = [attribute.name for attribute in node.attribute]
+        if len(set(names)) != len(names):
+            raise GraphError("an attribute is given twice", node=text)
+        if (node.domain, node.op_type, node.overload) in self.functions:
+            return
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain not in imports:
+            raise GraphError(
+                f"operator {node.op_type!r} is of domain {domain or 'ai.onnx'!r}, which {self.name} does not import",
+                node=text,
+                way_out=f"imported: {', '.join(repr(d or 'ai.onnx') for d in imports)}",
+            )
+        try:
+            schema = onnx.defs.get_schema(node.op_type, imports[domain], domain)
+        except onnx.defs.SchemaError as error:
+            if domain in ("", _ML):
+                known = {one.name for one in onnx.defs.get_all_schemas() if one.domain == domain}
+                raise GraphError(
+                    f"there is no operator {node.op_type!r} at opset {imports[domain]}",
+                    node=text,
+                    way_out=f"nearest: {nearest(node.op_type, known)}",
+                ) from error
+            return  # of another domain: known to ontrain or refused once functions are inlined
+        _arity(node, schema, text)
+        _schema_attributes(node, schema, text)
+
+
+def _versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    newest = onnx.defs.onnx_opset_version()
+    for one in imports:
+        domain = "" if one.domain == "ai.onnx" else one.domain  # of one imported twice the last import counts
+        if not 1 <= one.version <= (_LARGEST if domain else newest):
+            raise GraphError(
+                f"{where} asks for opset {one.version}",
+                reason=f"the installed onnx knows 1 to {newest}",
+                way_out="install a newer onnx, or export the model at an older opset",
+            )
+        found[domain] = one.version
+    return found
+
+
+def _define(defined: set[str], name: str, where: str, node: str | None = None) -> None:
+    if not name:
+        raise GraphError(f"{where} has a value without a name", node=node)
+    if name in defined:
+        raise GraphError(f"the name {name!r} is defined twice in {where}", node=node)
+    defined.add(name)
+
+
+def _made(outputs: Iterable[str], defined: set[str], where: str) -> None:
+    for name in outputs:
+        if name not in defined:
+            raise GraphError(f"output {name!r} of {where} is made by no node")
+
+
+def _value(info: onnx.ValueInfoProto, where: str) -> None:
+    dims = info.type.tensor_type.shape.dim
+    for dim in dims:
+        if dim.HasField("dim_value") and dim.dim_value < -1:
+            raise GraphError(f"value {info.name!r} in {where} has the dimension {dim.dim_value}")
+
+
+def _arity(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
+    for what, given, least, most in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= given <= most:
+            wanted = str(least) if least == most else f"{least} to {most}" if most < _LARGEST else f"{least} or more"
+            raise GraphError(f"{schema.name} takes {wanted} {what}, it has {given}", node=text)
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    for formal, name in zip(schema.inputs, node.input, strict=False):
+        if formal.option == single and not name:
+            raise GraphError(f"{schema.name} lacks its input {formal.name!r}", node=text)
+    if not any(node.output):
+        raise GraphError(f"{schema.name} has no named output", node=text)
+
+
+def _schema_attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
+    given = {attribute.name: attribute for attribute in node.attribute}
+    for name, attribute in given.items():
+        spec = schema.attributes.get(name)
+        if spec is None:
+            known = list(schema.attributes)
+            raise GraphError(
+                f"{schema.name} has no attribute {name!r} at opset {schema.since_version}",
+                node=text,
+                way_out=f"nearest: {nearest(name, known)}",
+            )
+        wanted = int(spec.type.value)  # type: ignore[attr-defined]  # onnx's stubs take the enumeration for a class
+        if attribute.type != wanted:
+            raise GraphError(
+                f"attribute {name!r} is of type {_kind(attribute.type)}, {schema.name} takes {_kind(wanted)}", node=text
+            )
+        if name in _SWITCHES and wanted == Kind.INT and not attribute.ref_attr_name and attribute.i not in (0, 1):
+            raise GraphError(f"attribute {name!r} is {attribute.i}", node=text, reason="it is a switch: 0 or 1")
+    for name, spec in schema.attributes.items():
+        if spec.required and name not in given:
+            raise GraphError(f"{schema.name} lacks its attribute {name!r}", node=text)
+
+
+def _kind(number: int) -> str:
+    known = dict(onnx.AttributeProto.AttributeType.items())
+    return next((name for name, value in known.items() if value == number), str(number))
+
+
+def _attribute(attribute: onnx.AttributeProto, text: str, *, classical: bool) -> None:
+    name = attribute.name
+    if not name:
+        raise GraphError("an attribute has no name", node=text)
+    if attribute.ref_attr_name:
+        return
+    field = _FIELD.get(attribute.type)
+    if field is None:
+        raise GraphError(
+            f"attribute {name!r} is of type {_kind(attribute.type)}", node=text, reason="training knows no such values"
+        )
+    filled = [f for f in ("f", "i", "s", "t", "g") if attribute.HasField(f)]
+    filled += [f for f in ("floats", "ints", "strings", "tensors", "graphs") if len(getattr(attribute, f))]
+    # IR version 3 writers leave the field of a zero or an empty list out.
+    if any(f != field for f in filled):
+        raise GraphError(f"attribute {name!r} holds {', '.join(filled)} where its type says {field}", node=text)
+    numbers: Sequence[float] = attribute.floats if field == "floats" else [attribute.f] if field == "f" else []
+    if not classical and any(math.isnan(x) for x in numbers):
+        raise GraphError(f"attribute {name!r} is not a number", node=text)
+    texts = attribute.strings if field == "strings" else [attribute.s] if field == "s" else []
+    for one in texts:
+        try:
+            one.decode()
+        except UnicodeDecodeError as error:
+            raise GraphError(f"attribute {name!r} is no text", node=text, reason=str(error)) from error
+    if name in _LEAST and field in ("i", "ints"):
+        values = attribute.ints if field == "ints" else [attribute.i]
+        if any(not _LEAST[name] <= v <= _LARGEST for v in values):
+            reason = "it must be positive" if _LEAST[name] else "it must not be negative"
+            raise GraphError(f"attribute {name!r} is {list(values)}", node=text, reason=reason)
+
+
+def _text(node: onnx.NodeProto) -> str:
+    op = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    called = f" {node.name!r}" if node.name else ""
+    return f"{op}{called}({', '.join(node.input)}) -> {', '.join(node.output)}"

@@ -1,0 +1,74 @@
+"""Whether a file must be looked into before stock onnxruntime gets it: told from its bytes, without parsing them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from ontrain.disk import open_file
+from ontrain.errors import InputError
+
+__all__ = ["TRAPS", "suspect"]
+
+TRAPS = (b"Div", b"Mod", b"Loop")
+"""Operators that a file must name to need a guard, see `ontrain.files.traps`."""
+_EXTERNAL = b"location"
+_ORT_FORMAT = b"ORTM"
+_FUNCTIONS = 25
+"""The field of a model's message that holds its functions."""
+
+
+def suspect(source: str | bytes) -> bytes | None:
+    """Return the content of a file, or of these bytes, if it names an operator of `TRAPS`, or data in another file, or
+    if it has functions; else None.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if isinstance(source, bytes):
+        return source if _names_any(source) else None
+    try:
+        with open_file(source) as file:
+            if not os.fstat(file.fileno()).st_size:
+                return None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return content[:] if _names_any(content) else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source!r} cannot be read", reason=str(error)) from error
+
+
+def _names_any(content: bytes | mmap.mmap) -> bool:
+    # A file of onnxruntime's own format is read by nothing else.
+    if content[4:8] == _ORT_FORMAT:
+        return False
+    return _has_functions(content) or any(content.find(name) >= 0 for name in (*TRAPS, _EXTERNAL))
+
+
+def _has_functions(content: bytes | mmap.mmap) -> bool:
+    """Whether a field of the message is a function: the fields are walked over, none is read."""
+    at = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        if tag >> 3 == _FUNCTIONS:
+            return True
+        kind = tag & 7
+        if kind == 0:
+            _, at = _varint(content, at)
+        elif kind == 2:
+            length, at = _varint(content, at)
+            at += length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            return False  # no message
+    return False
+
+
+def _varint(content: bytes | mmap.mmap, at: int) -> tuple[int, int]:
+    """A number of protobuf's and the place behind it; a file that ends within gives what there is."""
+    value = 0
+    for i, byte in enumerate(content[at : at + 10]):
+        value |= (byte & 127) << 7 * i
+        if byte < 128:
+            return value, at + i + 1
+    return value, len(content)

@@ -1,0 +1,308 @@
+"""What stock onnxruntime dies of or never returns from, guarded against in the file before it gets it.
+
+Two things end its process: an integer divided by zero, and the least integer divided by minus one. A third never ends:
+a Loop whose count and condition let it run. Both become ordinary errors of a run by nodes that are put into the graph:
+
+    Div(a, b)   →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
+    Loop        →   the same with one carried value more, the rounds so far; its condition comes of such a Gather too
+
+A Gather whose index is 1 where there is one entry is refused by onnxruntime, with the name that the node has here.
+Divisors that are constant and neither zero nor minus one stay as they are, and so do numbers that are no integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ontrain.errors import GraphError, ProviderError
+from ontrain.files.schemas import schema_of
+from ontrain.files.suspicion import TRAPS
+from ontrain.rounds import loop_limit, loop_refused
+
+__all__ = ["guard", "sprung"]
+
+_DIVISION, _ROUNDS = "ontrain: integer division", "ontrain: rounds of a loop"
+_KIND = onnx.TensorProto
+_OLDEST = 7
+"""Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
+_INTEGERS = frozenset({
+    _KIND.INT8, _KIND.INT16, _KIND.INT32, _KIND.INT64, _KIND.UINT8, _KIND.UINT16, _KIND.UINT32, _KIND.UINT64,
+})  # fmt: skip
+_LEAST: dict[int, int] = {_KIND.INT32: -(2**31), _KIND.INT64: -(2**63)}
+Types = dict[str, int]
+"""Element types by name of value."""
+
+
+def guard(proto: onnx.ModelProto) -> bool:
+    """Put guards into a model, in place; return whether it needed any. Functions must be inlined before.
+
+    Raises:
+        GraphError: whether a division is one of integers cannot be told.
+    """
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    guarding = _Guard(versions.get("", versions.get("ai.onnx", 1)))
+    if guarding.opset < _OLDEST and _loops(proto.graph.node):
+        raise GraphError(
+            f"a Loop of operator set {guarding.opset} cannot be bounded",
+            reason="arithmetic knew no integers then",
+            way_out=f"export the model at operator set {_OLDEST} or newer, or use one of ontrain's providers",
+        )
+    guarding.graph(proto.graph, {}, {}, guarding.zero(proto.graph) if _loops(proto.graph.node) else None)
+    return guarding.guards > 0
+
+
+def sprung(message: str) -> ProviderError | None:
+    """Return the error that a message of onnxruntime's means, if a guard made it."""
+    if _ROUNDS in message:
+        return loop_refused()
+    if _DIVISION in message:
+        at = message.partition(f"{_DIVISION} before ")[2].partition("'")[0]
+        return ProviderError(
+            "an integer is divided by zero, or the least one by minus one",
+            node=at or None,
+            reason="the processor has no answer, and onnxruntime's process would end",
+            way_out="check what makes the divisor; the file may be damaged",
+        )
+    return None
+
+
+def _loops(nodes: Iterable[onnx.NodeProto]) -> bool:
+    return any(node.op_type == "Loop" or any(_loops(inner.node) for inner in _inner(node)) for node in nodes)
+
+
+def _inner(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    held = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return [*held, *(graph for attribute in node.attribute for graph in attribute.graphs)]
+
+
+def _check_form(node: onnx.NodeProto, opset: int) -> None:
+    """Refuse a node that lacks what guarding it looks at; onnxruntime would refuse it later."""
+    schema = schema_of(node.op_type, "", opset) if node.domain in ("", "ai.onnx") else None
+    if schema is None:
+        return
+    inner, graph = _inner(node), onnx.defs.OpSchema.AttrType.GRAPH
+    graphs = sum(attribute.required and attribute.type == graph for attribute in schema.attributes.values())
+    short = len(node.input) < schema.min_input or len(node.output) < schema.min_output
+    if len(inner) != graphs or (short and not graphs):
+        said = f"{len(node.input)} inputs, {len(node.output)} outputs and {len(inner)} graphs inside"
+        raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason=f"it has {said}")
+    if node.op_type == "Loop" and not inner[0].output:
+        raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason="its body says not whether to go on")
+
+
+class _Guard:
+    def __init__(self, opset: int) -> None:
+        self.opset, self.guards, self._count = opset, 0, 0
+
+    def graph(self, graph: onnx.GraphProto, types: Types, known: Mapping[str, Any], spent: str | None) -> str | None:
+        """Guard a graph; return the name of the number of rounds after it."""
+        types, known = dict(types), dict(known)
+        inputs = {value.name for value in graph.input}
+        for value in (*graph.value_info, *graph.output, *graph.input):
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+                types[value.name] = value.type.tensor_type.elem_type
+        for tensor in graph.initializer:
+            types[tensor.name] = tensor.data_type
+            if tensor.name not in inputs and tensor.data_type in _INTEGERS:
+                known[tensor.name] = tensor
+        before = list(graph.node)
+        del graph.node[:]
+        guarded_nodes: list[onnx.NodeProto] = []
+        for node in before:
+            self._nodes = guarded_nodes
+            if node.op_type == "Constant" or node.op_type.encode() in TRAPS or _inner(node):
+                _check_form(node, self.opset)
+            if node.op_type == "Constant" and not node.domain:
+                held = next((a.t for a in node.attribute if a.name == "value"), None)
+                if held is not None:
+                    types[node.output[0]], known[node.output[0]] = held.data_type, held
+            if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
+                self._division(node, types, known)
+            elif spent is not None and _loops([node]):
+                spent = self._nested(node, types, known, spent, guarded_nodes)
+            else:
+                for inner in _inner(node):
+                    self.graph(inner, types, known, None)
+            guarded_nodes.append(node)
+            for name, kind in zip(node.output, _result_types(node, types, self.opset), strict=False):
+                if kind is not None:
+                    types.setdefault(name, kind)
+        graph.node.extend(guarded_nodes)
+        return spent
+
+    # Divisions
+
+    def _division(self, node: onnx.NodeProto, types: Types, known: Mapping[str, Any]) -> None:
+        a, b = node.input[0], node.input[1]
+        kind = types.get(b, types.get(a))
+        if kind is None:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} may divide integers: the type of its operands is not known",
+                reason="onnxruntime's process ends where an integer is divided by zero, so ontrain guards the division",
+                way_out="write the types into the file with onnx.shape_inference, or use one of ontrain's providers",
+            )
+        if kind not in _INTEGERS or self.opset < _OLDEST or _harmless(known.get(b)):
+            return
+        self.guards += 1
+        text = node.name or node.output[0]
+        # onnxruntime compares few types; of the wide ones all.
+        wide = b if kind in _LEAST else self._emit("Cast", [b], to=_KIND.INT64)
+        compared = kind if kind in _LEAST else _KIND.INT64
+        bad = self._emit("Equal", [wide, self._constant(np.array(0), compared)])
+        if kind in _LEAST:
+            negated = self._emit("Equal", [b, self._constant(np.array(-1), kind)])
+            if node.op_type == "Div":
+                least = self._emit("Equal", [a, self._constant(np.array(_LEAST[kind]), kind)])
+                bad = self._emit("Or", [bad, self._emit("And", [negated, least])])
+            else:
+                # Nothing is left over by one as by minus one.
+                b = self._emit("Where", [negated, self._constant(np.array(1), kind), b])
+        wrong = self._emit("Cast", [self._flat(bad)], to=_KIND.INT32)
+        # There may be no division at all, and nothing is the greatest of nothing.
+        wrong = self._emit("Concat", [wrong, self._constant(np.zeros(1), _KIND.INT32)], axis=0)
+        index = self._emit("Cast", [self._emit("ReduceMax", [wrong], keepdims=0)], to=_KIND.INT64)
+        shape = self._emit("Shape", [b])
+        rows = self._emit("Reshape", [b, self._emit("Concat", [self._sizes(1), shape], axis=0)])
+        node.input[1] = self._emit("Gather", [rows, index], called=f"{_DIVISION} before {node.op_type} {text}")
+
+    # Loops
+
+    def zero(self, graph: onnx.GraphProto) -> str:
+        """The name of a zero, put into a graph."""
+        name = self._name()
+        graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), name))
+        return name
+
+    def _nested(
+        self, node: onnx.NodeProto, types: Types, known: Mapping[str, Any], spent: str, made: list[onnx.NodeProto]
+    ) -> str:
+        """Hand the number of rounds into a node that has loops inside, and out of it."""
+        after, inner = self._name(), _inner(node)
+        if node.op_type == "Loop":
+            (body,) = inner
+            while len(node.input) < 2:
+                node.input.append("")
+            node.input.insert(2, spent)
+            within = self._name()
+            body.input.insert(2, _scalar(within, _KIND.INT64))
+            self._body_of_loop(node, body, types, known, within)
+            node.output.insert(0, after)
+            self.guards += 1
+        elif node.op_type == "If":
+            for branch in inner:
+                rounds = self.graph(branch, types, known, spent)
+                self._nodes = []
+                counter = self._emit("Identity", [str(rounds)])
+                branch.node.extend(self._nodes)
+                branch.output.append(_scalar(counter, _KIND.INT64))
+            node.output.append(after)
+        elif node.op_type == "Scan" and self.opset >= 9:
+            (body,) = inner
+            node.input.insert(0, spent)
+            within = self._name()
+            body.input.insert(0, _scalar(within, _KIND.INT64))
+            rounds = self.graph(body, types, known, within)
+            self._nodes = []
+            counter = self._emit("Identity", [str(rounds)])
+            body.node.extend(self._nodes)
+            body.output.insert(0, _scalar(counter, _KIND.INT64))
+            node.output.insert(0, after)
+        else:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} has loops inside", reason="how often they run cannot be bounded"
+            )
+        self._nodes = made
+        return after
+
+    def _body_of_loop(
+        self, node: onnx.NodeProto, body: onnx.GraphProto, types: Types, known: Mapping[str, Any], within: str
+    ) -> None:
+        rounds = self.graph(body, types, known, within)
+        self._nodes = []
+        more = self._emit("Add", [str(rounds), self._constant(np.array(1), _KIND.INT64)])
+        kind, compared = (
+            (_KIND.INT64, more) if self.opset >= 9 else (_KIND.DOUBLE, self._emit("Cast", [more], to=_KIND.DOUBLE))
+        )
+        beyond = self._emit("Greater", [compared, self._constant(np.array(loop_limit()), kind)])
+        index = self._emit("Cast", [beyond], to=_KIND.INT64)
+        go = self._flat(body.output[0].name)
+        go = self._emit("Gather", [go, index], called=f"{_ROUNDS} {node.name or node.output[0] if node.output else ''}")
+        body.node.extend(self._nodes)
+        body.output[0].CopyFrom(_scalar(go, _KIND.BOOL))
+        body.output.insert(1, _scalar(more, _KIND.INT64))
+
+    # Nodes
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"ontrain/guard/{self._count}"
+
+    def _emit(self, op_type: str, inputs: list[str], called: str = "", **attributes: int) -> str:
+        name = self._name()
+        node = onnx.NodeProto(op_type=op_type, name=called or name, input=inputs, output=[name])
+        for key, value in attributes.items():
+            node.attribute.add(name=key, type=onnx.AttributeProto.INT, i=value)
+        self._nodes.append(node)
+        return name
+
+    def _constant(self, array: np.ndarray[Any, Any], kind: int) -> str:
+        name = self._name()
+        dtype = numpy_helper.to_array(onnx.TensorProto(data_type=kind, dims=[0])).dtype
+        node = onnx.NodeProto(op_type="Constant", name=name, output=[name])
+        held = node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR)
+        held.t.CopyFrom(numpy_helper.from_array(array.astype(dtype), name))
+        self._nodes.append(node)
+        return name
+
+    def _sizes(self, *sizes: int) -> str:
+        return self._constant(np.array(sizes), _KIND.INT64)
+
+    def _flat(self, value: str) -> str:
+        return self._emit("Reshape", [value, self._sizes(-1)])
+
+
+def _harmless(tensor: onnx.TensorProto | None) -> bool:
+    """Whether a constant divisor has neither zero nor minus one in it."""
+    if tensor is None or tensor.data_location == _KIND.EXTERNAL:
+        return False
+    try:
+        array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError):
+        return False
+    return bool(np.all(array != 0) and np.all(array != -1))
+
+
+def _scalar(name: str, kind: int) -> onnx.ValueInfoProto:
+    info = onnx.ValueInfoProto(name=name)
+    info.type.tensor_type.elem_type = kind
+    info.type.tensor_type.shape.SetInParent()
+    return info
+
+
+def _result_types(node: onnx.NodeProto, types: Types, opset: int) -> list[int | None]:
+    """The element types of a node's results, as far as its operator's schema says what they are of."""
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype") and attribute.type == onnx.AttributeProto.INT and attribute.i:
+            return [attribute.i] * len(node.output)
+    if node.op_type == "ConstantOfShape":
+        held = next((a.t.data_type for a in node.attribute if a.name == "value"), _KIND.FLOAT)
+        return [held]
+    schema = schema_of(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset) if not node.domain or (
+        node.domain in ("ai.onnx", "ai.onnx.ml")) else None  # fmt: skip
+    if schema is None:
+        return []
+    of: dict[str, int] = {}
+    for i, name in enumerate(node.input):
+        if name in types and schema.inputs:
+            of.setdefault(schema.inputs[min(i, len(schema.inputs) - 1)].type_str, types[name])
+    sizes: list[int | None] = []
+    for i in range(len(node.output)):
+        text = schema.outputs[min(i, len(schema.outputs) - 1)].type_str if schema.outputs else ""
+        fixed = text[7:-1].upper() if text.startswith("tensor(") else ""
+        sizes.append(_KIND.DataType.Value(fixed) if fixed in dict(_KIND.DataType.items()) else of.get(text))
+    return sizes

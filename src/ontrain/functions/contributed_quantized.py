@@ -1,0 +1,420 @@
+"""onnxruntime's operators on whole numbers that stand for reals, in standard operators.
+
+Source: onnxruntime, docs/ContribOperators.md; where it is silent, what the CPU kernels do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.contributed import MICROSOFT
+from ontrain.functions.registry import NoBodyError, composite
+from ontrain.graph import static_dims
+from ontrain.graph.infer import infer_node
+
+__all__ = ["standard_types"]
+
+Types = list[tuple[ir.DataType, ir.Shape]]
+
+
+def standard_types(op_type: str, operands: Sequence[Any], outputs: int = 1, **attributes: Any) -> Types:
+    """Return what the results of a standard operator are, each operand a value or a pair of dtype and shape."""
+    values: list[ir.Value | None] = []
+    for i, operand in enumerate(operands):
+        if operand is None:
+            values.append(None)
+            continue
+        dtype, shape = operand if isinstance(operand, tuple) else (operand.dtype, operand.shape)
+        known = None if isinstance(operand, tuple) else operand.const_value
+        values.append(ir.Value(name=f"x{i}", type=ir.TensorType(dtype), shape=ir.Shape(shape), const_value=known))
+    stated = [ir.convenience.convert_attribute(k, v) for k, v in attributes.items() if v is not None and v != ()]
+    types = infer_node(ir.Node("", op_type, values, stated, num_outputs=outputs))
+    assert all(kind is not None for kind in types)
+    return [kind for kind in types if kind is not None]
+
+
+def _real(value: Any) -> tuple[ir.DataType, Any]:
+    return ir.DataType.FLOAT, value.shape
+
+
+def _product_types(scale: int) -> Callable[..., Types]:
+    """Of a product whose dtype is that of the operand at `scale`."""
+
+    def types(inputs: Sequence[Any], **_: Any) -> Types:
+        kind = inputs[scale].dtype
+        return standard_types("MatMul", [(kind, inputs[0].shape), (kind, inputs[1].shape)])
+
+    return types
+
+
+@composite("MatMulIntegerToFloat", domain=MICROSOFT, infer=_product_types(2))
+def matmul_integer_to_float(
+    op: Any, a: Any, b: Any, a_scale: Any, b_scale: Any, a_zero: Any = None, b_zero: Any = None, bias: Any = None
+) -> Any:
+    """(a − a_zero) (b − b_zero) in whole numbers, times the scales, plus a bias."""
+    zero = None if a_zero is None else op.Reshape(a_zero, [])
+    product = op.Cast(op.MatMulInteger(a, b, zero, b_zero), to=a_scale.dtype)
+    y = product * (op.Reshape(a_scale, []) * b_scale)
+    return y if bias is None else y + bias
+
+
+@composite("DynamicQuantizeMatMul", domain=MICROSOFT, infer=_product_types(0))
+def dynamic_quantize_matmul(op: Any, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
+    """The same for real a, which is quantised by its own range first."""
+    whole, scale, zero = op.DynamicQuantizeLinear(a, outputs=3)
+    return op.call(MICROSOFT, "MatMulIntegerToFloat", [whole, b, scale, b_scale, zero, b_zero, bias], {})
+
+
+def _gemm_types(inputs: Sequence[Any], *, transA: int = 0, transB: int = 0, **_: Any) -> Types:
+    zero = inputs[8] if len(inputs) > 8 else None
+    kind = ir.DataType.FLOAT if zero is None else zero.dtype
+    return [(kind, ir.Shape([inputs[0].shape[1 if transA else 0], inputs[3].shape[0 if transB else 1]]))]
+
+
+@composite("QGemm", domain=MICROSOFT, infer=_gemm_types)
+def quantised_gemm(
+    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, c: Any = None, y_scale: Any = None,
+    y_zero: Any = None, *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
+) -> Any:  # fmt: skip
+    """alpha · (a b + c) in whole numbers, quantised again where there is a scale for it; c counts in the scales'."""
+    left = op.Transpose(a, perm=[1, 0]) if transA else a
+    right = op.Transpose(b, perm=[1, 0]) if transB else b
+    zero = op.Reshape(b_zero, []) if math.prod(static_dims(b_zero)) == 1 else b_zero
+    total = op.MatMulInteger(left, right, op.Reshape(a_zero, []), zero)
+    if c is not None:
+        total = op.Add(total, c)
+    y = op.Cast(total, to=a_scale.dtype) * (op.Reshape(a_scale, []) * b_scale * alpha)
+    return op.Identity(y) if y_scale is None else op.QuantizeLinear(y, y_scale, y_zero)
+
+
+def _binary_types(inputs: Sequence[Any], **_: Any) -> Types:
+    kind = inputs[0].dtype
+    ((_kind, shape),) = standard_types("Add", [_real(inputs[0]), _real(inputs[3])])
+    return [(kind, shape)]
+
+
+def _zero(op: Any, zero: Any, like: Any) -> Any:
+    return op.const(np.zeros((), like.dtype.numpy())) if zero is None else op.Reshape(zero, [])
+
+
+def _reals(op: Any, x: Any, scale: Any, zero: Any) -> Any:
+    return op.DequantizeLinear(x, op.Reshape(scale, []), _zero(op, zero, x))
+
+
+def _wholes(op: Any, y: Any, scale: Any, zero: Any, like: Any) -> Any:
+    return op.QuantizeLinear(y, op.Reshape(scale, []), _zero(op, zero, like))
+
+
+@composite("QLinearAdd", domain=MICROSOFT, infer=_binary_types)
+def quantised_add(
+    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any = None
+) -> Any:
+    """The sum of two quantised tensors, quantised."""
+    return _wholes(op, _reals(op, a, a_scale, a_zero) + _reals(op, b, b_scale, b_zero), scale, zero, a)
+
+
+@composite("QLinearMul", domain=MICROSOFT, infer=_binary_types)
+def quantised_mul(
+    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any = None
+) -> Any:
+    """The product of two quantised tensors, quantised."""
+    return _wholes(op, _reals(op, a, a_scale, a_zero) * _reals(op, b, b_scale, b_zero), scale, zero, a)
+
+
+def _concat_types(inputs: Sequence[Any], *, axis: int = 0, **_: Any) -> Types:
+    ((_kind, shape),) = standard_types("Concat", [_real(x) for x in inputs[2::3]], axis=axis)
+    return [(inputs[2].dtype, shape)]
+
+
+@composite("QLinearConcat", domain=MICROSOFT, infer=_concat_types)
+def quantised_concat(op: Any, scale: Any, zero: Any, *operands: Any, axis: int = 0) -> Any:
+    """Quantised tensors side by side, by one scale."""
+    groups = zip(operands[::3], operands[1::3], operands[2::3], strict=True)
+    return _wholes(op, op.Concat(*(_reals(op, *group) for group in groups), axis=axis), scale, zero, operands[0])
+
+
+@composite("QLinearSigmoid", domain=MICROSOFT, like=[0])
+def quantised_sigmoid(op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
+    """Sigmoid of a quantised tensor, quantised."""
+    return _wholes(op, op.Sigmoid(_reals(op, x, x_scale, x_zero)), scale, zero, x)
+
+
+@composite("QLinearLeakyRelu", domain=MICROSOFT, like=[0])
+def quantised_leaky_relu(
+    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, alpha: float = 0.01
+) -> Any:
+    """LeakyRelu of a quantised tensor, quantised."""
+    return _wholes(op, op.LeakyRelu(_reals(op, x, x_scale, x_zero), alpha=alpha), scale, zero, x)
+
+
+@composite("QLinearSoftmax", domain=MICROSOFT, like=[0])
+def quantised_softmax(
+    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, axis: int = -1, opset: int = 13
+) -> Any:
+    """Softmax of a quantised tensor, quantised; before opset 13 over all dimensions from `axis` on."""
+    numbers, shape = _reals(op, x, x_scale, x_zero), static_dims(x)
+    if opset < 13:
+        lead = math.prod(shape[: axis % len(shape)])
+        y = op.Reshape(op.Softmax(op.Reshape(numbers, [lead, -1]), axis=1), list(shape))
+    else:
+        y = op.Softmax(numbers, axis=axis)
+    return _wholes(op, y, scale, zero, x)
+
+
+def _last(rank: int) -> list[int]:
+    return [0, *range(2, rank), 1]
+
+
+def _first(rank: int) -> list[int]:
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def _turned(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    return [shape[i] for i in order]
+
+
+def _windowed_types(op_type: str, kernel: int | None = None, kind: int = 0) -> Callable[..., Types]:
+    """Of a standard operator with windows, on operands that may have their channels last."""
+
+    def types(inputs: Sequence[Any], *, channels_last: int = 0, **attributes: Any) -> Types:
+        x, rank = inputs[0], len(inputs[0].shape)
+        shape = _turned(x.shape, _first(rank)) if channels_last else list(x.shape)
+        operands = [(ir.DataType.FLOAT, shape)] + ([] if kernel is None else [_real(inputs[kernel])])
+        ((_, made),) = standard_types(op_type, operands, **attributes)
+        return [(inputs[kind].dtype, ir.Shape(_turned(list(made), _last(rank)) if channels_last else made))]
+
+    return types
+
+
+def _with_channels_first(op: Any, x: Any, channels_last: int, compute: Callable[[Any], Any]) -> Any:
+    rank = len(static_dims(x))
+    if not channels_last:
+        return compute(x)
+    return op.Transpose(compute(op.Transpose(x, perm=_first(rank))), perm=_last(rank))
+
+
+@composite("QLinearAveragePool", domain=MICROSOFT, infer=_windowed_types("AveragePool"))
+def quantised_average_pool(
+    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None,
+    *, channels_last: int = 0, **windows: Any,
+) -> Any:  # fmt: skip
+    """AveragePool of a quantised tensor, quantised."""
+
+    def compute(x: Any) -> Any:
+        return _wholes(op, op.AveragePool(_reals(op, x, x_scale, x_zero), **windows), scale, zero, x)
+
+    return _with_channels_first(op, x, channels_last, compute)
+
+
+@composite("QLinearGlobalAveragePool", domain=MICROSOFT, infer=_windowed_types("GlobalAveragePool"))
+def quantised_global_average_pool(
+    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, channels_last: int = 0
+) -> Any:
+    """GlobalAveragePool of a quantised tensor, quantised."""
+
+    def compute(x: Any) -> Any:
+        return _wholes(op, op.GlobalAveragePool(_reals(op, x, x_scale, x_zero)), scale, zero, x)
+
+    return _with_channels_first(op, x, channels_last, compute)
+
+
+@composite("QLinearConv", domain=MICROSOFT, infer=_windowed_types("Conv", 3, 7))
+def quantised_conv(
+    op: Any, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any,
+    bias: Any = None, *, channels_last: int = 0, **windows: Any,
+) -> Any:  # fmt: skip
+    """QLinearConv, whose images may have their channels last."""
+    operands = [x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias]
+    return _with_channels_first(op, x, channels_last, lambda x: op.call("", "QLinearConv", [x, *operands], windows))
+
+
+@composite(
+    "NhwcMaxPool",
+    domain=MICROSOFT,
+    infer=lambda inputs, **windows: _windowed_types("MaxPool")(inputs, channels_last=1, **windows),
+)
+def max_pool_channels_last(op: Any, x: Any, **windows: Any) -> Any:
+    """MaxPool of images with their channels last."""
+    return _with_channels_first(op, x, 1, lambda x: op.MaxPool(x, **windows))
+
+
+def _where_types(inputs: Sequence[Any], **_: Any) -> Types:
+    condition, x, y = inputs[0], inputs[1], inputs[4]
+    return standard_types("Where", [condition, (x.dtype, x.shape), (x.dtype, y.shape)])
+
+
+@composite("QLinearWhere", domain=MICROSOFT, infer=_where_types)
+def quantised_where(
+    op: Any, condition: Any, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any
+) -> Any:
+    """Where of quantised tensors, quantised."""
+    chosen = op.Where(condition, _reals(op, x, x_scale, x_zero), _reals(op, y, y_scale, y_zero))
+    return _wholes(op, chosen, scale, zero, x)
+
+
+@composite(
+    "QuantizeLinear",
+    domain=MICROSOFT,
+    infer=lambda inputs, **_: [
+        (inputs[2].dtype if len(inputs) > 2 and inputs[2] is not None else ir.DataType.UINT8, inputs[0].shape)
+    ],
+)
+def quantize_linear(op: Any, x: Any, scale: Any, zero: Any = None, *, axis: int = 1) -> Any:
+    """QuantizeLinear, which onnxruntime had for more types before the standard did."""
+    return op.QuantizeLinear(x, scale, zero, axis=axis)
+
+
+@composite("DequantizeLinear", domain=MICROSOFT, infer=lambda inputs, **_: [(inputs[1].dtype, inputs[0].shape)])
+def dequantize_linear(op: Any, x: Any, scale: Any, zero: Any = None, *, axis: int = 1) -> Any:
+    """DequantizeLinear, which onnxruntime had for more types before the standard did."""
+    return op.DequantizeLinear(x, scale, zero, axis=axis)
+
+
+def _recurrent_types(inputs: Sequence[Any], *, hidden_size: int = 0, direction: str = "forward", **_: Any) -> Types:
+    length, batch, _ = inputs[0].shape
+    directions = 2 if direction == "bidirectional" else 1
+    last = ir.Shape([directions, batch, hidden_size])
+    kind = inputs[0].dtype
+    return [(kind, ir.Shape([length, directions, batch, hidden_size])), (kind, last), (kind, last)]
+
+
+@composite("DynamicQuantizeLSTM", domain=MICROSOFT, infer=_recurrent_types)
+def dynamic_quantize_lstm(
+    op: Any, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, p: Any = None,
+    w_scale: Any = None, w_zero: Any = None, r_scale: Any = None, r_zero: Any = None, **attributes: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """LSTM with quantised weights, each direction's [inputs, 4 · hidden].
+
+    onnxruntime quantises sequences and states, too, by their range in each step; that is left out, so that the result
+    is nearer to that of the weights.
+    """
+
+    def reals(weight: Any, scale: Any, zero: Any) -> Any:
+        scale, zero = (v if len(static_dims(v)) > 1 else op.Unsqueeze(v, [1]) for v in (scale, zero))
+        numbers = op.Cast(weight, to=x.dtype) - op.Cast(op.Unsqueeze(zero, [1]), to=x.dtype)
+        return op.Transpose(numbers * op.Unsqueeze(scale, [1]), perm=[0, 2, 1])
+
+    operands = [x, reals(w, w_scale, w_zero), reals(r, r_scale, r_zero), b, lengths, h, c, p]
+    results: tuple[Any, Any, Any] = op.call("", "LSTM", operands, attributes, 3)
+    return results
+
+
+_NORMAL_FLOAT = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Quantiles of the normal distribution (Dettmers et al. 2023, "QLoRA")."""
+_FLOAT4 = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+"""Eight magnitudes of a float of four bits, in the order of their codes; the highest bit is the sign."""
+
+
+@composite(
+    "MatMulBnb4",
+    domain=MICROSOFT,
+    infer=lambda inputs, N=0, K=0, transB=1, **_: [
+        (inputs[0].dtype, ir.Shape([*list(inputs[0].shape)[:-1], N if transB else K]))
+    ],
+)
+def matmul_bnb4(
+    op: Any, a: Any, b: Any, largest: Any, *, K: int = 0, N: int = 0, block_size: int = 0, quant_type: int = 0,
+    transB: int = 1, training_mode: int = 0,
+) -> Any:  # fmt: skip
+    """a times a weight [N, K] of four bits a number, by a table, times the largest magnitude of each block."""
+    table = _NORMAL_FLOAT if quant_type else (*_FLOAT4, *(-x for x in _FLOAT4))
+    codes = op.Cast(b, to=ir.DataType.INT32)
+    pairs = op.Concat(*(op.Unsqueeze(v, [1]) for v in (op.Div(codes, 16), op.Mod(codes, 16))), axis=1)
+    numbers = op.Gather(op.const(table, a.dtype), op.Reshape(pairs, [-1]))
+    blocks = static_dims(largest)[0]
+    missing = blocks * block_size - static_dims(numbers)[0]
+    if missing > 0:
+        numbers = op.Pad(numbers, [0, missing])
+    weight = op.Reshape(op.Reshape(numbers, [blocks, block_size]) * op.Unsqueeze(largest, [1]), [-1])
+    weight = op.Reshape(op.Slice(weight, [0], [N * K], [0]), [N, K])
+    return op.MatMul(a, op.Transpose(weight, perm=[1, 0]) if transB else weight)
+
+
+def _gathered_types(inputs: Sequence[Any], *, gather_axis: int = 0, bits: int = 4, **_: Any) -> Types:
+    data, indices, scales = inputs[:3]
+    ((_kind, shape),) = standard_types("Gather", [_real(data), indices], axis=gather_axis)
+    sizes = list(shape)
+    if data.dtype == ir.DataType.UINT8 and isinstance(sizes[-1], int):
+        sizes[-1] *= 8 // bits
+    return [(scales.dtype, ir.Shape(sizes))]
+
+
+@composite("GatherBlockQuantized", domain=MICROSOFT, infer=_gathered_types)
+def gather_block_quantized(
+    op: Any, data: Any, indices: Any, scales: Any, zero: Any = None,
+    *, gather_axis: int = 0, quantize_axis: int = 1, block_size: int = 128, bits: int = 4,
+) -> Any:  # fmt: skip
+    """Gather of a table with a scale and a zero point for each block of an axis; bytes hold `bits` bits a number."""
+    rank, packed = len(static_dims(data)), data.dtype == ir.DataType.UINT8
+    gathered, blocks = gather_axis % rank, quantize_axis % rank
+    if gathered == blocks:
+        raise NoBodyError("a table that is gathered along its blocks", "use CPUExecutionProvider")
+    work, index_rank = scales.dtype, len(static_dims(indices))
+    parts = [op.Gather(v, indices, axis=gathered) for v in (data, scales)]
+    whole = zero if zero is None else op.Gather(zero, indices, axis=gathered)
+    numbers = _numbers(op, parts[0], bits) if packed else parts[0]
+    numbers = op.Cast(numbers, to=work)
+    place = blocks + index_rank - 1 if blocks > gathered else blocks
+    size = static_dims(numbers)[place]
+    if whole is not None:
+        if packed:  # padded to whole bytes
+            count = static_dims(parts[1])[-1]
+            whole = op.Slice(_numbers(op, whole, bits), [0], [count], [-1])
+        numbers = numbers - _spread(op, op.Cast(whole, to=work), place, block_size, size)
+    elif packed:
+        numbers = numbers - float(1 << (bits - 1))
+    return numbers * _spread(op, parts[1], place, block_size, size)
+
+
+def _numbers(op: Any, packed: Any, bits: int) -> Any:
+    """The numbers of `bits` bits in each byte, the lowest first, along the last axis."""
+    if bits == 8:
+        return packed
+    pieces = [
+        op.BitwiseAnd(op.BitShift(packed, op.const(shift, ir.DataType.UINT8), direction="RIGHT"),
+                      op.const((1 << bits) - 1, ir.DataType.UINT8)) for shift in range(0, 8, bits)
+    ]  # fmt: skip
+    *lead, last = static_dims(packed)
+    return op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in pieces), axis=-1), [*lead, last * len(pieces)])
+
+
+def _spread(op: Any, x: Any, axis: int, block: int, size: int) -> Any:
+    """Each element `block` times along an axis, `size` altogether."""
+    shape = list(static_dims(x))
+    wide = op.Expand(op.Unsqueeze(x, [axis + 1]), [*shape[: axis + 1], block, *shape[axis + 1 :]])
+    flat = op.Reshape(wide, [*shape[:axis], shape[axis] * block, *shape[axis + 1 :]])
+    return op.Slice(flat, [0], [size], [axis])
+
+
+def _embedding_types(inputs: Sequence[Any], **_: Any) -> Types:
+    ids, words, scale = inputs[0], inputs[2], inputs[8]
+    whole = ir.Shape([*ids.shape, words.shape[1]])
+    return [(scale.dtype, whole), (ir.DataType.INT32, ir.Shape([ids.shape[0]]))]
+
+
+@composite("QEmbedLayerNormalization", domain=MICROSOFT, infer=_embedding_types)
+def quantised_embed_layer_normalization(
+    op: Any, ids: Any, segments: Any, words: Any, positions: Any, segment_table: Any, gamma: Any, beta: Any, mask: Any,
+    words_scale: Any, positions_scale: Any, segments_scale: Any, gamma_scale: Any, beta_scale: Any, words_zero: Any,
+    positions_zero: Any, segments_zero: Any, gamma_zero: Any, beta_zero: Any, *, epsilon: float = 1e-12,
+) -> tuple[Any, Any]:  # fmt: skip
+    """EmbedLayerNormalization with quantised tables."""
+    total = _reals(op, op.Gather(words, ids), words_scale, words_zero)
+    places = op.Slice(positions, [0], [static_dims(ids)[1]], [0])
+    total = total + _reals(op, places, positions_scale, positions_zero)
+    if segments is not None:
+        total = total + _reals(op, op.Gather(segment_table, segments), segments_scale, segments_zero)
+    counts = op.const([0] * static_dims(ids)[0], ir.DataType.INT32)
+    if mask is not None:
+        counts = op.ReduceSum(op.Cast(mask, to=ir.DataType.INT32), [1], keepdims=0)
+    scale, shift = _reals(op, gamma, gamma_scale, gamma_zero), _reals(op, beta, beta_scale, beta_zero)
+    return op.LayerNormalization(total, scale, shift, epsilon=epsilon), op.Identity(counts)

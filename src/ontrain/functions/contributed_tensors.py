@@ -1,0 +1,233 @@
+"""onnxruntime's operators on matrices, images and sequences, in standard operators.
+
+Source: onnxruntime, docs/ContribOperators.md; where it is silent, what the CPU kernels do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.functions.contributed import MICROSOFT, _matmul_types
+from ontrain.functions.contributed_quantized import standard_types
+from ontrain.functions.interpolation import constant_of
+from ontrain.functions.registry import NoBodyError, composite
+from ontrain.graph import static_dims
+
+__all__: list[str] = []
+
+Types = list[tuple[ir.DataType, ir.Shape]]
+
+
+@composite("TransposeMatMul", domain=MICROSOFT, infer=_matmul_types)
+def transpose_matmul(op: Any, a: Any, b: Any, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Any:
+    """FusedMatMul under its first name."""
+    return op.call(MICROSOFT, "FusedMatMul", [a, b], {"alpha": alpha, "transA": transA, "transB": transB})
+
+
+@composite("Trilu", domain=MICROSOFT, like=[0])
+def trilu(op: Any, x: Any, k: Any = None, *, upper: int = 1) -> Any:
+    """Trilu, which the standard took over."""
+    return op.Trilu(x, k, upper=upper)
+
+
+@composite("GatherND", domain=MICROSOFT, infer=lambda inputs, **_: standard_types("GatherND", inputs))
+def gather_nd(op: Any, data: Any, indices: Any) -> Any:
+    """GatherND, which the standard took over."""
+    return op.GatherND(data, op.Cast(indices, to=ir.DataType.INT64))
+
+
+def _padded_types(inputs: Sequence[Any], **_: Any) -> Types:
+    x, pads = inputs[:2]
+    rank = len(x.shape)
+    if pads.const_value is None:
+        return [(x.dtype, ir.Shape([None] * rank))]
+    widths = [int(n) for n in pads.const_value.numpy().reshape(-1)]
+    return [(x.dtype, ir.Shape([
+        d + widths[i] + widths[rank + i] if isinstance(d, int) else None for i, d in enumerate(x.shape)
+    ]))]  # fmt: skip
+
+
+@composite("Pad", domain=MICROSOFT, infer=_padded_types)
+def pad(op: Any, x: Any, pads: Any, value: Any = None, *, mode: str = "constant") -> Any:
+    """Pad, which the standard took over."""
+    fill = None if value is None or mode != "constant" else op.Reshape(value, [])
+    return op.Pad(x, op.Reshape(pads, [-1]), fill, mode=mode)
+
+
+def _range_types(inputs: Sequence[Any], **_: Any) -> Types:
+    given = [v for v in inputs if v is not None]
+    if any(v.const_value is None for v in given):
+        return [(inputs[0].dtype, ir.Shape([None]))]
+    start, limit, *step = (float(v.const_value.numpy().reshape(())) for v in given)
+    return [(inputs[0].dtype, ir.Shape([max(0, math.ceil((limit - start) / (step[0] if step else 1)))]))]
+
+
+@composite("Range", domain=MICROSOFT, infer=_range_types)
+def range_(op: Any, start: Any, limit: Any, delta: Any = None) -> Any:
+    """Range, whose step is one by default and whose operands may be vectors of one."""
+    step = op.const(1, start.dtype) if delta is None else op.Reshape(delta, [])
+    return op.Range(op.Reshape(start, []), op.Reshape(limit, []), step)
+
+
+def _expanded_types(inputs: Sequence[Any], **_: Any) -> Types:
+    x, axis = inputs[:2]
+    shape: list[Any] = [*x.shape]
+    if axis.const_value is None:
+        return [(x.dtype, ir.Shape([None] * (len(shape) + 1)))]
+    shape.insert(int(axis.const_value.numpy().reshape(())) % (len(shape) + 1), 1)
+    return [(x.dtype, ir.Shape(shape))]
+
+
+@composite("ExpandDims", domain=MICROSOFT, infer=_expanded_types)
+def expand_dims(op: Any, x: Any, axis: Any) -> Any:
+    """Unsqueeze by one axis."""
+    number = constant_of(axis, "its input axis")
+    assert number is not None
+    return op.Unsqueeze(x, [int(number.reshape(()))])
+
+
+@composite(
+    "GridSample",
+    domain=MICROSOFT,
+    infer=lambda inputs, **_: [(inputs[0].dtype, ir.Shape([*list(inputs[0].shape)[:2], *list(inputs[1].shape)[1:-1]]))],
+)
+def grid_sample(
+    op: Any, x: Any, grid: Any, *, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: int = 0
+) -> Any:
+    """GridSample, which the standard took over under other names of its modes."""
+    named = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    return op.GridSample(x, grid, mode=named, padding_mode=padding_mode, align_corners=align_corners)
+
+
+def _cropped_types(inputs: Sequence[Any], **_: Any) -> Types:
+    x, regions, _, size = inputs
+    lengths = [None, None] if size.const_value is None else [int(n) for n in size.const_value.numpy()]
+    return [(x.dtype, ir.Shape([regions.shape[0], x.shape[1], *lengths]))]
+
+
+@composite("CropAndResize", domain=MICROSOFT, infer=_cropped_types)
+def crop_and_resize(
+    op: Any, x: Any, regions: Any, images: Any, size: Any, *, mode: str = "bilinear", extrapolation_value: float = 0.0
+) -> Any:
+    """Regions [R, 4] of images, each from (y₁, x₁) to (y₂, x₂) of the unit square, resized to one size."""
+    lengths = constant_of(size, "its input crop_size")
+    assert lengths is not None
+    count, space = static_dims(regions)[0], static_dims(x)[2:]
+    places, outside = [], []
+    for axis, (n, m) in enumerate(zip(space, (int(n) for n in lengths), strict=True)):
+        first, last = (op.Slice(regions, [i], [i + 1], [1]) for i in (axis, axis + 2))  # [R, 1]
+        share = np.arange(m) / (m - 1) if m > 1 else np.array([0.5])
+        at = (first + (last - first) * op.const(share[None], x.dtype)) * float(n - 1)  # [R, m]
+        shape = [count, m, 1] if axis == 0 else [count, 1, m]
+        outside.append(op.Reshape(op.Or(op.Less(at, 0.0), op.Greater(at, float(n - 1))), shape))
+        places.append(op.Reshape(at * (2 / max(n - 1, 1)) - 1.0, shape))
+    whole = [count, *(int(n) for n in lengths)]
+    grid = op.Concat(*(op.Expand(op.Unsqueeze(p, [3]), [*whole, 1]) for p in reversed(places)), axis=3)
+    named = "linear" if mode == "bilinear" else "nearest"
+    picked = op.GridSample(op.Gather(x, images), grid, mode=named, padding_mode="border", align_corners=1)
+    return op.Where(op.Unsqueeze(op.Or(*outside), [1]), op.const(extrapolation_value, x.dtype), picked)
+
+
+@composite(
+    "CDist",
+    domain=MICROSOFT,
+    infer=lambda inputs, **_: [(inputs[0].dtype, ir.Shape([inputs[0].shape[0], inputs[1].shape[0]]))],
+)
+def cdist(op: Any, a: Any, b: Any, *, metric: str = "sqeuclidean") -> Any:
+    """Distances of each row of a to each row of b, or their squares."""
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise NoBodyError(f"the metric {metric!r}", "use 'euclidean' or 'sqeuclidean'")
+    apart = op.Unsqueeze(a, [1]) - op.Unsqueeze(b, [0])
+    squares = op.ReduceSum(apart * apart, [2], keepdims=0)
+    return op.Sqrt(squares) if metric == "euclidean" else squares
+
+
+@composite("Inverse", domain=MICROSOFT, like=[0])
+def inverse(op: Any, x: Any) -> Any:
+    """Gauss–Jordan elimination beside a unit matrix; in each column the largest element left is taken as pivot."""
+    *lead, n, _ = static_dims(x)
+    rows = np.arange(n)
+    table = op.Concat(x, op.Expand(op.const(np.eye(n), x.dtype), [*lead, n, n]), axis=-1)
+    for column in range(n):
+        here = op.const((rows == column)[:, None])
+        values = op.Slice(table, [column], [column + 1], [-1])  # […, n, 1]
+        sizes = op.Where(op.const((rows < column)[:, None]), op.const(-1.0, x.dtype), op.Abs(values))
+        chosen = op.Equal(op.ArgMax(sizes, axis=-2, keepdims=1), op.const(rows[:, None]))
+        pivot = op.ReduceSum(op.Where(chosen, table, op.const(0.0, x.dtype)), [-2], keepdims=1)
+        table = op.Where(here, pivot, op.Where(chosen, op.Slice(table, [column], [column + 1], [-2]), table))
+        row = pivot / op.Slice(pivot, [column], [column + 1], [-1])
+        table = op.Where(here, row, table - op.Slice(table, [column], [column + 1], [-1]) * row)
+    return op.Slice(table, [n], [2 * n], [-1])
+
+
+@composite(
+    "LinearAttention",
+    domain=MICROSOFT,
+    infer=lambda inputs, state_window=0, **a: standard_types("LinearAttention", inputs, 2, **a),
+)
+def linear_attention(
+    op: Any, query: Any, key: Any, value: Any, past: Any = None, decay: Any = None, beta: Any = None,
+    *, state_window: int = 0, **attributes: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """LinearAttention, which the standard took over."""
+    if state_window:
+        raise NoBodyError("a window of states", "use CPUExecutionProvider")
+    results: tuple[Any, Any] = op.call("", "LinearAttention", [query, key, value, past, decay, beta], attributes, 2)
+    return results
+
+
+@composite(
+    "CausalConvWithState",
+    domain=MICROSOFT,
+    infer=lambda inputs, activation="none", **_: standard_types(
+        "CausalConvWithState", inputs, 2, activation=activation
+    ),
+)
+def causal_conv(
+    op: Any, x: Any, weight: Any, bias: Any = None, past: Any = None,
+    *, activation: str = "none", ndim: int = 1, channels_last: int = 0, dilation: int = 1, state_window: int = 0,
+) -> tuple[Any, Any]:  # fmt: skip
+    """CausalConvWithState, which the standard took over for one dimension."""
+    if ndim != 1 or channels_last or dilation != 1 or state_window:
+        raise NoBodyError("this form of a causal convolution", "use CPUExecutionProvider")
+    results: tuple[Any, Any] = op.call(
+        "", "CausalConvWithState", [x, weight, bias, past], {"activation": activation}, 2
+    )
+    return results
+
+
+@composite("MoE", domain=MICROSOFT, like=[0])
+def mixture_of_experts(
+    op: Any, x: Any, router: Any, first: Any, first_bias: Any, second: Any, second_bias: Any = None, third: Any = None,
+    third_bias: Any = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
+    use_sparse_mixer: int = 0, **others: Any,
+) -> Any:  # fmt: skip
+    """Each row through the k experts that its router prefers, weighed by the router's softmax.
+
+    All experts see all rows; those not chosen count nothing.
+    """
+    activation = {"relu": "Relu", "gelu": "Gelu", "silu": "Swish", "identity": "Identity"}.get(activation_type)
+    if activation is None or use_sparse_mixer or third is not None:
+        raise NoBodyError("gated experts, or a sparse mixer", "use CPUExecutionProvider")
+    hidden, experts = static_dims(x)[-1], static_dims(router)[-1]
+    rows = op.Reshape(x, [1, -1, hidden])
+    shares = op.Softmax(router, axis=-1)
+    values, places = op.TopK(shares, [k], axis=-1, outputs=2)
+    if normalize_routing_weights:
+        values = values / op.ReduceSum(values, [-1], keepdims=1)
+    weights = op.ScatterElements(op.Expand(op.const(0.0, x.dtype), list(static_dims(router))), places, values, axis=-1)
+    inner = op.MatMul(rows, op.Transpose(first, perm=[0, 2, 1]))  # [experts, rows, inner]
+    inner = inner if first_bias is None else inner + op.Unsqueeze(first_bias, [1])
+    if activation == "Gelu":
+        inner = op.Gelu(inner, approximate="tanh")
+    elif activation != "Identity":
+        inner = getattr(op, activation)(inner)
+    outer = op.MatMul(inner, op.Transpose(second, perm=[0, 2, 1]))
+    outer = outer if second_bias is None else outer + op.Unsqueeze(second_bias, [1])
+    weighed = outer * op.Reshape(op.Transpose(weights, perm=[1, 0]), [experts, -1, 1])
+    return op.Reshape(op.ReduceSum(weighed, [0], keepdims=0), list(static_dims(x)))

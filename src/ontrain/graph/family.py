@@ -1,0 +1,151 @@
+"""Graphs that differ in their sizes only: what a few of them were, others between them are."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph.fits import ConstantRule, constant_rule
+from ontrain.graph.sheet import Sheet, UnreadableError, read, write
+from ontrain.sizes import Features, NumberRule, UnfitError
+
+__all__ = ["Bound", "Family"]
+
+_MOST = 48
+"""Graphs of one structure that are remembered: enough for four sizes that vary and their products, twice over."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A graph at the sizes asked for, and the numbers that were learned beside the graphs."""
+
+    model: ir.Model
+    beside: tuple[int, ...]
+
+
+@dataclass
+class _Alike:
+    """Graphs of one structure."""
+
+    model: ir.Model
+    sizes: list[tuple[int, ...]] = field(default_factory=list)
+    sheets: list[Sheet] = field(default_factory=list)
+    beside: list[tuple[int, ...]] = field(default_factory=list)
+    rules: _Rules | None = None
+    stale: bool = True
+
+    def covers(self, sizes: Sequence[int]) -> bool:
+        """Whether each size, and each difference of two, lies between those seen."""
+        seen, asked = _with_differences(np.array(self.sizes)), _with_differences(np.array([sizes]))[0]
+        return bool((seen.min(0) <= asked).all() and (seen.max(0) >= asked).all())
+
+
+class Family:
+    """Plans, say, of one model at many sizes. Threads may not share it without a lock.
+
+        learn((32, 23), graph)   Reshape(x, [736])      learn((32, 21), graph)   Reshape(x, [672])   …
+    →   bind((32, 22))           Reshape(x, [704])
+
+    A graph is bound where graphs of one structure were learned on all sides of its sizes, where these tell each number
+    and constant in it exactly, as a polynomial in the sizes or as a corner of a larger constant, with more graphs than
+    that takes; and where no graph of another structure was met between them. Two sizes that were
+    always equal have to be equal.
+    """
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[tuple[int, ...], int, Hashable], _Alike] = {}
+        self._unreadable = False
+
+    def learn(self, sizes: Sequence[int], model: ir.Model, beside: Sequence[int] = ()) -> None:
+        """Remember what a graph is at some sizes.
+
+        Args:
+            sizes: all that the graph depends on.
+            model: of concrete shapes; it must not be changed afterwards.
+            beside: other numbers that go with it.
+        """
+        if self._unreadable:
+            return
+        try:
+            sheet = read(model)
+        except UnreadableError:
+            self._unreadable = True
+            return
+        sizes = tuple(sizes)
+        key = (_equalities(sizes), len(beside), sheet.structure)
+        alike = self._alike.setdefault(key, _Alike(model))
+        if sizes in alike.sizes or len(alike.sizes) >= _MOST:
+            return
+        alike.sizes.append(sizes)
+        alike.sheets.append(sheet.sharing(alike.sheets[0]) if alike.sheets else sheet)
+        alike.beside.append(tuple(beside))
+        alike.stale = True
+
+    def bind(self, sizes: Sequence[int]) -> Bound | None:
+        """Return the graph at other sizes; None where what was learned does not tell it."""
+        sizes = tuple(sizes)
+        equal = [alike for (equalities, *_), alike in self._alike.items() if equalities == _equalities(sizes)]
+        around = [alike for alike in equal if alike.covers(sizes)]
+        if len(around) != 1:
+            return None
+        (alike,) = around
+        if any(alike.covers(seen) for other in equal if other is not alike for seen in other.sizes):
+            return None  # a graph of another structure was met between those of this one
+        if alike.stale:
+            alike.rules, alike.stale = _rules(alike), False
+        if alike.rules is None:
+            return None
+        try:
+            return alike.rules.bind(sizes)
+        except UnfitError:
+            return None
+
+
+@dataclass(frozen=True)
+class _Rules:
+    model: ir.Model
+    features: Features
+    numbers: NumberRule
+    count: int
+    constants: list[tuple[list[int], ConstantRule]]
+    """Places in the sheet, and what stands there."""
+
+    def bind(self, sizes: tuple[int, ...]) -> Bound:
+        self.features.check(sizes)
+        numbers = self.numbers.at(sizes).tolist()
+        arrays = dict[int, np.ndarray[Any, Any]]()
+        for places, rule in self.constants:
+            arrays.update(dict.fromkeys(places, rule(sizes)))
+        return Bound(write(self.model, numbers[: self.count], arrays), tuple(numbers[self.count :]))
+
+
+def _rules(alike: _Alike) -> _Rules | None:
+    try:
+        features = Features(np.array(alike.sizes, np.int64))
+        rows = [(*sheet.numbers, *beside) for sheet, beside in zip(alike.sheets, alike.beside, strict=True)]
+        numbers = features.rule(np.array(rows, np.int64))
+        sites: dict[tuple[int, ...], list[int]] = {}  # of what is one constant in each of the graphs
+        for place, values in enumerate(zip(*(sheet.constants for sheet in alike.sheets), strict=True)):
+            sites.setdefault(tuple(map(id, values)), []).append(place)
+        constants = []
+        for places in sites.values():
+            tensors = [sheet.constants[places[0]] for sheet in alike.sheets]
+            if any(tensor is not tensors[0] for tensor in tensors):
+                constants.append((places, constant_rule([tensor.numpy() for tensor in tensors], features)))
+    except UnfitError:
+        return None
+    return _Rules(alike.model, features, numbers, len(alike.sheets[0].numbers), constants)
+
+
+def _with_differences(sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    first, second = np.triu_indices(sizes.shape[1], 1)
+    return np.concatenate([sizes, sizes[:, first] - sizes[:, second]], 1)
+
+
+def _equalities(sizes: Sequence[int]) -> tuple[int, ...]:
+    """For each size the first that is equal to it."""
+    return tuple(sizes.index(size) for size in sizes)

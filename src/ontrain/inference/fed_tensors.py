@@ -1,0 +1,90 @@
+"""What users feed, as tensors of ontrain's providers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ontrain.capture.arrays import to_tensor
+from ontrain.errors import InputError
+from ontrain.inference.fed import listed
+from ontrain.inference.stepwise.values import Items, Value
+from ontrain.stock import stock
+from ontrain.stock_values import array_of
+
+__all__ = ["fed_input", "fed_tensor"]
+
+onnxruntime = stock()
+
+
+def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
+    """Return what is fed for an input as a tensor, in the same memory where that can be.
+
+    Args:
+        name: of the input.
+        value: an array, a tensor, an `OrtValue`, whatever has `__dlpack__`; lists and numbers are taken for the
+            input's type.
+        kind: the input's type, such as "tensor(float)".
+
+    Raises:
+        InputError: it is no array, or of a dtype that torch does not have.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    try:
+        if isinstance(value, onnxruntime.OrtValue):
+            shares = value.is_tensor() and value.data_type() != "tensor(bool)" and math.prod(value.shape())
+            return torch.utils.dlpack.from_dlpack(value) if shares else to_tensor(array_of(value))
+        if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+            return torch.utils.dlpack.from_dlpack(value)
+        array = value if isinstance(value, np.ndarray) else listed(value, kind)
+        return to_tensor(array)
+    except InputError as error:
+        raise InputError(f"input {name!r}: {error.problem}", reason=error.reason, way_out=error.way_out) from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"what is fed for {name!r} is no array", reason=str(error)) from error
+
+
+def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
+    """Return what is fed for an input of any type as a value of ontrain's providers; see `fed_tensor`.
+
+    Raises:
+        InputError: it is not of the input's type.
+    """
+    inner = kind.partition("(")[2][:-1]
+    if kind.startswith("optional("):
+        return None if value is None else fed_input(name, value, inner, device)
+    if kind.startswith("seq("):
+        if not isinstance(value, list | tuple):
+            raise InputError(f"what is fed for {name!r} is no list", way_out=f"the input is of type {kind}")
+        return Items(fed_input(f"{name}[{i}]", item, inner, device) for i, item in enumerate(value))
+    if kind.startswith("map("):
+        return _mapped(name, value, inner.partition(",")[2])
+    if kind == "tensor(string)":
+        return _texts(name, value)
+    return fed_tensor(name, value, kind).to(device)
+
+
+def _mapped(name: str, value: Any, kind: str) -> dict[Any, Any]:
+    """A map whose numbers have the type that the file states."""
+    if not isinstance(value, dict):
+        raise InputError(f"what is fed for {name!r} is no dictionary", way_out=f"feed a map of {kind}")
+    if kind == "tensor(string)":
+        return value
+    numbers = listed([*value.values()], kind)
+    return dict(zip(value, numbers, strict=True))
+
+
+def _texts(name: str, value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(array_of(value) if isinstance(value, onnxruntime.OrtValue) else value)
+    if array.dtype.kind == "V":
+        array = array.view(f"S{array.dtype.itemsize}")
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8").astype(object)
+    if array.dtype.kind not in "OU":
+        raise InputError(f"input {name!r} is of {array.dtype}, the model takes strings")
+    decode = np.frompyfunc(lambda text: text.decode() if isinstance(text, bytes) else text, 1, 1)
+    return np.asarray(decode(array.astype(object)), object)

@@ -1,0 +1,299 @@
+"""Inference of an ONNX file on one of ontrain's own providers, behind the methods of onnxruntime's session."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import secrets
+import zlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from ontrain.autodiff import asks_for_derivatives, with_derivatives
+from ontrain.capture.arrays import NARROW, to_array
+from ontrain.capture.onnx_file import FiledModel, load_filed
+from ontrain.errors import GraphError, OptionError, ProviderError
+from ontrain.files.read import Source, read_proto
+from ontrain.graph import StateKind, all_nodes
+from ontrain.graph.infer import UntypedError
+from ontrain.graph.settings import fed_settings, with_values
+from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
+from ontrain.inference.stepwise.values import Value
+from ontrain.locks import Lock
+from ontrain.passes import Journal
+from ontrain.providers import Executable, StateSpec, get_provider
+from ontrain.session.failures import explained
+from ontrain.session.feeds import check_feeds
+from ontrain.session.planner import Planner, Structure
+from ontrain.session.plans import PLANS
+from ontrain.session.recent import Recent
+
+__all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
+
+Array = np.ndarray[Any, Any]
+_FEW = 64
+"""Elements that such an input has at most: axes, sizes, pads. A larger one is data."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as onnxruntime describes one: name, type such as "tensor(float)", sizes or their names."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the file says about itself, under onnxruntime's names."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+class GraphSession:
+    """Runs a file's graph on a provider, with one plan for each combination of input shapes.
+
+    Inputs that are axes, sizes or modes of operators are part of the combination with their values. A graph that no
+    plan holds whole runs by regions and steps; see `ontrain.inference.stepwise`.
+
+    Attributes:
+        device: where feeds and results are.
+
+    Args:
+        source: a path, the file's bytes, or a message.
+        provider: name of one of ontrain's providers.
+        options: its options; `device`, a torch device string, is the only one.
+        evaluates: whether what the provider lacks is run by onnx's evaluator, node by node.
+        following: the next provider of a list, which runs what this one lacks.
+
+    Raises:
+        InputError: there is no such file.
+        GraphError: it is no ONNX model, or is damaged.
+        OptionError: an unknown option.
+    """
+
+    def __init__(
+        self, source: Source, provider: str, options: Mapping[str, object], *, evaluates: bool = True,
+        following: Following | None = None,
+    ) -> None:  # fmt: skip
+        for key in options:
+            if key != "device":
+                raise OptionError(f"{provider} has no option {key!r}", way_out="the only option is 'device'")
+        self._name, self._options = provider, {"device": str(options.get("device", "cpu"))}
+        self.device = torch.device(self._options["device"])
+        self._provider = get_provider(provider, self._options["device"])
+        proto, _ = read_proto(source)
+        self._metadata = _metadata(proto)
+        self._filed = filed = load_filed(proto, foreign=following is not None)
+        self._evaluates, self._following, self._switching = evaluates, following, Lock()
+        self._state = self._provider.create_state(
+            [StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), StateKind.FIXED) for n, t in filed.initial.items()]
+        )
+        for name, tensor in filed.initial.items():
+            self._state[name] = tensor
+        filed.initial.clear()
+        self._seed, self._runs = _seed(filed.raw), itertools.count()
+        self._stepwise: StepwiseGraph | None = None
+        self._narrow: dict[str, ir.DataType] = {}
+        fed = [value for value in proto.graph.input if value.name in filed.input_names]
+        of_numbers = all(map(_is_of_numbers, proto.graph.output))
+        model = _typed(filed) if of_numbers and not self._lacks_any() else None
+        if model is None:
+            self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
+            self._stepwise = self._in_steps()
+            return
+        self._model = model
+        outputs = list(self._model.graph.outputs)
+        stated = {output.name: output.type.tensor_type.elem_type for output in proto.graph.output}
+        for value in outputs:
+            if value.dtype is None:  # what a fed axis makes is not inferred before its value is there
+                value.dtype = _element_type(stated[value.name or ""])
+        self._narrow = {v.name or "": v.dtype for v in outputs if v.dtype is not None and v.dtype in NARROW}
+        self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
+        self._outputs = [_node_arg(v) for v in outputs]
+        self._structures: Recent[Hashable, Structure] = Recent(PLANS)
+        self._build = _with_derivatives if asks_for_derivatives(self._model.graph) else None
+        self._settings = fed_settings(self._model.graph, filed.input_names)
+        compiler = functools.partial(self._provider.compile, state=self._state)
+        self._planner: Planner[Executable] = Planner(self._provider, compiler, self.device, counts_rows=False)
+
+    def compute(self, output_names: Sequence[str] | None, feeds: Mapping[str, Value]) -> list[Value]:
+        """Run the graph.
+
+        Args:
+            output_names: outputs wanted, None for all.
+            feeds: all inputs by name, on the device.
+
+        Returns:
+            One tensor per output, in memory that no later run writes to; the evaluator of onnx gives arrays, and so are
+            numbers of fewer than eight bits, and strings. A list for a sequence, None for an optional value that is
+            empty.
+
+        Raises:
+            InputError: an input does not fit.
+            ProviderError: the model cannot be planned, or fails while it runs.
+        """
+        outputs = self._planned(feeds) if self._stepwise is None else None
+        if outputs is None:
+            assert self._stepwise is not None
+            outputs = self._stepwise.run(feeds)
+        names = [o.name for o in self._outputs] if output_names is None else output_names
+        return [self._result(name, outputs[name]) for name in names]
+
+    def _result(self, name: str, result: Any) -> Any:
+        """A result; one of numbers of a few bits, which torch has no dtype for, as an array."""
+        dtype = self._narrow.get(name)
+        return result if dtype is None or not isinstance(result, torch.Tensor) else to_array(result, dtype)
+
+    def _planned(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, Value] | None:
+        """The outputs of the graph as one plan; None where no plan holds it whole, and it runs in steps from now on."""
+        signature = check_feeds(self._model.graph, feeds, self.device)
+        values = {name: to_array(feeds[name]) for name in self._settings if feeds[name].numel() <= _FEW}
+        try:
+            plan = self._planner.plan(self._structure(values), signature, feeds)
+        except (GraphError, ProviderError):
+            with self._switching:
+                if self._stepwise is None:
+                    self._stepwise = self._in_steps()
+            return None
+        with explained(self._model.graph, feeds, self._name, "a run"):
+            outputs: dict[str, Value] = plan.executable.run(feeds, rng=(self._seed, next(self._runs)))
+        return outputs
+
+    def _in_steps(self) -> StepwiseGraph:
+        inputs = self._filed.raw.graph.inputs
+        weights = {value: value.name or "" for value in inputs if value.name not in self._filed.input_names}
+        engine = Engine(
+            self._provider, self._state, weights, self.device, self._seed, evaluates=self._evaluates,
+            following=self._following,
+        )  # fmt: skip
+        return StepwiseGraph(self._filed, engine)
+
+    def _lacks_any(self) -> bool:
+        """Whether the next provider of the list is to run a part of the graph."""
+        return self._following is not None and any(
+            lacks(self._provider, node) for node in all_nodes(self._filed.raw.graph)
+        )
+
+    def assignment(self) -> list[tuple[str, list[ir.Node]]] | None:
+        """Return which provider runs which nodes; None where the one runs all."""
+        if self._stepwise is None or self._following is None:
+            return None
+        names = {False: self._name, True: self._following.name}
+        return [(names[elsewhere], nodes) for elsewhere, nodes in self._stepwise.assignment()]
+
+    def _structure(self, values: Mapping[str, Array]) -> Structure:
+        """What is computed for these values of inputs that say how operators work."""
+        key = tuple((name, value.tobytes()) for name, value in values.items())
+        structure = self._structures.look(key)
+        if structure is None:
+            model = with_values(self._model, values) if values else self._model
+            structure = Structure(
+                key=key, forward_key=key, model=model, build=self._build, journal=functools.partial(Journal, "eval")
+            )
+            self._structures.put(key, structure)
+        return structure
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs in the file's order."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs in the file's order."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """Return the provider's name in a list."""
+        return [self._name]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return the options by the provider's name."""
+        return {self._name: dict(self._options)}
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return what the file says about itself."""
+        return self._metadata
+
+
+def _typed(filed: FiledModel) -> ir.Model | None:
+    """The graph with all types, None where these depend on what is fed."""
+    graph = filed.raw.graph
+    if not all(isinstance(v.type, ir.TensorType) and v.shape is not None and is_numeric(v) for v in graph.inputs):
+        return None
+    try:
+        return filed.typed()
+    except GraphError as error:
+        if isinstance(error, UntypedError) or may_need_steps(graph):
+            return None
+        raise
+
+
+def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
+    """Whether an output is stated to be a tensor, and not of strings."""
+    return value.type.HasField("tensor_type") and value.type.tensor_type.elem_type != onnx.TensorProto.STRING
+
+
+def _with_derivatives(journal: Journal, graph: ir.Model) -> ir.Model:
+    return with_derivatives(graph)
+
+
+def _seed(model: ir.Model) -> int:
+    """Where random numbers begin: at the seeds that operators state, if any does, else at one of the system's."""
+    stated = [node.attributes["seed"].value for node in all_nodes(model.graph) if "seed" in node.attributes]
+    return zlib.crc32(repr(stated).encode()) if stated else secrets.randbits(32)
+
+
+def _metadata(proto: onnx.ModelProto) -> ModelMetadata:
+    custom = {entry.key: entry.value for entry in proto.metadata_props}
+    return ModelMetadata(
+        proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.graph.doc_string,
+        proto.model_version, custom,
+    )  # fmt: skip
+
+
+def _node_arg(value: ir.Value) -> NodeArg:
+    assert value.name is not None and value.dtype is not None
+    dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    return NodeArg(value.name, f"tensor({value.dtype.name.lower()})", dims)
+
+
+def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:
+    """Return the description of an input or output of the file."""
+    dims: list[int | str | None] = [
+        (dim.dim_value if dim.dim_value >= 0 else None) if dim.HasField("dim_value") else dim.dim_param or None
+        for dim in value.type.tensor_type.shape.dim
+    ]
+    return NodeArg(value.name, _type_text(value.type), dims)
+
+
+def _type_text(kind: onnx.TypeProto) -> str:
+    """A type as onnxruntime writes it."""
+    if kind.HasField("sequence_type"):
+        return f"seq({_type_text(kind.sequence_type.elem_type)})"
+    if kind.HasField("optional_type"):
+        return f"optional({_type_text(kind.optional_type.elem_type)})"
+    if kind.HasField("map_type"):
+        key = _element_type(kind.map_type.key_type).name.lower()
+        return f"map({key},{_type_text(kind.map_type.value_type)})"
+    return f"tensor({_element_type(kind.tensor_type.elem_type).name.lower()})"
+
+
+def _element_type(number: int) -> ir.DataType:
+    try:
+        return ir.DataType(number)
+    except ValueError as error:
+        raise GraphError(f"there is no element type {number}", reason="the file is damaged") from error

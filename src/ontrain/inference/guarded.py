@@ -1,0 +1,87 @@
+"""A file that stock onnxruntime is to run: looked at first, and guarded where it could end the process or never end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.inliner
+
+from ontrain.errors import GraphError
+from ontrain.files.expansion import call_depth, check_expansion
+from ontrain.files.read import check_external, tensors_of
+from ontrain.files.suspicion import TRAPS
+from ontrain.files.traps import guard
+from ontrain.inference.options import SessionOptions, config_entry
+
+__all__ = ["guarded"]
+
+_DEEPEST = 500
+"""Functions that call one another in a row: onnxruntime follows them by recursion, and dies of 3,000."""
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | bytes, Any]:
+    """Return the source for onnxruntime and its session options: as they are, or a model with guards in its place.
+
+    Args:
+        source: a path, or the file's bytes.
+        content: of the file, see `ontrain.files.suspicion`.
+        options: session options, or None.
+
+    Raises:
+        GraphError: external data lies outside of the model's folder or is no file; a division cannot be guarded; or
+            functions expand beyond all proportion, or call one another too deep.
+    """
+    proto = _parsed(content)
+    if proto is None:
+        return source, options
+    told = config_entry(options, _FOLDER)
+    folder = None if isinstance(source, bytes) else Path(source).parent
+    folder = Path(told) if folder is None and told else folder
+    name = "the model" if folder is None else Path(str(source)).name
+    external = [tensor for tensor in tensors_of(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    for tensor in external:
+        if folder is not None or not _brings_data(options):
+            check_external(tensor, folder, name)
+    check_expansion(proto, name)
+    depth = call_depth(proto)
+    if depth > _DEEPEST:
+        raise GraphError(
+            f"{name} has functions that call one another {depth} deep",
+            reason=f"onnxruntime follows {_DEEPEST} safely",
+            way_out="use one of ontrain's providers, TorchExecutionProvider",
+        )
+    if proto.functions and any(_trapped(function.node) for function in proto.functions):
+        try:
+            proto = onnx.inliner.inline_local_functions(proto)
+        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+            raise GraphError(f"the functions of {name} cannot be inlined", reason=str(error)) from error
+    if not guard(proto):
+        return source, options
+    if external and folder is not None:
+        options = SessionOptions() if options is None else options
+        options.add_session_config_entry(_FOLDER, os.path.abspath(str(folder)))
+    return proto.SerializeToString(), options
+
+
+def _brings_data(options: Any) -> bool:
+    return isinstance(options, SessionOptions) and bool(options.initializers or options.external_in_memory)
+
+
+def _parsed(content: bytes) -> onnx.ModelProto | None:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except Exception:  # noqa: BLE001  # protobuf's errors share no base but Exception; onnxruntime refuses the file
+        return None
+    return proto
+
+
+def _trapped(nodes: Any) -> bool:
+    names = {name.decode() for name in TRAPS}
+    return any(
+        node.op_type in names or any(_trapped(a.g.node) for a in node.attribute if a.HasField("g")) for node in nodes
+    )

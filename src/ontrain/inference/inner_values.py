@@ -1,0 +1,53 @@
+"""Models whose inner values are outputs, or whose initializers are inputs: for a run that asks for these."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ontrain.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["exposed", "inner_names", "overridable"]
+
+
+def inner_names(proto: onnx.ModelProto) -> set[str]:
+    """Return the names of what the nodes of the main graph compute, and of its initializers."""
+    names = {name for node in proto.graph.node for name in node.output if name}
+    return names | {tensor.name for tensor in proto.graph.initializer}
+
+
+def overridable(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs that have initializers, which are fed where another value is wanted."""
+    initial = {tensor.name for tensor in proto.graph.initializer}
+    initial |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
+    return [value for value in proto.graph.input if value.name in initial]
+
+
+def exposed(proto: onnx.ModelProto, outputs: Collection[str], inputs: Collection[str] = ()) -> onnx.ModelProto:
+    """Return a model with further outputs and inputs.
+
+    Args:
+        proto: stays as it is.
+        outputs: names of inner values.
+        inputs: names of overridable initializers, which have to be fed afterwards.
+
+    Raises:
+        InputError: the model has no value of such a name.
+    """
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    inner = inner_names(proto)
+    types = {value.name: value for value in proto.graph.value_info}
+    for name in outputs:
+        if name not in inner:
+            raise InputError(f"the model has no value {name!r}", way_out=f"nearest: {nearest(name, inner)}")
+        model.graph.output.append(types.get(name, onnx.ValueInfoProto(name=name)))
+    initial = [tensor for tensor in model.graph.initializer if tensor.name not in inputs]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(initial)
+    return model

@@ -1,0 +1,115 @@
+"""`SessionOptions` and `RunOptions` that remember what onnxruntime's own do not tell again."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ontrain.stock import stock
+
+__all__ = ["RunOptions", "SessionOptions", "config_entry", "say_once"]
+
+_said: set[str] = set()
+_lock = threading.Lock()
+
+
+class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
+    """onnxruntime's `SessionOptions`, with the same names, defaults and effects on onnxruntime's providers.
+
+    ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, and on the
+    entries `session.record_ep_graph_assignment_info` and `session.disable_cpu_ep_fallback`. They say once of other
+    settings that these mean nothing to them, and refuse libraries of custom operators.
+
+    Attributes:
+        free_dimensions: sizes by the name of the dimension.
+        denoted_dimensions: sizes by the denotation of the dimension.
+        initializers: values that stand for the model's initializers, by name.
+        config_entries: entries of the configuration by key.
+        custom_libraries: paths of libraries of custom operators.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free_dimensions: dict[str, int] = {}
+        self.denoted_dimensions: dict[str, int] = {}
+        self.initializers: dict[str, Any] = {}
+        self.config_entries: dict[str, str] = {}
+        self.custom_libraries: list[str] = []
+        self.external_in_memory = False
+
+    def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
+        """Fix the dimension of this name to a size."""
+        super().add_free_dimension_override_by_name(name, size)
+        self.free_dimensions[name] = int(size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int, /) -> None:
+        """Fix dimensions of this denotation to a size."""
+        super().add_free_dimension_override_by_denotation(denotation, size)
+        self.denoted_dimensions[denotation] = int(size)
+
+    def add_initializer(self, name: str, value: Any, /) -> None:
+        """Let a value stand for the initializer of this name; an `OrtValue`, which must outlive the session."""
+        super().add_initializer(name, value)
+        self.initializers[name] = value
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any], /) -> None:
+        """Let `OrtValue`s stand for initializers whose data lie outside of the model's file."""
+        super().add_external_initializers(list(names), list(values))
+        self.initializers.update(zip(names, values, strict=True))
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
+    ) -> None:
+        """Give the content of files with external data by the names that the model calls them."""
+        super().add_external_initializers_from_files_in_memory(names, buffers, lengths)
+        self.external_in_memory = True
+
+    def add_session_config_entry(self, key: str, value: str, /) -> None:
+        """Set an entry of the configuration, such as "session.disable_prepacking"."""
+        super().add_session_config_entry(key, value)
+        self.config_entries[key] = value
+
+    def register_custom_ops_library(self, path: str, /) -> None:
+        """Load a shared library of custom operators for onnxruntime's providers."""
+        super().register_custom_ops_library(path)
+        self.custom_libraries.append(str(path))
+
+
+class RunOptions(stock().RunOptions):  # type: ignore[misc]
+    """onnxruntime's `RunOptions`, with the same names, defaults and effects on onnxruntime's providers.
+
+    ontrain's providers act on `terminate`, and refuse LoRA adapters.
+
+    Attributes:
+        adapters: LoRA adapters that are active.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters: list[Any] = []
+
+    def add_active_adapter(self, adapter: Any, /) -> None:
+        """Let an adapter, an `ontrain.LoraAdapter`, replace weights in this run."""
+        super().add_active_adapter(adapter)
+        self.adapters.append(adapter)
+
+
+def config_entry(options: Any, key: str) -> str:
+    """Return an entry of onnxruntime's or ontrain's options, "" where there is none."""
+    if options is None:
+        return ""
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
+        return ""
+
+
+def say_once(text: str) -> None:
+    """Warn, once in a process for each text."""
+    with _lock:
+        if text in _said:
+            return
+        _said.add(text)
+    warnings.warn(text, stacklevel=3)

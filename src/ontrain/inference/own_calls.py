@@ -1,0 +1,387 @@
+"""The calls of onnxruntime's sessions on one of ontrain's providers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from ontrain.capture.arrays import to_array
+from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
+from ontrain.files.read import read_proto
+from ontrain.inference.binding import OwnBinding
+from ontrain.inference.fed_tensors import fed_input, fed_tensor
+from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
+from ontrain.inference.inner_values import exposed, overridable
+from ontrain.inference.options import SessionOptions, config_entry, say_once
+from ontrain.inference.stepwise import Following
+from ontrain.inference.trace import Trace
+from ontrain.inference.upstream_errors import also, upstream
+from ontrain.stock import stock
+
+__all__ = ["AssignedNode", "AssignedSubgraph", "OwnSession"]
+
+_MEANINGLESS = (
+    "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order",
+    "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads", "optimized_model_filepath",
+    "use_deterministic_compute", "use_per_session_threads",
+)  # fmt: skip
+"""Settings of a session that only onnxruntime's providers follow."""
+_HEEDED = ("session.record_ep_graph_assignment_info", "session.disable_cpu_ep_fallback")
+
+
+@dataclass(frozen=True)
+class AssignedNode:
+    """A node of the file, under onnxruntime's names."""
+
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclass(frozen=True)
+class AssignedSubgraph:
+    """Nodes that a provider runs one after another."""
+
+    ep_name: str
+    nodes: tuple[AssignedNode, ...]
+
+    def get_nodes(self) -> list[AssignedNode]:
+        """Return the nodes in the file's order."""
+        return list(self.nodes)
+
+
+class OwnSession:
+    """A model on one of ontrain's providers, with the methods of onnxruntime's sessions.
+
+    Args:
+        source: a path, or the file's bytes.
+        provider: name of one of ontrain's providers.
+        provider_options: its options.
+        options: `ontrain.SessionOptions`, or onnxruntime's.
+        evaluates: whether operators that the provider lacks are run by onnx's evaluator; not where another provider
+            may have them.
+        following: onnxruntime's provider that follows in the list, which runs what the provider lacks.
+
+    Raises:
+        GraphError: it is no ONNX model, or holds what ontrain does not know.
+        OptionError: an unknown option, or a library of custom operators.
+    """
+
+    def __init__(
+        self, source: str | bytes, provider: str, provider_options: Mapping[str, object], options: Any = None, *,
+        evaluates: bool = True, following: Following | None = None,
+    ) -> None:  # fmt: skip
+        self._evaluates, self._following = evaluates, following
+        self._trace = Trace(options)
+        self._provider, self._provider_options = provider, dict(provider_options)
+        self._source, self._options = source, options if options is not None else SessionOptions()
+        _heed(options, provider)
+        with self._trace.event("model_loading"), _loading():
+            proto = self.proto()
+        with self._trace.event("session_initialization"), _loading():
+            self._session = self._opened(proto)
+        self._nodes = tuple(AssignedNode(node.name, node.domain, node.op_type) for node in proto.graph.node)
+        self._overridable = [node_arg_of(value) for value in overridable(proto)]
+        self._fed_weights: dict[frozenset[str], GraphSession] = {}
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
+        """See `InferenceSession.run`."""
+        return [self.array(tensor) for tensor in self._run(output_names, input_feed, run_options)]
+
+    def run_tensors(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[torch.Tensor]:
+        """See `InferenceSession.run_tensors`."""
+        return [self._as_tensor(result) for result in self._run(output_names, input_feed, None)]
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """Run on `OrtValue`s, and return `OrtValue`s that share the memory of the results."""
+        return [self.ort_value(tensor) for tensor in self._run(output_names, input_dict_ort_values, run_options)]
+
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+        """Run on what is bound."""
+        if not isinstance(iobinding, OwnBinding) or iobinding._calls is not self:
+            raise InputError("the binding is of another session", way_out="take session.io_binding()")
+        names = list(iobinding.outputs)
+        if not names:
+            raise also(InputError("no output is bound", way_out="call bind_output"), upstream("InvalidArgument"))
+        results = self._run(names, iobinding.inputs, run_options)
+        for at, (name, value) in enumerate(zip(names, results, strict=True)):
+            memory, result = iobinding.outputs[name], self._as_tensor(value)
+            if memory is None:
+                continue
+            if memory.shape != result.shape or memory.dtype != result.dtype:
+                raise also(
+                    InputError(
+                        f"output {name!r} is {result.dtype} {list(result.shape)}",
+                        reason=f"it is bound to memory of {memory.dtype} {list(memory.shape)}",
+                    ),
+                    upstream("InvalidArgument"),
+                )
+            memory.copy_(result)
+            results[at] = memory
+        iobinding.results = results
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """Run in a thread, and call `callback(results, user_data, error)` there; the error is "" for none."""
+
+        def work() -> None:
+            try:
+                results, told = self.run(output_names, input_feed, run_options), ""
+            except OntrainError as error:
+                results, told = [], str(error)
+            callback(results, user_data, told)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def _run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any
+    ) -> list[torch.Tensor]:
+        if run_options is not None and run_options.terminate:
+            reason = "Exiting due to terminate flag being set to true."
+            raise also(ProviderError("the run is not begun", reason=reason), upstream("Fail"))
+        if getattr(run_options, "adapters", ()):
+            raise OptionError(f"{self._provider} has no LoRA adapters", way_out="use CPUExecutionProvider")
+        self._check(output_names, feeds)
+        session = self._for(feeds)
+        with self._trace.event("model_run"), _running():
+            values = {name: self.value(name, value) for name, value in feeds.items()}
+            return session.compute(list(output_names) if output_names else None, values)
+
+    def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> None:
+        required, outputs = ([value.name for value in values] for values in (self.get_inputs(), self.get_outputs()))
+        inputs = [*required, *(value.name for value in self._overridable)]
+        for what, names, known in (("input", feeds, inputs), ("output", output_names or (), outputs)):
+            for name in names:
+                if name not in known:
+                    error = InputError(f"the model has no {what} {name!r}", way_out=f"nearest: {nearest(name, known)}")
+                    raise also(error, upstream("InvalidArgument"))
+        missing = [name for name in required if name not in feeds]
+        if missing:
+            told = ", ".join(f"{value.name}: {value.type}{value.shape}" for value in self.get_inputs())
+            raise InputError(
+                f"the feeds have no {missing[0]!r}", way_out=f"feed {told}",
+                reason=f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).",
+            )  # fmt: skip
+
+    def _for(self, feeds: Mapping[str, Any]) -> GraphSession:
+        """The session that takes the initializers that are fed as inputs."""
+        weights = frozenset(value.name for value in self._overridable if value.name in feeds)
+        if not weights:
+            return self._session
+        session = self._fed_weights.get(weights)
+        if session is None:
+            model = exposed(self.proto(), (), weights)
+            session = self._opened(model)
+            self._fed_weights[weights] = session
+        return session
+
+    def _opened(self, model: onnx.ModelProto) -> GraphSession:
+        return GraphSession(
+            model, self._provider, self._provider_options, evaluates=self._evaluates, following=self._following
+        )
+
+    def proto(self) -> onnx.ModelProto:
+        """Return the model with its data and with what the options put in, read anew: it is as large as its weights."""
+        proto, _ = read_proto(self._source)
+        return _with_options(proto, self._options)
+
+    def tensor(self, name: str, value: Any) -> torch.Tensor:
+        """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""
+        kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
+        return fed_tensor(name, value, kinds.get(name, "")).to(self._session.device)
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return what is fed for an input of any type: tensors, lists of them, None, strings, maps."""
+        kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
+        return fed_input(name, value, kinds.get(name, ""), self._session.device)
+
+    def array(self, result: Any) -> Any:
+        """Return a result as an array, of one of ml_dtypes' dtypes where numpy has none; a sequence as a list."""
+        if isinstance(result, torch.Tensor):
+            return to_array(result)
+        if isinstance(result, list):
+            return [self.array(item) for item in result]
+        return result if result is None or isinstance(result, dict) else np.asarray(result)
+
+    def ort_value(self, result: Any) -> Any:
+        """Return a result as an `OrtValue` that shares its memory."""
+        return stock().OrtValue.from_dlpack(self._as_tensor(result).detach().contiguous())
+
+    def _as_tensor(self, result: Any) -> torch.Tensor:
+        return result if isinstance(result, torch.Tensor) else self.tensor("", np.asarray(result))
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self._session.device.type == "cuda":
+            torch.cuda.synchronize(self._session.device)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs in the file's order."""
+        return self._session.get_inputs()
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs in the file's order."""
+        return self._session.get_outputs()
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the initializers that may be fed."""
+        return list(self._overridable)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return what the file says about itself."""
+        return self._session.get_modelmeta()
+
+    def get_providers(self) -> list[str]:
+        """Return the provider's name in a list, and that of the next one where it runs parts of the model."""
+        parts = self._session.assignment() or ()
+        others = [name for name, _ in parts if name != self._provider]
+        return [*self._session.get_providers(), *dict.fromkeys(others)]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return the options by the provider's name."""
+        return self._session.get_provider_options()
+
+    def get_session_options(self) -> Any:
+        """Return the options that the session was made with."""
+        return self._options
+
+    def get_provider_graph_assignment_info(self) -> list[AssignedSubgraph]:
+        """Return which provider runs which nodes.
+
+        Raises:
+            OptionError: the session was not told to record it.
+        """
+        if config_entry(self._options, _HEEDED[0]) != "1":
+            error = OptionError(
+                "the assignment of nodes to providers was not recorded",
+                way_out=f"call add_session_config_entry({_HEEDED[0]!r}, '1') on the session's options",
+            )
+            raise also(error, upstream("Fail"))
+        assignment = self._session.assignment()
+        if assignment is None:
+            return [AssignedSubgraph(self._provider, self._nodes)]
+        return [
+            AssignedSubgraph(name, tuple(AssignedNode(n.name or "", n.domain, n.op_type) for n in nodes))
+            for name, nodes in assignment
+        ]
+
+    def get_input_memory_infos(self) -> list[Any]:
+        """Return where each input is to lie."""
+        return [self._memory() for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[Any]:
+        """Return where each output lies."""
+        return [self._memory() for _ in self.get_outputs()]
+
+    def _memory(self) -> Any:
+        upper = stock()
+        device = self._session.device
+        name = "Cuda" if device.type == "cuda" else "Cpu"
+        return upper.OrtMemoryInfo(
+            name, upper.OrtAllocatorType.ORT_DEVICE_ALLOCATOR, device.index or 0, upper.OrtMemType.DEFAULT
+        )
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
+    ) -> Any:
+        """Return an `OrtValue` with unwritten memory."""
+        return stock().OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
+    def get_tuning_results(self) -> list[Any]:
+        """Return no results: what ontrain's tuning measured stands in a file of the machine, see `ontrain tuning`."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
+        """Take no results.
+
+        Raises:
+            OptionError: `error_on_invalid`, and there are some.
+        """
+        if results and error_on_invalid:
+            raise OptionError(f"{self._provider} takes no tuning results of onnxruntime's")
+
+    def end_profiling(self) -> str:
+        """Write the trace, if the options asked for one, and return its path, else ""."""
+        return self._trace.write()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Return when the trace began, comparable with `time.monotonic_ns()`."""
+        return self._trace.start
+
+
+def _heed(options: Any, provider: str) -> None:
+    """Say of settings that they mean nothing here; refuse what cannot be left out."""
+    if options is None:
+        return
+    plain = stock().SessionOptions()
+    for name in _MEANINGLESS:
+        if hasattr(plain, name) and getattr(options, name) != getattr(plain, name):
+            say_once(f"The session option {name} means nothing to {provider}.")
+    if not isinstance(options, SessionOptions):
+        return
+    for key in options.config_entries:
+        if key not in _HEEDED:
+            say_once(f"The session's entry {key} means nothing to {provider}.")
+    if options.custom_libraries:
+        raise OptionError(
+            f"{provider} cannot load {os.path.basename(options.custom_libraries[0])!r}",
+            reason="a library of custom operators has kernels for onnxruntime",
+            way_out="use CPUExecutionProvider",
+        )
+
+
+def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
+    """The model with sizes and weights that the options put in."""
+    if not isinstance(options, SessionOptions):
+        return proto
+    for value in proto.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            size = options.free_dimensions.get(dim.dim_param, options.denoted_dimensions.get(dim.denotation))
+            if size is not None and not dim.HasField("dim_value"):
+                dim.dim_value = size
+    for tensor in proto.graph.initializer:
+        if tensor.name in options.initializers:
+            array = options.initializers[tensor.name].numpy()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return proto
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise also(error, upstream("NoSuchFile")) from error
+    except GraphError as error:
+        damaged = "no ONNX model" in error.problem or "holds no graph" in error.problem
+        raise also(error, upstream("InvalidProtobuf" if damaged else "InvalidGraph")) from error
+    except ProviderError as error:
+        raise also(error, upstream("NotImplemented")) from error
+
+
+@contextlib.contextmanager
+def _running() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise also(error, upstream("InvalidArgument")) from error
+    except GraphError as error:
+        raise also(error, upstream("InvalidGraph")) from error
+    except ProviderError as error:
+        raise also(error, upstream("RuntimeException")) from error

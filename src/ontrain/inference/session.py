@@ -1,0 +1,428 @@
+"""`InferenceSession`: a model run by stock onnxruntime or by one of ontrain's own providers, under one set of names."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ontrain.disk import open_file
+from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
+from ontrain.files.suspicion import suspect
+from ontrain.inference.binding import IOBinding
+from ontrain.inference.fed import fed_value, run_by_values
+from ontrain.inference.inner_values import exposed, inner_names
+from ontrain.inference.options import RunOptions, SessionOptions, config_entry
+from ontrain.inference.provider_lists import Candidate, Providers, candidates, check_known, stock_providers
+from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
+from ontrain.stock import stock
+from ontrain.stock_values import ort_value, speaks_numpy
+
+__all__ = ["IOBinding", "InferenceSession", "RunOptions", "SessionOptions", "stock_providers"]
+
+if TYPE_CHECKING:
+    import onnx
+
+_PLAIN = frozenset("biuf")
+_StockSession: Any = stock().InferenceSession
+_switching = threading.Lock()
+_NO_KERNEL = (
+    "onnxruntime has no kernel for this dtype: use providers=['TorchExecutionProvider'], or a dtype that it has"
+)
+_DELEGATED = (
+    "create_ortvalue_from_shape_and_type", "end_profiling", "get_input_memory_infos", "get_inputs", "get_modelmeta",
+    "get_output_memory_infos", "get_outputs", "get_overridable_initializers", "get_profiling_start_time_ns",
+    "get_provider_graph_assignment_info", "get_provider_options", "get_providers", "get_session_options",
+    "get_tuning_results", "run_async", "run_with_iobinding", "run_with_ort_values", "set_tuning_results",
+)  # fmt: skip
+"""Methods that onnxruntime's sessions have, and sessions of ontrain's providers under the same names."""
+_STOCK_ONLY = (
+    "get_input_epdevices", "release_captured_graph", "run_with_ortvaluevector", "set_ep_dynamic_options",
+)  # fmt: skip
+"""Methods that only onnxruntime's sessions have."""
+
+
+class InferenceSession(_StockSession):  # type: ignore[misc]
+    """Loads an ONNX model and runs it: onnxruntime's `InferenceSession`, which may also run on ontrain's providers.
+
+    On onnxruntime's providers all methods are onnxruntime's own. On ontrain's, the methods of the same names do the
+    same. Errors are ontrain's, and of the class that onnxruntime raises, too, so that `except InvalidArgument` of
+    `ontrain.capi.onnxruntime_pybind11_state` goes on working.
+
+    Threads may call `run` at the same time. On ontrain's providers each run has working memory of its own, and a new
+    combination of shapes is planned by one thread while the others go on. Dropouts and batch normalisations run in the
+    modes that the file says; random numbers begin at the seeds that its operators state, else anywhere, and go on from
+    run to run.
+
+    Args:
+        path_or_bytes: an `.onnx` file, its bytes, or an `onnx.ModelProto`.
+        sess_options: `ontrain.SessionOptions`, or onnxruntime's.
+        providers: execution providers in order of preference, each a name or (name, options); default are
+            onnxruntime's. A provider that is not here is warned of and left out. One of ontrain's runs a model whole;
+            where it cannot, the next of the list gets the model, with a warning.
+        provider_options: one dictionary a provider.
+        kwargs: `disabled_optimizers`, `enable_fallback`, `read_config_from_model` as in onnxruntime; and
+            `strict_providers=True`, which refuses a provider that is not here.
+
+    Raises:
+        InputError: the file is missing or is no ONNX model.
+        GraphError: the same, from one of ontrain's providers; or the model holds what ontrain does not know.
+        OptionError: the list of providers cannot be read, one of them does not know an option, or, with
+            `strict_providers`, a provider is not here.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        sess_options: Any = None,
+        providers: Providers = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._own: Any = None
+        self._strict = bool(kwargs.pop("strict_providers", False))
+        self._source, self._options_given, self._kwargs = _source(path_or_bytes), sess_options, kwargs
+        self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
+        self._open(providers, provider_options)
+
+    def set_providers(
+        self, providers: Providers = None, provider_options: Sequence[Mapping[str, object]] | None = None
+    ) -> None:
+        """Let other providers run the model from now on; see the arguments of the class."""
+        falls_back, arguments = self._enable_fallback, self._kwargs
+        self._kwargs = {**arguments, "enable_fallback": 0}
+        try:
+            self._open(providers, provider_options)
+        finally:
+            self._enable_fallback, self._kwargs = falls_back, arguments
+
+    def _open(self, providers: Providers, provider_options: Sequence[Mapping[str, object]] | None) -> None:
+        check_known(providers, self._strict)
+        self._wider: dict[frozenset[str], InferenceSession] = {}
+        self._next = candidates(providers, provider_options)
+        if config_entry(self._options_given, "session.disable_cpu_ep_fallback") == "1":
+            del self._next[1:]
+        self._open_next()
+
+    def _open_next(self) -> None:
+        """Give the model to the first candidate left that can load it."""
+        while True:
+            candidate = self._next.pop(0)
+            try:
+                self._load(candidate)
+                return
+            except OntrainError as error:
+                if not isinstance(error, GraphError | ProviderError | upstream("NotImplemented")):
+                    raise
+                self._pass_on(candidate, error)
+
+    def _pass_on(self, candidate: Candidate, error: OntrainError) -> None:
+        """Warn that the next candidate gets the model; where there is none, raise the error."""
+        if not self._next or not self._enable_fallback:
+            raise error
+        following = self._next[0].own or ", ".join(self._next[0].providers)
+        warnings.warn(
+            f"{candidate.own or 'onnxruntime'} cannot run this model, so {following} does: {error}", stacklevel=5
+        )
+
+    def _load(self, candidate: Candidate) -> None:
+        if candidate.own is not None:
+            from ontrain.inference.own_calls import OwnSession
+
+            self._own = OwnSession(
+                self._source, candidate.own, candidate.provider_options, self._options_given,
+                evaluates=not self._next, following=self._following(),
+            )  # fmt: skip
+            self._candidate = candidate
+            return
+        try:
+            source, options = self._source, self._options_given
+            content = suspect(source)
+            if content is not None:
+                from ontrain.inference.guarded import guarded
+
+                source, options = guarded(source, content, options)
+        except GraphError as error:
+            raise also(error, upstream("Fail")) from error
+        with told_by_onnxruntime(_not_loaded):
+            super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
+        self._own, self._candidate = None, candidate
+        # Asked once: a run of a small model takes microseconds.
+        self._input_types = {value.name: value.type for value in self.get_inputs()}
+        self._output_types = {value.name: value.type for value in self.get_outputs()}
+        self._speaks_numpy = all(map(speaks_numpy, self._output_types.values()))
+        self._output_names = list(self._output_types)
+        # The binding's own call, without the checks of onnxruntime's Python: they take as long as a small model.
+        self._call = getattr(getattr(self, "_sess", None), "run", None) if self._speaks_numpy else None
+
+    def _following(self) -> Any:
+        """Onnxruntime's provider that runs what one of ontrain's lacks, if it comes next in the list."""
+        from ontrain.inference.stepwise import Following
+
+        if not self._next or self._next[0].own is not None or not self._enable_fallback:
+            return None
+        after = self._next[0]
+        names = [entry[0] if isinstance(entry, tuple) else entry for entry in after.providers]
+        return Following(names[0], lambda model: InferenceSession(model, None, after.providers, after.provider_options))
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """Run the model.
+
+        Args:
+            output_names: outputs wanted; None (or none) for all. Inner values of the main graph may be named, too: a
+                session that has them as outputs is made at the first such run.
+            input_feed: by input name arrays of numpy (also of ml_dtypes' dtypes), tensors of torch and whatever else
+                has `__dlpack__`, lists, numbers, `OrtValue`s; on onnxruntime's providers also sequences, maps, strings
+                and sparse tensors.
+            run_options: `ontrain.RunOptions`.
+
+        Returns:
+            One array per output; a list for a sequence, a dictionary for a map.
+
+        Raises:
+            InputError: an input is missing, unknown, or does not fit; or an output is unknown.
+            ProviderError: the model fails while it runs.
+        """
+        if self._own is not None:
+            return self._run_own(output_names, input_feed, run_options)
+        feeds = input_feed
+        types = self._input_types
+        is_plain = type(feeds) is dict and feeds.keys() == types.keys() and all(map(_is_plain, feeds.values()))
+        if not is_plain and isinstance(input_feed, Mapping):
+            feeds = {name: fed_value(value, types.get(name, "")) for name, value in input_feed.items()}
+        try:
+            if is_plain and run_options is None and self._call is not None:
+                try:
+                    at_once: list[Any] = self._call(output_names or self._output_names, feeds, None)
+                    return at_once
+                except upstream("EPFail"):
+                    pass  # onnxruntime has another provider to go on with
+            types = self._output_types
+            if self._speaks_numpy or all(speaks_numpy(types.get(name, "")) for name in output_names or types):
+                results: list[Any] = super().run(output_names, feeds, run_options)
+                return results
+            return run_by_values(self, output_names or list(types), feeds, run_options)
+        except InputError:
+            raise
+        except Exception as error:  # onnxruntime's errors share no base but Exception
+            inner = self._inner(output_names) if isinstance(error, upstream("InvalidArgument")) else None
+            if inner is not None:
+                return inner.run(output_names, input_feed, run_options)
+            raise also(self._not_run(error, output_names, input_feed), type(error)) from error
+
+    def _run_own(self, output_names: Any, input_feed: Any, run_options: Any) -> list[Any]:
+        inner = self._inner(output_names)
+        if inner is not None:
+            return inner.run(output_names, input_feed, run_options)
+        own, candidate = self._own, self._candidate
+        try:
+            results: list[Any] = own.run(output_names, input_feed, run_options)
+        except (GraphError, ProviderError) as error:
+            with _switching:  # one of several threads gives the model to the next provider
+                if own is self._own:
+                    self._pass_on(candidate, error)
+                    self.disable_fallback()
+                    self._open_next()
+            return self.run(output_names, input_feed, run_options)
+        return results
+
+    def _inner(self, output_names: Sequence[str] | None) -> InferenceSession | None:
+        """The session for a run that asks for inner values of the model, None if it asks for none."""
+        known = {value.name for value in self.get_outputs()}
+        wanted = frozenset(name for name in output_names or () if name not in known)
+        if not wanted:
+            return None
+        session = self._wider.get(wanted)
+        if session is None:
+            if _is_ort_format(self._source):
+                return None
+            proto, folder = self._proto()
+            if not wanted <= inner_names(proto):
+                return None
+            options = _copied(self._options_given, folder)
+            session = InferenceSession(
+                exposed(proto, sorted(wanted)),
+                options,
+                self.get_providers(),
+                list(self.get_provider_options().values()),
+            )
+            self._wider[wanted] = session
+        return session
+
+    def _proto(self) -> tuple[onnx.ModelProto, str | None]:
+        """The model as a message, and the folder where its external data lie if they are not in the message."""
+        if self._own is not None:
+            return self._own.proto(), None
+        import onnx
+
+        if isinstance(self._source, bytes):
+            return onnx.ModelProto.FromString(self._source), None
+        return onnx.load_model(self._source, load_external_data=False), str(Path(self._source).resolve().parent)
+
+    def _not_run(self, error: Exception, output_names: Any, feeds: Any) -> OntrainError:
+        trap = _sprung(error)
+        if trap is not None:
+            return trap
+        inputs, outputs = self.get_inputs(), self.get_outputs()
+        if isinstance(error, ValueError | TypeError | upstream("InvalidArgument")):
+            names = [*inputs, *self.get_overridable_initializers()]
+            for what, asked, known in (("input", feeds, names), ("output", output_names, outputs)):
+                for name in asked or ():
+                    if name not in [value.name for value in known]:
+                        return _unknown(what, name, [value.name for value in known], str(error))
+            shapes = ", ".join(f"{value.name}: {value.type}{value.shape}" for value in inputs)
+            return InputError("the feeds do not fit the model", reason=str(error), way_out=f"feed {shapes}")
+        return ProviderError("onnxruntime could not run the model", reason=str(error))
+
+    def io_binding(self) -> Any:
+        """Return an `IOBinding`: inputs and outputs that stay bound from run to run."""
+        return IOBinding(self)
+
+    def run_tensors(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
+        """Run the model and return tensors of torch, which share the memory that the provider has written.
+
+        Args:
+            output_names: outputs wanted; None (or none) for all.
+            input_feed: as for `run`.
+
+        Returns:
+            One `torch.Tensor` per output, on the provider's device, also of dtypes that numpy lacks.
+
+        Raises:
+            InputError: an input is missing, unknown, or does not fit; or an output is unknown.
+            ProviderError: the model fails while it runs, or an output is no tensor.
+        """
+        import torch
+
+        from ontrain.capture.arrays import to_array
+        from ontrain.inference.fed_tensors import fed_tensor
+
+        if self._own is not None:
+            tensors: list[Any] = self._own.run_tensors(output_names, input_feed)
+            return tensors
+        feeds = {
+            name: value
+            if isinstance(value, stock().OrtValue)
+            else ort_value(to_array(fed_tensor(name, value, self._input_types.get(name, ""))))
+            for name, value in input_feed.items()
+        }
+        return [torch.utils.dlpack.from_dlpack(value) for value in self.run_with_ort_values(output_names, feeds)]
+
+    def disable_fallback(self) -> None:
+        """Let a provider's failure be an error, where else the next provider of the list would get the model."""
+        self._enable_fallback = False
+
+    def enable_fallback(self) -> None:
+        """Undo `disable_fallback`."""
+        self._enable_fallback = True
+
+
+def _delegating(name: str) -> Any:
+    theirs: Any = getattr(_StockSession, name, None)
+
+    def call(self: InferenceSession, *args: Any, **kwargs: Any) -> Any:
+        if self._own is not None:
+            method = getattr(self._own, name, None)
+            if method is None:
+                raise OptionError(
+                    f"{self._candidate.own} has no {name!r}", reason="it is a matter of onnxruntime's own providers",
+                    way_out="use them, such as CPUExecutionProvider, or leave the call out",
+                )  # fmt: skip
+            return method(*args, **kwargs)
+        with told_by_onnxruntime(lambda error: self._not_run(error, None, None)):
+            return theirs(self, *args, **kwargs)
+
+    return functools.wraps(theirs)(call) if theirs is not None else None
+
+
+for _name in (*_DELEGATED, *_STOCK_ONLY):
+    _call = _delegating(_name)
+    if _call is not None:  # some are younger than the oldest onnxruntime that ontrain takes
+        setattr(InferenceSession, _name, _call)
+
+
+def _source(given: object) -> str | bytes:
+    if isinstance(given, bytes):
+        return given
+    onnx = sys.modules.get("onnx")  # who has a message has imported it
+    if onnx is not None and isinstance(given, onnx.ModelProto):
+        return bytes(given.SerializeToString())
+    if not isinstance(given, str | os.PathLike):
+        raise also(
+            InputError(
+                f"the model is a {type(given).__name__}",
+                reason=f"Unable to load from type '{type(given)}'",
+                way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
+            ),
+            TypeError,
+        )
+    path: str = os.fspath(given)
+    if not Path(path).is_file():
+        error = InputError(
+            f"there is no model file {path!r}", reason=f"Load model from {path} failed: File doesn't exist"
+        )
+        raise also(error, upstream("NoSuchFile"))
+    return path
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is an array that onnxruntime takes as it is."""
+    return type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.dtype.kind in _PLAIN
+
+
+def _is_ort_format(source: str | bytes) -> bool:
+    """Whether the model is in onnxruntime's own format, which nothing else reads."""
+    if isinstance(source, bytes):
+        return source[4:8] == b"ORTM"
+    with open_file(source) as file:
+        return file.read(8)[4:8] == b"ORTM"
+
+
+def _not_loaded(error: Exception) -> OntrainError:
+    if isinstance(error, ValueError | RuntimeError) and "rovider" in str(error):
+        return OptionError("onnxruntime refuses the providers", reason=str(error))
+    return _sprung(error) or InputError(
+        "onnxruntime cannot load the model",
+        reason=str(error),
+        way_out=_NO_KERNEL if isinstance(error, upstream("NotImplemented")) else None,
+    )
+
+
+def _sprung(error: Exception) -> OntrainError | None:
+    """The error that onnxruntime's means where a guard raised it."""
+    from ontrain.files.traps import sprung
+
+    return sprung(str(error))
+
+
+def _unknown(what: str, name: str, known: Collection[str], reason: str) -> InputError:
+    return InputError(f"the model has no {what} {name!r}", reason=reason, way_out=f"nearest: {nearest(name, known)}")
+
+
+def _copied(given: Any, folder: str | None) -> SessionOptions:
+    """Options for another session of the same model: what it is to compute with, not what it is to write."""
+    options = SessionOptions()
+    if given is not None:
+        for name in ("graph_optimization_level", "intra_op_num_threads", "inter_op_num_threads", "execution_mode"):
+            setattr(options, name, getattr(given, name))
+    if isinstance(given, SessionOptions):
+        for name, size in given.free_dimensions.items():
+            options.add_free_dimension_override_by_name(name, size)
+        for denotation, size in given.denoted_dimensions.items():
+            options.add_free_dimension_override_by_denotation(denotation, size)
+        for name, value in given.initializers.items():
+            options.add_initializer(name, value)
+        for path in given.custom_libraries:
+            options.register_custom_ops_library(path)
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    return options

@@ -1,0 +1,26 @@
+"""What TorchDynamo notes about the inputs of a graph that it has traced."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from ontrain.internals.access import private
+
+__all__ = ["NOTES", "is_number", "is_resident"]
+
+NOTES = "torch._dynamo.variables.builder.GraphArg"
+_RESIDENT = "_dynamo_static_input_type"
+
+
+def is_resident(node: fx.Node) -> bool:
+    """Whether an input is a parameter or buffer of a module in the program."""
+    private(NOTES)
+    return _RESIDENT in (node.meta.get("tensor_dict") or {})
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether an input is a Python float, which comes as a tensor that the graph reads."""
+    source = node.meta.get("grapharg")
+    is_tensor = isinstance(node.meta.get("example_value"), torch.Tensor)
+    return isinstance(source, private(NOTES)) and is_tensor and not source.is_tensor

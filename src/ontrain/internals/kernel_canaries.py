@@ -1,0 +1,221 @@
+"""Trials of kernels: each computes a few numbers, and compares them with another way to compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ontrain.internals.canaries import expect, expect_close
+
+__all__ = [
+    "attention_backward",
+    "attention_forward",
+    "batch_norm_backward",
+    "convolution_backward",
+    "convolves_packed",
+    "efficient_attention",
+    "flash_attention",
+    "fuses_adam",
+    "fuses_amp",
+    "layer_norm_backward",
+    "linear",
+    "multiplies_lists",
+    "softmax_backward",
+]
+
+
+def expect_results(results: Any, like: Sequence[tuple[Sequence[int], torch.dtype]]) -> None:
+    """Raise unless there are so many results, of these shapes and dtypes."""
+    expect(isinstance(results, tuple | list) and len(results) == len(like), f"not {len(like)} results")
+    for place, (result, (shape, dtype)) in enumerate(zip(results, like, strict=True)):
+        expect(result.dtype == dtype and tuple(result.shape) == tuple(shape), f"result {place} has another form")
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    count = torch.Size(shape).numel()
+    return torch.linspace(-1.0, 1.0, count).mul(2.7).sin().view(shape)
+
+
+def multiplies_lists(fn: str, *rest: Any, **named: Any) -> Callable[[Any], None]:
+    """A function of lists does to each tensor what the plain one does."""
+
+    def check(function: Any) -> None:
+        lists = [[_numbers(3).abs() + 1, _numbers(2, 2).abs() + 1] for _ in range(2)]
+        others = [[one.clone() * 2 for one in lists[0]] for value in rest if value is list] + [
+            value for value in rest if value is not list
+        ]
+        plain = getattr(torch.Tensor, fn)
+        wanted = [
+            plain(one.clone(), *(o[i] if isinstance(o, list) else o for o in others), **named)
+            for i, one in enumerate(lists[0])
+        ]
+        made = function(lists[1], *others, **named)
+        got = lists[1] if fn.endswith("_") else made
+        expect(len(got) == 2, "not a result for each")
+        for mine, theirs in zip(got, wanted, strict=True):
+            expect_close(mine, theirs, "a result")
+
+    return check
+
+
+def _adam(decoupled: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    p, g, b1, b2, lr, decay, eps = _numbers(4), _numbers(4) * 2, 0.9, 0.99, 0.1, 0.01, 1e-3
+    g = g if decoupled else g + decay * p
+    m, v = g * (1 - b1), g * g * (1 - b2)
+    p = p * (1 - lr * decay) if decoupled else p
+    return p - lr * (m / (1 - b1)) / ((v / (1 - b2)).sqrt() + eps), m, v
+
+
+def fuses_adam(decoupled: bool) -> Callable[[Any], None]:
+    """One step is Adam's, and parameters and moments are written."""
+
+    def check(kernel: Any) -> None:
+        p, m, v = [_numbers(4)], [torch.zeros(4)], [torch.zeros(4)]
+        kernel(
+            p, [_numbers(4) * 2], m, v, [], [torch.tensor(1.0)], lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.01,
+            eps=1e-3, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        for got, wanted in zip((p[0], m[0], v[0]), _adam(decoupled), strict=True):
+            expect_close(got, wanted, "a step's result")
+
+    return check
+
+
+def fuses_amp(kernel: Any) -> None:
+    """Gradients are scaled in place, and what is infinite is found."""
+    for value, infinite in ((2.0, 0.0), (float("inf"), 1.0)):
+        grads, found = [torch.full((2,), value)], torch.zeros(1)
+        kernel(grads, found, torch.full((1,), 0.5))
+        expect(float(found) == infinite, "what is infinite is not found")
+        expect(infinite == 1.0 or float(grads[0][0]) == 1.0, "gradients are not scaled")
+
+
+def softmax_backward(logarithm: bool) -> Callable[[Any], None]:
+    """The adjoint of softmax from its result, written where it is told to."""
+
+    def check(operator: Any) -> None:
+        x, dy = _numbers(2, 3).requires_grad_(), _numbers(2, 3) + 1
+        y = (torch.log_softmax if logarithm else torch.softmax)(x, -1)
+        (wanted,) = torch.autograd.grad(y, x, dy)
+        out = torch.empty(2, 3)
+        operator.out(dy, y.detach(), -1, torch.float32, **{"out" if logarithm else "grad_input": out})
+        expect_close(out, wanted, "the adjoint")
+
+    return check
+
+
+def _attention() -> tuple[torch.Tensor, ...]:
+    return tuple(_numbers(1, 2, 5, 4) * factor for factor in (1.0, 0.7, 1.3))
+
+
+def attention_forward(kernel: Any) -> None:
+    """Two results: attention, and the logarithms of the sums."""
+    q, k, v = _attention()
+    made = kernel.default(q, k, v, 0.0, False, attn_mask=None, scale=0.5)
+    expect_results(made, [((1, 2, 5, 4), torch.float32), ((1, 2, 5), torch.float32)])
+    scores = q @ k.transpose(-1, -2) * 0.5
+    expect_close(made[0], scores.softmax(-1) @ v, "the result")
+    expect_close(made[1], scores.logsumexp(-1), "the logarithm of the sums")
+
+
+def attention_backward(kernel: Any) -> None:
+    """Three results: the adjoints of query, key and value."""
+    q, k, v = (one.requires_grad_() for one in _attention())
+    scores = q @ k.transpose(-1, -2) * 0.5
+    y, dy = scores.softmax(-1) @ v, _numbers(1, 2, 5, 4)
+    wanted = torch.autograd.grad(y, (q, k, v), dy)
+    given = [one.detach() for one in (dy, q, k, v, y, scores.logsumexp(-1))]
+    made = kernel.default(*given, 0.0, False, attn_mask=None, scale=0.5)
+    expect_results(made, [((1, 2, 5, 4), torch.float32)] * 3)
+    for got, one in zip(made, wanted, strict=True):
+        expect_close(got, one, "an adjoint")
+
+
+def layer_norm_backward(kernel: Any) -> None:
+    """Three results: the adjoints of input, weight and bias."""
+    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((2, 3), (3,), (3,)))
+    y, dy = torch.nn.functional.layer_norm(x, (3,), w, b), _numbers(2, 3) + 1
+    wanted = torch.autograd.grad(y, (x, w, b), dy)
+    _, mean, rstd = torch.native_layer_norm(x.detach(), (3,), w.detach(), b.detach(), 1e-5)
+    made = kernel.default(dy, x.detach(), [3], mean, rstd, w.detach(), b.detach(), [True, True, True])
+    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
+    for got, one in zip(made, wanted, strict=True):
+        expect_close(got, one, "an adjoint")
+
+
+def batch_norm_backward(kernel: Any) -> None:
+    """Three results: the adjoints of input, weight and bias."""
+    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((4, 3), (3,), (3,)))
+    y, dy = torch.nn.functional.batch_norm(x, None, None, w, b, training=True), _numbers(4, 3) + 1
+    wanted = torch.autograd.grad(y, (x, w, b), dy)
+    _, mean, inverse = torch.native_batch_norm(x.detach(), w.detach(), b.detach(), None, None, True, 0.1, 1e-5)
+    made = kernel(dy, x.detach(), w.detach(), None, None, mean, inverse, True, 1e-5, [True, True, True])
+    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
+    for got, one in zip(made, wanted, strict=True):
+        expect_close(got, one, "an adjoint")
+
+
+def convolution_backward(kernel: Any) -> None:
+    """Three results: the adjoints of input, filters and bias."""
+    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((1, 2, 5), (3, 2, 3), (3,)))
+    y = torch.nn.functional.conv1d(x, w, b)
+    dy = _numbers(*y.shape) + 1
+    wanted = torch.autograd.grad(y, (x, w, b), dy)
+    made = kernel(dy, x.detach(), w.detach(), [3], [1], [0], [1], False, [0], 1, [True, True, True])
+    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
+    for got, one in zip(made, wanted, strict=True):
+        expect_close(got, one, "an adjoint")
+
+
+def flash_attention(backward: bool) -> Callable[[Any], None]:
+    """On a GPU: nine results, the sums second and the state of the draws seventh and eighth; three going back."""
+
+    def check(kernel: Any) -> None:
+        q, k, v = (one.cuda().half() for one in _attention())
+        forward: Any = kernel if not backward else torch.ops.aten._scaled_dot_product_flash_attention
+        made = forward(q, k, v, 0.0, False, False, scale=0.5)
+        expect(len(made) == 9 and made[0].shape == q.shape and made[1].dtype == torch.float32, "other results")
+        if backward:
+            dq = kernel(made[0], q, k, v, made[0], made[1], None, None, 5, 5, 0.0, False, made[6], made[7], scale=0.5)
+            expect_results(dq, [(q.shape, torch.float16)] * 3)
+
+    return check
+
+
+def efficient_attention(backward: bool) -> Callable[[Any], None]:
+    """On a GPU: four results, and four going back, of which the last is the bias's."""
+
+    def check(kernel: Any) -> None:
+        q, k, v = (one.cuda() for one in _attention())
+        forward: Any = kernel if not backward else torch.ops.aten._scaled_dot_product_efficient_attention
+        made = forward(q, k, v, None, True, 0.0, False, scale=0.5)
+        expect(len(made) == 4 and made[0].shape == q.shape and made[1].dtype == torch.float32, "other results")
+        if backward:
+            grads = kernel(
+                made[0], q, k, v, None, made[0], made[1], made[2], made[3], 0.0, [True, True, True, False], False,
+                scale=0.5,
+            )  # fmt: skip
+            expect(len(grads) == 4 and grads[0].shape == q.shape, "other results going back")
+
+    return check
+
+
+def linear(kernel: Any) -> None:
+    """x · wᵀ and a bias."""
+    x, w, b = _numbers(4, 3), _numbers(5, 3), _numbers(5)
+    expect_close(kernel(x, w, b, "none", [], ""), x @ w.t() + b, "the product")
+
+
+def convolves_packed(convolution: Any) -> None:
+    """A product as a convolution over points with filters in oneDNN's own order, added to what is there."""
+    mkldnn: Any = torch.ops.mkldnn
+    x, w, out = _numbers(6, 16), _numbers(16, 8), _numbers(6, 8)
+    wanted = out + x @ w
+    places = [0, 0], [1, 1], [1, 1], 1
+    filters = mkldnn._reorder_convolution_weight(w.t().contiguous().view(8, 16, 1, 1), *places, [1, 16, 6, 1])
+    expect(mkldnn._nbytes(filters) >= 4 * w.numel() and mkldnn.data_ptr(filters) != 0, "filters have no memory")
+    image, result = (one.t()[None, :, :, None] for one in (x, out))
+    convolution.binary(result, image, filters, None, *places, "add", None, None, [], None)
+    expect_close(out, wanted, "the sum")

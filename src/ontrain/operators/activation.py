@@ -1,0 +1,217 @@
+"""Activations, softmax and dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.operators.gradient import Op, elementwise, gradient
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, define
+
+__all__: list[str] = []
+
+
+def sigmoid(x: Any) -> Any:
+    """Of numpy arrays."""
+    return 1 / (1 + np.exp(-x))
+
+
+define("Hardmax", zero_gradient=WHEREVER)
+define("SwiGLU")
+define("Swish", ELEMENTWISE, precision=Precision.FOLLOWS)
+define("GeluGrad", POINTWISE, domain=DOMAIN)
+define("SiluGrad", POINTWISE, domain=DOMAIN)
+define("MishGrad", ELEMENTWISE, domain=DOMAIN)
+for name in ("HardSigmoidGrad", "HardSwishGrad"):
+    define(name, ELEMENTWISE, domain=DOMAIN, precision=Precision.FOLLOWS)
+for name in ("ReluGrad", "LeakyReluGrad", "EluGrad", "HardtanhGrad", "TanhGrad", "SigmoidGrad"):
+    define(name, POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS)
+define("SoftmaxGrad", domain=DOMAIN, overwrites=(0,))
+define("LogSoftmaxGrad", domain=DOMAIN, overwrites=(0,))
+define("DropoutGrad", domain=DOMAIN)
+define("Tanh", POINTWISE, precision=Precision.FOLLOWS, function=np.tanh, marks_gelu=True)
+
+
+@gradient("Tanh")
+def tanh(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite TanhGrad, from the saved result."""
+    return op.composite("TanhGrad", dy, op.outputs[0])
+
+
+define("Sigmoid", POINTWISE, precision=Precision.FOLLOWS, function=sigmoid)
+
+
+@gradient("Sigmoid")
+def sigmoid_gradient(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite SigmoidGrad, from the saved result."""
+    return op.composite("SigmoidGrad", dy, op.outputs[0])
+
+
+define("Softplus", POINTWISE)
+elementwise("Softplus", lambda op, x, y: op.Sigmoid(x))
+define("Softsign", ELEMENTWISE)
+elementwise("Softsign", lambda op, x, y: op.Pow(1 + op.Abs(x), -2.0))
+define("Elu", POINTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("Elu")
+def elu(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float) -> Any:
+    """The composite EluGrad."""
+    return op.composite("EluGrad", dy, x, alpha=alpha)
+
+
+define("Celu", ELEMENTWISE)
+elementwise("Celu", lambda op, x, y, alpha: op.Where(op.Greater(x, 0.0), 1.0, y / alpha + 1))
+define("Selu", ELEMENTWISE, precision=Precision.FOLLOWS)
+elementwise("Selu", lambda op, x, y, alpha, gamma: op.Where(op.Greater(x, 0.0), gamma, y + alpha * gamma))
+
+
+define("Relu", POINTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("Relu")
+def relu(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite ReluGrad, from the saved result."""
+    return op.composite("ReluGrad", dy, op.outputs[0])
+
+
+define("ThresholdedRelu", ELEMENTWISE)
+
+
+@gradient("ThresholdedRelu")
+def thresholded_relu(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float) -> Any:
+    """dy where x > alpha."""
+    return op.Where(op.Greater(x, alpha), dy, 0.0)
+
+
+define("LeakyRelu", POINTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("LeakyRelu")
+def leaky_relu(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float) -> Any:
+    """The composite LeakyReluGrad."""
+    return op.composite("LeakyReluGrad", dy, x, alpha=alpha)
+
+
+define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("PRelu")
+def prelu(op: Op, dy: ir.Value, x: ir.Value, slope: ir.Value) -> Any:
+    """As LeakyRelu; the slope gets dy · x where x ≤ 0."""
+    positive = op.Greater(x, 0.0)
+    return op.Where(positive, dy, dy * slope), op.Where(positive, 0.0, dy * x) if op.wanted[1] else None
+
+
+define("Shrink", ELEMENTWISE)
+
+
+@gradient("Shrink")
+def shrink(op: Op, dy: ir.Value, x: ir.Value, *, bias: float, lambd: float) -> Any:
+    """dy outside [−lambd, lambd]."""
+    return op.Where(op.Greater(op.Abs(x), lambd), dy, 0.0)
+
+
+define("HardSigmoid", ELEMENTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("HardSigmoid")
+def hard_sigmoid(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float, beta: float) -> Any:
+    """The composite HardSigmoidGrad."""
+    return op.composite("HardSigmoidGrad", dy, x, alpha=alpha, beta=beta)
+
+
+define("HardSwish", POINTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("HardSwish")
+def hard_swish(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite HardSwishGrad."""
+    return op.composite("HardSwishGrad", dy, x)
+
+
+define("Hardtanh", ELEMENTWISE, overwrites=(0,), domain=DOMAIN, precision=Precision.FOLLOWS, weightless=(1, 2))
+
+
+@gradient("Hardtanh", domain=DOMAIN)
+def hardtanh(op: Op, dy: ir.Value, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None) -> Any:
+    """dy to x where low < x < high, and nothing to the bounds; the composite HardtanhGrad where they are known."""
+    known = [float(v.const_value.numpy()) for v in (low, high) if v is not None and v.const_value is not None]
+    # Attributes are in single precision, in which another number would be compared with.
+    if len(known) == 2 and all(float(np.float32(bound)) == bound for bound in known):
+        return op.composite("HardtanhGrad", dy, x, low=known[0], high=known[1]), None, None
+    below = op.LessOrEqual(x, low) if low is not None else None
+    above = op.GreaterOrEqual(x, high) if high is not None else None
+    outside = op.Or(below, above) if below is not None and above is not None else below or above
+    return dy if outside is None else op.Where(outside, 0.0, dy), None, None
+
+
+define("Mish", ELEMENTWISE, precision=Precision.FOLLOWS)
+
+
+@gradient("Mish")
+def mish(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite MishGrad."""
+    return op.composite("MishGrad", dy, x)
+
+
+define("Gelu", POINTWISE, precision=Precision.FOLLOWS, marks_gelu=True)
+
+
+@gradient("Gelu")
+def gelu(op: Op, dy: ir.Value, x: ir.Value, *, approximate: str) -> Any:
+    """The composite GeluGrad."""
+    return op.composite("GeluGrad", dy, x, approximate=approximate)
+
+
+define("Silu", POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS)
+
+
+@gradient("Silu", domain=DOMAIN)
+def silu(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """The composite SiluGrad."""
+    return op.composite("SiluGrad", dy, x)
+
+
+define("Softmax", overwrites=(0,), rows=Rows.ALONG_AXIS)
+
+
+@gradient("Softmax")
+def softmax(op: Op, dy: ir.Value, x: ir.Value, *, axis: int) -> Any:
+    """The composite SoftmaxGrad, from the saved probabilities."""
+    return op.composite("SoftmaxGrad", dy, op.outputs[0], axis=axis)
+
+
+define("LogSoftmax", overwrites=(0,), rows=Rows.ALONG_AXIS)
+
+
+@gradient("LogSoftmax")
+def log_softmax(op: Op, dy: ir.Value, x: ir.Value, *, axis: int) -> Any:
+    """The composite LogSoftmaxGrad, from the saved log-probabilities."""
+    return op.composite("LogSoftmaxGrad", dy, op.outputs[0], axis=axis)
+
+
+define(
+    "Dropout",
+    ELEMENTWISE,
+    chance=Chance.IN_TRAINING,
+    precision=Precision.FOLLOWS,
+    settings=(1, 2),
+)
+
+
+@gradient("Dropout")
+def dropout(
+    op: Op, dy: ir.Value, x: ir.Value, ratio: ir.Value | None = None, training: ir.Value | None = None,
+    *, seed: int | None = None,
+) -> Any:  # fmt: skip
+    """dy through the forward pass's own mask, scaled by 1 / (1 − ratio); dy itself outside training."""
+    on, rate = op.constant(2), op.constant(1) if ratio is None or ratio.const_value is not None else None
+    if on is None or not on:
+        return dy, None, None
+    if rate is None and ratio is not None:
+        return op.Where(op.saved(1), dy / (1 - op.Cast(ratio, to=dy.dtype)), 0.0), None, None
+    share = 0.5 if rate is None else float(rate)
+    return op.composite("DropoutGrad", dy, op.saved(1), ratio=share) if share else dy, None, None

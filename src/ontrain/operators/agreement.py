@@ -1,0 +1,33 @@
+"""Which dimensions broadcasting takes to be equal, and sizes of a node's operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from ontrain.operators.shapes import static_dims
+
+__all__ = ["broadcast", "shape_of", "size_of"]
+
+
+def broadcast(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """Dimensions from the last one on: each two of them are equal, or one of them is 1."""
+    for number, first in enumerate(shapes):
+        for second in shapes[number + 1 :]:
+            for a, b in zip(first[::-1], second[::-1], strict=False):
+                if 1 not in (a, b):
+                    yield a, b
+
+
+def shape_of(node: ir.Node, index: int) -> tuple[int, ...]:
+    """Return the sizes of an operand that is there."""
+    value = node.inputs[index]
+    assert value is not None
+    return static_dims(value)
+
+
+def size_of(value: ir.Value) -> int:
+    """Return the number of elements, none where it is not known."""
+    return math.prod(static_dims(value)) if value.shape is not None and value.shape.is_static() else 0

@@ -1,0 +1,70 @@
+"""Attention with dropout on the probabilities, and rotary positions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.operators.agreement import shape_of
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.matmul import transposed
+from ontrain.operators.record import DOMAIN, Chance, Precision, Smallest, define
+
+__all__: list[str] = []
+
+
+def _attention_flops(node: ir.Node) -> int:
+    q, k, v = (shape_of(node, i) for i in range(3))
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+def _attention_grad_flops(node: ir.Node) -> int:
+    q, k, v = (shape_of(node, i) for i in (1, 2, 3))
+    return 4 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+define("Attention")
+define("LinearAttention", smallest=Smallest({"q_num_heads": 1, "kv_num_heads": 1}))
+define("AttentionGrad", domain=DOMAIN, flops=_attention_grad_flops)
+
+
+define("Attention", domain=DOMAIN, chance=Chance.BY_ATTRIBUTE, precision=Precision.HALF, flops=_attention_flops)
+
+
+@gradient("Attention", domain=DOMAIN)
+def attention(
+    op: Op, dy: ir.Value | None, q: ir.Value, k: ir.Value, v: ir.Value, bias: ir.Value | None = None,
+    mask: ir.Value | None = None, bounds: ir.Value | None = None, *, scale: float = 1.0, dropout: float = 0.0,
+    longest: int = 0,
+) -> Any:  # fmt: skip
+    """The composite AttentionGrad from the saved probabilities and mask; scores' adjoint only for a wanted bias."""
+    dbias = len(op.wanted) > 3 and op.wanted[3]
+    probs, mask, dprobs = op.saved(1), op.saved(2) if mask is None else mask, op.dys[1] if len(op.dys) > 1 else None
+    grads: list[Any] = [None] * 6
+    if dy is not None:
+        made = op.composite(
+            "AttentionGrad", dy, q, k, v, probs, mask, outputs=4 if dbias else 3, scale=scale, dropout=dropout
+        )
+        grads[: len(made)] = made
+    if dprobs is not None:
+        # The probabilities are an output too: a second derivative, or a loss on them, flows back through it.
+        ds = op.composite("SoftmaxGrad", dprobs, probs, axis=-1)
+        more = [op.MatMul(ds, k) * scale, op.MatMul(transposed(op, ds), q) * scale, None, ds, None, None]
+        grads = [b if a is None else a if b is None else a + b for a, b in zip(grads, more, strict=True)]
+    return grads[: len(op.inputs)]
+
+
+define("RotaryEmbedding")
+
+
+@gradient("RotaryEmbedding")
+def rotary_embedding(
+    op: Op, dy: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, positions: ir.Value | None = None,
+    **attributes: Any,
+) -> Any:  # fmt: skip
+    """A rotation's transpose is the rotation by the opposite angle; for trained tables the operator's body."""
+    if op.wanted[1] or op.wanted[2]:
+        return NotImplemented
+    return op.RotaryEmbedding(dy, cos, op.Neg(sin), positions, **attributes), None, None, None

@@ -1,0 +1,53 @@
+"""Classical models: the operators of ai.onnx.ml."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ontrain.operators.record import DOMAIN, WHEREVER, Evaluator, Operator, Smallest, define
+
+__all__ = ["ML"]
+
+ML = "ai.onnx.ml"
+_MODEL = Operator("", domain=ML, evaluator=Evaluator.LACKS)
+_MAPS = "it works on maps, and values here are tensors"
+_LOOKS_UP = "it looks values up in a table"
+_MACHINE = "a support vector machine is fitted, not trained by gradients"
+_ONE_TREE = {
+    "nodes_treeids": [0], "nodes_nodeids": [0], "nodes_featureids": [0], "nodes_modes": ["LEAF"], "nodes_values": [0.0],
+    "nodes_truenodeids": [0], "nodes_falsenodeids": [0],
+}  # fmt: skip
+_KERNEL = {"coefficients": [1.0], "rho": [0.0], "kernel_params": [0.0, 0.0, 1.0]}
+_ONE_NODE = {
+    "tree_roots": [0], "nodes_featureids": [0], "nodes_trueleafs": [1], "nodes_truenodeids": [0],
+    "nodes_falseleafs": [1], "nodes_falsenodeids": [0], "leaf_targetids": [0],
+    "nodes_modes": ir.tensor([0], dtype=ir.DataType.UINT8), "nodes_splits": ir.tensor([0.0]),
+    "leaf_weights": ir.tensor([1.0]), "n_targets": 1,
+}  # fmt: skip
+
+define("ArrayFeatureExtractor", _MODEL)
+define("Binarizer", _MODEL, zero_gradient=WHEREVER)
+define("CastMap", _MODEL, no_gradient=_MAPS)
+define("CategoryMapper", _MODEL, no_gradient=_LOOKS_UP, smallest=Smallest({"cats_int64s": [0], "cats_strings": ["x"]}))
+define("DictVectorizer", _MODEL, no_gradient=_MAPS)
+define("FeatureVectorizer", _MODEL)
+define("Imputer", _MODEL, smallest=Smallest({"imputed_value_floats": [1.0]}))
+define(
+    "LabelEncoder",
+    _MODEL,
+    no_gradient=_LOOKS_UP,
+    smallest=Smallest({"keys_floats": [0.0], "values_floats": [1.0]}, {"T1": "tensor(float)", "T2": "tensor(float)"}),
+)
+define("LinearClassification", domain=DOMAIN)
+define("LinearRegression", domain=DOMAIN)
+define("LinearClassifier", _MODEL, smallest=Smallest({"classlabels_ints": [0, 1]}))
+define("LinearRegressor", _MODEL)
+define("Normalizer", _MODEL)
+define("OneHotEncoder", _MODEL, zero_gradient=WHEREVER, smallest=Smallest({"cats_int64s": [0]}))
+define("SVMClassifier", _MODEL, no_gradient=_MACHINE, smallest=Smallest({**_KERNEL, "classlabels_ints": [0]}))
+define("SVMRegressor", _MODEL, no_gradient=_MACHINE, smallest=Smallest(_KERNEL))
+define("Scaler", _MODEL)
+define("TreeEnsemble", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_NODE))
+define("TreeEnsembleClassifier", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_TREE))
+define("TreeEnsembleRegressor", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_TREE))
+define("ZipMap", _MODEL, no_gradient=_MAPS, smallest=Smallest({"classlabels_int64s": [0]}))

@@ -1,0 +1,113 @@
+"""Einsum: every adjoint is an Einsum again."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.operators.agreement import shape_of
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.record import Precision, Smallest, define
+from ontrain.operators.shapes import static_dims
+
+__all__: list[str] = []
+
+
+def _einsum(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    terms = node.attributes.get_string("equation", "").replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=False):
+        if len(term) == len(shape):  # without an ellipsis
+            yield from ((size, sizes.setdefault(letter, size)) for letter, size in zip(term, shape, strict=True))
+
+
+def _einsum_flops(node: ir.Node) -> int:
+    """Two operands: one product over all indices; more are taken as a chain of such products."""
+    terms = node.attributes["equation"].as_string().replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    ellipsis = 1
+    for index, term in enumerate(terms):
+        dims = shape_of(node, index)
+        letters = term.replace("...", "")
+        if "..." in term:
+            before = len(term.partition("...")[0])
+            broadcast = dims[before : len(dims) - (len(letters) - before)]
+            ellipsis = max(ellipsis, math.prod(broadcast))
+            dims = (*dims[:before], *dims[before + len(broadcast) :])
+        for letter, size in zip(letters, dims, strict=True):
+            sizes[letter] = max(sizes.get(letter, 1), size)
+    return 2 * ellipsis * math.prod(sizes.values()) * max(len(terms) - 1, 0)
+
+
+define(
+    "Einsum",
+    precision=Precision.HALF,
+    agreeing=_einsum,
+    flops=_einsum_flops,
+    smallest=Smallest({"equation": "ij,jk->ik"}),
+)
+
+
+@gradient("Einsum")
+def einsum(op: Op, dy: ir.Value, *xs: ir.Value, equation: str) -> Any:
+    """Each operand's adjoint is the einsum of dy with all other operands, with dy's subscripts in its place."""
+    terms, result = subscripts(equation, [len(static_dims(x)) for x in xs])
+    whole = dict(zip(result, static_dims(dy), strict=True))
+    others = [_without_broadcast(op, x, term, whole) for x, term in zip(xs, terms, strict=True)]
+    return [
+        _operand(op, dy, result, x, terms[i], [o for j, o in enumerate(others) if j != i]) if op.wanted[i] else None
+        for i, x in enumerate(xs)
+    ]
+
+
+def subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The operands' and the result's subscripts: an ellipsis made letters, an implicit result spelled out."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    named = [term.replace("...", "") for term in terms]
+    free = [c for c in string.ascii_letters if c not in left]
+    most = max((rank - len(name) for rank, name in zip(ranks, named, strict=True)), default=0)
+    ellipsis = "".join(free[:most])
+    if not arrow:
+        once = sorted(c for c in set("".join(named)) if "".join(named).count(c) == 1)
+        result = ("..." if "..." in left else "") + "".join(once)
+    spelled = [
+        term.replace("...", ellipsis[most - (rank - len(name)) :])
+        for term, name, rank in zip(terms, named, ranks, strict=True)
+    ]
+    return spelled, result.replace("...", ellipsis)
+
+
+def _without_broadcast(op: Op, x: ir.Value, term: str, whole: dict[str, int]) -> tuple[Any, str]:
+    """An operand without the axes of length one that the result has longer; an Einsum of letters would clash."""
+    axes = [i for i, (c, d) in enumerate(zip(term, static_dims(x), strict=True)) if d == 1 and whole.get(c, 1) != 1]
+    return (op.Squeeze(x, axes), "".join(c for i, c in enumerate(term) if i not in axes)) if axes else (x, term)
+
+
+def _operand(op: Op, dy: ir.Value, result: str, x: ir.Value, mine: str, others: list[tuple[Any, str]]) -> Any:
+    unique = "".join(dict.fromkeys(mine))
+    reachable = [c for c in unique if c in result or any(c in term for _, term in others)]
+    equation = f"{','.join([result, *(term for _, term in others)])}->{''.join(reachable)}"
+    grad = op.Einsum(dy, *(value for value, _ in others), equation=equation)
+    alone = [i for i, c in enumerate(unique) if c not in reachable]  # summed within this operand
+    grad = op.Unsqueeze(grad, alone) if alone else grad
+    if unique != mine:
+        return _on_diagonal(op, grad, x, mine)
+    return op.Expand(grad, list(static_dims(x))) if alone else grad
+
+
+def _on_diagonal(op: Op, grad: ir.Value, x: ir.Value, mine: str) -> Any:
+    """Spread an adjoint over the axes of a repeated subscript: it belongs to the diagonal, zero is beside it."""
+    shape, mask = static_dims(x), np.ones([1] * len(mine), bool)
+    for i, c in enumerate(mine):
+        if mine.index(c) < i:
+            lines = [np.arange(shape[a]).reshape([-1 if a == b else 1 for b in range(len(mine))])
+                     for a in (mine.index(c), i)]  # fmt: skip
+            mask = mask & (lines[0] == lines[1])
+    spread = op.Unsqueeze(grad, [i for i, c in enumerate(mine) if mine.index(c) < i])
+    return op.Where(np.broadcast_to(mask, shape).copy(), spread, 0.0)

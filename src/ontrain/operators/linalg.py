@@ -1,0 +1,140 @@
+"""Factorisations and solutions of linear systems, of matrices in the last two axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.operators.contributed import MICROSOFT
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.record import DOMAIN, define
+from ontrain.operators.shapes import static_dims
+
+__all__: list[str] = []
+
+define("Cholesky", domain=DOMAIN)
+define("Eigh", domain=DOMAIN)
+define("LogAbsDet", domain=DOMAIN)
+define("Solve", domain=DOMAIN)
+define("Svd", domain=DOMAIN)
+define("TriangularSolve", domain=DOMAIN)
+
+
+def _turned(op: Any, x: Any) -> Any:
+    """The transposed matrices."""
+    rank = len(static_dims(x))
+    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _eye(op: Any, x: Any) -> Any:
+    return op.const(np.eye(static_dims(x)[-1]), x.dtype)
+
+
+def _diagonal(op: Any, values: Any) -> Any:
+    """Matrices with these values on the diagonal."""
+    return op.Unsqueeze(values, [-1]) * op.const(np.eye(static_dims(values)[-1]), values.dtype)
+
+
+@gradient("Cholesky", domain=DOMAIN)
+def cholesky(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """L⁻ᵀ Φ(Lᵀ dL) L⁻¹, made symmetric; Φ takes the lower triangle and half of the diagonal.
+
+    Source: Murray, Differentiation of the Cholesky decomposition, 2016, equation 10.
+    """
+    factor = op.saved(0)
+    inner = op.Trilu(op.MatMul(_turned(op, factor), dy), upper=0)
+    inner = (inner + _turned(op, op.Trilu(inner, op.const(np.array(-1, np.int64)), upper=0))) * 0.5
+    left = op.composite("TriangularSolve", factor, inner, transpose=1)
+    return _turned(op, op.composite("TriangularSolve", factor, _turned(op, left), transpose=1))
+
+
+@gradient("TriangularSolve", domain=DOMAIN)
+def triangular_solve(
+    op: Op, dy: ir.Value, a: ir.Value, b: ir.Value, *, upper: int = 0, unit: int = 0, transpose: int = 0
+) -> Any:
+    """For op(A) X = B: dB = op(A)⁻ᵀ dX, and d op(A) = −dB Xᵀ, of which the triangle that is read counts."""
+    right = op.composite("TriangularSolve", a, dy, upper=upper, unit=unit, transpose=1 - transpose)
+    x = op.saved(0)
+    left = op.MatMul(x, _turned(op, right)) if transpose else op.MatMul(right, _turned(op, x))
+    offset = (1 if upper else -1) if unit else 0
+    return -op.Trilu(left, op.const(np.array(offset, np.int64)), upper=upper), right
+
+
+@gradient("Solve", domain=DOMAIN)
+def solve(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """For A X = B: dB = A⁻ᵀ dX, dA = −dB Xᵀ."""
+    right = op.composite("Solve", _turned(op, a), dy)
+    return -op.MatMul(right, _turned(op, op.saved(0))), right
+
+
+@gradient("Inverse", domain=MICROSOFT)
+def inverse(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """−A⁻ᵀ dY A⁻ᵀ."""
+    turned = _turned(op, op.saved(0))
+    return -op.MatMul(op.MatMul(turned, dy), turned)
+
+
+@gradient("LogAbsDet", domain=DOMAIN)
+def log_abs_det(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """dy · A⁻ᵀ."""
+    unit = op.Expand(_eye(op, x), list(static_dims(x)))
+    return op.Unsqueeze(dy, [-2, -1]) * op.composite("Solve", _turned(op, x), unit)
+
+
+@gradient("Eigh", domain=DOMAIN)
+def eigh(op: Op, dvalues: ir.Value | None, x: ir.Value) -> Any:
+    """V (diag(dλ) + (Vᵀ dV) / E) Vᵀ, made symmetric, with E_ij = λ_j − λ_i.
+
+    Source: Giles, Collected matrix derivative results, 2008, section 3.1.
+    """
+    values, vectors, dvectors = op.saved(0), op.saved(1), op.dys[1]
+    inner = None if dvalues is None else _diagonal(op, dvalues)
+    if dvectors is not None:
+        apart = op.Unsqueeze(values, [-2]) - op.Unsqueeze(values, [-1]) + _eye(op, x)
+        off = op.const(1.0 - np.eye(static_dims(x)[-1]), x.dtype)
+        turning = op.MatMul(_turned(op, vectors), dvectors) * off / apart
+        inner = turning if inner is None else inner + turning
+    whole = op.MatMul(op.MatMul(vectors, inner), _turned(op, vectors))
+    return (whole + _turned(op, whole)) * 0.5
+
+
+@gradient("Svd", domain=DOMAIN)
+def svd(op: Op, ds: ir.Value | None, x: ir.Value) -> Any:
+    """The gradient of the thin factorisation U diag(s) Vᵀ, given as s, U and Vᵀ.
+
+    Source: Townsend, Differentiating the singular value decomposition, 2016.
+    """
+    s, u, vh = (op.saved(i) for i in range(3))
+    _, du, dv = op.dys
+    v = _turned(op, vh)
+    rows, columns = static_dims(x)[-2:]
+    inner = None if ds is None else _diagonal(op, ds)
+    squares = s * s
+    apart = op.Unsqueeze(squares, [-2]) - op.Unsqueeze(squares, [-1]) + op.const(np.eye(min(rows, columns)), x.dtype)
+    off = op.const(1.0 - np.eye(min(rows, columns)), x.dtype)
+    wide, tall = op.Unsqueeze(s, [-1]), op.Unsqueeze(s, [-2])
+
+    def skew(basis: Any, adjoint: Any) -> Any:
+        product = op.MatMul(_turned(op, basis), adjoint)
+        return (product - _turned(op, product)) * off / apart
+
+    outside = []
+    if du is not None:
+        part = skew(u, du) * tall
+        inner = part if inner is None else inner + part
+        if rows > columns:
+            rest = du / tall
+            outside.append(op.MatMul(rest - op.MatMul(u, op.MatMul(_turned(op, u), rest)), vh))
+    if dv is not None:
+        dv = _turned(op, dv)
+        part = wide * skew(v, dv)
+        inner = part if inner is None else inner + part
+        if columns > rows:
+            rest = _turned(op, dv / tall)
+            outside.append(op.MatMul(u, rest - op.MatMul(op.MatMul(rest, v), vh)))
+    whole = op.MatMul(op.MatMul(u, inner), vh)
+    for part in outside:
+        whole = whole + part
+    return whole

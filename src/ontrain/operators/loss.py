@@ -1,0 +1,88 @@
+"""Classification losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.record import DOMAIN, Precision, define
+
+__all__ = ["NO_IGNORE"]
+
+NO_IGNORE = -(2**31)
+"""The value of `ignore_index` that ignores nothing."""
+
+
+def _cross_entropy(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """Scores [N, C, …], labels [N, …], weights [C]."""
+    scores, labels = shapes[:2]
+    yield from zip((*scores[:1], *scores[2:]), labels, strict=False)
+    if len(shapes) > 2 and shapes[2] and len(scores) > 1:
+        yield scores[1], shapes[2][0]
+
+
+define("NegativeLogLikelihoodLossGrad", domain=DOMAIN)
+define("SoftmaxCrossEntropyLossGrad", domain=DOMAIN, overwrites=(1,))
+_FIXED = "the class weights of a loss are constants to its gradient"
+
+
+define("SoftmaxCrossEntropyLoss", weightless=(1, 2), agreeing=_cross_entropy)
+
+
+@gradient("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(
+    op: Op, dy: ir.Value | None, scores: ir.Value, labels: ir.Value, weights: ir.Value | None = None,
+    *, reduction: str, ignore_index: int = NO_IGNORE,
+) -> Any:  # fmt: skip
+    """The composite from the saved log-probabilities, and LogSoftmax's adjoint if they are used themselves."""
+    if len(op.wanted) > 2 and op.wanted[2]:
+        raise op.refused(_FIXED, "detach the weights")
+    log_prob, dlog_prob = op.saved(1), op.dys[1] if len(op.dys) > 1 else None
+    dscores = None
+    if dy is not None:
+        dscores = op.composite(
+            "SoftmaxCrossEntropyLossGrad", dy, log_prob, labels, weights, reduction=reduction, ignore_index=ignore_index
+        )
+    if dlog_prob is not None:
+        more = op.composite("LogSoftmaxGrad", dlog_prob, log_prob, axis=1)
+        dscores = more if dscores is None else dscores + more
+    return dscores, None, None
+
+
+define("NegativeLogLikelihoodLoss", weightless=(1, 2), agreeing=_cross_entropy)
+
+
+@gradient("NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(
+    op: Op, dy: ir.Value, log_prob: ir.Value, labels: ir.Value, weights: ir.Value | None = None,
+    *, reduction: str, ignore_index: int = NO_IGNORE,
+) -> Any:  # fmt: skip
+    """The composite of the same name."""
+    if len(op.wanted) > 2 and op.wanted[2]:
+        raise op.refused(_FIXED, "detach the weights")
+    dx = op.composite(
+        "NegativeLogLikelihoodLossGrad", dy, log_prob, labels, weights, reduction=reduction, ignore_index=ignore_index
+    )
+    return dx, None, None
+
+
+define("LinearCrossEntropy", domain=DOMAIN, precision=Precision.SCALED)
+
+
+@gradient("LinearCrossEntropy", domain=DOMAIN)
+def linear_cross_entropy(
+    op: Op, dy: ir.Value | None, hidden: ir.Value, labels: ir.Value, weight: ir.Value, bias: ir.Value | None = None,
+    **_: Any,
+) -> Any:  # fmt: skip
+    """dy times the gradients that the operator makes itself; where those have adjoints too, through the body."""
+    if dy is None or any(one is not None for one in op.dys[1:]):
+        return NotImplemented
+    wanted = (*op.wanted, False)
+    gradients = {0: 1, 2: 2, 3: 3}
+    return tuple(
+        op.composite("ScaleGrad", op.saved(gradients[i]), dy) if i in gradients and wanted[i] else None
+        for i in range(len(op.inputs))
+    )

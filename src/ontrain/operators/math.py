@@ -1,0 +1,198 @@
+"""Elementwise arithmetic. Operands broadcast; the driver sums an adjoint back to its operand's shape."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.operators.division import divided
+from ontrain.operators.gradient import Op, elementwise, gradient
+from ontrain.operators.record import POINTWISE, WHEREVER, Precision, define
+
+__all__: list[str] = []
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+define("Ceil", POINTWISE, zero_gradient=WHEREVER)
+define("Floor", POINTWISE, zero_gradient=WHEREVER)
+define("Round", POINTWISE, zero_gradient=WHEREVER)
+define("Sign", POINTWISE, zero_gradient=WHEREVER)
+define("Sqrt", POINTWISE, function=np.sqrt)
+elementwise("Sqrt", lambda op, x, y: 0.5 / y)
+define("Exp", POINTWISE, function=np.exp)
+elementwise("Exp", lambda op, x, y: y)
+define("Log", POINTWISE)
+elementwise("Log", lambda op, x, y: 1 / x)
+define("Reciprocal", POINTWISE)
+elementwise("Reciprocal", lambda op, x, y: -(y * y))
+define("Erf", POINTWISE, function=erf, marks_gelu=True)
+elementwise("Erf", lambda op, x, y: op.Exp(-(x * x)) * (2 / math.sqrt(math.pi)))
+define("Sin", POINTWISE)
+elementwise("Sin", lambda op, x, y: op.Cos(x))
+define("Cos", POINTWISE)
+elementwise("Cos", lambda op, x, y: -op.Sin(x))
+define("Tan", POINTWISE)
+elementwise("Tan", lambda op, x, y: 1 + y * y)
+define("Sinh", POINTWISE)
+elementwise("Sinh", lambda op, x, y: op.Cosh(x))
+define("Cosh", POINTWISE)
+elementwise("Cosh", lambda op, x, y: op.Sinh(x))
+define("Asin", POINTWISE)
+elementwise("Asin", lambda op, x, y: 1 / op.Sqrt(1 - x * x))
+define("Acos", POINTWISE)
+elementwise("Acos", lambda op, x, y: -1 / op.Sqrt(1 - x * x))
+define("Atan", POINTWISE)
+elementwise("Atan", lambda op, x, y: 1 / (1 + x * x))
+define("Asinh", POINTWISE)
+elementwise("Asinh", lambda op, x, y: 1 / op.Sqrt(x * x + 1))
+define("Acosh", POINTWISE)
+elementwise("Acosh", lambda op, x, y: 1 / op.Sqrt(x * x - 1))
+define("Atanh", POINTWISE)
+elementwise("Atanh", lambda op, x, y: 1 / (1 - x * x))
+define("Abs", POINTWISE, precision=Precision.FOLLOWS)
+elementwise("Abs", lambda op, x, y: op.Sign(x))
+
+
+define("Neg", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x: -x, function=np.negative)
+
+
+@gradient("Neg")
+def neg(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """−dy."""
+    return -dy
+
+
+define("Add", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x + y, function=np.add)
+
+
+@gradient("Add")
+def add(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """dy to both."""
+    return dy, dy
+
+
+define("Sub", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x - y, function=np.subtract)
+
+
+@gradient("Sub")
+def sub(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """dy and −dy."""
+    return dy, -dy if op.wanted[1] else None
+
+
+define("Mul", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x * y, function=np.multiply)
+
+
+@gradient("Mul")
+def mul(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """Each operand gets dy times the other."""
+    return dy * b if op.wanted[0] else None, dy * a if op.wanted[1] else None
+
+
+define(
+    "Div",
+    POINTWISE,
+    precision=Precision.FOLLOWS,
+    evaluate=lambda a, x, y: divided(x, y),
+    function=np.divide,
+)
+
+
+@gradient("Div")
+def div(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """For y = a / b: dy / b and −dy · y / b."""
+    da = dy / b
+    return da, -(da * op.outputs[0]) if op.wanted[1] else None
+
+
+define("Pow", POINTWISE, function=np.power)
+
+
+@gradient("Pow")
+def power(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """For y = aᵇ: dy · b · aᵇ⁻¹ and dy · y · log a. As in torch, b = 0 and a = 0 ≤ b give zero instead of NaN."""
+    b_typed = op.Cast(b, to=a.dtype)
+    da = dy * _power_by_base(op, a, b_typed) if op.wanted[0] else None
+    if not op.wanted[1]:
+        return da, None
+    flat = op.And(op.Equal(a, 0.0), op.GreaterOrEqual(b_typed, 0.0))
+    return da, dy * op.outputs[0] * op.Log(op.Where(flat, 1.0, a))
+
+
+def _power_by_base(op: Op, a: ir.Value, b: ir.Value) -> Any:
+    known = b.const_value.numpy() if b.const_value is not None else None
+    if known is not None and (known == 2).all():
+        return 2 * a
+    slope = b * op.Pow(a, b - 1)
+    return slope if known is not None and (known != 0).all() else op.Where(op.Equal(b, 0.0), 0.0, slope)
+
+
+define("Mod", POINTWISE)
+
+
+@gradient("Mod")
+def mod(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int = 0) -> Any:
+    """For y = a − b · trunc(a / b): dy and −dy · trunc(a / b)."""
+    return dy, -dy * op.Round((a - op.outputs[0]) / b) if op.wanted[1] else None
+
+
+define("Sum", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
+
+
+@gradient("Sum")
+def variadic_sum(op: Op, dy: ir.Value, *xs: ir.Value) -> Any:
+    """dy to each."""
+    return [dy] * len(xs)
+
+
+define("Mean", POINTWISE, overwrites=(0, 1))
+
+
+@gradient("Mean")
+def variadic_mean(op: Op, dy: ir.Value, *xs: ir.Value) -> Any:
+    """dy / n to each of n."""
+    return [dy / len(xs)] * len(xs)
+
+
+define("Max", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
+define("Min", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
+
+
+@gradient("Max", "Min")
+def extremum(op: Op, dy: ir.Value, *xs: ir.Value) -> Any:
+    """dy to the operands that attain the extremum, in equal shares (torch.maximum)."""
+    if len(xs) == 1:
+        return dy
+    hits = [op.Cast(op.Equal(x, op.outputs[0]), to=dy.dtype) for x in xs]
+    share = dy / op.Sum(*hits)
+    return [share * hit for hit in hits]
+
+
+define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2))
+
+
+@gradient("Clip")
+def clip(op: Op, dy: ir.Value, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None) -> Any:
+    """dy to x where low ≤ x ≤ high, to low below it and to high above it (torch.clamp)."""
+    below = op.Less(x, low) if low is not None else None
+    above = op.Greater(x, high) if high is not None else None
+    outside = op.Or(below, above) if below is not None and above is not None else below or above
+    dx = dy if outside is None else op.Where(outside, 0.0, dy)
+    if above is not None and below is not None:
+        below = op.And(below, op.Not(op.Less(high, low)))  # where the bounds cross, the upper one wins
+        above = op.Or(above, op.Less(high, low))
+    dlow = op.Where(below, dy, 0.0) if len(op.wanted) > 1 and op.wanted[1] else None
+    dhigh = op.Where(above, dy, 0.0) if len(op.wanted) > 2 and op.wanted[2] else None
+    return dx, dlow, dhigh
+
+
+define("Where", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, c, x, y: np.where(c, x, y))
+
+
+@gradient("Where")
+def where(op: Op, dy: ir.Value, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """dy to the operand that was chosen."""
+    da = op.Where(condition, dy, 0.0) if op.wanted[1] else None
+    return None, da, op.Where(condition, 0.0, dy) if op.wanted[2] else None

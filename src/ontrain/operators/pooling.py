@@ -1,0 +1,99 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ontrain.operators.conv import resolved_pads
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
+from ontrain.operators.shapes import static_dims
+
+__all__ = ["window_counts", "window_places"]
+
+define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS)
+define("LpPool", evaluator=Evaluator.IN_PART)
+define("MaxRoiPool", evaluator=Evaluator.LACKS)
+define("MaxUnpool", settings=(2,))
+define("RoiAlign")
+define("AveragePoolGrad", domain=DOMAIN)
+define("MaxPoolGrad", domain=DOMAIN)
+
+
+define("MaxPool", precision=Precision.FOLLOWS)
+
+
+@gradient("MaxPool")
+def max_pool(op: Op, dy: ir.Value, x: ir.Value, *, storage_order: int, **attributes: Any) -> Any:
+    """The composite MaxPoolGrad from the saved places of the maxima; places counted by columns are found anew."""
+    places = op.MaxPool(x, outputs=2, **attributes)[1] if storage_order else op.saved(1)
+    return op.composite("MaxPoolGrad", dy, places, shape=list(static_dims(x)))
+
+
+def window_places(out: int, kernel: int, stride: int, dilation: int, before: int) -> npt.NDArray[np.int64]:
+    """Return the places of an axis that each of `out` windows sees, [out, kernel]; pads before it are negative."""
+    return np.arange(out)[:, None] * stride - before + np.arange(kernel) * dilation
+
+
+def window_counts(
+    places: Sequence[npt.NDArray[np.int64]], space: Sequence[int], pads: Sequence[int], count_include_pad: int
+) -> npt.NDArray[np.int64]:
+    """Return by how many elements the mean over each window divides, of the shape of the result.
+
+    Args:
+        places: of each axis.
+        space: sizes of the axes.
+        pads: before all axes and after them. What a window sees beyond, where `ceil_mode` rounds up, never counts.
+        count_include_pad: whether pads count.
+    """
+    rank, counts = len(space), np.ones((), np.int64)
+    for i, (seen, size) in enumerate(zip(places, space, strict=True)):
+        before, after = (pads[i], pads[rank + i]) if count_include_pad else (0, 0)
+        counts = counts[..., None] * ((seen >= -before) & (seen < size + after)).sum(1)
+    return counts
+
+
+define("AveragePool")
+
+
+@gradient("AveragePool")
+def average_pool(
+    op: Op, dy: ir.Value, x: ir.Value,
+    *, kernel_shape: Sequence[int], auto_pad: str, count_include_pad: int, ceil_mode: int,
+    dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """The composite AveragePoolGrad."""
+    space = static_dims(x)[2:]
+    strides, dilations = list(strides or [1] * len(space)), list(dilations or [1] * len(space))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
+    return op.composite(
+        "AveragePoolGrad", dy, shape=list(static_dims(x)), kernel_shape=list(kernel_shape), strides=strides,
+        dilations=dilations, pads=resolved_pads(auto_pad, pads, spans, space, strides),
+        count_include_pad=count_include_pad,
+    )  # fmt: skip
+
+
+define("GlobalAveragePool", reduces=True)
+
+
+@gradient("GlobalAveragePool")
+def global_average_pool(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """dy / n everywhere."""
+    shape = static_dims(x)
+    return op.Expand(dy / math.prod(shape[2:]), list(shape))
+
+
+define("GlobalMaxPool", reduces=True)
+
+
+@gradient("GlobalMaxPool")
+def global_max_pool(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+    """dy in equal shares to the elements that attain the maximum."""
+    hits = op.Cast(op.Equal(x, op.outputs[0]), to=dy.dtype)
+    return hits * (dy / op.ReduceSum(hits, list(range(2, len(static_dims(x)))), keepdims=1))

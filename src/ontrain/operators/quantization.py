@@ -1,0 +1,18 @@
+"""Whole numbers in the place of reals."""
+
+from __future__ import annotations
+
+from ontrain.operators.record import Axis, define
+
+__all__: list[str] = []
+
+ROUNDS = "it rounds to whole numbers; train through a rounding that passes its gradient straight on"
+WHOLE = "its results are whole numbers"
+
+define("ConvInteger", zero_gradient=WHOLE)
+define("DequantizeLinear", weightless=(1, 2), axis=Axis.ANY)
+define("DynamicQuantizeLinear")
+define("MatMulInteger", zero_gradient=WHOLE)
+define("QLinearConv", zero_gradient=ROUNDS)
+define("QLinearMatMul", zero_gradient=ROUNDS)
+define("QuantizeLinear", weightless=(1, 2), axis=Axis.ANY, zero_gradient=ROUNDS)

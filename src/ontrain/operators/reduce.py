@@ -1,0 +1,133 @@
+"""Reductions, cumulative sums and top-k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.record import WHEREVER, Rows, define
+from ontrain.operators.shapes import static_dims
+
+__all__: list[str] = []
+
+define("ArgMax", reduces=True, zero_gradient=WHEREVER)
+define("ArgMin", reduces=True, zero_gradient=WHEREVER)
+define("CumProd", settings=(1,))
+
+
+def _axes(op: Op, x: ir.Value, noop_with_empty_axes: int) -> list[int]:
+    """The axes that the node reduces, from its second input."""
+    rank, given = len(static_dims(x)), op.constant(1)
+    if given is not None and given.size:
+        return sorted(int(a) % rank for a in given)
+    return [] if noop_with_empty_axes else list(range(rank))
+
+
+def reduction(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a reduction by its derivative(op, dy, x, y, axes); dy and y come with reduced axes kept as ones."""
+
+    def register(derivative: Callable[..., Any]) -> Callable[..., Any]:
+        def rule(
+            op: Op, dy: ir.Value, x: ir.Value, axes: ir.Value | None = None,
+            *, keepdims: int, noop_with_empty_axes: int,
+        ) -> Any:  # fmt: skip
+            over = _axes(op, x, noop_with_empty_axes)
+            kept = [1 if i in over else d for i, d in enumerate(static_dims(x))]
+            dx = derivative(op, op.reshaped(dy, kept), x, op.reshaped(op.outputs[0], kept), over)
+            return dx if static_dims(dx) == static_dims(x) else op.Expand(dx, list(static_dims(x))), None
+
+        gradient(op_type)(rule)
+        return derivative
+
+    return register
+
+
+def simple(op_type: str, derivative: Callable[..., Any]) -> None:
+    """Register a reduction by its derivative in x and y alone."""
+    reduction(op_type)(lambda op, dy, x, y, axes: dy * derivative(op, x, y))
+
+
+define("ReduceSum", settings=(1,), reduces=True, rows=Rows.REDUCED)
+reduction("ReduceSum")(lambda op, dy, x, y, axes: dy)
+define("ReduceMean", settings=(1,), reduces=True, rows=Rows.REDUCED)
+reduction("ReduceMean")(lambda op, dy, x, y, axes: dy / math.prod(static_dims(x)[a] for a in axes))
+define("ReduceL1", settings=(1,), reduces=True, rows=Rows.REDUCED)
+simple("ReduceL1", lambda op, x, y: op.Sign(x))
+define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED)
+simple("ReduceL2", lambda op, x, y: x / op.Where(op.Equal(y, 0.0), 1.0, y))
+define("ReduceLogSum", settings=(1,), reduces=True, rows=Rows.REDUCED)
+simple("ReduceLogSum", lambda op, x, y: op.Exp(-y))
+define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED)
+simple("ReduceLogSumExp", lambda op, x, y: op.Exp(x - y))
+define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED)
+simple("ReduceSumSquare", lambda op, x, y: 2 * x)
+
+
+define("ReduceMax", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceMin", settings=(1,), reduces=True, rows=Rows.REDUCED)
+
+
+@reduction("ReduceMax")
+@reduction("ReduceMin")
+def extremum(op: Op, dy: ir.Value, x: ir.Value, y: ir.Value, axes: list[int]) -> Any:
+    """dy in equal shares to the elements that attain the extremum (torch.amax)."""
+    if not axes:
+        return dy
+    hits = op.Cast(op.Equal(x, y), to=dy.dtype)
+    return hits * (dy / op.ReduceSum(hits, axes, keepdims=1))
+
+
+define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)
+
+
+@reduction("ReduceProd")
+def product(op: Op, dy: ir.Value, x: ir.Value, y: ir.Value, axes: list[int]) -> Any:
+    """dy times the product of all other elements, which is right where elements are zero, unlike y / x."""
+    shape = static_dims(x)
+    order = [*(i for i in range(len(shape)) if i not in axes), *axes]
+    n = math.prod(shape[a] for a in axes)
+    rows = op.reshaped(op.Transpose(x, perm=order), [math.prod(shape) // max(n, 1), n])
+    others = _shifted_products(op, rows, n, forward=True) * _shifted_products(op, rows, n, forward=False)
+    back = [order.index(i) for i in range(len(shape))]
+    return dy * op.Transpose(op.reshaped(others, [shape[i] for i in order]), perm=back)
+
+
+def _shifted_products(op: Op, rows: ir.Value, n: int, *, forward: bool) -> Any:
+    """The product of all elements before each one of its row, or behind it, in log₂ n doublings."""
+
+    def shifted(values: ir.Value, by: int) -> Any:
+        if by >= n:
+            return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
+        kept = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
+        return op.Pad(kept, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
+
+    products, span = shifted(rows, 1), 1
+    while span < n:
+        products = products * shifted(products, span)
+        span *= 2
+    return products
+
+
+define("CumSum", settings=(1,))
+
+
+@gradient("CumSum")
+def cumsum(op: Op, dy: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int) -> Any:
+    """The cumulative sum of dy from the other end."""
+    return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse), None
+
+
+define("TopK", settings=(1,))
+
+
+@gradient("TopK")
+def top_k(op: Op, dy: ir.Value | None, x: ir.Value, k: ir.Value, *, axis: int, **_: Any) -> Any:
+    """dy at the places that the values came from, zero elsewhere."""
+    if dy is None:
+        return None, None
+    zeros = op.Expand(op.const(0.0, x.dtype), list(static_dims(x)))
+    return op.ScatterElements(zeros, op.saved(1), dy, axis=axis), None

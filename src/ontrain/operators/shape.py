@@ -1,0 +1,295 @@
+"""Operators that move elements without computing: reshapes, permutations, slices, joins, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, View, define
+from ontrain.operators.scatter import gather_adjoint
+from ontrain.operators.shapes import static_dims
+
+__all__: list[str] = []
+
+
+def _join(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    axis = node.attributes.get_int("axis", 0) % max(len(shapes[0]), 1)
+    for shape in shapes[1:]:
+        yield from ((a, b) for i, (a, b) in enumerate(zip(shapes[0], shape, strict=False)) if i != axis)
+
+
+def _slice(a: Mapping[str, Any], x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    index = [slice(None)] * x.ndim
+    for i, start in enumerate(starts):
+        axis = int(axes[i]) if axes is not None else i
+        step = int(steps[i]) if steps is not None else 1
+        if step < 0:
+            return None
+        index[axis] = slice(int(start), int(ends[i]), step)
+    return x[tuple(index)]
+
+
+def _unsqueeze(a: Mapping[str, Any], x: Any, axes: Any) -> Any:
+    return np.expand_dims(x, tuple(int(i) for i in axes))
+
+
+def _squeeze(a: Mapping[str, Any], x: Any, axes: Any = None) -> Any:
+    return np.squeeze(x, None if axes is None else tuple(int(i) for i in axes))
+
+
+def _cast(a: Mapping[str, Any], x: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # a mask may cast log(0), whose entries it never uses
+        return x.astype(ir.DataType(a["to"]).numpy())
+
+
+def _reshape(a: Mapping[str, Any], x: Any, shape: Any) -> Any:
+    dims = [x.shape[i] if d == 0 and not a.get("allowzero") else int(d) for i, d in enumerate(shape)]
+    return x.reshape(dims)
+
+
+def _expand(a: Mapping[str, Any], x: Any, shape: Any) -> Any:
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))).copy()
+
+
+MOVES = Operator("", precision=Precision.FOLLOWS, computes=False)
+"""Elements at other places, in the precision that they have."""
+RESHAPES = replace(MOVES, settings=(1,), view=View.RESHAPED, keeps_values=True, rows=Rows.RESHAPED)
+"""Elements in their order, in another shape."""
+define("CenterCropPad", settings=(1,))
+define("Shape", weightless=(0,), reads_shape=True, computes=False, written=True, zero_gradient=WHEREVER)
+define("Size", weightless=(0,), reads_shape=True, computes=False, written=True, zero_gradient=WHEREVER)
+
+
+define("Identity", MOVES, view=View.SAME, keeps_values=True, rows=Rows.ELEMENTWISE, evaluate=lambda a, x: x)
+define("Cast", ELEMENTWISE, precision=Precision.OWN, keeps_values=True, evaluate=_cast)
+
+
+@gradient("Identity", "Cast")
+@gradient("Inspect", domain=DOMAIN)
+def identity(op: Op, dy: ir.Value, x: ir.Value, **_: Any) -> Any:
+    """dy; the driver casts an adjoint to the dtype of its value."""
+    return dy
+
+
+define("CastLike", weightless=(1,))
+
+
+@gradient("CastLike")
+def cast_like(op: Op, dy: ir.Value, x: ir.Value, like: ir.Value, **_: Any) -> Any:
+    """dy; nothing to the value that only lends its dtype."""
+    return dy, None
+
+
+define("Reshape", RESHAPES, evaluate=_reshape)
+define("Flatten", RESHAPES, settings=(), axis=Axis.ONE_MORE)
+define("Squeeze", RESHAPES, evaluate=_squeeze)
+define("Unsqueeze", RESHAPES, evaluate=_unsqueeze)
+
+
+@gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(op: Op, dy: ir.Value, x: ir.Value, axes: ir.Value | None = None, **_: Any) -> Any:
+    """dy in the shape of x."""
+    return op.reshaped(dy, static_dims(x)), None
+
+
+define(
+    "Transpose", MOVES, view=View.PERMUTED, keeps_values=True, rows=Rows.TRANSPOSED,
+    evaluate=lambda a, x: np.transpose(x, a.get("perm")),
+)  # fmt: skip
+
+
+@gradient("Transpose")
+def transpose(op: Op, dy: ir.Value, x: ir.Value, *, perm: tuple[int, ...] | None = None) -> Any:
+    """The inverse permutation."""
+    perm = perm if perm is not None else tuple(range(len(static_dims(x))))[::-1]
+    return op.Transpose(dy, perm=[int(i) for i in np.argsort(perm)])
+
+
+define("Expand", MOVES, settings=(1,), view=View.REPEATED, rows=Rows.EXPANDED, fills=True, evaluate=_expand)
+
+
+@gradient("Expand")
+def expand(op: Op, dy: ir.Value, x: ir.Value, shape: ir.Value) -> Any:
+    """dy; the driver sums it back."""
+    return dy, None
+
+
+define("Tile", MOVES, settings=(1,))
+
+
+@gradient("Tile")
+def tile(op: Op, dy: ir.Value, x: ir.Value, repeats: ir.Value) -> Any:
+    """The sum over the copies."""
+    shape = static_dims(x)
+    if 0 in shape:
+        return None, None
+    copies = [have // want for have, want in zip(static_dims(dy), shape, strict=True)]
+    copied = op.reshaped(dy, [*chain.from_iterable(zip(copies, shape, strict=True))])
+    return op.ReduceSum(copied, list(range(0, 2 * len(shape), 2)), keepdims=0), None
+
+
+define("Concat", MOVES, rows=Rows.JOINED, agreeing=_join, evaluate=lambda a, *x: np.concatenate(x, axis=a["axis"]))
+
+
+@gradient("Concat")
+def concat(op: Op, dy: ir.Value, *xs: ir.Value, axis: int) -> Any:
+    """dy split at the joints."""
+    if len(xs) == 1:
+        return dy
+    return op.Split(dy, [static_dims(x)[axis] for x in xs], axis=axis, outputs=len(xs))
+
+
+define("Split", MOVES, settings=(1,), view=View.PART, rows=Rows.ALONG_AXIS)
+
+
+@gradient("Split")
+def split(op: Op, dy: ir.Value | None, x: ir.Value, sizes: ir.Value | None = None, *, axis: int, **_: Any) -> Any:
+    """The pieces' adjoints joined, zeros for a piece that has none."""
+    pieces = [g if g is not None else _zeros(op, v) for g, v in zip(op.dys, op.outputs, strict=True)]
+    return op.Concat(*pieces, axis=axis) if len(pieces) > 1 else pieces[0], None
+
+
+def _zeros(op: Op, like: ir.Value) -> Any:
+    return op.Expand(op.const(0.0, like.dtype), list(static_dims(like)))
+
+
+define("Slice", MOVES, settings=(1, 2, 3, 4), view=View.PART, rows=Rows.CUT, evaluate=_slice)
+
+
+@gradient("Slice")
+def slice_(op: Op, dy: ir.Value, x: ir.Value, *_: ir.Value | None) -> Any:
+    """dy padded with zeros; along an axis with another step than one, each zero is gathered from behind the end."""
+    shape = static_dims(x)
+    starts, ends, axes, steps = (op.constant(i) for i in (1, 2, 3, 4))
+    assert starts is not None and ends is not None
+    axes = axes if axes is not None else np.arange(len(starts))
+    steps = steps if steps is not None else np.ones(len(starts), np.int64)
+    before, after = [0] * len(shape), [0] * len(shape)
+    for start, end, one, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
+        axis = one % len(shape)
+        taken = _places(start, end, step, shape[axis])
+        if step == 1:
+            before[axis], after[axis] = taken.start, shape[axis] - taken.start - len(taken)
+        else:
+            dy = _unstrided(op, dy, taken, axis, shape[axis])
+    if any(before) or any(after):
+        dy = op.Pad(dy, before + after)
+    return [dy, *[None] * (len(op.inputs) - 1)]
+
+
+def _places(start: int, end: int, step: int, size: int) -> range:
+    """The places that a slice takes, by ONNX's clamping, which is not quite Python's."""
+    start, end = start + size * (start < 0), end + size * (end < 0)
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
+
+
+def _unstrided(op: Op, dy: ir.Value, taken: range, axis: int, size: int) -> Any:
+    source = np.full(size, len(taken), np.int64)
+    source[list(taken)] = np.arange(len(taken))
+    if len(taken) < size:
+        pads = [0] * (2 * len(static_dims(dy)))
+        pads[len(pads) // 2 + axis] = 1
+        dy = op.Pad(dy, pads)
+    return op.Gather(dy, source, axis=axis)
+
+
+def _beyond(node: ir.Node) -> str | None:
+    """A border that is repeated cannot be cut off in the same step."""
+    amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    mode = node.attributes.get_string("mode", "constant")
+    if mode == "constant" or amounts is None or not (amounts.numpy() < 0).any():
+        return None
+    return f"a negative pad under mode {mode}"
+
+
+define("Pad", MOVES, settings=(1, 3), weightless=(2,))
+
+
+@gradient("Pad", limit=_beyond)
+def pad(
+    op: Op, dy: ir.Value, x: ir.Value, pads: ir.Value, fill: ir.Value | None = None, axes: ir.Value | None = None,
+    *, mode: str,
+) -> Any:  # fmt: skip
+    """The inner part of dy; under reflect, edge and wrap also what flows back from the copies in the border."""
+    amounts, chosen, rank = op.constant(1), op.constant(3), len(static_dims(x))
+    assert amounts is not None
+    order = [int(a) % rank for a in chosen] if chosen is not None else list(range(rank))
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(order):
+        before[axis], after[axis] = int(amounts[i]), int(amounts[len(order) + i])
+    if mode != "constant":
+        for axis in order:
+            dy = _unwrapped(op, dy, static_dims(x)[axis], before[axis], after[axis], axis, mode)
+        return dy, None, None, None
+    inner = _cropped(op, dy, before, after)
+    dx = op.Pad(inner, [max(0, -p) for p in before + after]) if min(before + after) < 0 else inner
+    dfill = None
+    if len(op.wanted) > 2 and op.wanted[2]:
+        dfill = op.ReduceSum(dy, keepdims=0) - op.ReduceSum(inner, keepdims=0)
+    return dx, None, dfill, None
+
+
+def _cropped(op: Op, dy: ir.Value, before: list[int], after: list[int]) -> Any:
+    """dy without the border that positive pads made."""
+    shape = static_dims(dy)
+    axes = [i for i in range(len(shape)) if before[i] > 0 or after[i] > 0]
+    starts = [max(0, before[i]) for i in axes]
+    ends = [shape[i] - max(0, after[i]) for i in axes]
+    return op.Slice(dy, starts, ends, axes) if axes else dy
+
+
+def _unwrapped(op: Op, dy: ir.Value, size: int, before: int, after: int, axis: int, mode: str) -> Any:
+    if not before and not after:
+        return dy
+    if min(before, after) < 0:
+        raise op.refused(f"a negative pad under mode {mode}", "slice first, then pad")
+    source = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
+    return gather_adjoint(op, dy, op.const(source.astype(np.int64)), axis, size)
+
+
+define("Trilu", precision=Precision.FOLLOWS, settings=(1,))
+
+
+@gradient("Trilu")
+def trilu(op: Op, dy: ir.Value, x: ir.Value, k: ir.Value | None = None, *, upper: int) -> Any:
+    """The same triangle of dy."""
+    return op.Trilu(dy, k, upper=upper), None
+
+
+define("DepthToSpace", precision=Precision.FOLLOWS, divides=lambda size: [(1, size * size)])
+
+
+@gradient("DepthToSpace")
+def depth_to_space(op: Op, dy: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Any:
+    """SpaceToDepth, whose order is DCR; for CRD the same by a transposition."""
+    if mode == "DCR":
+        return op.SpaceToDepth(dy, blocksize=blocksize)
+    n, c, h, w = static_dims(dy)
+    blocks = op.Reshape(dy, [n, c, h // blocksize, blocksize, w // blocksize, blocksize])
+    return op.Reshape(op.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4]), list(static_dims(x)))
+
+
+define("SpaceToDepth", precision=Precision.FOLLOWS, divides=lambda size: [(2, size), (3, size)])
+
+
+@gradient("SpaceToDepth")
+def space_to_depth(op: Op, dy: ir.Value, x: ir.Value, *, blocksize: int) -> Any:
+    """DepthToSpace."""
+    return op.DepthToSpace(dy, blocksize=blocksize)
+
+
+define("ReverseSequence")
+
+
+@gradient("ReverseSequence")
+def reverse_sequence(op: Op, dy: ir.Value, x: ir.Value, lengths: ir.Value, **attributes: Any) -> Any:
+    """Reversing again."""
+    return op.ReverseSequence(dy, lengths, **attributes), None

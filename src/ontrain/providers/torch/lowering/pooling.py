@@ -1,0 +1,219 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import onnx_ir as ir
+import torch
+
+from ontrain.graph import static_dims
+from ontrain.operators.pooling import window_counts, window_places
+from ontrain.providers.torch.buffers import Buf, order_of
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.convolution import geometry
+from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _takes(kernel: Sequence[int], pads: Sequence[tuple[int, int]]) -> bool:
+    """Whether ATen's pooling takes the pads: as many before as behind, and at most half a kernel."""
+    return all(before == after <= k // 2 for k, (before, after) in zip(kernel, pads, strict=True))
+
+
+def _ceil(a: Attributes) -> bool:
+    """Whether sizes are rounded up; with SAME they follow from the strides alone."""
+    return bool(a.get("ceil_mode", 0)) and not a.get("auto_pad", "NOTSET").startswith("SAME")
+
+
+@lowers("MaxPool")
+def max_pool(e: Emitter, node: ir.Node) -> None:
+    x = e.value(node.inputs[0])
+    a = attributes(node)
+    kernel = a["kernel_shape"]
+    strides, dilations, pads = geometry(a, x, kernel)
+    ceil = _ceil(a)
+    if _only_differentiated(node) and len(kernel) == 2 and _takes(kernel, pads):
+        y = e.out(node.outputs[0], x)
+        places = e.new(y.shape, torch.int64, order_of(y.meta))
+        windows = (kernel, strides, [before for before, _ in pads], dilations, ceil)
+        x = e.ordered(x, order_of(x.meta))
+        e.run(aten.max_pool2d_with_indices.out, x, *windows, out=y, indices=places, writes=[y, places])
+        e.keep(node.outputs[1], places, kernel=windows)
+        return
+    outs: list[Buf | None] = [e.out(v, x) for v in node.outputs] + [None] * (2 - len(node.outputs))
+    pools: dict[int, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
+        1: _max_pool1d,
+        2: aten.max_pool2d_with_indices,
+        3: aten.max_pool3d_with_indices,
+    }
+    fn = pools[len(kernel)]
+    even = [max(pair) for pair in pads]
+    uneven = not _takes(kernel, pads)
+    by_columns = bool(a.get("storage_order", 0)) and len(node.outputs) > 1
+    wanted = static_dims(node.outputs[0])[2:]
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        spatial = x.shape[2:]
+        if uneven:
+            x = torch.nn.functional.pad(x, [p for pair in reversed(pads) for p in pair], value=float("-inf"))
+        y, index = fn(x, kernel, strides, [0] * len(kernel) if uneven else even, dilations, ceil)
+        if uneven:
+            index = _repad(index, x.shape[2:], spatial, [before for before, _ in pads])
+        for axis, size in enumerate(wanted, 2):  # a window that begins in the pad behind is none
+            y, index = y.narrow(axis, 0, size), index.narrow(axis, 0, size)
+        if by_columns:
+            index = _by_columns(index, spatial)
+        # ATen's indices count within a plane, ONNX's within the tensor.
+        planes = torch.arange(y.shape[0] * y.shape[1], device=y.device).view(*y.shape[:2], *([1] * len(kernel)))
+        return y, index + planes * int(torch.Size(spatial).numel())
+
+    e.compute(run, x, outs=outs, fresh=True)
+
+
+def _only_differentiated(node: ir.Node) -> bool:
+    """Whether the places of the maxima are for the gradient alone, which takes them as ATen counts them."""
+    if len(node.outputs) < 2 or node.outputs[1].is_graph_output() or attributes(node).get("storage_order", 0):
+        return False
+    return all(user.op_type == "MaxPoolGrad" for user in node.outputs[1].consumers())
+
+
+def _max_pool1d(
+    x: torch.Tensor, k: list[int], s: list[int], p: list[int], d: list[int], c: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, index = aten.max_pool2d_with_indices(x.unsqueeze(2), [1, *k], [1, *s], [0, *p], [1, *d], c)
+    return y.squeeze(2), index.squeeze(2)
+
+
+def _repad(index: torch.Tensor, have: Sequence[int], want: Sequence[int], before: Sequence[int]) -> torch.Tensor:
+    """Indices into a padded plane as indices into the plane without the pad."""
+    result, place = torch.zeros_like(index), 1
+    for n, m, b in zip(reversed(have), reversed(want), reversed(before), strict=True):
+        result = result + (index % n - b) * place
+        index, place = index // n, place * m
+    return result
+
+
+def _by_columns(index: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Places in a plane counted with the first axis running fastest, of those counted with the last."""
+    result, place = torch.zeros_like(index), int(torch.Size(shape).numel())
+    for size in reversed(shape):
+        place //= size
+        result = result + (index % size) * place
+        index = index // size
+    return result
+
+
+@lowers_composite("MaxPoolGrad")
+def max_pool_grad(e: Emitter, node: ir.Node) -> None:
+    dy, (places, *_) = e.value(node.inputs[0]), e.kept(node.inputs[1]) or (None,)
+    if places is not None:
+        out, order = e.out(node.outputs[0], places), order_of(places.meta)
+        # The kernel asks for the images only to know their shape, which the result has, too.
+        target = out if order_of(out.meta) is order else e.new(out.shape, out.dtype, order)
+        e.run(
+            aten.max_pool2d_with_indices_backward.grad_input, e.ordered(dy, order), target,
+            *cast("tuple[object, ...]", e.kernel_of(node.inputs[1])), places, grad_input=target, writes=[target],
+        )  # fmt: skip
+        if target is not out:
+            e.copy(target, out)
+        return
+    indices = e.value(node.inputs[1])
+    out = e.out(node.outputs[0])
+    e.run(torch.Tensor.zero_, out, writes=[out])
+    flat = e.view(out, lambda t: t.view(-1))
+    e.run(torch.Tensor.scatter_add_, flat, 0, e.reshape(indices, (-1,)), e.reshape(dy, (-1,)), writes=[flat])
+
+
+@lowers("AveragePool")
+def average_pool(e: Emitter, node: ir.Node) -> None:
+    x = e.value(node.inputs[0])
+    a = attributes(node)
+    kernel = a["kernel_shape"]
+    strides, dilations, pads = geometry(a, x, kernel)
+    include = bool(a.get("count_include_pad", 0))
+    ceil = _ceil(a)
+    fn = {1: torch.nn.functional.avg_pool1d, 2: torch.nn.functional.avg_pool2d, 3: torch.nn.functional.avg_pool3d}
+    if _takes(kernel, pads) and all(d == 1 for d in dilations) and len(kernel) in fn:
+        pool: Callable[[torch.Tensor], torch.Tensor] = functools.partial(
+            fn[len(kernel)], kernel_size=kernel, stride=strides, padding=[before for before, _ in pads], ceil_mode=ceil,
+            count_include_pad=include,
+        )  # fmt: skip
+    else:
+        out = static_dims(node.outputs[0])[2:]
+        pool = _mean_of_windows(e.device, out, x, kernel, strides, dilations, pads, include)
+    e.compute(pool, x, outs=[e.out(node.outputs[0], x)], fresh=True)
+
+
+def _atens(node: ir.Node) -> bool:
+    """Whether ATen's kernel takes these windows: two axes, no gaps, even pads, a result as it counts it.
+
+    A node without inputs stands for the operator as such.
+    """
+    return not node.inputs or _rounds_up(node) is not None
+
+
+def _rounds_up(node: ir.Node) -> bool | None:
+    """Whether the last windows reach beyond the pads, as dy's shape says; None if ATen would count otherwise."""
+    a, dy = attributes(node), static_dims(node.inputs[0]) if node.inputs[0] is not None else ()
+    kernel, strides, pads = a["kernel_shape"], a["strides"], a["pads"]
+    if (
+        len(kernel) != 2
+        or any(d != 1 for d in a["dilations"])
+        or not _takes(kernel, list(zip(pads[:2], pads[2:], strict=True)))
+    ):
+        return None
+    for ceil in (False, True):
+        counted = []
+        for n, k, s, p in zip(a["shape"][2:], kernel, strides, pads, strict=False):
+            count = -(-(n + 2 * p - k) // s) + 1 if ceil else (n + 2 * p - k) // s + 1
+            counted.append(count - 1 if ceil and (count - 1) * s >= n + p else count)
+        if tuple(counted) == tuple(dy[2:]):
+            return ceil
+    return None
+
+
+@lowers_composite("AveragePoolGrad", when=_atens)
+def average_pool_grad(e: Emitter, node: ir.Node) -> None:
+    a, dy = attributes(node), e.value(node.inputs[0])
+    out = e.out(node.outputs[0], dy)
+    # The kernel asks for the images only to know their shape, which the result has, too.
+    e.run(
+        aten.avg_pool2d_backward.grad_input, e.ordered(dy, order_of(out.meta)), out, a["kernel_shape"], a["strides"],
+        a["pads"][:2], _rounds_up(node), bool(a.get("count_include_pad", 0)), None, grad_input=out, writes=[out],
+    )  # fmt: skip
+
+
+def _mean_of_windows(
+    device: torch.device, out: Sequence[int], x: Buf, kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int], pads: Sequence[tuple[int, int]], include: bool,
+) -> Callable[[torch.Tensor], torch.Tensor]:  # fmt: skip
+    """Sums over windows axis by axis, where ATen has no kernel: gaps in windows, uneven pads, more than three axes."""
+    before, space = [b for b, _ in pads], x.shape[2:]
+    places = [window_places(*axis) for axis in zip(out, kernel, strides, dilations, before, strict=True)]
+    flat = [*before, *(after for _, after in pads)]
+    counts = torch.as_tensor(window_counts(places, space, flat, include)).to(device, x.dtype)
+    beyond = [max(0, int(seen.max()) + 1 - size) for seen, size in zip(places, space, strict=True)]
+    margins = [p for pair in zip(reversed(before), reversed(beyond), strict=True) for p in pair]
+    rows = [torch.as_tensor(seen.ravel() + b).to(device) for seen, b in zip(places, before, strict=True)]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.pad(x, margins)
+        for axis, seen in enumerate(rows):
+            windows = y.index_select(2 + axis, seen)
+            y = windows.reshape(*y.shape[: 2 + axis], -1, kernel[axis], *y.shape[3 + axis :]).sum(3 + axis)
+        return y / counts
+
+    return run
+
+
+@lowers("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(e: Emitter, node: ir.Node) -> None:
+    x = e.value(node.inputs[0])
+    fn = torch.mean if node.op_type == "GlobalAveragePool" else torch.amax
+    e.call(fn, x, list(range(2, len(x.shape))), keepdim=True, out=e.out(node.outputs[0]))

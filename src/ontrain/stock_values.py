@@ -1,0 +1,63 @@
+"""onnxruntime's values over arrays of any dtype, and arrays of its values.
+
+Outside of the rooms: sessions of onnxruntime's providers need it, which need nothing else of ontrain's engine.
+
+numpy knows bfloat16, the floats of eight bits and the integers of four by `ml_dtypes` only, and onnxruntime's Python
+binding knows none of its arrays. It takes their bytes, and tells where the bytes of a result lie.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+
+from ontrain.stock import stock
+
+onnxruntime = stock()
+__all__ = ["array_of", "ort_value", "speaks_numpy"]
+
+Array = np.ndarray[Any, Any]
+_BINDING = frozenset({
+    "float", "double", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    "string",
+})  # fmt: skip
+"""Element types of which onnxruntime's binding makes arrays."""
+_BITS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16}
+"""By bytes an element."""
+
+
+def speaks_numpy(kind: str) -> bool:
+    """Whether onnxruntime's binding makes arrays of results of a type, such as "tensor(float)"."""
+    return not kind.startswith("tensor(") or kind[7:-1] in _BINDING
+
+
+def ort_value(array: Array) -> Any:
+    """Return a value on the CPU over an array's memory, or over a copy where a byte of it holds several numbers."""
+    if array.dtype.isbuiltin != 2:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    import onnx_ir as ir
+
+    dtype, bits = ir.DataType.from_numpy(array.dtype), _BITS[array.dtype.itemsize]
+    if dtype.bitwidth >= 8:
+        carrier = np.asarray(array, order="C").view(bits)
+    else:
+        # The shape counts numbers, so that the end stays empty.
+        content = np.frombuffer(ir.Tensor(array, dtype=dtype).tobytes(), np.uint8)
+        carrier = np.zeros(array.shape, np.uint8)
+        carrier.reshape(-1)[: content.size] = content
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, int(dtype))
+
+
+def array_of(value: Any) -> Array:
+    """Return a value on the CPU as an array, one of `ml_dtypes` where numpy has no such dtype."""
+    if not value.is_tensor() or speaks_numpy(value.data_type()):
+        return np.asarray(value.numpy())
+    import onnx
+    import onnx_ir as ir
+
+    dtype, shape = ir.DataType(value.element_type()), value.shape()
+    content = ctypes.string_at(value.data_ptr(), (math.prod(shape) * dtype.bitwidth + 7) // 8)
+    return onnx.numpy_helper.to_array(onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=content))

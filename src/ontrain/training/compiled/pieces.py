@@ -1,0 +1,53 @@
+"""A module that runs in pieces, because no graph holds it whole."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ontrain.errors import CaptureError
+from ontrain.training.compiled.backend import ontrain
+
+__all__ = ["Pieces"]
+
+
+class Pieces:
+    """Runs a module as graphs between the places where Python looks at a value, which TorchDynamo finds.
+
+    Attributes:
+        count: graphs so far, for all forms in which the module was called.
+
+    Args:
+        module: the module.
+        reason: why no graph holds it whole.
+        options: of the backend `ontrain`.
+    """
+
+    def __init__(self, module: nn.Module, reason: CaptureError, options: Mapping[str, Any]) -> None:
+        self.count = 0
+        self._name, self._reason, self._options = type(module).__name__, reason, options
+        self._run = torch.compile(module, backend=self._compiled)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns.
+
+        Warns:
+            UserWarning: at the first call, how many graphs there are, and why.
+        """
+        before = self.count
+        result = self._run(*args, **kwargs)
+        if not before:
+            warnings.warn(
+                f"{self._name} runs in {self.count} graph{'s' * (self.count != 1)}, with PyTorch in between, where one "
+                f"would be faster: {self._reason}",
+                stacklevel=4,
+            )
+        return result
+
+    def _compiled(self, graph_module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        self.count += 1
+        return ontrain(graph_module, examples, options=self._options)

@@ -1,0 +1,57 @@
+"""Factorisations of matrices and solutions of linear systems."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tests.autodiff.samples.sample import Draw, normal, sample
+
+
+def definite(*shape: int) -> Draw:
+    """Symmetric positive definite float64, with eigenvalues apart from one another."""
+
+    def draw(rng):
+        a = rng.standard_normal(shape)
+        return a @ a.swapaxes(-1, -2) + np.diag(1.0 + np.arange(shape[-1]))
+
+    return draw
+
+
+def regular(*shape: int) -> Draw:
+    """Float64 with a large diagonal."""
+    return lambda rng: rng.standard_normal(shape) + 4 * np.eye(shape[-1])
+
+
+def _triangular(upper: int, unit: int, transpose: int):
+    def twin(a, b):
+        a = a.mT if transpose else a
+        return torch.linalg.solve_triangular(a, b, upper=upper != transpose, unitriangular=bool(unit))
+
+    return twin
+
+
+LINALG = [
+    *(
+        sample(
+            "TriangularSolve", regular(*shape, 3, 3), normal(*shape, 3, 2), domain="ontrain", upper=upper, unit=unit,
+            transpose=transpose, twin=_triangular(upper, unit, transpose),
+        )
+        for shape in ((), (2,))
+        for upper, unit, transpose in ((0, 0, 0), (1, 0, 0), (0, 1, 1), (1, 1, 0), (0, 0, 1), (1, 0, 1))
+    ),
+    *(
+        sample("Solve", regular(*shape, 3, 3), normal(*shape, 3, 2), domain="ontrain", twin=torch.linalg.solve)
+        for shape in ((), (2,))
+    ),
+    sample("Inverse", regular(3, 3), domain="com.microsoft", twin=torch.linalg.inv),
+    sample("Inverse", regular(2, 4, 4), domain="com.microsoft", twin=torch.linalg.inv),
+    sample("LogAbsDet", regular(2, 3, 3), domain="ontrain", twin=lambda x: torch.linalg.slogdet(x)[1]),
+    sample("Cholesky", definite(3, 3), domain="ontrain", symmetric=True, twin=torch.linalg.cholesky),
+    sample("Cholesky", definite(2, 4, 4), domain="ontrain", symmetric=True, twin=torch.linalg.cholesky),
+    sample("Eigh", definite(2, 3, 3), domain="ontrain", outputs=2, symmetric=True, twin=torch.linalg.eigvalsh),
+    *(
+        sample("Svd", normal(*shape), domain="ontrain", outputs=3, twin=torch.linalg.svdvals)
+        for shape in ((4, 3), (2, 3, 4))
+    ),
+]  # fmt: skip

@@ -1,0 +1,124 @@
+"""Small models, each for something that programs for onnxruntime do, and their bytes by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+WEIGHT = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+def tensor(name, kind=TensorProto.FLOAT, shape=None):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def sequence(name, kind=TensorProto.FLOAT):
+    return helper.make_tensor_sequence_value_info(name, kind, None)
+
+
+def model(nodes, inputs, outputs, weights=(), ml=False, **kwargs):
+    sets = [helper.make_opsetid("", 17), *([helper.make_opsetid("ai.onnx.ml", 3)] if ml else [])]
+    graph = helper.make_graph(nodes, "small", inputs, outputs, list(weights), doc_string="of a graph")
+    made = helper.make_model(
+        graph, opset_imports=sets, ir_version=8, producer_name="a test", domain="some.where", doc_string="of a model",
+        model_version=3, **kwargs,
+    )  # fmt: skip
+    made.metadata_props.add(key="colour", value="blue")
+    return made
+
+
+def scaled(overridable=False):
+    """y = relu(x · w), with w an initializer that may be overridden."""
+    w = numpy_helper.from_array(WEIGHT, "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "product"), helper.make_node("Relu", ["h"], ["y"], "cut")]
+    inputs = [tensor("x", shape=["rows", 2]), *([tensor("w", shape=[2, 2])] if overridable else [])]
+    return model(nodes, inputs, [tensor("y", shape=["rows", 2])], [w])
+
+
+def identity(kind, shape=("n",)):
+    return model([helper.make_node("Identity", ["x"], ["y"])], [tensor("x", kind, shape)], [tensor("y", kind, shape)])
+
+
+def two_inputs():
+    nodes = [helper.make_node("And", ["b", "a"], ["y"])]
+    boolean = TensorProto.BOOL
+    return model(nodes, [tensor("a", boolean, ["n"]), tensor("b", boolean, ["n"])], [tensor("y", boolean, ["n"])])
+
+
+def sequence_in():
+    return model([helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)], [sequence("x")], [tensor("y")])
+
+
+def sequence_length():
+    whole = TensorProto.INT64
+    return model([helper.make_node("SequenceLength", ["x"], ["y"])], [sequence("x")], [tensor("y", whole, [])])
+
+
+def sequence_out():
+    nodes = [helper.make_node("SequenceConstruct", ["a", "b"], ["y"])]
+    return model(nodes, [tensor("a", shape=["n"]), tensor("b", shape=["m"])], [sequence("y")])
+
+
+def zip_map():
+    number = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    out = helper.make_value_info("y", helper.make_sequence_type_proto(number))
+    node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[5, 7])
+    return model([node], [tensor("x", shape=["n", 2])], [out], ml=True)
+
+
+def sparse():
+    """y = x · w, with a sparse w, which only onnxruntime's providers take."""
+    values = numpy_helper.from_array(np.array([2.0, 3.0], np.float32), "w")
+    w = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 2])), [2, 2])
+    made = model([helper.make_node("MatMul", ["x", "w"], ["y"])], [tensor("x", shape=["n", 2])], [tensor("y")])
+    made.graph.sparse_initializer.append(w)
+    return made
+
+
+def of_map():
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    map_ = helper.make_value_info("x", helper.make_map_type_proto(TensorProto.INT64, number))
+    node = helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", cast_to="TO_FLOAT", map_form="DENSE")
+    return model([node], [map_], [tensor("y")], ml=True)
+
+
+def denoted():
+    """A dimension with a name and one with a denotation."""
+    made = model([helper.make_node("Abs", ["x"], ["y"])], [tensor("x", shape=["named", "other"])], [tensor("y")])
+    made.graph.input[0].type.tensor_type.shape.dim[1].denotation = "DATA_BATCH"
+    return made
+
+
+def half():
+    kind = TensorProto.BFLOAT16
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)]
+    return model(nodes, [tensor("x", kind, ["n"])], [tensor("y", shape=["n"])])
+
+
+def unknown_operator():
+    return model([helper.make_node("Nonsense", ["x"], ["y"], domain="no.where")], [tensor("x")], [tensor("y")])
+
+
+def gather():
+    w = numpy_helper.from_array(WEIGHT, "w")
+    whole = TensorProto.INT64
+    return model([helper.make_node("Gather", ["w", "i"], ["y"])], [tensor("i", whole, ["n"])], [tensor("y")], [w])
+
+
+MODELS = {
+    "scaled": scaled(), "overridable": scaled(True), "two_inputs": two_inputs(), "sequence_in": sequence_in(),
+    "sequence_length": sequence_length(), "sequence_out": sequence_out(), "zip_map": zip_map(), "of_map": of_map(),
+    "denoted": denoted(), "half": half(), "unknown_operator": unknown_operator(), "gather": gather(),
+    "strings": identity(TensorProto.STRING), "booleans": identity(TensorProto.BOOL),
+    "integers": identity(TensorProto.INT64), "bytes": identity(TensorProto.UINT8),
+    "doubles": identity(TensorProto.DOUBLE), "sparse": sparse(),
+}  # fmt: skip
+
+
+def write(folder):
+    """Write every model; one has its weight in a file beside it."""
+    for name, proto in MODELS.items():
+        onnx.save(proto, folder / f"{name}.onnx")
+    onnx.save(scaled(), folder / "outside.onnx", save_as_external_data=True, location="outside.bin", size_threshold=0)
+    return folder

@@ -1,0 +1,176 @@
+"""What sessions do that onnxruntime's do not: inner values by name, tensors out, a list of providers for each model."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+import ontrain
+from tests.dropin.models import MODELS, WEIGHT, write
+from tests.training.conftest import PROVIDERS
+
+X = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
+EVERYWHERE = pytest.mark.parametrize("provider", ["CPUExecutionProvider", *PROVIDERS])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("models"))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("name", ["scaled", "outside"])
+def test_inner_values_are_outputs_where_they_are_asked_for(provider, name, folder):
+    session = ontrain.InferenceSession(folder / f"{name}.onnx", providers=[provider])
+    for _ in range(2):
+        y, h = session.run(["y", "h"], {"x": X})
+        np.testing.assert_allclose(h, X @ WEIGHT, rtol=1e-6)
+        np.testing.assert_allclose(y, np.maximum(X @ WEIGHT, 0), rtol=1e-6)
+    assert [value.name for value in session.get_outputs()] == ["y"]
+    with pytest.raises(errors.InvalidArgument, match="no output 'hh'"):
+        session.run(["hh"], {"x": X})
+
+
+@EVERYWHERE
+def test_tensors_come_out(provider):
+    session = ontrain.InferenceSession(MODELS["scaled"], providers=[provider])
+    for x in (X, torch.from_numpy(X), X.tolist(), onnxruntime.OrtValue.ortvalue_from_numpy(X)):
+        (y,) = session.run_tensors(None, {"x": x})
+        assert isinstance(y, torch.Tensor) and y.dtype == torch.float32
+        np.testing.assert_allclose(y.numpy(), np.maximum(X @ WEIGHT, 0), rtol=1e-6)
+
+
+def test_tensors_and_values_share_the_memory_that_was_written():
+    session = ontrain.InferenceSession(MODELS["scaled"], providers=["TorchExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    (value,) = binding.get_outputs()
+    assert value.data_ptr() == binding.results[0].data_ptr() == torch.from_dlpack(value).data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_bfloat16_goes_in_on_the_torch_provider(kind):
+    x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    feed = x if kind == "numpy" else torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    session = ontrain.InferenceSession(MODELS["half"], providers=["TorchExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": feed})[0], [1.5, -2.0])
+
+
+@EVERYWHERE
+def test_a_message_is_a_model(provider):
+    session = ontrain.InferenceSession(MODELS["scaled"], providers=[provider])
+    assert session.run(None, {"x": X})[0].shape == (2, 2)
+
+
+def test_bytes_that_fill_their_width_are_read_to_their_end():
+    session = ontrain.InferenceSession(MODELS["strings"])
+    words = np.array([b"abcd", b"ef", "ü".encode()])
+    assert session.run(None, {"x": words})[0].tolist() == ["abcd", "ef", "ü"]
+
+
+def nodes_of(session):
+    return [(region.ep_name, len(region.get_nodes())) for region in session.get_provider_graph_assignment_info()]
+
+
+def recording():
+    options = ontrain.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return options
+
+
+BOTH = ["TorchExecutionProvider", "CPUExecutionProvider"]
+
+
+def test_the_first_of_the_list_that_can_gets_the_model(folder):
+    session = ontrain.InferenceSession(folder / "scaled.onnx", recording(), BOTH)
+    assert session.get_providers() == ["TorchExecutionProvider"]
+    assert nodes_of(session) == [("TorchExecutionProvider", 2)]
+
+
+def test_the_next_gets_a_model_that_the_first_cannot_run(folder):
+    with pytest.warns(UserWarning, match="TorchExecutionProvider cannot run this model, so CPUExecutionProvider does"):
+        session = ontrain.InferenceSession(folder / "sparse.onnx", recording(), BOTH)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], X @ [[0, 2], [3, 0]])
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert [name for name, _ in nodes_of(session)] == ["CPUExecutionProvider"]
+
+
+def test_without_another_in_the_list_a_model_is_refused(folder):
+    for options in ({}, {"enable_fallback": 0}):
+        with pytest.raises(ontrain.OntrainError):
+            providers = BOTH if options else BOTH[:1]
+            ontrain.InferenceSession(folder / "sparse.onnx", providers=providers, **options).run(None, {"x": X})
+    kept = ontrain.SessionOptions()
+    kept.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with pytest.raises(ontrain.OntrainError):
+        ontrain.InferenceSession(folder / "sparse.onnx", kept, BOTH).run(None, {"x": X})
+
+
+def test_onnxruntime_may_be_the_one_that_cannot():
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.BFLOAT16, [2, 2])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BFLOAT16, [2, 2])
+    node = onnx.helper.make_node("MatMul", ["x", "x"], ["y"])
+    graph = onnx.helper.make_graph([node], "half", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(errors.NotImplemented):
+        ontrain.InferenceSession(model)
+    with pytest.warns(UserWarning, match="onnxruntime cannot run this model, so TorchExecutionProvider does"):
+        session = ontrain.InferenceSession(model, providers=BOTH[::-1])
+    (found,) = session.run(None, {"x": np.eye(2).astype(ml_dtypes.bfloat16)})
+    assert found.dtype == ml_dtypes.bfloat16 and found.astype(np.float32).tolist() == np.eye(2).tolist()
+
+
+def test_a_provider_that_is_not_here_is_warned_of(folder):
+    path = folder / "scaled.onnx"
+    with pytest.warns(UserWarning, match="'CUDAExecutionProvider' is not in available provider names"):
+        session = ontrain.InferenceSession(path, providers=["CUDAExecutionProvider", "TorchExecutionProvider"])
+    assert session.get_providers() == ["TorchExecutionProvider"]
+    with pytest.warns(UserWarning, match="No execution provider is called 'TorchProvider'; nearest: 'TorchExecution"):
+        ontrain.InferenceSession(path, providers=["TorchProvider"])
+
+
+def test_settings_that_mean_nothing_are_said_once(folder, monkeypatch):
+    monkeypatch.setattr("ontrain.inference.options._said", set())
+    options = ontrain.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            ontrain.InferenceSession(folder / "scaled.onnx", options, ["TorchExecutionProvider"])
+    texts = [str(warning.message) for warning in said]
+    assert len(texts) == 2 and "intra_op_num_threads" in texts[0] and "session.disable_prepacking" in texts[1]
+
+
+@EVERYWHERE
+def test_errors_are_caught_by_both_names_and_survive_a_pickle(provider):
+    session = ontrain.InferenceSession(MODELS["scaled"], providers=[provider])
+    with pytest.raises(ontrain.InputError) as caught:
+        session.run(None, {"x": X[0]})
+    assert isinstance(caught.value, errors.InvalidArgument) and isinstance(caught.value, ValueError)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # between processes of one program
+    assert type(again) is type(caught.value) and str(again) == str(caught.value)
+    assert again.way_out == caught.value.way_out
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_ontrains_providers_cannot_do_is_refused(provider, folder):
+    options = ontrain.RunOptions()
+    options.add_active_adapter(ontrain.LoraAdapter())
+    session = ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider])
+    with pytest.raises(ontrain.OptionError, match="LoRA"):
+        session.run(None, {"x": X}, options)
+    with pytest.raises(ontrain.OptionError, match="set_ep_dynamic_options"):
+        session.set_ep_dynamic_options({})
+    with pytest.raises(ontrain.InputError, match="another session"):
+        session.run_with_iobinding(ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider]).io_binding())

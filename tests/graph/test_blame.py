@@ -1,0 +1,48 @@
+"""What goes wrong in the work on a node is an error that names the node."""
+
+from __future__ import annotations
+
+import pytest
+
+from ontrain import GraphError, ProviderError
+from ontrain.graph import Builder, annotate, blamed_on, new_model
+from tests.graph.values import value
+
+
+@pytest.fixture
+def node():
+    x = value("x", [3])
+    made = Builder(new_model([x], "g").graph).Exp(x).producer()
+    annotate(made, "model.py:7: y = x.exp()", None)
+    return made
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), KeyError("axis"), ZeroDivisionError("by zero"), RuntimeError("no")]
+)
+def test_what_libraries_raise_becomes_an_error_of_the_node(node, error):
+    with pytest.raises(GraphError, match="Exp cannot be made") as caught, blamed_on(node, "Exp cannot be made"):
+        raise error
+    assert caught.value.source == "model.py:7: y = x.exp()" and type(error).__name__ in caught.value.reason
+
+
+def test_our_own_error_is_given_the_node_it_lacks(node):
+    with pytest.raises(ProviderError) as caught, blamed_on(node, "something"):
+        raise ProviderError("no memory", reason="it is full")
+    assert caught.value.problem == "no memory" and "Exp" in caught.value.node and caught.value.reason == "it is full"
+
+
+def test_an_error_that_names_another_node_keeps_it(node):
+    with pytest.raises(GraphError) as caught, blamed_on(node, "something"):
+        raise GraphError("no", node="Tanh(y)")
+    assert caught.value.node == "Tanh(y)"
+
+
+def test_a_failed_assertion_is_called_a_gap_of_ours(node):
+    with pytest.raises(GraphError, match="report it"), blamed_on(node, "something"):
+        raise AssertionError
+
+
+def test_what_says_to_stop_is_no_refusal(node):
+    with pytest.raises(KeyboardInterrupt), blamed_on(node, "something"):
+        raise KeyboardInterrupt

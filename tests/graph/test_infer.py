@@ -1,0 +1,48 @@
+"""What does not fit an operator is refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ontrain import GraphError
+from ontrain.graph import Builder, new_model
+from ontrain.graph.infer import infer_node
+from tests.graph.values import value
+
+
+def test_what_does_not_fit_names_the_operator_and_the_shapes():
+    x, y = value("x", [3, 4]), value("y", [5, 6])
+    op = Builder(new_model([x, y], "g").graph)
+    with pytest.raises(GraphError, match=r"MatMul\(x: float\[3, 4\], y: float\[5, 6\]\)"):
+        op.MatMul(x, y)
+
+
+@pytest.mark.parametrize(
+    "op_type, first, second",
+    [
+        ("Reshape", np.array([2, 6]), np.array([3, 4])), ("Expand", np.array([1, 3, 4]), np.array([5, 3, 4])),
+        ("Tile", np.array([1, 2]), np.array([2, 1])),
+    ],
+)  # fmt: skip
+def test_nodes_that_differ_in_a_constant_alone_have_their_own_shapes(op_type, first, second):
+    shapes = []
+    for constant in (first, second, first):
+        x = ir.Value(name="x", shape=ir.Shape([3, 4]), type=ir.TensorType(ir.DataType.FLOAT))
+        size = ir.Value(name="s", shape=ir.Shape(constant.shape), type=ir.TensorType(ir.DataType.INT64))
+        size.const_value = ir.tensor(constant)
+        ((_, shape),) = infer_node(ir.Node("", op_type, [x, size]))
+        shapes.append(tuple(shape))
+        shape[0] = 77  # nobody else sees it
+    assert shapes[0] == shapes[2] != shapes[1]
+
+
+def test_nodes_that_differ_in_an_attribute_or_a_type_alone_have_their_own_results():
+    found = set()
+    for dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        for axis in (0, 1):
+            x = ir.Value(name="x", shape=ir.Shape([3, 4]), type=ir.TensorType(dtype))
+            ((got, shape),) = infer_node(ir.Node("", "Concat", [x, x], attributes=[ir.AttrInt64("axis", axis)]))
+            found.add((got, tuple(shape)))
+    assert len(found) == 4

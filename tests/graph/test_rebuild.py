@@ -1,0 +1,30 @@
+"""A graph made again for shapes that are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from ontrain import InputError
+from ontrain.graph import Builder, new_model, specialise, static_dims
+from tests.graph.values import value
+
+
+def test_specialising_folds_all_arithmetic_on_shapes():
+    x = value("x", ["b", "s", 8])
+    model = new_model([x], "g")
+    op = Builder(model.graph)
+    shape = op.Concat(op.Shape(x, start=0, end=1), [-1], op.Mul(op.Shape(x, start=2, end=3), [2]), axis=0)
+    y = op.Reshape(op.Exp(x), shape)
+    model.graph.outputs.append(y)
+    made = specialise(model, {"x": (2, 6, 8)})
+    assert [n.op_type for n in made.graph] == ["Exp", "Reshape"]
+    assert static_dims(made.graph.outputs[0]) == (2, 3, 16)
+    assert [n.op_type for n in model.graph].count("Shape") == 1, "the model itself stays as it was"
+
+
+def test_a_fixed_dimension_is_not_overruled():
+    x = value("x", ["b", 8])
+    model = new_model([x], "g")
+    model.graph.outputs.append(Builder(model.graph).Exp(x))
+    with pytest.raises(InputError, match=r"shape \[2, 9\], the graph expects \['b', 8\]"):
+        specialise(model, {"x": (2, 9)})

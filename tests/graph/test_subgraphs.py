@@ -1,0 +1,48 @@
+"""Graphs inside nodes, the outer values that they read, and the nodes that outputs depend on."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ontrain.graph import Builder, all_nodes, captured, live_nodes, new_model, subgraphs
+from tests.graph.values import value
+
+
+def branch(*outer):
+    """A graph without inputs that adds up values from around it."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 23}, name="branch")
+    op = Builder(graph)
+    total = op.Exp(outer[0])
+    for one in outer[1:]:
+        total = op.Add(total, one)
+    graph.outputs.append(total)
+    return graph
+
+
+def choice():
+    flag, x, y = value("flag", [], ir.DataType.BOOL), value("x", [3]), value("y", [3])
+    model = new_model([flag, x, y], "g")
+    graphs = [ir.AttrGraph("then_branch", branch(y, x)), ir.AttrGraph("else_branch", branch(x))]
+    node = ir.Node("", "If", [flag], graphs, num_outputs=1)
+    node.outputs[0].name, node.outputs[0].type = "z", x.type
+    node.outputs[0].shape = x.shape
+    model.graph.append(node)
+    model.graph.outputs.append(node.outputs[0])
+    return model, node, x, y
+
+
+def test_outer_values_come_in_the_order_of_their_first_use():
+    _, node, x, y = choice()
+    assert captured(node) == [y, x] and len(subgraphs(node)) == 2
+
+
+def test_a_walk_over_all_nodes_goes_inside_right_after_the_node():
+    model, *_ = choice()
+    assert [node.op_type for node in all_nodes(model.graph)] == ["If", "Exp", "Add", "Exp"]
+
+
+def test_what_only_an_inner_graph_reads_is_alive():
+    model, node, x, _ = choice()
+    op = Builder(model.graph)
+    unread = op.Tanh(x).producer()
+    assert live_nodes(model.graph) == [node] and unread in list(model.graph)

@@ -1,0 +1,262 @@
+"""`InferenceSession` for who comes from onnxruntime: the same calls give the same, on its providers and on ours."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import ontrain
+from ontrain import InputError, OntrainError, OptionError, ProviderError
+from tests.training.conftest import PROVIDERS, Net, batches, make_trainer
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A trained model, exported, with metadata of its own."""
+    torch.manual_seed(3)
+    trainer = make_trainer(Net(dropout=0.2))
+    for batch in batches(2):
+        trainer.train_step(*batch)
+    file = tmp_path_factory.mktemp("model") / "model.onnx"
+    trainer.save_as_onnx(file)
+    model = onnx.load(file)
+    model.doc_string, model.model_version = "a small one", 7
+    model.metadata_props.add(key="trained", value="on two batches")
+    onnx.save(model, file)
+    return file
+
+
+IDS = np.array([[1, 2, 3, 4], [5, 6, 7, 10]])
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", *PROVIDERS])
+def test_every_provider_gives_what_onnxruntime_gives(path, provider):
+    theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    ours = ontrain.InferenceSession(path, providers=[provider])
+    assert ours.get_providers() == [provider]
+    for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+        assert [(v.name, v.type, v.shape) for v in mine] == [(v.name, v.type, v.shape) for v in other]
+    meta, wanted = ours.get_modelmeta(), theirs.get_modelmeta()
+    for name in ("producer_name", "graph_name", "domain", "description", "version", "custom_metadata_map"):
+        assert getattr(meta, name) == getattr(wanted, name)
+    for ids in (IDS, IDS[:1, :2], IDS):
+        expected = theirs.run(None, {"ids": ids})
+        for found in (ours.run(None, {"ids": ids}), ours.run(["output"], {"ids": torch.as_tensor(ids)})):
+            assert [type(array) for array in found] == [np.ndarray]
+            np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_model_is_taken_from_bytes(path, provider):
+    found = ontrain.InferenceSession(path.read_bytes(), providers=[(provider, {"device": "cpu"})])
+    assert found.run([], {"ids": IDS})[0].shape == (2, 4, 11)
+    assert found.get_provider_options() == {provider: {"device": "cpu"}}
+
+
+def test_session_options_and_provider_options_reach_onnxruntime(path, tmp_path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.optimized_model_filepath = 1, str(tmp_path / "optimised.onnx")
+    session = ontrain.InferenceSession(path, options, [("CPUExecutionProvider", {"arena_extend_strategy": "0"})])
+    assert session.get_session_options().intra_op_num_threads == 1
+    assert (tmp_path / "optimised.onnx").stat().st_size > 0
+    ontrain.InferenceSession(path, providers=["CPUExecutionProvider"], provider_options=[{}])
+
+
+def test_bindings_and_run_options_are_onnxruntimes(path):
+    session = ontrain.InferenceSession(path)
+    binding = session.io_binding()
+    binding.bind_cpu_input("ids", IDS)
+    binding.bind_output("output")
+    session.run_with_iobinding(binding)
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 3
+    (wanted,) = session.run(["output"], {"ids": IDS}, options)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], wanted)
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", *PROVIDERS])
+@pytest.mark.parametrize(
+    ("outputs", "feeds", "says"),
+    [
+        (None, {"idz": IDS}, "no input 'idz'.*'ids'"),
+        (["ouput"], {"ids": IDS}, "no output 'ouput'.*'output'"),
+        (None, {}, "ids"),
+        (None, {"ids": IDS.astype(np.float32)}, "ids.*int64"),
+        (None, {"ids": IDS[0]}, "ids"),
+    ],
+)
+def test_feeds_that_do_not_fit_are_told_what_the_model_takes(path, provider, outputs, feeds, says):
+    import re
+
+    with pytest.raises(InputError) as error:
+        ontrain.InferenceSession(path, providers=[provider]).run(outputs, feeds)
+    assert re.search(says, str(error.value), re.DOTALL)
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", *PROVIDERS])
+def test_an_index_out_of_range_is_an_error_of_ours(path, provider):
+    with pytest.raises((InputError, ProviderError), match="11"):
+        ontrain.InferenceSession(path, providers=[provider]).run(None, {"ids": IDS + 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"providers": ["CPUExecutionProvidr"]}, "no execution provider 'CPUExecutionProvidr'.*'CPUExecutionProvider'"),
+        ({"providers": ["TorchProvider"]}, "'TorchExecutionProvider'"),
+        ({"providers": ["CUDAExecutionProvider", "TorchExecutionProvider"]}, "no execution provider 'CUDA"),
+        ({"providers": [("TorchExecutionProvider", {"divice": "cpu"})]}, "no option 'divice'"),
+        ({"providers": ["TorchExecutionProvider", 3]}, "write a name"),
+        ({"providers": ["TorchExecutionProvider"], "provider_options": []}, "same length"),
+        ({"providers": [("TorchExecutionProvider", {})], "provider_options": [{}]}, "in one place"),
+    ],
+)
+def test_providers_and_options_are_checked(path, arguments, says):
+    import re
+
+    with pytest.raises(OptionError) as error:
+        ontrain.InferenceSession(path, strict_providers=True, **arguments)
+    assert re.search(says, str(error.value), re.DOTALL)
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", *PROVIDERS])
+def test_a_missing_or_truncated_file_is_refused(path, provider, tmp_path):
+    with pytest.raises(InputError, match="there is no model file"):
+        ontrain.InferenceSession(tmp_path / "nothing.onnx", providers=[provider])
+    (tmp_path / "half.onnx").write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(OntrainError, match="cannot load|damaged|holds no graph"):
+        ontrain.InferenceSession(tmp_path / "half.onnx", providers=[provider])
+
+
+def test_what_only_onnxruntime_has_says_so(path):
+    session = ontrain.InferenceSession(path, providers=["TorchExecutionProvider"])
+    with pytest.raises(OptionError, match="TorchExecutionProvider has no 'set_ep_dynamic_options'"):
+        session.set_ep_dynamic_options({})
+
+
+def test_providers_of_onnxruntime_are_listed_before_ours():
+    assert ontrain.get_available_providers() == [*onnxruntime.get_available_providers(), *PROVIDERS]
+
+
+def _model(nodes, inputs, outputs) -> bytes:
+    """Bytes of a small model; nodes of ai.onnx.ml are allowed."""
+    sets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = onnx.helper.make_graph(nodes, "small", inputs, outputs)
+    return onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+
+
+def _tensor(name: str, dtype: int = onnx.TensorProto.FLOAT, shape=None):
+    return onnx.helper.make_tensor_value_info(name, dtype, shape)
+
+
+def test_a_sequence_is_fed_as_a_list():
+    node = onnx.helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    sequence = onnx.helper.make_tensor_sequence_value_info("x", onnx.TensorProto.FLOAT, None)
+    session = ontrain.InferenceSession(_model([node], [sequence], [_tensor("y")]))
+    parts = [torch.ones(2, requires_grad=True), np.zeros(1, np.float32)]
+    np.testing.assert_array_equal(session.run(None, {"x": parts})[0], [1, 1, 0])
+
+
+def test_a_map_is_fed_as_a_dictionary():
+    node = onnx.helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", cast_to="TO_FLOAT", map_form="DENSE")
+    number = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    map_ = onnx.helper.make_value_info("x", onnx.helper.make_map_type_proto(onnx.TensorProto.INT64, number))
+    session = ontrain.InferenceSession(_model([node], [map_], [_tensor("y")]))
+    np.testing.assert_array_equal(session.run(None, {"x": {1: 2.0, 0: 3.0}})[0], [[3, 2]])
+
+
+@pytest.mark.parametrize("words", [["a", "bc"], np.array(["a", "bc"]), np.array(["a", "bc"], object)])
+def test_strings_are_fed(words):
+    string = onnx.TensorProto.STRING
+    model = _model([onnx.helper.make_node("Identity", ["x"], ["y"])], [_tensor("x", string, ["n"])],
+                   [_tensor("y", string, ["n"])])  # fmt: skip
+    assert ontrain.InferenceSession(model).run(None, {"x": words})[0].tolist() == ["a", "bc"]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [1.0, 2.0], (1.0, 2.0), torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0, 2.0, 0.0])[::2],
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.array([1, 2], np.float32)),
+    ],
+    ids=["list", "tuple", "tensor", "strided tensor", "OrtValue"],
+)  # fmt: skip
+def test_a_tensor_is_fed_as_whatever_holds_it(x):
+    x = tuple(map(np.float32, x)) if isinstance(x, tuple) else x
+    model = _model([onnx.helper.make_node("Add", ["x", "x"], ["y"])], [_tensor("x", shape=[2])], [_tensor("y")])
+    np.testing.assert_array_equal(ontrain.InferenceSession(model).run(None, {"x": x})[0], [2, 4])
+
+
+def test_bfloat16_is_fed():
+    node = onnx.helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT)
+    model = _model([node], [_tensor("x", onnx.TensorProto.BFLOAT16, [2])], [_tensor("y", shape=[2])])
+    x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    np.testing.assert_array_equal(ontrain.InferenceSession(model).run(None, {"x": x})[0], [1.5, -2])
+
+
+def _normalising(training: int) -> bytes:
+    """Scale, bias and statistics of three channels; in training mode the next statistics are outputs."""
+    values = np.random.default_rng(5)
+    names = ["scale", "bias", "mean", "var"]
+    weights = [onnx.numpy_helper.from_array(values.uniform(0.5, 2, 3).astype(np.float32), name) for name in names]
+    outputs = ["y", "next_mean", "next_var"][: 3 if training else 1]
+    node = onnx.helper.make_node("BatchNormalization", ["x", *names], outputs, training_mode=training, momentum=0.8)
+    graph = onnx.helper.make_graph(
+        [node], "norm", [_tensor("x", shape=["n", 3, 4])], [_tensor(name) for name in outputs], weights
+    )
+    sets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_batch_normalisation_runs_in_the_mode_that_the_file_says(training, provider, rng):
+    model, x = _normalising(training), rng.standard_normal((5, 3, 4), np.float32)
+    expected = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    session = ontrain.InferenceSession(model, providers=[provider])
+    for _ in range(2):  # the statistics of the file stay what they are
+        for ours, theirs in zip(session.run(None, {"x": x}), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_dropout_runs_in_the_mode_that_the_file_says(training, provider):
+    flags = [
+        onnx.numpy_helper.from_array(np.array(0.25, np.float32), "ratio"),
+        onnx.numpy_helper.from_array(np.array(training), "training"),
+    ]
+    node = onnx.helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
+    graph = onnx.helper.make_graph([node], "drop", [_tensor("x", shape=["n"])], [_tensor("y", shape=["n"])], flags)
+    sets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+    session = ontrain.InferenceSession(model, providers=[provider])
+    x = np.ones(4000, np.float32)
+    found = [session.run(None, {"x": x})[0] for _ in range(2)]
+    if not training:
+        np.testing.assert_array_equal(found, [x, x])
+        return
+    for y in found:
+        np.testing.assert_allclose(np.unique(y), [0, 1 / 0.75], rtol=1e-6)
+        assert abs((y == 0).mean() - 0.25) < 0.04
+    assert (found[0] != found[1]).any(), "each run draws masks of its own, as in onnxruntime"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("pads", ["even", "uneven"])
+def test_places_of_maxima_are_counted_by_columns_where_the_file_says_so(provider, rank, pads, rng):
+    given = {"even": [1] * (2 * rank), "uneven": [0] * rank + [1] * rank}[pads]
+    node = onnx.helper.make_node(
+        "MaxPool", ["x"], ["y", "places"], kernel_shape=[3] * rank, strides=[2] * rank, pads=given, storage_order=1
+    )
+    places = _tensor("places", onnx.TensorProto.INT64)
+    model = _model([node], [_tensor("x", shape=[2, 3, *range(6, 6 + rank)])], [_tensor("y"), places])
+    x = rng.standard_normal((2, 3, *range(6, 6 + rank)), np.float32)
+    expected = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    for ours, theirs in zip(ontrain.InferenceSession(model, providers=[provider]).run(None, {"x": x}), expected,
+                            strict=True):  # fmt: skip
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,48 @@
+"""A recurrent layer of the standard becomes a loop that computes the same; all else stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+from ontrain.graph import Builder, new_model, rebuild
+from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.providers import get_provider
+from tests.passes.graphs import graph, operators
+
+L, N, D, H = 4, 2, 3, 5
+
+
+def test_other_operators_stay():
+    made, changed = ExpandRecurrent().apply(graph(lambda op, x: op.Tanh(op.Exp(x)), x=[3]))
+    assert changed == 0 and operators(made) == ["Exp", "Tanh"]
+
+
+@pytest.mark.parametrize(("op_type", "module", "gates"), [("RNN", torch.nn.RNN, 1), ("GRU", torch.nn.GRU, 3)])
+def test_a_layer_becomes_a_loop_with_torchs_values(op_type, module, gates, rng):
+    x = ir.Value(name="x", shape=ir.Shape([L, N, D]), type=ir.TensorType(ir.DataType.FLOAT))
+    model = new_model([x], "layer")
+    op = Builder(model.graph)
+    weights = [rng.standard_normal((1, gates * H, size)).astype(np.float32) for size in (D, H)]
+    bias = np.concatenate([rng.standard_normal((1, gates * H)), np.zeros((1, gates * H))], 1).astype(np.float32)
+    named = {"linear_before_reset": 1} if op_type == "GRU" else {}
+    y, _ = getattr(op, op_type)(x, *map(op.const, (*weights, bias)), hidden_size=H, outputs=2, **named)
+    model.graph.outputs.append(y)
+    made, changed = ExpandRecurrent().apply(model)
+    made = rebuild(made)
+    assert changed == 1 and op_type not in operators(made)
+
+    layer = module(D, H)
+    order = np.r_[H : 2 * H, 0:H, 2 * H : 3 * H] if op_type == "GRU" else np.arange(H)  # ONNX: update gate first
+    with torch.no_grad():
+        for name, array in zip(("weight_ih_l0", "weight_hh_l0"), weights, strict=True):
+            getattr(layer, name).copy_(torch.tensor(array[0][order]))
+        layer.bias_ih_l0.copy_(torch.tensor(bias[0, : gates * H][order]))
+        layer.bias_hh_l0.zero_()
+        fed = rng.standard_normal((L, N, D)).astype(np.float32)
+        wanted = layer(torch.tensor(fed))[0]
+    provider = get_provider("TorchExecutionProvider")
+    (found,) = provider.compile(made, provider.create_state([])).run({"x": torch.tensor(fed)}).values()
+    torch.testing.assert_close(torch.as_tensor(np.asarray(found))[:, 0], wanted, rtol=1e-5, atol=1e-6)

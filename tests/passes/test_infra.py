@@ -1,0 +1,51 @@
+"""What all passes have in common: fuel, reports, graphs inside nodes, and what a pass keeps to itself."""
+
+from __future__ import annotations
+
+from ontrain.passes import run_passes
+from ontrain.passes.infra import Fuel, RewritePass, left_alone, limited, note
+from tests.passes.graphs import graph, operators
+
+
+class Sines(RewritePass):
+    """Exp becomes Sin; it says so once, and counts the Tanh that it leaves."""
+
+    def begin(self, graph):
+        self.seen = []
+
+    def rewrite(self, op, node, inputs):
+        self.seen.append(node.op_type)
+        if node.op_type == "Tanh":
+            left_alone("it is a Tanh")
+        if node.op_type != "Exp":
+            return None
+        note("a sine")
+        return [op.Sin(inputs[0])]
+
+
+def chain():
+    return graph(lambda op, x: op.Exp(op.Tanh(op.Exp(op.Tanh(op.Exp(x))))), x=[3])
+
+
+def test_a_report_says_what_was_done_and_what_was_left_alone():
+    _, (report,) = run_passes(chain(), [Sines()])
+    assert (report.changed, report.rewrites, report.notes) == (3, 3, ["a sine"])
+    assert report.refusals == {"it is a Tanh": 2} and report.last_node.startswith("Exp(")
+
+
+def test_fuel_ends_a_pass_in_the_middle_of_a_graph():
+    fuel = Fuel(left=2)
+    with limited(fuel):
+        made, changed = Sines().apply(chain())
+    assert changed == fuel.used == 2 and operators(made) == ["Sin", "Tanh", "Sin", "Tanh", "Exp"]
+
+
+def test_what_a_pass_finds_in_a_graph_is_gone_with_it():
+    one = Sines()
+    one.apply(chain())
+    assert not hasattr(one, "seen")
+
+
+def test_outside_of_a_run_nobody_listens():
+    note("nothing")
+    left_alone("nothing")

@@ -1,0 +1,92 @@
+"""Processes for tests, forked from one that has imported torch and ontrain already: nothing else is in them.
+
+A new interpreter takes seconds to import them. The process from which these are forked has imported modules and run
+nothing; it is a child of the test's own process, and of no other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+__all__ = ["run_file", "start", "start_and_join"]
+
+ROOT = Path(__file__).parent.parent
+
+
+def start(function: Callable[..., None], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Start a process for each row of arguments, which calls `function(*row)` in this process's environment."""
+    context = _context()
+    processes = [context.Process(target=_enter, args=(dict(os.environ), function, row)) for row in rows]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def start_and_join(function: Callable[..., None], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Start them, and wait; what one of them raises is raised here."""
+    _context()
+    arguments = dict(os.environ), function, list(rows)
+    mp.start_processes(_enter_numbered, args=arguments, nprocs=len(rows), join=True, start_method="forkserver")
+
+
+def run_file(file: Path, folder: Path, *, timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a file of Python in a folder as `python file` does, and wait for its end."""
+    outputs = folder.with_suffix(".stdout"), folder.with_suffix(".stderr")
+    arguments = {**os.environ, **environment}, _run_file, (file, folder, outputs)
+    process = _context().Process(target=_enter, args=arguments)
+    process.start()
+    process.join(timeout)
+    if process.exitcode is None:
+        process.kill()
+        raise subprocess.TimeoutExpired(["python", str(file)], timeout)
+    return subprocess.CompletedProcess(
+        ["python", str(file)], process.exitcode, *(output.read_text() if output.exists() else "" for output in outputs)
+    )
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preload"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+def _enter_numbered(
+    number: int, environment: dict[str, str], function: Callable[..., None], rows: list[tuple[Any, ...]]
+) -> None:
+    _enter(environment, function, rows[number])
+
+
+def _enter(environment: dict[str, str], function: Callable[..., None], row: tuple[Any, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    function(*row)
+
+
+def _run_file(file: Path, folder: Path, outputs: tuple[Path, Path]) -> None:
+    for descriptor, output in enumerate((Path(os.devnull), *outputs)):
+        opened = os.open(output, os.O_RDWR | os.O_CREAT)
+        os.dup2(opened, descriptor)
+    os.chdir(folder)
+    sys.argv = [str(file)]
+    sys.path[:] = [str(file.parent), *(path for path in sys.path if path and Path(path) != ROOT)]
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()

@@ -1,0 +1,63 @@
+"""Pools of all kinds of windows, forward and backward, as eager's."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.training.ortmodule.networks import assert_same_gradients, pair
+
+pytestmark = pytest.mark.sampled(4)
+
+# Kernel, stride, pads, whether sizes are rounded up, whether pads count, height and width.
+AVERAGES = [
+    (1280, 1280, 0, True, True, (4, 4)), (2, 2, 0, False, True, (8, 8)), (3, 2, 1, True, True, (7, 8)),
+    (3, 2, 1, True, False, (8, 8)), (3, 1, 1, False, False, (5, 6)), ((3, 2), (2, 3), (1, 0), True, True, (9, 10)),
+    (4, 3, 2, True, False, (10, 11)), (5, 5, 0, True, True, (7, 12)), (3, 5, 0, False, True, (9, 13)),
+]  # fmt: skip
+MAXIMA = [(2, 2, 0, 1, False), (3, 2, 1, 1, True), ((3, 2), 1, (1, 0), 1, False), (3, 3, 1, 2, True)]
+
+
+class Pooled(nn.Module):
+    def __init__(self, pool, last: bool) -> None:
+        super().__init__()
+        self.before, self.pool = nn.Conv2d(3, 4, 1) if last else nn.BatchNorm2d(3), pool
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(self.before(x)).square()
+
+
+def check(pool, size) -> None:
+    for last in (False, True):  # rows first, and channels last behind a convolution
+        ours, eager = pair(Pooled(pool, last))
+        x = torch.randn(2, 3, *size)
+        for module in (ours, eager):
+            module(x).mean().backward()
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-5, atol=1e-6)
+        assert_same_gradients(ours, eager, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel, stride, pads, rounds_up, counted, size", AVERAGES)
+def test_means(kernel, stride, pads, rounds_up, counted, size):
+    check(lambda x: functional.avg_pool2d(x, kernel, stride, pads, rounds_up, counted), size)
+
+
+@pytest.mark.parametrize("kernel, stride, pads, dilation, rounds_up", MAXIMA)
+def test_maxima(kernel, stride, pads, dilation, rounds_up):
+    check(lambda x: functional.max_pool2d(x, kernel, stride, pads, dilation, rounds_up), (9, 10))
+
+
+def test_maxima_whose_places_are_read_have_theirs_in_the_tensor():
+    def unpooled(x: torch.Tensor) -> torch.Tensor:
+        y, places = functional.max_pool2d(x, 2, return_indices=True)
+        return functional.max_unpool2d(y, places, 2)
+
+    check(unpooled, (6, 8))
+
+
+def test_a_window_larger_than_the_images_has_a_gradient_on_each_provider():
+    ours, eager = pair(Pooled(lambda x: functional.avg_pool1d(x.flatten(2), 50, 50, 0, True), last=True))
+    x = torch.randn(2, 3, 4, 4)
+    for module in (ours, eager):
+        module(x).mean().backward()
+    assert_same_gradients(ours, eager, rtol=1e-5, atol=1e-6)

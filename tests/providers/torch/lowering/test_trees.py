@@ -1,0 +1,165 @@
+"""Ensembles of trees equal onnxruntime's, and trees that are walked through one row at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from ontrain.errors import OntrainError
+from tests.providers.classical import differences, model_of, own
+
+FEATURES = 4
+FIELDS = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids")
+
+
+class Ensemble:
+    """Attributes of random trees.
+
+    Args:
+        rng: draws them.
+        kind: "class" or "target".
+        modes: of the inner nodes.
+        says: "all": each leaf adds to all targets; "one": all leaves of a tree to one; "first": to target 0.
+    """
+
+    def __init__(self, rng, kind, targets, modes, says, *, positive=False, trees=4):
+        self.rng, self.kind, self.targets, self.modes, self.says, self.positive = (
+            rng, kind, targets, modes, says, positive,
+        )  # fmt: skip
+        self.attributes = {f"nodes_{field}": [] for field in FIELDS}
+        self.attributes |= {f"{kind}_{field}": [] for field in ("treeids", "nodeids", "ids", "weights")}
+        self.attributes["nodes_missing_value_tracks_true"] = []
+        for tree in range(trees):
+            self.count = 0
+            self._grow(tree, int(rng.integers(0, 5)))
+
+    def _grow(self, tree, depth):
+        a, rng, number = self.attributes, self.rng, self.count
+        self.count += 1
+        leaf = depth == 0 or rng.random() < 0.15
+        at = len(a["nodes_modes"])
+        value = 0.0 if leaf else float(np.round(rng.standard_normal(), 1))
+        mode = "LEAF" if leaf else str(rng.choice(self.modes))
+        feature = 0 if leaf else int(rng.integers(FEATURES))
+        for field, item in zip(FIELDS, (tree, number, feature, value, mode, 0, 0), strict=True):
+            a[f"nodes_{field}"].append(item)
+        a["nodes_missing_value_tracks_true"].append(int(rng.integers(2)))
+        if not leaf:
+            a["nodes_truenodeids"][at] = self._grow(tree, depth - 1)
+            a["nodes_falsenodeids"][at] = self._grow(tree, depth - 1)
+            return number
+        said = {"all": range(self.targets), "one": [tree % self.targets], "first": [0]}[self.says]
+        for target in said:
+            weight = rng.random() if self.positive else rng.standard_normal()
+            for field, item in zip(
+                ("treeids", "nodeids", "ids", "weights"), (tree, number, target, weight), strict=True
+            ):
+                a[f"{self.kind}_{field}"].append(item)
+        return number
+
+
+def rows(rng, dtype):
+    """Rows with values that nodes compare with, infinite ones and missing ones."""
+    x = np.round(rng.standard_normal((30, FEATURES)), 1).astype(dtype)
+    if x.dtype.kind == "f":
+        x[rng.random(x.shape) < 0.1] = np.nan
+        x[0], x[1] = np.inf, -np.inf
+    return x
+
+
+MODES = [["BRANCH_LEQ"], ["BRANCH_LT"], ["BRANCH_GTE"], ["BRANCH_GT"], ["BRANCH_EQ", "BRANCH_NEQ", "BRANCH_LEQ"]]
+TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]
+
+
+def test_regressors_equal_onnxruntimes(rng):
+    wrong = []
+    for case in range(40):
+        targets = 1 + case % 3
+        trees = Ensemble(rng, "target", targets, MODES[case % 5], "all")
+        base = {"base_values": [0.5, -1.0, 2.0][:targets]} if case % 2 else {}
+        wrong += differences(
+            "TreeEnsembleRegressor", rows(rng, ["float32", "float64"][case % 2]), **trees.attributes, **base,
+            n_targets=targets, aggregate_function=["SUM", "AVERAGE", "MIN", "MAX"][case % 4],
+            post_transform=TRANSFORMS[(case // 4) % 4],
+        )  # fmt: skip
+    assert not wrong
+
+
+def test_classifiers_equal_onnxruntimes(rng):
+    wrong = []
+    for case in range(48):
+        classes = 2 + case % 3
+        says = "first" if classes == 2 else ["all", "one"][case % 2]
+        trees = Ensemble(rng, "class", classes, MODES[case % 5], says, positive=case % 2 == 0)
+        base = {"base_values": [0.25, -1.0, 2.0, 0.5][: classes if classes > 2 else 1]} if case % 3 == 0 else {}
+        wrong += differences(
+            "TreeEnsembleClassifier", rows(rng, ["float32", "float64", "int64"][case % 3]), outputs=("y", "z"),
+            kinds=[TensorProto.INT64], **trees.attributes, **base, classlabels_int64s=list(range(10, 10 + classes)),
+            post_transform=TRANSFORMS[(case // 4) % 4],
+        )  # fmt: skip
+    assert not wrong
+
+
+def ensemble_of_sets(**changed):
+    """Two trees in TreeEnsemble's own form; x0 in {1, 3, 5}, or else x1 <= 0.5; and x1 > 2."""
+
+    def double(name, values):
+        return helper.make_tensor(name, TensorProto.DOUBLE, [len(values)], values)
+
+    nan = float("nan")
+    attributes = {
+        "nodes_splits": double("splits", [0.0, 0.5, 2.0]), "nodes_featureids": [0, 1, 1],
+        "nodes_modes": helper.make_tensor("modes", TensorProto.UINT8, [3], [6, 0, 3]), "tree_roots": [0, 2],
+        "nodes_truenodeids": [0, 1, 3], "nodes_trueleafs": [1, 1, 1], "nodes_falsenodeids": [1, 2, 4],
+        "nodes_falseleafs": [0, 1, 1], "leaf_targetids": [0, 1, 0, 1, 0], "n_targets": 2,
+        "leaf_weights": double("weights", [1.0, 10.0, 100.0, 0.25, 0.5]),
+        "membership_values": double("members", [1.0, 3.0, 5.0, nan]), "aggregate_function": 1, "post_transform": 0,
+    }  # fmt: skip
+    return attributes | changed
+
+
+def walked(x):
+    """What these trees say of one row."""
+    first = [1.0, 0.0] if x[0] in (1, 3, 5) else [0.0, 10.0] if x[1] <= 0.5 else [100.0, 0.0]
+    return np.add(first, [0.0, 0.25] if x[1] > 2 else [0.5, 0.0])
+
+
+def test_nodes_ask_for_members_of_sets_in_double_precision():
+    x = np.array([[a, b] for a in (1.0, 2.0, 3.0, 5.0, np.nan) for b in (0.5, 0.5 + 1e-12, 2.0, 3.0, np.nan)])
+    model = model_of("TreeEnsemble", [x], version=5, kinds=[TensorProto.DOUBLE], **ensemble_of_sets())
+    (result,) = own(model).run(None, {"x0": x})
+    np.testing.assert_array_equal(result, [walked(row) for row in x])
+
+
+def test_a_row_alone_and_no_row():
+    model = model_of(
+        "TreeEnsemble", [np.zeros((1, 2))], version=5, kinds=[TensorProto.DOUBLE], **ensemble_of_sets()
+    )  # fmt: skip
+    session = own(model)
+    assert session.run(None, {"x0": np.zeros((0, 2))})[0].shape == (0, 2)
+    np.testing.assert_array_equal(session.run(None, {"x0": np.array([[3.0, 0.0]])})[0], [[1.5, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"nodes_falsenodeids": [0, 2, 4]},  # the first node leads to itself
+        {"nodes_falsenodeids": [7, 2, 4]},
+        {"nodes_truenodeids": [-1, 1, 3]},
+        {"nodes_featureids": [0, 9, 1]},
+        {"nodes_featureids": [0, 1]},
+        {"tree_roots": [0, 5]},
+        {"leaf_targetids": [0, 1, 0, 1, 2]},
+        {"membership_values": None},
+        {"n_targets": 1 << 40},
+    ],
+    ids=["circle", "child", "negative", "feature", "length", "root", "target", "sets", "targets"],
+)
+def test_attributes_that_describe_no_trees_are_refused(changed):
+    x = np.zeros((2, 2))
+    model = model_of("TreeEnsemble", [x], version=5, kinds=[TensorProto.DOUBLE], **ensemble_of_sets(**changed))
+    with pytest.raises(OntrainError, match="TreeEnsemble"):
+        session = own(model)
+        session.disable_fallback()
+        session.run(None, {"x0": x})

@@ -1,0 +1,33 @@
+"""Rounds of loops are counted together, and end at the limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from ontrain import OptionError, ProviderError
+from ontrain.rounds import LOOP_LIMIT, counted_rounds, loop_limit
+
+
+@pytest.mark.parametrize("wish", ["0", "-1", "many", "1.5", str(2**62)])
+def test_a_limit_is_a_whole_number_from_one(monkeypatch, wish):
+    monkeypatch.setenv(LOOP_LIMIT, wish)
+    with pytest.raises(OptionError, match=LOOP_LIMIT):
+        loop_limit()
+
+
+def test_rounds_of_inner_loops_count_with_those_around(monkeypatch):
+    monkeypatch.setenv(LOOP_LIMIT, "3")
+    with counted_rounds() as outer:
+        outer()
+        with counted_rounds() as inner:
+            inner()
+            inner()
+        with pytest.raises(ProviderError, match="more than 3 rounds"):
+            outer()
+
+
+def test_a_run_begins_anew(monkeypatch):
+    monkeypatch.setenv(LOOP_LIMIT, "1")
+    for _ in range(2):
+        with counted_rounds() as another:
+            another()

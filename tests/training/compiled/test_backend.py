@@ -1,0 +1,181 @@
+"""`torch.compile(model, backend="ontrain")` against the same model in eager PyTorch: values, gradients, statistics."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ontrain.errors import CaptureError, OptionError
+from ontrain.training.compiled import ontrain
+from ontrain.training.ortmodule import ORTModule
+
+KEPT = {"options": {"fallback": "FALLBACK_DISABLE"}}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Breaking(nn.Module):
+    """Branches on a value, reads a size, scales by a number, and keeps statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x, scale=2.0):
+        h = torch.tanh(self.norm(self.first(x))) * scale
+        if h.sum() > 0:
+            h = h * x.shape[0]
+        return F.softmax(self.last(h), -1) + h.mean()
+
+
+def twins(model):
+    torch.manual_seed(0)
+    ours = model().double()
+    return ours, copy.deepcopy(ours)
+
+
+def assert_a_step_is_eagers(compiled, ours, eager, *args, **kwargs):
+    for module in (ours, eager):
+        module.zero_grad()
+    results = [compiled(*args, **kwargs), eager(*args, **kwargs)]
+    for result in results:
+        result.square().sum().backward()
+    torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-12)
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-8, atol=1e-11)
+    for mine, theirs in zip(ours.buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_a_model_that_breaks_is_eager_at_all_sizes_and_numbers(dynamic):
+    ours, eager = twins(Breaking)
+    compiled = torch.compile(ours, backend=ontrain, dynamic=dynamic, **KEPT)
+    for rows in (3, 5, 6):
+        for scale in (2.0, -3.0):
+            x = torch.randn(rows, 4, dtype=torch.float64)
+            assert_a_step_is_eagers(compiled, ours, eager, x, scale)
+
+
+def test_it_is_found_by_its_name():
+    assert "ontrain" in torch._dynamo.list_backends()
+    ours, eager = twins(lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)))
+    compiled = torch.compile(ours, backend="ontrain", **KEPT)
+    assert_a_step_is_eagers(compiled, ours, eager, torch.randn(3, 4, dtype=torch.float64))
+
+
+def test_gradients_pass_through_pieces_to_the_input():
+    ours, eager = twins(Breaking)
+    compiled = torch.compile(ours, backend=ontrain, **KEPT)
+    inputs = [torch.randn(5, 4, dtype=torch.float64, requires_grad=True)]
+    inputs.append(inputs[0].detach().clone().requires_grad_())
+    for module, x in zip((compiled, eager), inputs, strict=True):
+        module(x).square().sum().backward()
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-8, atol=1e-11)
+
+
+def test_training_with_an_optimizer_is_eagers():
+    ours, eager = twins(Breaking)
+    compiled = torch.compile(ours, backend=ontrain, **KEPT)
+    optimizers = [torch.optim.AdamW(module.parameters(), lr=0.05) for module in (ours, eager)]
+    x, losses = torch.randn(8, 4, dtype=torch.float64), []
+    for _ in range(10):
+        losses.append([])
+        for module, optimizer in zip((compiled, eager), optimizers, strict=True):
+            loss = (module(x) - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    torch.testing.assert_close(torch.tensor(losses)[:, 0], torch.tensor(losses)[:, 1], rtol=1e-9, atol=0)
+    assert losses[-1][0] < losses[0][0]
+
+
+def test_evaluation_without_gradients_is_eagers():
+    ours, eager = twins(Breaking)
+    ours.eval(), eager.eval()
+    compiled = torch.compile(ours, backend=ontrain, **KEPT)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), eager(x), rtol=1e-9, atol=1e-12)
+
+
+def test_a_language_model_with_its_loss_is_eagers():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0,
+                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)  # fmt: skip
+    ours, eager = twins(lambda: GPT2LMHeadModel(config))
+    compiled = torch.compile(ours, backend=ontrain, dynamic=True, **KEPT)
+    for rows, length in ((2, 7), (3, 9)):
+        ids = torch.randint(0, 50, (rows, length))
+        for module in (ours, eager):
+            module.zero_grad()
+        results = [module(input_ids=ids, labels=ids) for module in (compiled, eager)]
+        for result in results:
+            result.loss.backward()
+        torch.testing.assert_close(results[0].logits, results[1].logits)
+        for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-7, atol=1e-10)
+
+
+class Unknown(nn.Linear):
+    def forward(self, x):
+        return torch.linalg.eig(super().forward(x))[0].abs().sum() + super().forward(x).tanh()
+
+
+def test_a_piece_that_is_refused_is_run_by_pytorch_and_said_so():
+    ours, eager = twins(lambda: Unknown(4, 4))
+    compiled = torch.compile(ours, backend=ontrain)
+    x = torch.randn(4, 4, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="PyTorch answers .*linalg_eig"):
+        assert_a_step_is_eagers(compiled, ours, eager, x)
+    torch._dynamo.reset()
+    with pytest.raises(CaptureError, match="linalg_eig"):
+        torch.compile(ours, backend=ontrain, **KEPT)(x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"mode": "reduce-overhead"}, "no mode 'reduce-overhead'"), ({"options": {"trace.enabled": True}}, "no option")],
+)
+def test_what_the_backend_does_not_have_is_refused(arguments, said):
+    compiled = torch.compile(nn.Linear(4, 4), backend=ontrain, **arguments)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=said) as raised:
+        compiled(torch.ones(2, 4))
+    assert isinstance(raised.value.inner_exception, OptionError)
+
+
+def test_an_ortmodule_that_allows_breaks_says_where_it_breaks():
+    ours, eager = twins(Breaking)
+    model = ORTModule(ours, breaks="allow")
+    x = torch.randn(5, 4, dtype=torch.float64)
+    with pytest.warns(UserWarning, match=r"Breaking runs in \d+ graphs(.|\n)*if h.sum\(\) > 0"):
+        assert_a_step_is_eagers(model, ours, eager, x)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* runs in")
+        assert_a_step_is_eagers(model, ours, eager, x * 2, -1.0)
+
+
+def test_an_ortmodule_that_allows_breaks_is_one_graph_where_it_can_be():
+    ours, eager = twins(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    model = ORTModule(ours, breaks="allow")
+    assert_a_step_is_eagers(model, ours, eager, torch.randn(3, 4, dtype=torch.float64))
+    assert model._pieces is None and model._engine.captures == 1
+
+
+def test_breaks_are_allowed_or_refused():
+    with pytest.raises(OptionError, match="breaks is 'yes'"):
+        ORTModule(nn.Linear(2, 2), breaks="yes")
+    with pytest.raises(CaptureError):
+        ORTModule(Breaking())(torch.randn(3, 4))
