@@ -18,6 +18,7 @@ from ontrain.capture import capture
 from ontrain.capture.generators import without_draws
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
+from tests.capture import held
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -42,6 +43,22 @@ def factor_of(generator):
 
 def by_default(_, generator=random.Random(6)):  # noqa: B008
     return generator.random()
+
+
+def imported_inside(_):
+    from tests.capture.held import RANDOM
+
+    return RANDOM.random()
+
+
+def imported_relatively(_):
+    from . import held  # noqa: TID252
+
+    return held.RANDOM.random()
+
+
+def named_by_a_text(_):
+    return getattr(held, "RANDOM").random()  # noqa: B009
 
 
 def numbers(generator):
@@ -79,6 +96,10 @@ DRAWS = {
     "bound": functools.partial(by_default, generator=np.random.default_rng(9)),
     "by default": by_default,
     "of a sequence": lambda _: next(SEQUENCE),
+    "of a module": lambda _: held.RANDOM.random(),
+    "imported inside": imported_inside,
+    "imported relatively": imported_relatively,
+    "named by a text": named_by_a_text,
 }
 LINES = {
     "in a function": "random.choice([1.0, 2.0])  # the line that draws",
@@ -86,6 +107,9 @@ LINES = {
     "bound": "return generator.random()",
     "by default": "return generator.random()",
     "of a sequence": "yield generator.random()",
+    "imported inside": "return RANDOM.random()",
+    "imported relatively": "return held.RANDOM.random()",
+    "named by a text": 'return getattr(held, "RANDOM").random()',
 }
 
 

@@ -1,11 +1,12 @@
-"""The objects that Python code can come to from some objects and from the variables of modules."""
+"""The objects that Python code can come to from some objects, through what they hold and the names that it reads."""
 
 from __future__ import annotations
 
+import dis
 import gc
 import sys
-from collections.abc import Iterable, Iterator
-from types import ModuleType
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from ontrain.capture.source import is_foreign
@@ -14,39 +15,114 @@ __all__ = ["reachable"]
 
 _SHUT = frozenset({"mpmath", "numpy", "onnx", "onnx_ir", "onnxruntime", "sympy", "torch"})
 """Packages that are not looked into, beside Python's own and ours: they hold nothing of a user's."""
+_IMPORTS = dis.opmap["IMPORT_NAME"]
+_known: dict[int, tuple[CodeType, frozenset[str]]] = {}
+"""The names of each code, which is kept alive: its place in memory stands for it."""
 _NAME_OF_MODULE = vars(type)["__module__"].__get__
 
 
 def reachable(roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield what the garbage collector sees behind `roots` and behind the variables of all loaded modules, each once.
+    """Yield what the garbage collector sees behind `roots` and what their functions can name, each object once.
 
     Each step goes from an object to those that it refers to. So nothing comes up that another thread is just making,
-    as it does in `gc.get_objects`: a reference to a tuple that is not complete makes its construction fail. Modules
-    and classes of Python itself, of torch, numpy, sympy, onnx and ontrain are left out; their instances are not.
+    as it does in `gc.get_objects`: a reference to a tuple that is not complete makes its construction fail.
+
+    A function leads to its closure and defaults, and to those variables of its file, and of modules, whose names or
+    texts stand in its code. What it looks up by a name that it computes does not come up. Modules, classes and
+    functions of Python itself, of torch, numpy, sympy, onnx and ontrain are left out; their instances are not.
 
     What comes up is kept alive until the end, for an object's place in memory stands for it.
     """
-    modules = {name: module for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)}
-    shut = {name for name, module in modules.items() if _is_shut(name, vars(module).get("__file__"))}
-    layer = [*roots, *(module for name, module in modules.items() if name not in shut)]
-    seen = {id(part) for name in shut for part in (modules[name], vars(modules[name]))} | {id(root) for root in layer}
-    alive: list[Any] = [modules]
+    walk = _Walk()
+    layer = walk.new(roots)
     while layer:
         yield from layer
-        alive.append(layer)
-        following = []
-        for referent in filter(gc.is_tracked, gc.get_referents(*layer)):
-            if id(referent) not in seen:
-                seen.add(id(referent))
-                following.append(referent)
-        layer = [part for part in following if not (issubclass(type(part), type) and _module_of(part) in shut)]
-        alive.append(following)
+        layer = walk.new(walk.behind(layer))
+
+
+class _Walk:
+    """What has come up, and which modules are not looked into."""
+
+    def __init__(self) -> None:
+        self._alive: list[Any] = []
+        self._seen: set[int] = set()
+        self._shut: dict[str, bool] = {}
+
+    def new(self, parts: Iterable[Any]) -> list[Any]:
+        """Those that did not come up before, but what is not looked into."""
+        seen, new = self._seen, []
+        for part in parts:
+            if id(part) not in seen:
+                seen.add(id(part))
+                new.append(part)
+        self._alive.append(new)
+        return [part for part in new if not self._is_left_out(part)]
+
+    def behind(self, parts: Iterable[Any]) -> Iterator[Any]:
+        """What some objects refer to."""
+        others = []
+        for part in parts:
+            kind = type(part)
+            if kind is FunctionType:
+                yield from (part.__closure__, part.__defaults__, part.__kwdefaults__, part.__dict__)
+                yield from self._named(part.__code__, part.__globals__)
+            elif issubclass(kind, ModuleType):
+                yield vars(part)
+            else:
+                others.append(part)
+                if kind is GeneratorType and part.gi_frame is not None:
+                    yield from self._named(part.gi_code, part.gi_frame.f_globals)
+        yield from filter(gc.is_tracked, gc.get_referents(*others))
+
+    def _named(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
+        """The variables of its file that a function names, and of the modules among them those that it names."""
+        if self._is_shut(str(variables.get("__name__")), code.co_filename):
+            return
+        names = _names(code)
+        named = [variables[name] for name in names & variables.keys()]
+        if _IMPORTS in code.co_code[::2]:
+            package = variables.get("__package__")
+            loaded = names.union(f"{package}.{name}" for name in names) & sys.modules.keys()
+            named += [sys.modules[name] for name in loaded]
+        for value in named:
+            if not issubclass(type(value), ModuleType):
+                yield value
+            elif not self._is_left_out(value):
+                held = vars(value)
+                yield from (held[attribute] for attribute in names & held.keys())
+
+    def _is_left_out(self, part: Any) -> bool:
+        kind = type(part)
+        if kind is CodeType or kind is FrameType:
+            return True
+        if issubclass(kind, ModuleType):
+            return self._is_shut(str(vars(part).get("__name__")), vars(part).get("__file__"))
+        if issubclass(kind, type):
+            name = str(_module_of(part))
+            return self._is_shut(name, getattr(sys.modules.get(name), "__file__", None))
+        return False
+
+    def _is_shut(self, name: str, file: str | None) -> bool:
+        shut = self._shut.get(name)
+        if shut is None:
+            shut = self._shut[name] = _is_shut(name, file)
+        return shut
 
 
 def _is_shut(name: str, file: str | None) -> bool:
     if name.partition(".")[0] in _SHUT:
         return True
     return name in sys.builtin_module_names if file is None else not is_foreign(file)
+
+
+def _names(code: CodeType) -> frozenset[str]:
+    """The names and texts in a function's code and in the functions that it defines."""
+    known = _known.get(id(code))
+    if known is None:
+        inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
+        texts = [text for text in code.co_consts if isinstance(text, str)]
+        known = _known[id(code)] = code, frozenset(code.co_names).union(texts, *inner)
+    return known[1]
 
 
 def _module_of(cls: type) -> object:
