@@ -21,9 +21,11 @@ from ontrain.stock import serve_submodules, stock
 
 if TYPE_CHECKING:
     from ontrain.inference import InferenceSession, IOBinding, RunOptions, SessionOptions
+    from ontrain.providers.torch import TensorType, op
 
 __version__ = "0.1.0"
 _SESSIONS = ("IOBinding", "InferenceSession", "RunOptions", "SessionOptions")
+_OPERATORS = ("TensorType", "op")
 _UPSTREAM = (
     "AdapterFormat", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "LoraAdapter", "ModelMetadata",
     "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtMemType", "OrtMemoryInfo", "OrtSparseFormat",
@@ -45,8 +47,10 @@ __all__ = [
     "OptionError",
     "ProcessError",
     "ProviderError",
+    "TensorType",
     "get_all_providers",
     "get_available_providers",
+    "op",
     "set_seed",
 ]
 __all__ += ["IOBinding", "RunOptions", "SessionOptions", *_UPSTREAM]
@@ -87,6 +91,8 @@ def __getattr__(name: str) -> Any:
         from ontrain import inference
 
         return getattr(inference, name)
+    if name in _OPERATORS:
+        return getattr(importlib.import_module(f"{__name__}.providers.torch"), name)
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     if not name.startswith("_") and hasattr(stock(), name):

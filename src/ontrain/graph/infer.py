@@ -63,6 +63,11 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
         with blamed_on(node, "the inputs do not fit the operator"):
             return ours(node)
     if schema_of(node.op_type, node.domain) is None:
+        if record_of(node).foreign:
+            raise UntypedError(
+                f"operator {node.domain}::{node.op_type} has no shape function", node=describe(node),
+                reason="a plan needs the type of every value", way_out=f"register one with @{node.op_type}.shape",
+            )  # fmt: skip
         raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
     check_axes(node)
     check_indices(node)

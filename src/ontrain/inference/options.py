@@ -20,7 +20,8 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 
     ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, and on the
     entries `session.record_ep_graph_assignment_info` and `session.disable_cpu_ep_fallback`. They say once of other
-    settings that these mean nothing to them, and refuse libraries of custom operators.
+    settings that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in
+    the list; without one, they are refused.
 
     Attributes:
         free_dimensions: sizes by the name of the dimension.
@@ -72,7 +73,7 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         self.config_entries[key] = value
 
     def register_custom_ops_library(self, path: str, /) -> None:
-        """Load a shared library of custom operators for onnxruntime's providers."""
+        """Load a shared library of custom operators for onnxruntime's providers, which run these operators."""
         super().register_custom_ops_library(path)
         self.custom_libraries.append(str(path))
 

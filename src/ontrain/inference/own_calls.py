@@ -83,7 +83,7 @@ class OwnSession:
         self._trace = Trace(options)
         self._provider, self._provider_options = provider, dict(provider_options)
         self._source, self._options = source, options if options is not None else SessionOptions()
-        _heed(options, provider)
+        _heed(options, provider, following)
         with self._trace.event("model_loading"), _loading():
             proto = self.proto()
         with self._trace.event("session_initialization"), _loading():
@@ -325,8 +325,11 @@ class OwnSession:
         return self._trace.start
 
 
-def _heed(options: Any, provider: str) -> None:
-    """Say of settings that they mean nothing here; refuse what cannot be left out."""
+def _heed(options: Any, provider: str, following: Following | None) -> None:
+    """Say of settings that they mean nothing here; refuse what cannot be left out.
+
+    Libraries of custom operators are for the provider that follows, which runs their operators.
+    """
     if options is None:
         return
     plain = stock().SessionOptions()
@@ -338,11 +341,11 @@ def _heed(options: Any, provider: str) -> None:
     for key in options.config_entries:
         if key not in _HEEDED:
             say_once(f"The session's entry {key} means nothing to {provider}.")
-    if options.custom_libraries:
+    if options.custom_libraries and following is None:
         raise OptionError(
             f"{provider} cannot load {os.path.basename(options.custom_libraries[0])!r}",
             reason="a library of custom operators has kernels for onnxruntime",
-            way_out="use CPUExecutionProvider",
+            way_out="let CPUExecutionProvider follow in the list of providers, or write the operators with @ontrain.op",
         )
 
 

@@ -36,6 +36,11 @@ _switching = threading.Lock()
 _NO_KERNEL = (
     "onnxruntime has no kernel for this dtype: use providers=['TorchExecutionProvider'], or a dtype that it has"
 )
+_UNREGISTERED = "is not a registered function/op"
+_NO_OPERATOR = (
+    "load its library with SessionOptions.register_custom_ops_library; one of @ontrain.op runs on "
+    "TorchExecutionProvider, which may stand before others in the list"
+)
 _DELEGATED = (
     "create_ortvalue_from_shape_and_type", "end_profiling", "get_input_memory_infos", "get_inputs", "get_modelmeta",
     "get_output_memory_infos", "get_outputs", "get_overridable_initializers", "get_profiling_start_time_ns",
@@ -170,7 +175,15 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             return None
         after = self._next[0]
         names = [entry[0] if isinstance(entry, tuple) else entry for entry in after.providers]
-        return Following(names[0], lambda model: InferenceSession(model, None, after.providers, after.provider_options))
+        libraries = list(getattr(self._options_given, "custom_libraries", ()))
+
+        def opened(model: bytes) -> InferenceSession:
+            options = SessionOptions()
+            for path in libraries:
+                options.register_custom_ops_library(path)
+            return InferenceSession(model, options, after.providers, after.provider_options)
+
+        return Following(names[0], opened)
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -393,7 +406,11 @@ def _not_loaded(error: Exception) -> OntrainError:
     return _sprung(error) or InputError(
         "onnxruntime cannot load the model",
         reason=str(error),
-        way_out=_NO_KERNEL if isinstance(error, upstream("NotImplemented")) else None,
+        way_out=_NO_KERNEL
+        if isinstance(error, upstream("NotImplemented"))
+        else _NO_OPERATOR
+        if _UNREGISTERED in str(error)
+        else None,
     )
 
 

@@ -182,6 +182,7 @@ class Operator:
             order of its operands.
         smallest: what a smallest node needs.
         reduces: it touches more elements of the first input than of its result.
+        foreign: a program registered it, and has its kernel.
     """
 
     name: str
@@ -219,6 +220,7 @@ class Operator:
     asks_device: bool = False
     moments: tuple[str, ...] | None = None
     smallest: Smallest = Smallest()
+    foreign: bool = False
 
     @property
     def is_view(self) -> bool:

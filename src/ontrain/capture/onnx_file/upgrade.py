@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.functions import lookup
 from ontrain.graph import OPSET, blamed_on, describe, schema_of, source_of
-from ontrain.operators import form_of
+from ontrain.operators import form_of, record_of
 
 __all__ = ["upgrade"]
 
@@ -135,7 +135,7 @@ def upgrade(model: ir.Model, *, foreign: bool = False) -> None:
 
 def _known(node: ir.Node) -> None:
     """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has."""
-    if lookup(node) is not None:
+    if lookup(node) is not None or record_of(node).foreign:
         return
     schema = form_of(node) if not node.domain else schema_of(node.op_type, node.domain, node.version or 1)
     name = f"{node.domain or 'ai.onnx'}.{node.op_type}"
@@ -145,7 +145,8 @@ def _known(node: ir.Node) -> None:
             node=describe(node),
             source=source_of(node),
             reason=f"it is not in operator set {OPSET}" if not node.domain else "it is no operator of the standard",
-            way_out="export the model with standard operators",
+            way_out="export the model with standard operators"
+            + (", or register the operator with @ontrain.op" if node.domain else ""),
         )
     for attribute in node.attributes:
         if attribute not in schema.attributes:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 import torch
 
 from ontrain.inference.stepwise.values import Value
-from ontrain.operators import OPERATORS
+from ontrain.operators import OPERATORS, record_of
+from ontrain.providers.torch import program_operator
 
 __all__ = ["CONTROL", "Call", "Kernel", "UnfitError", "find_kernel", "kernel", "runs_as_step"]
 
@@ -82,7 +83,15 @@ def kernel(
 
 def find_kernel(node: ir.Node) -> Kernel | None:
     """Return the kernel of a node's operator, None if it has none."""
-    return _table.get((node.domain, node.op_type))
+    known = _table.get((node.domain, node.op_type))
+    operator = program_operator(node) if known is None and record_of(node).foreign else None
+    return known if operator is None else Kernel(_run_operator, text=False, always=lambda _: not operator.has_shape)
+
+
+def _run_operator(call: Call) -> Sequence[Value]:
+    operator = program_operator(call.node)
+    assert operator is not None
+    return operator.run(call.node, call.inputs)
 
 
 def runs_as_step(node: ir.Node) -> bool:
