@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import importlib
 import random
 import threading
 
@@ -154,6 +155,20 @@ def test_a_generator_in_an_argument_is_looked_at():
 
     with pytest.raises(CaptureError):
         capture(Choosing(), (torch.randn(2, 3), random.Random(1)))
+
+
+def test_a_generator_of_an_installed_package_is_looked_at_each_time(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "drawing_package.py").write_text(
+        "import random\n_GENERATOR = random.Random(1)\ndef factor(_):\n    return _GENERATOR.random()\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    factor = importlib.import_module("drawing_package").factor
+    for _ in range(2):
+        with pytest.raises(CaptureError, match="draws random numbers") as refusal:
+            capture(Drawing(factor), (torch.randn(2, 3),))
+        assert "return _GENERATOR.random()" in refusal.value.source
 
 
 def test_tuples_that_other_threads_make_meanwhile_are_made():

@@ -132,12 +132,7 @@ class _Generators:
     """
 
     def __init__(self, forward: Callable[[], Any]) -> None:
-        # By type, for a proxy may answer for the class of what it stands for.
-        held = {
-            id(generator): generator
-            for generator in (*_OWN, *reachable([forward]))
-            if issubclass(type(generator), _KINDS)
-        }
+        held = {id(generator): generator for generator in (*_OWN, *reachable([forward], _KINDS))}
         sympys = {id(value) for value in vars(sympy.core.random).values()}
         self._held = [
             generator

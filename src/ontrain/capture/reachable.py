@@ -4,49 +4,82 @@ from __future__ import annotations
 
 import dis
 import gc
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-from ontrain.capture.source import is_foreign
+from ontrain.capture.source import PACKAGES, is_foreign
 
 __all__ = ["reachable"]
 
 _SHUT = frozenset({"mpmath", "numpy", "onnx", "onnx_ir", "onnxruntime", "sympy", "torch"})
 """Packages that are not looked into, beside Python's own and ours: they hold nothing of a user's."""
 _IMPORTS = dis.opmap["IMPORT_NAME"]
+_looked_at: dict[int, CodeType] = {}
+"""Functions of installed packages whose variables were looked at."""
+_behind_packages: list[Any] = []
+"""The instances behind these variables."""
 _known: dict[int, tuple[CodeType, frozenset[str]]] = {}
 """The names of each code, which is kept alive: its place in memory stands for it."""
 _NAME_OF_MODULE = vars(type)["__module__"].__get__
 
 
-def reachable(roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield what the garbage collector sees behind `roots` and what their functions can name, each object once.
+def reachable(roots: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
+    """Return the instances of `kinds` among what lies behind `roots` and what their functions can name.
 
-    Each step goes from an object to those that it refers to. So nothing comes up that another thread is just making,
-    as it does in `gc.get_objects`: a reference to a tuple that is not complete makes its construction fail.
+    Each step goes from an object to those that it refers to, as the garbage collector does. So nothing comes up that
+    another thread is just making, as it does in `gc.get_objects`: a reference to a tuple that is not complete makes
+    its construction fail.
 
     A function leads to its closure and defaults, and to those variables of its file, and of modules, whose names or
-    texts stand in its code. What it looks up by a name that it computes does not come up. Modules, classes and
-    functions of Python itself, of torch, numpy, sympy, onnx and ontrain are left out; their instances are not.
-
-    What comes up is kept alive until the end, for an object's place in memory stands for it.
+    texts stand in its code. What it looks up by a name that it computes does not come up. The variables that an
+    installed package's function names are looked at when it comes up for the first time in a process; the instances
+    behind them are among the results from then on. Modules, classes and functions of Python itself, of torch, numpy,
+    sympy, onnx and ontrain are left out; their instances are not.
     """
     walk = _Walk()
-    layer = walk.new(roots)
-    while layer:
-        yield from layer
-        layer = walk.new(walk.behind(layer))
+    instances = walk.instances(roots, kinds)
+    first = len(_behind_packages)
+    new = walk.instances(walk.named_by_packages(), kinds)
+    while walk.packages:
+        new += walk.instances(walk.named_by_packages(), kinds)
+    # What the functions name is there before they count as looked at: other threads walk meanwhile.
+    _behind_packages.extend(new)
+    _looked_at.update(walk.looked_at)
+    known = {id(part) for part in instances}
+    return instances + [part for part in (*_behind_packages[:first], *new) if id(part) not in known]
 
 
 class _Walk:
-    """What has come up, and which modules are not looked into."""
+    """What has come up, which modules are not looked into, and functions of packages that are still to be looked at.
+
+    What comes up is kept alive as long as the walk, for an object's place in memory stands for it.
+    """
 
     def __init__(self) -> None:
+        self.packages: list[tuple[CodeType, Mapping[str, Any]]] = []
+        self.looked_at: dict[int, CodeType] = {}
         self._alive: list[Any] = []
         self._seen: set[int] = set()
         self._shut: dict[str, bool] = {}
+
+    def instances(self, roots: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
+        """Walk on from some objects; return the instances of some classes."""
+        instances = []
+        layer = self.new(roots)
+        while layer:
+            # By type, for a proxy may answer for the class of what it stands for.
+            instances += [part for part in layer if issubclass(type(part), kinds)]
+            layer = self.new(self.behind(layer))
+        return instances
+
+    def named_by_packages(self) -> Iterator[Any]:
+        """What the functions of installed packages name that have come up since."""
+        packages, self.packages = self.packages, []
+        for code, variables in packages:
+            yield from self._values(code, variables)
 
     def new(self, parts: Iterable[Any]) -> list[Any]:
         """Those that did not come up before, but what is not looked into."""
@@ -75,9 +108,16 @@ class _Walk:
         yield from filter(gc.is_tracked, gc.get_referents(*others))
 
     def _named(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
+        """What a function names, but of one of an installed package's, which is left for later."""
+        if not self._is_shut(str(variables.get("__name__")), code.co_filename):
+            if PACKAGES not in code.co_filename:
+                yield from self._values(code, variables)
+            elif id(code) not in _looked_at and id(code) not in self.looked_at:
+                self.looked_at[id(code)] = code
+                self.packages.append((code, variables))
+
+    def _values(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
         """The variables of its file that a function names, and of the modules among them those that it names."""
-        if self._is_shut(str(variables.get("__name__")), code.co_filename):
-            return
         names = _names(code)
         named = [variables[name] for name in names & variables.keys()]
         if _IMPORTS in code.co_code[::2]:
@@ -93,7 +133,7 @@ class _Walk:
 
     def _is_left_out(self, part: Any) -> bool:
         kind = type(part)
-        if kind is CodeType or kind is FrameType:
+        if kind is CodeType or kind is FrameType or kind is logging.Logger:
             return True
         if issubclass(kind, ModuleType):
             return self._is_shut(str(vars(part).get("__name__")), vars(part).get("__file__"))

@@ -11,18 +11,19 @@ from types import TracebackType
 import torch
 from torch import fx
 
-__all__ = ["is_foreign", "line_text", "module_of", "node_text", "source_line", "user_frame"]
+__all__ = ["PACKAGES", "is_foreign", "line_text", "module_of", "node_text", "source_line", "user_frame"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__))
-_PACKAGES = f"{os.sep}site-packages{os.sep}"
+PACKAGES = f"{os.sep}site-packages{os.sep}"
+"""In the path of an installed package's file."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s*(?P<code>[^\n]+))?')
 
 
 def is_foreign(file: str) -> bool:
     """Whether a frame is the user's or a model library's, not torch's and not ours."""
-    return not file.startswith((_OURS, _TORCH, "<")) and (_PACKAGES in file or not file.startswith(_PYTHON))
+    return not file.startswith((_OURS, _TORCH, "<")) and (PACKAGES in file or not file.startswith(_PYTHON))
 
 
 def source_line(node: fx.Node) -> str | None:
@@ -53,7 +54,7 @@ def user_frame(trace: TracebackType | None) -> str | None:
 
 def line_text(file: str, line: int, code: str | None) -> str:
     """Return "file.py:12: code"."""
-    name = file.split(_PACKAGES)[-1] if _PACKAGES in file else os.path.basename(file)
+    name = file.split(PACKAGES)[-1] if PACKAGES in file else os.path.basename(file)
     return f"{name}:{line}: {code.strip()}" if code else f"{name}:{line}"
 
 
