@@ -13,7 +13,7 @@ import pytest
 
 import ontrain
 
-COMMANDS = ("check", "bisect", "plan", "products", "compare", "env")
+COMMANDS = ("check", "bisect", "plan", "products", "compare", "env", "profile", "bench")
 SLOW = ("torch", "onnx", "onnxruntime", "onnx_ir", "numpy", "sympy")
 
 
@@ -93,6 +93,9 @@ WRONG = {
     "plan of a file": (("plan", "model.onnx"), "names no function"),
     "plan's sizes": (("plan", "user:make", "--batch-sizes", "two"), "--batch-sizes 'two'"),
     "bisect's module": (("bisect", "nothing:right"), "no module 'nothing'"),
+    "profile's file": (("profile", "nothing.onnx"), "no model file 'nothing.onnx'"),
+    "profile's page": (("profile", "run/model.onnx", "--page", "nowhere/x.html"), "there is no such folder"),
+    "bench's size": (("bench", "run/model.onnx", "--dim", "batch"), "--dim 'batch' gives no size"),
     "first run": (("compare", "nothing", "run"), "no folder nothing"),
     "second run": (("compare", "run", "nothing"), "no folder nothing"),
     "no run in it": (("compare", "run", "package"), "package holds no run"),
@@ -103,6 +106,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_path_is_told_before_anything_slow_is_imported(call, tmp_path, name):
     (tmp_path / "run" / "step_0").mkdir(parents=True)
+    (tmp_path / "run" / "model.onnx").touch()
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import torch\n")
     (tmp_path / "user.py").write_text("import torch\n")

@@ -12,12 +12,13 @@ from ontrain.cli.compare import MANUAL as COMPARE
 from ontrain.cli.compare import compare
 from ontrain.cli.env import MANUAL as ENV
 from ontrain.cli.env import env
-from ontrain.cli.manual import JSON, LOSS, find_function, manual
+from ontrain.cli.manual import JSON, LOSS, find_function, manual, sizes_of
 from ontrain.cli.output import fail, print_finding, print_json, print_markdown, print_operators, print_report
 from ontrain.cli.plan import MANUAL as PLAN
 from ontrain.cli.plan import plan
 from ontrain.cli.products import MANUAL as PRODUCTS
 from ontrain.cli.products import products
+from ontrain.cli.profile import BENCH_MANUAL, PROFILE_MANUAL, bench, profile
 from ontrain.errors import OntrainError, OptionError
 from ontrain.places import model_file
 
@@ -151,7 +152,7 @@ def check(
             "no model is given" if model is None else "--markdown is for --operators",
             way_out="name an ONNX file, a package.module:function, or give --operators",
         )
-    sizes, is_factory = _sizes(dim or []), _is_factory(model)
+    sizes, is_factory = sizes_of(dim or []), _is_factory(model)
     if is_factory and dim:
         raise OptionError("--dim is for ONNX files", way_out=f"let {model} return a sample of the size wanted")
     if is_factory:
@@ -222,22 +223,14 @@ app.command(epilog=PLAN)(plan)
 app.command(epilog=PRODUCTS)(products)
 app.command(epilog=COMPARE)(compare)
 app.command(epilog=ENV)(env)
+app.command(epilog=PROFILE_MANUAL)(profile)
+app.command(epilog=BENCH_MANUAL)(bench)
 
 
 def _is_factory(model: str) -> bool:
     """A path wins over a name: C:\\models\\x.onnx and odd file names stay files."""
     place, colon, name = model.rpartition(":")
     return bool(colon) and name.isidentifier() and not Path(model).exists() and not place.endswith(".onnx")
-
-
-def _sizes(dims: list[str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for dim in dims:
-        name, _, size = dim.partition("=")
-        if not name or not size.isdecimal():
-            raise OptionError(f"--dim {dim!r} gives no size", way_out="write --dim batch=8")
-        sizes[name] = int(size)
-    return sizes
 
 
 def main() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import typer
 
+from ontrain.errors import OptionError
 from ontrain.places import check_module_exists, function_name
 
-__all__ = ["JSON", "LOSS", "find_function", "manual"]
+__all__ = ["JSON", "LOSS", "find_function", "manual", "sizes_of"]
 
 JSON = typer.Option("--json", show_default="off", help="Print JSON.")
 LOSS = typer.Option(
@@ -45,3 +46,18 @@ def find_function(target: str) -> None:
     module, _ = function_name(target)
     sys.path.insert(0, "")  # as `python -m` does
     check_module_exists(module)
+
+
+def sizes_of(dims: list[str]) -> dict[str, int]:
+    """Return sizes by the names of dimensions, from texts such as "batch=8".
+
+    Raises:
+        OptionError: a text is none.
+    """
+    sizes: dict[str, int] = {}
+    for dim in dims:
+        name, _, size = dim.partition("=")
+        if not name or not size.isdecimal():
+            raise OptionError(f"--dim {dim!r} gives no size", way_out="write --dim batch=8")
+        sizes[name] = int(size)
+    return sizes

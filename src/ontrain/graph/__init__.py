@@ -23,7 +23,7 @@ from ontrain.graph.roles import (
     updates_of,
 )
 from ontrain.graph.slots import Slot, StateKind, set_slot, slot_of
-from ontrain.graph.source import annotate, describe, inherit_source, shape_text, source_of
+from ontrain.graph.source import annotate, describe, inherit_source, name_of, shape_text, source_of
 from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
 from ontrain.graph.verify import verify, verify_requested
 from ontrain.graph.working_memory import MemoryOf, WorkingMemory
@@ -77,6 +77,7 @@ __all__ = [
     "set_role",
     "set_updates",
     "shape_text",
+    "name_of",
     "source_of",
     "specialise",
     "static_dims",

@@ -7,13 +7,18 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
-__all__ = ["annotate", "describe", "inherit_source", "shape_text", "source_of"]
+__all__ = ["annotate", "describe", "inherit_source", "name_of", "shape_text", "source_of"]
 
-_SOURCE, _MODULE = "ontrain.source", "ontrain.module"
+_SOURCE, _MODULE, _NAME = "ontrain.source", "ontrain.module", "ontrain.name"
 
 
-def annotate(node: ir.Node, source: str | None, module: str | None) -> None:
-    """Record the user's source line ("file.py:12: code") and module path ("encoder.layer.0") on a node."""
+def annotate(node: ir.Node, source: str | None, module: str | None, name: str | None = None) -> None:
+    """Record the user's source line ("file.py:12: code") and module path ("encoder.layer.0") on a node.
+
+    A node of a file has a name there, too.
+    """
+    if name:
+        node.metadata_props[_NAME] = name
     if source:
         node.metadata_props[_SOURCE] = source
     if module:
@@ -26,13 +31,18 @@ def source_of(node: ir.Node) -> str | None:
     return f"{source} (in {module})" if source and module else source or module
 
 
+def name_of(node: ir.Node) -> str:
+    """Return the name of the file's node that a node derives from; "" where it has none."""
+    return node.metadata_props.get(_NAME, "")
+
+
 @contextmanager
 def inherit_source(node: ir.Node, nodes: list[ir.Node]) -> Iterator[None]:
     """Give every node that is appended to `made` inside the block the source of `node`."""
     start = len(nodes)
     yield
     for new in nodes[start:]:
-        for key in (_SOURCE, _MODULE):
+        for key in (_SOURCE, _MODULE, _NAME):
             if key in node.metadata_props:
                 new.metadata_props.setdefault(key, node.metadata_props[key])
 

@@ -26,6 +26,7 @@ from ontrain.graph.infer import UntypedError
 from ontrain.graph.settings import fed_settings, with_values
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
+from ontrain.inference.timeline import run_plan
 from ontrain.locks import Lock
 from ontrain.passes import Journal
 from ontrain.providers import Executable, StateSpec, get_provider
@@ -171,7 +172,7 @@ class GraphSession:
                     self._stepwise = self._in_steps()
             return None
         with explained(self._model.graph, feeds, self._name, "a run"):
-            outputs: dict[str, Value] = plan.executable.run(feeds, rng=(self._seed, next(self._runs)))
+            outputs: dict[str, Value] = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
         return outputs
 
     def _in_steps(self) -> StepwiseGraph:

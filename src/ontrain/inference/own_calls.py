@@ -80,7 +80,7 @@ class OwnSession:
         evaluates: bool = True, following: Following | None = None,
     ) -> None:  # fmt: skip
         self._evaluates, self._following = evaluates, following
-        self._trace = Trace(options)
+        self._trace = Trace(options, provider)
         self._provider, self._provider_options = provider, dict(provider_options)
         self._source, self._options = source, options if options is not None else SessionOptions()
         _heed(options, provider, following)
@@ -159,7 +159,7 @@ class OwnSession:
             raise OptionError(f"{self._provider} has no LoRA adapters", way_out="use CPUExecutionProvider")
         self._check(output_names, feeds)
         session = self._for(feeds)
-        with self._trace.event("model_run"), _running():
+        with self._trace.run(), _running():
             values = {name: self.value(name, value) for name, value in feeds.items()}
             return session.compute(list(output_names) if output_names else None, values)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array", "Capabilities", "Executable", "ExecutionProvider", "FlatKey", "FlatState", "ModuleExecutable",
-    "ModuleMemory", "OperatorTime", "State", "StateSpec", "Tape", "Tensor", "as_array", "own_state",
+    "ModuleMemory", "NodeTime", "OperatorTime", "State", "StateSpec", "Tape", "Tensor", "as_array", "own_state",
 ]  # fmt: skip
 
 Array = Any
@@ -63,6 +63,30 @@ class OperatorTime:
     operator: str
     calls: int
     milliseconds: float
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One call of a run.
+
+    Attributes:
+        name: of the file's node that it derives from, "" where that has none.
+        operator: what is run, as the plan has it.
+        start: nanoseconds since the run began.
+        duration: nanoseconds.
+        memory: bytes of working memory that hold values while it runs.
+        output: bytes that it writes.
+        inputs, outputs: dtype, as ONNX names it, and shape of each operand and result.
+    """
+
+    name: str
+    operator: str
+    start: int
+    duration: int
+    memory: int
+    output: int
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class State(Protocol):

@@ -223,7 +223,7 @@ def _own_metadata(model: ir.Model, name: str) -> None:
             for value in node.outputs:
                 value.metadata_props.clear()
             line = " ".join(part.strip() for part in trace[-2:])
-            annotate(node, line or f"{name}: node {node.name or node.op_type!r}", None)
+            annotate(node, line or f"{name}: node {node.name or node.op_type!r}", None, node.name)
     for value in model.graph.initializers.values():
         value.metadata_props.clear()
 

@@ -16,6 +16,7 @@ from ontrain.graph import blamed_on, describe, role_of, schema_of
 from ontrain.inference.stepwise.cutting import Kind, cut_out, read_outside
 from ontrain.inference.stepwise.kernels.evaluator import Evaluated
 from ontrain.inference.stepwise.values import Value, as_array, as_value, is_text
+from ontrain.inference.timeline import timed_node
 from ontrain.operators import DOMAIN, OPSET
 from ontrain.providers import ExecutionProvider
 from ontrain.session.recent import Recent
@@ -81,7 +82,9 @@ class Elsewhere:
             self._evaluate(environment)
             return
         names = [value.name or "" for value in self.outputs]
-        results = session.run(names, {v.name or "": as_array(value) for v, value in zip(self.reads, fed, strict=True)})
+        feeds = {v.name or "": as_array(value) for v, value in zip(self.reads, fed, strict=True)}
+        with timed_node(self.nodes[0], *self.nodes[1:], provider=self._following.name):
+            results = session.run(names, feeds)
         for value, result in zip(self.outputs, results, strict=True):
             environment[value] = as_value(result, self._engine.device)
 

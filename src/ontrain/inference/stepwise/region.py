@@ -20,6 +20,7 @@ from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.kernels.registry import find_kernel
 from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Array, Value, as_value, is_text
+from ontrain.inference.timeline import run_plan
 from ontrain.passes import Journal
 from ontrain.session.failures import explained
 from ontrain.session.planner import Structure
@@ -84,7 +85,7 @@ class Region:
         except (GraphError, ProviderError) as error:
             raise _NotPlannedError(error) from error
         with explained(structure.model.graph, feeds, engine.provider.name, "a run"):
-            outputs = plan.executable.run(feeds, rng=engine.next_numbers())
+            outputs = run_plan(plan.executable, feeds, engine.next_numbers())
         for value, typed in zip(self.outputs, plan.model.graph.outputs, strict=True):
             result = outputs[value.name or ""]
             if typed.dtype in NARROW and isinstance(result, torch.Tensor):

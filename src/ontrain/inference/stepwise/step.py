@@ -13,6 +13,7 @@ from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.kernels.evaluator import Evaluated
 from ontrain.inference.stepwise.kernels.registry import Call, UnfitError, find_kernel
 from ontrain.inference.stepwise.values import Value, is_text
+from ontrain.inference.timeline import timed_node
 
 __all__ = ["Environment", "Step", "inputs_of"]
 
@@ -48,7 +49,7 @@ class Step:
 
     def run(self, environment: Environment) -> None:
         """Compute the outputs from what the environment has, into it."""
-        with blamed_on(self.node, f"{self.node.op_type} cannot run", ProviderError):
+        with blamed_on(self.node, f"{self.node.op_type} cannot run", ProviderError), timed_node(self.node):
             self._run(environment)
 
     def _run(self, environment: Environment) -> None:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ontrain.locks import Lock
-from ontrain.providers.base import Array, OperatorTime
+from ontrain.providers.base import Array, NodeTime, OperatorTime
 from ontrain.providers.torch.executable import TorchExecutable
 from ontrain.providers.torch.module_executable import Tape, TorchModuleExecutable
 from ontrain.providers.torch.neighbours import neighbours
@@ -71,6 +71,12 @@ class Plan(_Between[TorchExecutable]):
     def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
         return self.current.profile(feeds, rng=rng)
+
+    def trace(
+        self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)
+    ) -> tuple[dict[str, torch.Tensor], list[NodeTime]]:
+        """Run once with a clock around every call; return the outputs and the calls."""
+        return self.current.trace(feeds, rng=rng)
 
     @property
     def products(self) -> Counter[Product]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
-from ontrain.providers.base import Array, OperatorTime
+from ontrain.providers.base import Array, NodeTime, OperatorTime
 from ontrain.providers.torch.binder import Binder, own_generators
 from ontrain.providers.torch.blocks import Block, Blocks
+from ontrain.providers.torch.calls import node_times
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.instructions import Instruction
 from ontrain.providers.torch.lowering.optimizer import is_update
@@ -35,6 +37,8 @@ class _Bound:
             run = code.bind(binder.resolve)
             self.parts.append(plan.recording.part(run, code.program, before=before, generators=drawn))
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
+        self.timed: Callable[[list[Any]], object] | None = None
+        self.marks: list[int] = []
 
     def enter(self, feeds: Mapping[str, Array], rng: tuple[int, int]) -> None:
         """Copy the feeds in, and let the random numbers of a run begin."""
@@ -121,6 +125,32 @@ class TorchExecutable:
             start = time.perf_counter()
             run([])
         return [OperatorTime(name, calls[name], ms) for name, ms in sorted(spent.items(), key=lambda i: -i[1])]
+
+    def trace(
+        self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)
+    ) -> tuple[dict[str, torch.Tensor], list[NodeTime]]:
+        """Run once with a clock around every call; return the outputs and the calls."""
+        with torch.no_grad(), self._blocks.taken(self._nbytes) as block:
+            bound = self._bound(block)
+            if bound.timed is None:
+                bound.timed = self._timed(bound, block)
+            bound.enter(feeds, rng)
+            bound.marks.clear()
+            start = time.perf_counter_ns()
+            bound.timed([])
+            outputs = {name: tensor.clone() for name, tensor in bound.outputs.items()}
+            return outputs, node_times(self._program, start, bound.marks)
+
+    def _timed(self, bound: _Bound, block: Block) -> Callable[[list[Any]], object]:
+        device, marks = self._blocks.device, bound.marks
+
+        def tick(number: int) -> None:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            marks.append(time.perf_counter_ns())
+
+        (code,) = codes([self._program], timed=True)
+        return code.bind(Binder(block.memory, generators=bound.generators).resolve, tick=tick)
 
     def _bound(self, block: Block) -> _Bound:
         bound = block.bound.get(self)
