@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ontrain.errors import CaptureError
-
 __all__ = ["ctc_loss"]
 
 _LOW = -1e30
@@ -26,23 +24,17 @@ def ctc_loss(
 
     Args:
         log_probs: [T, N, C], or [T, C] for one sequence.
-        targets: int [N, S], or [S] for one sequence.
+        targets: int [N, S], or [S] for one sequence; or those of all sequences in one row.
         input_lengths, target_lengths: [N] each, tensors or numbers.
         blank: the class that is no label.
         reduction: 0 for none, 1 for the mean over sequences of loss over target length, 2 for the sum.
         zero_infinity: give impossible alignments no loss, instead of an infinite one.
-
-    Raises:
-        CaptureError: the targets of all sequences lie in one row, so that where each begins is data.
     """
     single = log_probs.ndim == 2
     if single:
         log_probs, targets = log_probs.unsqueeze(1), targets.unsqueeze(0)
     elif targets.ndim == 1:
-        raise CaptureError(
-            "ctc_loss has the targets of all sequences in one row", reason="where each begins depends on the data",
-            way_out="pad the targets to [batch, length]",
-        )  # fmt: skip
+        targets = _in_rows(targets, target_lengths, blank)
     device = log_probs.device
     lengths, sizes = (_vector(value, device) for value in (input_lengths, target_lengths))
     # Blanks before, between and behind the labels: [N, 2S + 1].
@@ -69,6 +61,17 @@ def ctc_loss(
     if reduction == 0:
         return loss.squeeze(0) if single else loss
     return loss.sum() if reduction == 2 else (loss / sizes.clamp(min=1)).mean()
+
+
+def _in_rows(targets: torch.Tensor, target_lengths: Any, blank: int) -> torch.Tensor:
+    """A row for each sequence, filled up with blanks; as long as all together where no number says the longest."""
+    sizes = _vector(target_lengths, targets.device)
+    longest = targets.shape[0] if isinstance(target_lengths, torch.Tensor) else max(target_lengths, default=0)
+    places = torch.arange(longest, device=targets.device)
+    begins = sizes.cumsum(0) - sizes
+    filled = functional.pad(targets, (0, 1), value=blank)
+    own = torch.where(places < sizes[:, None], begins[:, None] + places, targets.shape[0])
+    return filled[own]
 
 
 def _as_of_log_softmax(log_probs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import builtins
 import copy
 import inspect
 import logging
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,7 +143,7 @@ def tracing(module: nn.Module, *, caches: bool = False) -> Iterator[None]:
             stack.enter_context(torch.autocast(device, enabled=False))
         without = nullcontext() if caches else without_cache(module)
         for guard in (_random_state(), _attributes(module), without, _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), traced_autograd(), passed_checks(),
+                      varying_lengths(), _lengths(module), _whole_numbers(module), traced_autograd(), passed_checks(),
                       EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
@@ -333,6 +334,48 @@ def _lengths(module: nn.Module) -> Iterator[None]:
 
     scopes = {id(scope): scope for submodule in module.modules() if (scope := _scope(submodule)) is not None}
     with injected(scopes.values(), "len", length):
+        yield
+
+
+class _Whole(type):
+    """Makes `int(tensor)` a number that varies, where Python's own would have to know it."""
+
+    def __call__(cls, value: Any = 0, *args: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            return value
+        if isinstance(value, torch.SymFloat):
+            return torch.sym_int(value)
+        if isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex():
+            number = value.item()
+            return number if isinstance(number, torch.SymInt) else builtins.int(number)
+        return builtins.int(value, *args)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, builtins.int)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, builtins.int)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is builtins.int
+
+    def __hash__(cls) -> builtins.int:
+        return hash(builtins.int)
+
+
+class _Int(builtins.int, metaclass=_Whole):
+    """`int` in the files of a module's package while it is traced."""
+
+
+@contextmanager
+def _whole_numbers(module: nn.Module) -> Iterator[None]:
+    """Let `int(tensor)` vary in the files of the module's packages: Python's `int` makes a number of any tensor."""
+    files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
+    packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}
+    loaded = [
+        vars(file) for name, file in [*sys.modules.items()] if name.split(".")[0] in packages and file is not None
+    ]
+    with injected({id(scope): scope for scope in (*files, *loaded)}.values(), "int", _Int):
         yield
 
 

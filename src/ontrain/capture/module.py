@@ -110,6 +110,7 @@ def capture(
     output_names: Sequence[str] | None = None,
     prefix: str = "",
     observed: bool = False,
+    sized_by_values: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -125,6 +126,8 @@ def capture(
         output_names: of the tensors in the result, in order; "output_0" and so on by default.
         prefix: left out of the names of parameters and buffers that begin with it; for a module that wraps the user's.
         observed: whether the caller hands the values that are inspected to their observers.
+        sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does. The graph then
+            needs a session that learns such sizes as it runs.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -145,6 +148,7 @@ def capture(
         first=state.first,
         order=[*state.parameters, *state.buffers],
         frozen=frozenset(name for name, parameter in state.parameters.items() if not parameter.requires_grad),
+        sized_by_values=sized_by_values,
     )
     samples = _enlarged(tensors, names.dynamic)
     with _alone:

@@ -24,6 +24,7 @@ class Names:
         first: the first name of each parameter and buffer, by any of its names.
         order: all first names, in the module's order.
         frozen: parameters that want no gradient.
+        sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does.
     """
 
     inputs: Sequence[str]
@@ -34,3 +35,4 @@ class Names:
     first: Mapping[str, str]
     order: Sequence[str]
     frozen: frozenset[str]
+    sized_by_values: bool = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch import fx
 
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.errors import CaptureError
@@ -18,18 +19,25 @@ __all__ = ["Symbols"]
 
 
 class Symbols:
-    """The names of a program's symbols, and where in the graph each name's value is found."""
+    """The names of a program's symbols, and where in the graph each name's value is found.
 
-    def __init__(self) -> None:
+    Args:
+        by_values: whether a size may depend on the values of tensors; its symbol is then that of the first result that
+            has it.
+    """
+
+    def __init__(self, *, by_values: bool = False) -> None:
+        self.by_values = by_values
         self._names: dict[str, str] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
         self._numbers: dict[str, ir.Value] = {}
         self._derived: set[str] = set()
+        self._sizes: set[str] | None = None
         self._arithmetic = SizeArithmetic(self._locate)
 
     def inside(self) -> Symbols:
         """Return the same for a graph inside: what is computed there is not known out here."""
-        symbols = Symbols()
+        symbols = Symbols(by_values=self.by_values)
         symbols._names, symbols._sources = dict(self._names), dict(self._sources)
         symbols._numbers, symbols._derived = dict(self._numbers), set(self._derived)
         symbols._arithmetic = self._arithmetic.inside(symbols._locate)
@@ -54,6 +62,46 @@ class Symbols:
         if symbol is not None:
             self._numbers[symbol] = value
             if _follows_from_shapes(value):
+                self._derived.add(symbol)
+
+    def count(self, value: ir.Value, axis: int) -> Size:
+        """Return the size of a value that no shape tells, as a symbol of its own."""
+        name = f"count{len(self._sources)}"
+        self._sources[name] = (value, axis)
+        self._derived.add(name)
+        return Size.symbol(name)
+
+    def as_size(self, op: Builder, number: ir.Value) -> Size:
+        """Return a number that is computed from values as a size, that of a tensor which is as long."""
+        length = op.Reshape(number if number.dtype == ir.DataType.INT64 else op.Cast(number, to=ir.DataType.INT64), [1])
+        return self.count(op.ConstantOfShape(length, value=ir.tensor([False])), 0)
+
+    def equate(self, seen: Any, size: Size) -> None:
+        """Let torch's symbol of a size stand for this one, unless it stands for another."""
+        symbol = size_of(seen.node.expr).as_symbol if isinstance(seen, torch.SymInt) else None
+        if symbol is not None and symbol not in self._sources:
+            self._names.setdefault(symbol, str(size))
+
+    def is_size(self, number: torch.SymInt, graph: fx.Graph) -> bool:
+        """Whether a number out of a tensor is the size of something, or what is made of it is."""
+        if self._sizes is None:
+            self._sizes = {symbol for node in graph.nodes for symbol in _in_sizes(node)}
+        symbol = size_of(number.node.expr).as_symbol
+        return symbol in self._sizes
+
+    def learn(self, seen: torch.Tensor, value: ir.Value) -> None:
+        """Let a result say the sizes that it is the first to have, where sizes may depend on values.
+
+        Args:
+            seen: the result as torch sees it.
+            value: the same in the graph.
+        """
+        if not self.by_values:
+            return
+        for axis, size in enumerate(seen.shape):
+            symbol = size_of(size.node.expr).as_symbol if isinstance(size, torch.SymInt) else None
+            if symbol is not None and symbol not in self._sources and symbol not in self._names:
+                self._sources[symbol] = (value, axis)
                 self._derived.add(symbol)
 
     def derive(self, val: torch.Tensor, value: ir.Value, arguments: Iterable[Any]) -> None:
@@ -119,6 +167,24 @@ class Symbols:
         value, axis = self._sources[symbol]
         shape: ir.Value = op.Shape(value, start=axis, end=axis + 1)
         return shape
+
+
+def _in_sizes(node: fx.Node) -> Iterator[str]:
+    """The symbols that a node's arguments and results have as sizes, strides left out."""
+    values = node.meta.get("val")
+    for value in values if isinstance(values, tuple | list) else [values]:
+        if isinstance(value, torch.Tensor):
+            for size in value.shape:
+                yield from _symbols_of(size)
+    schema = getattr(node.target, "_schema", None) if isinstance(values, torch.Tensor | tuple | list) else None
+    for argument, given in zip(schema.arguments if schema is not None else (), node.args, strict=False):
+        if "SymInt" in str(argument.type):
+            for number in given if isinstance(given, list | tuple) else [given]:
+                yield from _symbols_of(number.meta.get("val") if isinstance(number, fx.Node) else number)
+
+
+def _symbols_of(size: Any) -> Iterable[str]:
+    return size_of(size.node.expr).symbols() if isinstance(size, torch.SymInt) else ()
 
 
 def _follows_from_shapes(value: ir.Value) -> bool:

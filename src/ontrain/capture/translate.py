@@ -40,7 +40,12 @@ def translate(program: ExportedProgram, names: Names) -> tuple[ir.Model, list[st
 
 class _Program(Walk):
     def __init__(self, program: ExportedProgram, graph: fx.Graph, names: Names) -> None:
-        self.program, self.graph, self.names, self.symbols = program, graph, names, Symbols()
+        self.program, self.graph, self.names, self.symbols = (
+            program,
+            graph,
+            names,
+            Symbols(by_values=names.sized_by_values),
+        )
         self.specialised: list[str] = []
         self.buffers: dict[fx.Node, str] = {}
         parameters: dict[fx.Node, str] = {}

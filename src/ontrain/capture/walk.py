@@ -57,7 +57,8 @@ class Walk:
         if not isinstance(val, torch.Tensor | tuple | list):
             if isinstance(val, torch.SymInt | torch.SymFloat) and _is_number(node.target):
                 number = op.Reshape(self.read(node.args[0]), [1])
-                self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
+                if not (isinstance(val, torch.SymInt) and self._measured(node, val, number)):
+                    self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
             if val is not None:
                 op.environment[node] = self.symbols.convert(val)
             return
@@ -87,6 +88,13 @@ class Walk:
         line, module = source_line(node), module_of(node, self.prefixes)
         for made in op.nodes[start:]:
             annotate(made, line, module)
+
+    def _measured(self, node: fx.Node, number: torch.SymInt, value: ir.Value) -> bool:
+        """Whether a number out of a tensor is a size; it then is that of a tensor as long, which all plans have."""
+        if not self.symbols.by_values or not self.symbols.is_size(number, node.graph):
+            return False
+        self.symbols.equate(number, self.symbols.as_size(self.op, value))
+        return True
 
     def _result(self, node: fx.Node) -> Any:
         self.op.node = node
@@ -193,6 +201,7 @@ class Walk:
         for value, seen in pairs:
             if not isinstance(value, ir.Value) or not isinstance(seen, torch.Tensor):
                 continue
+            self.symbols.learn(seen, value)
             dtype, shape = dtype_of(seen.dtype), self.symbols.dims(seen.shape)
             known = value.shape
             fits = (

@@ -108,6 +108,8 @@ def _node(node: ir.Node, known: dict[Hashable, Flops]) -> Flops:
     if inner:
         return max(inner, key=lambda branch: branch.total) * _trips(node)
     record = record_of(node)
+    if any(size_of(v) == 0 for v in (*node.inputs[:1], *node.outputs[:1]) if v is not None and v.shape is not None):
+        return Flops()
     if record.flops is not None:
         return Flops(record.flops(node))
     if not record.computes:

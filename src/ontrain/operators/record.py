@@ -154,6 +154,7 @@ class Operator:
         settings: positions of inputs that say how it works: sizes, axes, modes, ratios. A plan has them as numbers.
         weightless: positions of further inputs that hold no weights, whatever their type: bounds, scales, labels.
         reads_shape: nothing matters of what it reads but the shape.
+        sized_by_values: the shape of its result follows from the values of what it reads, too.
         view: how its results show the memory of the first input.
         computes: whether it does arithmetic; else it only moves elements, or counts them.
         written: its result is a number that a graph of concrete shapes has as such.
@@ -195,6 +196,7 @@ class Operator:
     settings: tuple[int, ...] = ()
     weightless: tuple[int, ...] = ()
     reads_shape: bool = False
+    sized_by_values: bool = False
     view: View = View.NONE
     computes: bool = True
     written: bool = False

@@ -16,10 +16,14 @@ from ontrain.operators.shapes import static_dims
 __all__ = ["gather_adjoint"]
 
 define("Compress", settings=(1,))
-define("NonZero", zero_gradient=WHEREVER)
+define("NonZero", zero_gradient=WHEREVER, sized_by_values=True)
 define("Scatter", indexes=Indexes.ALONG_AXIS, no_gradient="the standard has withdrawn it")
 define("TensorScatter")
-define("Unique", no_gradient="its result has as many elements as there are distinct values, which no plan knows")
+define(
+    "Unique",
+    no_gradient="its result has as many elements as there are distinct values, which no plan knows",
+    sized_by_values=True,
+)
 
 
 define("OneHot", settings=(1,), weightless=(2,), axis=Axis.ONE_MORE)

@@ -293,12 +293,7 @@ def nan_to_num(op: AtenBuilder, x: Any, nan: Any = None, posinf: Any = None, neg
 
 
 @aten("where")
-def where(op: AtenBuilder, condition: Any, a: Any = None, b: Any = None) -> Any:
-    if a is None:
-        raise op.refuse(
-            "torch.where with a condition only has a result whose size depends on the data",
-            "a graph has no such sizes", "use torch.where(condition, a, b), or masking",
-        )  # fmt: skip
+def where(op: AtenBuilder, condition: Any, a: Any, b: Any) -> Any:
     return op.Where(_boolean(op, condition), op.cast(a, op.dtype), op.cast(b, op.dtype))
 
 

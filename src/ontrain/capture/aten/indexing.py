@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
+from ontrain.capture.aten.selection import indexed_places, together
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.sizes import Size
@@ -18,31 +19,18 @@ __all__ = ["select_scatter", "slice_written"]
 _INT64 = ir.DataType.INT64
 
 
-def _refuse_mask(op: AtenBuilder) -> Exception:
-    return op.refuse(
-        "indexing by a boolean mask", "the size of the result depends on the data",
-        "use torch.where or multiply by the mask; for a loss over chosen rows use ignore_index",
-    )  # fmt: skip
-
-
-def _index_shape(op: AtenBuilder, indices: Sequence[Any], position: int) -> list[Dim]:
-    """The shape to which the index tensors of the current node broadcast together."""
-    shapes = op.listed_shapes(position)
-    rank = max(len(shape) for shape in shapes)
-    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes]
-    return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]
-
-
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(op: AtenBuilder, x: Any, indices: Sequence[Any]) -> Any:
-    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if any(i.dtype in (ir.DataType.BOOL, ir.DataType.UINT8) for _, i in given):
-        raise _refuse_mask(op)
+    given, shapes = indexed_places(op, indices, 1)
+    adjacent = [axis for axis, _ in given] == list(range(given[0][0], given[0][0] + len(given)))
+    for at, size in enumerate(together(shapes)):
+        if isinstance(size, Size):
+            op.symbols.equate(op.val.shape[at + (given[0][0] if adjacent else 0)], size)
     if len(given) == 1:
         axis, one = given[0]
         return op.Gather(x, op.cast(one, _INT64), axis=axis)
     x, axes = _indexed_first(op, x, [axis for axis, _ in given])
-    shape = _index_shape(op, indices, 1)
+    shape = together(shapes)
     y = op.GatherND(x, _coordinates(op, [i for _, i in given], shape))
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     if not adjacent or axes[0] == 0:
@@ -77,15 +65,20 @@ def index_put(
     value_shape = op.input_shape(2)
     if given[0][1].dtype == ir.DataType.BOOL:
         if len(given) > 1 or given[0][0] != 0 or any(size != 1 for size in value_shape):
-            raise _refuse_mask(op)
+            return _put(op, x, indices, values, value_shape, accumulate)
         extra = len(op.input_shape(0)) - len(given[0][1].shape)
         mask = op.Unsqueeze(given[0][1], list(range(-extra, 0))) if extra else given[0][1]
         value = op.Reshape(values, op.const(np.zeros(0, np.int64)))
         return op.Where(mask, x + value if accumulate else value, x)
+    return _put(op, x, indices, values, value_shape, accumulate)
+
+
+def _put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, value_shape: list[Dim], accumulate: bool) -> Any:
+    given, shapes = indexed_places(op, indices, 1)
     rank = len(op.input_shape(0))
     axes = [axis for axis, _ in given]
     front, _ = _indexed_first(op, x, axes)
-    shape = _index_shape(op, indices, 1)
+    shape = together(shapes)
     rest = [size for axis, size in enumerate(op.input_shape(0)) if axis not in axes]
     if axes[0] and axes == list(range(axes[0], axes[0] + len(axes))) and len(value_shape) > len(rest) - axes[0]:
         # The values have the block of index dimensions where the indexed ones are; bring it to the front.
@@ -185,14 +178,6 @@ def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -
     if following != size:
         parts.append(sliced(op, x, dim, following, 2**63 - 1))
     return op.Concat(*parts, axis=dim) if len(parts) > 1 else parts[0]
-
-
-@aten("masked_select", "nonzero", "_local_scalar_dense", "item", "unique_consecutive")
-def data_dependent(op: AtenBuilder, *_: Any, **__: Any) -> Any:
-    raise op.refuse(
-        f"{op.node.target} has a result whose size or value depends on the data",
-        "a graph's sizes follow from the shapes of its inputs", "use torch.where, masking, or do it outside of forward",
-    )  # fmt: skip
 
 
 @aten("topk")

@@ -12,8 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ontrain.errors import InputError
 from ontrain.internals import of
 from ontrain.locks import Lock
-from ontrain.session.module_session import ModuleSession
-from ontrain.training.ortmodule.function import Call
+from ontrain.training.ortmodule.function import Call, Session
 from ontrain.training.ortmodule.lazy import LazyOutput
 
 __all__ = ["Deferred", "State"]
@@ -33,7 +32,7 @@ class State:
 
     def __init__(
         self, tensors: Mapping[str, torch.Tensor], updated: Sequence[str],
-        session: Callable[[Mapping[str, torch.Tensor]], ModuleSession],
+        session: Callable[[Mapping[str, torch.Tensor]], Session],
     ) -> None:  # fmt: skip
         self.tensors, self.updated, self.session = dict(tensors), frozenset(updated), session
         self._fixed = [t for name, t in tensors.items() if name not in self.updated]

@@ -174,11 +174,11 @@ class Engine:
         with torch.inference_mode(False), torch.enable_grad():
             try:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
-                captured = capture(self.module, args, kwargs, dynamic=named, observed=observed)
+                captured = capture(self.module, args, kwargs, dynamic=named, observed=observed, sized_by_values=True)
             except CaptureError as error:
                 if not any(named):
                     raise
-                captured = capture(self.module, args, kwargs, observed=observed)
+                captured = capture(self.module, args, kwargs, observed=observed, sized_by_values=True)
                 warnings.warn(
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )

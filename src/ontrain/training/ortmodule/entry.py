@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ontrain.capture import Captured
 from ontrain.capture.structure import leaf_paths
 from ontrain.graph import updates_of
+from ontrain.graph.stages import is_sized_by_values
 from ontrain.passes.recompute import Recomputation
 from ontrain.providers import get_provider
 from ontrain.session.module_session import ModuleSession
+from ontrain.session.staged_session import StagedSession
 from ontrain.training.environment import is_on
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
-from ontrain.training.ortmodule.function import Call, Mode
+from ontrain.training.ortmodule.function import Call, Mode, Session
 
 __all__ = ["Entry", "Site"]
 
@@ -52,9 +54,10 @@ class Entry:
         named = dict(zip(self.names, self.tensors, strict=True))
         journal = functools.partial(debug.journal, captured.training)
         runs = get_provider(provider, str(device), _options(provider))
-        make = functools.partial(
-            ModuleSession, captured.model, runs, device=device, journal=journal, recomputation=recomputation
-        )
+        make: Callable[..., Session] = functools.partial(
+            StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession,
+            captured.model, runs, device=device, journal=journal, recomputation=recomputation,
+        )  # fmt: skip
         self.inspected = captured.inspected
         self.session = make(named)
         self.places = {name: i for i, name in enumerate((*self.names, *self.session.inputs))}

@@ -13,10 +13,37 @@ import torch
 from ontrain.capture.inspection import Inspected, Observer
 from ontrain.errors import GradientError, InputError
 from ontrain.internals import of, private
-from ontrain.session.module_session import ModulePlan, ModuleSession
+from ontrain.session.module_session import ModulePlan
+from ontrain.session.staged_session import StagedPlan
 from ontrain.training.ortmodule.lazy import LazyOutput
 
-__all__ = ["Call", "Mode", "Run", "without_autocast"]
+__all__ = ["Call", "Mode", "Run", "Session", "without_autocast"]
+
+
+class Session(Protocol):
+    """What runs a captured module; see `ModuleSession`."""
+
+    inputs: list[str]
+    device: torch.device
+    memory: Any
+
+    def differentiable(self, wrt: Sequence[str]) -> list[str]:
+        """Return the outputs that depend on one of these inputs or parameters."""
+
+    def read_buffers(self) -> list[str]:
+        """Return the updated buffers whose old values some result depends on."""
+
+    def plan(
+        self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...] = (), seeds: tuple[str, ...] = (),
+        outputs: tuple[str, ...] | None = None,
+    ) -> Any:  # fmt: skip
+        """Return what is run for a call."""
+
+    def forward(self, plan: Any, inputs: Sequence[torch.Tensor], seed: int) -> tuple[dict[str, torch.Tensor], Any]:
+        """Run the forward half; return outputs by name and the tape."""
+
+    def backward(self, plan: Any, tape: Any, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the backward half."""
 
 
 @dataclass
@@ -66,12 +93,12 @@ class Call:
         seed: of its random numbers, so that they can be drawn again.
     """
 
-    session: ModuleSession
+    session: Session
     mode: Mode
     seeds: tuple[str, ...]
     outputs: Sequence[str]
     inputs: list[torch.Tensor]
-    plan: ModulePlan
+    plan: ModulePlan | StagedPlan
     planned: Callable[[tuple[str, ...]], tuple[str, ...] | None]
     deferred: Callable[[Call], Later]
     buffers: Mapping[str, torch.Tensor]
@@ -94,7 +121,7 @@ class Call:
         """Whether an input was changed in place since forward."""
         return self.versions != [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
 
-    def values(self, other: ModuleSession | None = None) -> dict[str, torch.Tensor]:
+    def values(self, other: Session | None = None) -> dict[str, torch.Tensor]:
         """Run the forward again and return all outputs; in another session, whose buffers may be written, if given."""
         with torch.inference_mode(False), torch.no_grad(), without_autocast(self.session.device.type):
             if other is not None:
@@ -124,7 +151,7 @@ class Call:
         _, tape = self._forward_again(plan)
         return self.session.backward(plan, tape, adjoints)
 
-    def _forward_again(self, plan: ModulePlan) -> tuple[dict[str, torch.Tensor], Any]:
+    def _forward_again(self, plan: ModulePlan | StagedPlan) -> tuple[dict[str, torch.Tensor], Any]:
         """Run a plan's forward half on what the buffers were, and leave them as they are."""
         before = {name: buffer.clone() for name, buffer in self.buffers.items()}
         for name, value in self.before.items():

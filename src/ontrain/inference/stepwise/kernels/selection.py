@@ -7,15 +7,14 @@ import torch
 from ontrain.errors import ProviderError
 from ontrain.inference.stepwise.kernels.registry import Call, kernel
 from ontrain.inference.stepwise.values import Value
+from ontrain.session.selection import non_zero, unique
 
 __all__: list[str] = []
 
 
 @kernel("NonZero")
 def _non_zero(call: Call) -> list[Value]:
-    x = call.inputs[0]
-    places = torch.nonzero(x.reshape(1) if not x.dim() else x)
-    return [places[:, : x.dim()].T.contiguous()]
+    return [non_zero(call.inputs[0])]
 
 
 @kernel("Compress")
@@ -29,23 +28,8 @@ def _compress(call: Call) -> list[Value]:
 
 @kernel("Unique")
 def _unique(call: Call) -> list[Value]:
-    """Values, first places, the place of each among the values, counts; in order, or as they come."""
-    x, axis, in_order = call.inputs[0], call.attributes.get("axis"), call.attributes.get("sorted", 1)
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
-    inverse = inverse.reshape(-1)
-    size = values.shape[axis]
-    first = torch.full((size,), inverse.numel(), dtype=torch.int64, device=x.device)
-    places = torch.arange(inverse.numel(), device=x.device)
-    first = first.scatter_reduce(0, inverse, places, "amin")
-    if not in_order:
-        order = torch.argsort(first)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(size, device=x.device)
-        values, first, counts = values.index_select(axis, order), first[order], counts[order]
-        inverse = rank[inverse]
-    return [values, first, inverse, counts]
+    axis, in_order = call.attributes.get("axis"), call.attributes.get("sorted", 1)
+    return [*unique(call.inputs[0], axis, in_order=bool(in_order))]
 
 
 @kernel("NonMaxSuppression")

@@ -1,0 +1,200 @@
+"""Results whose sizes follow from values: places of a mask, distinct values, repeats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.aten.view import sliced
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.sizes import Size
+
+__all__ = ["indexed_places", "together"]
+
+_INT64 = ir.DataType.INT64
+_END = 2**63 - 1
+
+
+def indexed_places(
+    op: AtenBuilder, indices: Sequence[Any], position: int
+) -> tuple[list[tuple[int, Any]], list[list[Dim]]]:
+    """The axes that are indexed, with what indexes them, and its shapes; for a mask the places where it holds.
+
+    Args:
+        indices: of the current node, by axis.
+        position: where its arguments have them.
+    """
+    places: list[tuple[int, Any]] = []
+    shapes: list[list[Dim]] = []
+    own, axis = iter(op.listed_shapes(position)), 0
+    for index in indices:
+        if index is None:
+            axis += 1
+            continue
+        shape = next(own)
+        if index.dtype not in (ir.DataType.BOOL, ir.DataType.UINT8):
+            places.append((axis, index))
+            shapes.append(shape)
+            axis += 1
+            continue
+        rank = len(shape)
+        rows, count = _non_zero(op, index)
+        for row in _rows(op, rows, rank, count):
+            places.append((axis, row))
+            shapes.append([count])
+            axis += 1
+    return places, shapes
+
+
+def _non_zero(op: AtenBuilder, x: Any) -> tuple[Any, Size]:
+    """Return the places of what is not zero as a matrix of a row for each axis, and how many there are."""
+    if not op.symbols.by_values:
+        raise _refusal(op)
+
+    def places() -> tuple[Any, Size]:
+        rows = op.NonZero(x if x.dtype == ir.DataType.BOOL else op.cast(x, ir.DataType.BOOL))
+        return rows, op.symbols.count(rows, 1)
+
+    found: tuple[Any, Size] = op.memo(("nonzero", x), places)
+    return found
+
+
+def _rows(op: AtenBuilder, rows: Any, rank: int, count: Size) -> list[Any]:
+    parts = op.Split(rows, axis=0, num_outputs=rank, outputs=rank) if rank > 1 else (rows,)
+    return [op.typed(op.Squeeze(part, [0]), [count]) for part in parts]
+
+
+def together(shapes: Sequence[Sequence[Dim]]) -> list[Dim]:
+    """The shape to which index tensors of these shapes broadcast together."""
+    rank = max(len(shape) for shape in shapes)
+    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes]
+    return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]
+
+
+@aten("nonzero")
+def nonzero(op: AtenBuilder, x: Any) -> Any:
+    rows, count = _non_zero(op, x)
+    op.symbols.equate(op.val.shape[0], count)
+    return op.Transpose(rows, perm=[1, 0])
+
+
+@aten("masked_select")
+def masked_select(op: AtenBuilder, x: Any, mask: Any) -> Any:
+    shapes = [op.input_shape(0), op.input_shape(1)]
+    shape = together(shapes)
+    x, mask = (op.expand(one, shape, own) for one, own in zip((x, mask), shapes, strict=True))
+    rows, count = _non_zero(op, mask)
+    op.symbols.equate(op.val.shape[0], count)
+    return (
+        op.GatherND(x, op.Transpose(rows, perm=[1, 0]))
+        if shape
+        else op.Gather(op.Reshape(x, [1]), op.Reshape(rows, [-1]))
+    )
+
+
+@aten("_unique2", "unique_dim", "unique_consecutive")
+def unique(op: AtenBuilder, x: Any, *arguments: Any, **named: Any) -> Any:
+    """Values in order, the place of each element among them, and how often each occurs; see `torch.unique`."""
+    if not op.symbols.by_values:
+        raise _refusal(op)
+    name = str(op.node.target)
+    if "unique_consecutive" in name:
+        return _unique_consecutive(op, x)
+    axis = arguments[0] if "unique_dim" in name else None
+    shape = op.input_shape(0)
+    values, _, inverse, counts = op.Unique(x, axis=axis, sorted=1, outputs=4)
+    count = op.symbols.count(counts, 0)
+    op.symbols.equate(op.val.shape[axis or 0], count)
+    if axis is None:
+        values, inverse = op.typed(values, [count]), op.typed(inverse, [math.prod(shape)])
+    else:
+        values, inverse = (
+            op.typed(values, [*shape[:axis], count, *shape[axis + 1 :]]),
+            op.typed(inverse, [shape[axis]]),
+        )
+    counts = op.typed(counts, [count])
+    if axis is None and len(shape) != 1:
+        inverse = op.Reshape(inverse, op.sizes(shape))
+    return values, inverse, counts
+
+
+def _unique_consecutive(op: AtenBuilder, x: Any) -> Any:
+    shape = op.input_shape(0)
+    flat = x if len(shape) == 1 else op.Reshape(x, [-1])
+    changes = op.Not(op.Equal(sliced(op, flat, 0, 1, _END), sliced(op, flat, 0, 0, -1)))
+    first = op.Concat(op.typed(op.Expand(True, op.Min(op.Shape(flat), 1)), [1]), changes, axis=0)
+    rows, count = _non_zero(op, first)
+    op.symbols.equate(op.val.shape[0], count)
+    starts = op.typed(op.Squeeze(rows, [0]), [count])
+    ends = op.Concat(sliced(op, starts, 0, 1, _END), op.Shape(flat), axis=0)
+    inverse = op.CumSum(op.cast(first, _INT64), 0) - 1
+    return (
+        op.Gather(flat, starts),
+        (inverse if len(shape) == 1 else op.Reshape(inverse, op.sizes(shape))),
+        ends - starts,
+    )
+
+
+@aten("where.default", "nonzero_numpy")
+def where(op: AtenBuilder, condition: Any) -> list[Any]:
+    """The places of what is not zero, a vector for each axis."""
+    rows, count = _non_zero(op, condition)
+    op.symbols.equate(op.val.shape[0], count)
+    return _rows(op, rows, max(len(op.input_shape(0)), 1), count)
+
+
+@aten("repeat_interleave.Tensor")
+def repeat_interleave(op: AtenBuilder, repeats: Any, *, output_size: Dim | None = None) -> Any:
+    """0 as often as the first number says, then 1, …"""
+    if output_size is None:
+        output_size = _counted(op, op.ReduceSum(op.cast(repeats, _INT64), keepdims=0))
+    ends = op.CumSum(op.cast(repeats, _INT64), 0)
+    starts = _filled(op, 0, [output_size + 1])
+    ones = op.typed(op.Expand(op.const(np.array([1], np.int64)), op.Shape(ends)), op.input_shape(0))
+    steps = op.ScatterElements(starts, ends, ones, axis=0, reduction="add")
+    return op.cast(op.typed(op.CumSum(sliced(op, steps, 0, 0, -1), 0), [output_size]), op.dtype)
+
+
+@aten("bincount")
+def bincount(op: AtenBuilder, x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """How often each number occurs, or the sum of its weights."""
+    x = op.cast(x, _INT64)
+    most = op.ReduceMax(op.Concat(x, op.const(np.array([minlength - 1], np.int64)), axis=0), keepdims=0)
+    count = _counted(op, most + 1)
+    shape = op.input_shape(0)
+    if weights is None:
+        weights = op.typed(op.Expand(op.const(np.array([1], np.int64)), op.Shape(x)), shape)
+    zeros = op.cast(_filled(op, 0, [count]), op.dtype)
+    return op.ScatterElements(zeros, x, op.cast(weights, op.dtype), axis=0, reduction="add")
+
+
+def _counted(op: AtenBuilder, number: Any) -> Size:
+    """Return a number as the size of the current node's result."""
+    if not op.symbols.by_values:
+        raise _refusal(op)
+    size = op.symbols.as_size(op, number)
+    op.symbols.equate(op.val.shape[0], size)
+    return size
+
+
+def _filled(op: AtenBuilder, number: int, shape: list[Dim]) -> Any:
+    return op.typed(op.Expand(op.const(np.array(number, np.int64)), op.sizes(shape)), shape)
+
+
+@aten("_local_scalar_dense", "item")
+def item(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+    raise _refusal(op)
+
+
+def _refusal(op: AtenBuilder) -> Exception:
+    return op.refuse(
+        f"{op.node.target} has a result whose size or value depends on the data",
+        "the step of a trainer, or a file, has the sizes that follow from the shapes of its inputs",
+        "train the module in a loop of your own with ORTModule, which learns such sizes as it runs; or use torch.where "
+        "or masking, and for a loss over chosen rows ignore_index",
+    )  # fmt: skip

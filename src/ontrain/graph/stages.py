@@ -1,0 +1,147 @@
+"""Parts of a graph between the nodes whose results have sizes that follow from values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ontrain.graph.control import is_random
+from ontrain.graph.halves import reads
+from ontrain.graph.roles import Role, role_of
+from ontrain.graph.subgraphs import subgraphs
+from ontrain.operators import record_of
+
+__all__ = ["Stage", "is_sized_by_values", "stages"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Nodes that run together.
+
+    Attributes:
+        reads: values that the nodes take from the graph's inputs and from stages before, in order of first use.
+        outputs: values that stages behind and the graph's outputs take from the nodes.
+        step: the only node, if the sizes of its result are known when it has run; None where the sizes of all results
+            follow from those of `reads`.
+    """
+
+    reads: list[ir.Value]
+    outputs: list[ir.Value]
+    step: ir.Node | None = None
+
+
+def is_sized_by_values(graph: ir.Graph) -> bool:
+    """Whether the size of some result in the graph follows from values."""
+    settled = _settled(graph)
+    return any(_is_step(node, settled) for node in graph)
+
+
+def stages(graph: ir.Graph) -> list[Stage]:
+    """Return the graph as stages, each of which reads what those before it make.
+
+        h ─ Relu ─ GatherND(h, places) ─ MatMul     →   [Relu] , [NonZero] , [GatherND, MatMul]
+        mask ─ NonZero ─ places
+
+    A node lies in the first stage where all it reads is there; what is made of parameters alone, such as a transposed
+    weight, in the first stage that reads it. What follows from shapes and constants alone is no part
+    of a stage: each stage that needs it computes it of the shapes of what it reads.
+    """
+    settled = _settled(graph)
+    level: dict[ir.Value, int] = {}
+    for node in graph:
+        at = _last(_sources(node, settled), level)
+        if any(value not in settled for value in node.outputs):
+            at += (1 - at % 2) if _is_step(node, settled) else at % 2
+        level.update(dict.fromkeys(node.outputs, at))
+    _sink(graph, settled, level)
+    placed: dict[int, list[ir.Node]] = {}
+    for node in graph:
+        if any(value not in settled for value in node.outputs):
+            placed.setdefault(level[node.outputs[0]], []).append(node)
+    parts = [
+        part for at in sorted(placed) for part in ([[n] for n in placed[at]] if at % 2 else [placed[at]])
+    ]  # fmt: skip
+    return _joined(graph, parts, settled)
+
+
+def _joined(graph: ir.Graph, parts: list[list[ir.Node]], settled: set[ir.Value]) -> list[Stage]:
+    """Say of each part what it reads and what it gives; results that follow from shapes are the last one's."""
+    loose = [value for value in graph.outputs if value in settled or value.producer() is None]
+    wanted = [value for value in graph.outputs if value not in loose]
+    found: list[Stage] = []
+    for nodes in reversed(parts):
+        made = {value for node in nodes for value in node.outputs}
+        outputs = [value for value in dict.fromkeys(wanted) if value in made]
+        given = [value for node in nodes for value in _sources(node, settled) if value not in made]
+        step = nodes[0] if _is_step(nodes[0], settled) else None
+        if loose and step is None:
+            outputs += loose
+            given += [source for value in loose for source in _behind(value, settled) if source not in made]
+            loose = []
+        reads_ = list(dict.fromkeys(given))
+        found.append(Stage(reads_, outputs, step))
+        wanted += reads_
+    if loose:
+        found.insert(0, Stage(list(dict.fromkeys(s for v in loose for s in _behind(v, settled))), loose))
+    return found[::-1]
+
+
+def _sink(graph: ir.Graph, settled: set[ir.Value], level: dict[ir.Value, int]) -> None:
+    """Move nodes that only read parameters, and what they make of these, to the first stage that needs them."""
+    inert = {value for value in graph.inputs if role_of(value) is Role.PARAMETER} | settled
+    nodes = []
+    for node in graph:
+        if all(value in inert or value.const_value is not None for value in reads(node)) and not is_random(node):
+            nodes.append(node)
+            inert.update(node.outputs)
+    for node in reversed(nodes):
+        uses = [use.node for value in node.outputs for use in value.uses()]
+        inside = any(use.graph is not graph for use in uses) or any(v.is_graph_output() for v in node.outputs)
+        if uses and not inside and not all(value in settled for value in node.outputs):
+            first = min(level[use.outputs[0]] for use in uses)
+            level.update(dict.fromkeys(node.outputs, first - first % 2))
+
+
+def _settled(graph: ir.Graph) -> set[ir.Value]:
+    """Values that follow from shapes and constants."""
+    settled = {value for value in graph.initializers.values() if value.const_value is not None}
+    for node in graph:
+        if is_random(node) or subgraphs(node):
+            continue
+        inputs = [value for value in node.inputs if value is not None]
+        known = all(value in settled or value.const_value is not None for value in inputs)
+        if record_of(node).reads_shape or (known and not record_of(node).sized_by_values):
+            settled.update(node.outputs)
+    return settled
+
+
+def _is_step(node: ir.Node, settled: set[ir.Value]) -> bool:
+    if node.op_type == "ConstantOfShape" and not node.domain:
+        return node.outputs[0] not in settled
+    return record_of(node).sized_by_values
+
+
+def _sources(node: ir.Node, settled: set[ir.Value]) -> Iterator[ir.Value]:
+    """What a node reads of inputs and stages, directly or through what follows from shapes."""
+    for value in reads(node):
+        yield from _behind(value, settled)
+
+
+def _behind(value: ir.Value, settled: set[ir.Value]) -> Iterator[ir.Value]:
+    waiting, seen = [value], set()
+    while waiting:
+        value = waiting.pop()
+        if value in seen or value.const_value is not None:
+            continue
+        seen.add(value)
+        producer = value.producer()
+        if value in settled and producer is not None:
+            waiting += reads(producer)
+        else:
+            yield value
+
+
+def _last(values: Iterator[ir.Value], level: dict[ir.Value, int]) -> int:
+    return max((level.get(value, 0) for value in values), default=0)

@@ -1,0 +1,64 @@
+"""Operators whose results are as long as values say, run by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+import torch
+
+__all__ = ["non_zero", "run_step", "unique"]
+
+
+def non_zero(x: torch.Tensor) -> torch.Tensor:
+    """Return the places of what is not zero, int64 of shape [rank, count], by rows."""
+    places = torch.nonzero(x.reshape(1) if not x.dim() else x)
+    return places[:, : x.dim()].T.contiguous()
+
+
+def unique(x: torch.Tensor, axis: int | None = None, *, in_order: bool = True) -> list[torch.Tensor]:
+    """Return values, first places, the place of each among the values, counts; in order, or as they come.
+
+    See https://onnx.ai/onnx/operators/onnx__Unique.html.
+    """
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
+    inverse = inverse.reshape(-1)
+    size = values.shape[axis]
+    first = torch.full((size,), inverse.numel(), dtype=torch.int64, device=x.device)
+    places = torch.arange(inverse.numel(), device=x.device)
+    first = first.scatter_reduce(0, inverse, places, "amin")
+    if not in_order:
+        order = torch.argsort(first)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(size, device=x.device)
+        values, first, counts = values.index_select(axis, order), first[order], counts[order]
+        inverse = rank[inverse]
+    return [values, first, inverse, counts]
+
+
+def _non_zero(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [non_zero(inputs[0])]
+
+
+def _unique(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    axis = node.attributes.get("axis")
+    in_order = node.attributes.get_int("sorted", 1)
+    return unique(inputs[0], None if axis is None else axis.as_int(), in_order=bool(in_order))
+
+
+def _of_shape(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    value = node.attributes.get("value")
+    fill = torch.zeros(1) if value is None else torch.as_tensor(value.as_tensor().numpy())
+    return [fill.reshape(()).to(inputs[0].device).expand(inputs[0].tolist())]
+
+
+_RUNS: dict[str, Callable[[ir.Node, Sequence[torch.Tensor]], list[torch.Tensor]]] = {
+    "NonZero": _non_zero, "Unique": _unique, "ConstantOfShape": _of_shape,
+}  # fmt: skip
+
+
+def run_step(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the results of a node, which are as long as values say."""
+    return _RUNS[node.op_type](node, inputs)

@@ -1,0 +1,222 @@
+"""Modules whose sizes follow from the values of tensors: values and gradients are eager's, whatever the sizes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ontrain.errors import CaptureError, InputError
+from ontrain.training import ORTTrainer, optim
+from ontrain.training.ortmodule import ORTModule
+
+FORWARDS = {}
+
+
+def forward(function):
+    FORWARDS[function.__name__] = function
+    return function
+
+
+class Layers(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(4, 6), nn.Linear(6, 3), nn.BatchNorm1d(6)
+        self.double()
+        self._forward = forward
+
+    def forward(self, x, ids):
+        return self._forward(self, x, ids)
+
+
+@forward
+def rows_of_a_mask(self, x, ids):
+    return self.b(torch.relu(self.a(x))[ids > 2])
+
+
+@forward
+def mask_of_computed_values(self, x, ids):
+    h = self.a(x)
+    return h[h > 0].sum()
+
+
+@forward
+def columns_of_a_mask(self, x, ids):
+    edges = torch.stack([ids, ids.roll(1)])
+    edges = edges[:, edges[0] != edges[1]]
+    h = self.a(x)
+    return self.b(torch.zeros_like(h).index_add(0, edges[0] % x.shape[0], h[edges[1] % x.shape[0]]))
+
+
+@forward
+def places_and_their_columns(self, x, ids):
+    rows, columns = torch.nonzero(x > 0.5, as_tuple=True)
+    return self.b(self.a(x)[rows]) * columns[:, None], torch.nonzero(ids > 2)
+
+
+@forward
+def selected_by_a_mask(self, x, ids):
+    return torch.masked_select(self.a(x), (ids > 2)[:, None]) ** 2
+
+
+@forward
+def sums_by_distinct_values(self, x, ids):
+    values, inverse, counts = torch.unique(ids, return_inverse=True, return_counts=True)
+    sums = torch.zeros(values.shape[0], 6, dtype=x.dtype).index_add(0, inverse, self.a(x))
+    return self.b(sums / counts[:, None]), values, inverse, counts
+
+
+@forward
+def runs_of_equal_values(self, x, ids):
+    values, inverse, counts = torch.unique_consecutive(ids, return_inverse=True, return_counts=True)
+    return self.a(x).sum() * values, inverse, counts
+
+
+@forward
+def put_by_a_mask(self, x, ids):
+    h, mask = self.a(x), ids > 2
+    y = torch.zeros_like(h)
+    y[mask] = torch.tanh(h[mask])
+    return self.b(y.index_put((mask,), h[mask], accumulate=True))
+
+
+@forward
+def routed_to_experts(self, x, ids):
+    h = self.a(x)
+    result, choice = torch.zeros(x.shape[0], 3, dtype=x.dtype), h.argmax(1) % 3
+    for expert in range(3):
+        (rows,) = torch.where(choice == expert)
+        result.index_add_(0, rows, self.b(h[rows]) * (expert + 1))
+    return result
+
+
+@forward
+def as_many_as_the_greatest(self, x, ids):
+    return torch.zeros(int(ids.max()) + 1, 6, dtype=x.dtype).index_add(0, ids, self.a(x)), torch.bincount(ids)
+
+
+@forward
+def repeated(self, x, ids):
+    return self.b(torch.repeat_interleave(self.a(x), ids, 0))
+
+
+@forward
+def chosen_among_the_chosen(self, x, ids):
+    h = self.a(x)[ids > 1]
+    return self.b(h[h[:, 0] > 0]), h.shape[0] * h.sum()
+
+
+@forward
+def loss_of_chosen_rows(self, x, ids):
+    return F.cross_entropy(self.b(self.a(x))[ids > 1], (ids % 3)[ids > 1], reduction="sum")
+
+
+@forward
+def normalised_before_and_behind(self, x, ids):
+    h = self.norm(self.a(x))
+    return self.b(torch.cat([h[ids > 2], self.norm(h * 2), h[ids <= 2]]))
+
+
+@forward
+def alignment_of_targets_in_a_row(self, x, ids):
+    log_probs = self.b(self.a(x))[:, None, :].expand(-1, 2, -1).log_softmax(-1)
+    lengths = torch.full((2,), 6)
+    return F.ctc_loss(log_probs, ids[:3] % 2 + 1, lengths, torch.stack([ids[0] * 0 + 1, ids[0] * 0 + 2]))
+
+
+def step(module, x, ids):
+    """What a forward gives, and the gradients of a scalar of it."""
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    results = module(x, ids)
+    results = results if isinstance(results, tuple) else (results,)
+    weighted = [(r * torch.arange(1, r.numel() + 1).reshape(r.shape)).pow(2).sum() for r in results if r.requires_grad]
+    sum(weighted).backward()
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in (x, *module.parameters())]
+    return [r.detach() for r in results] + gradients + [b.clone() for b in module.buffers()]
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_values_and_gradients_are_eagers(name):
+    eager = Layers(FORWARDS[name])
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows, below in ((6, 5), (6, 4), (9, 5), (9, 2), (7, 1)):
+        x, ids = torch.randn(rows, 4, dtype=torch.float64), torch.randint(0, below, (rows,))
+        expected = step(eager, x, ids)
+        for actual, wanted in zip(step(ours, x, ids), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 6])
+def test_none_few_and_all_rows(count):
+    eager = Layers(rows_of_a_mask)
+    ours = ORTModule(copy.deepcopy(eager))
+    x, ids = torch.randn(6, 4, dtype=torch.float64), torch.zeros(6, dtype=torch.int64)
+    ids[:count] = 5
+    for actual, wanted in zip(step(ours, x, ids), step(eager, x, ids), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_one_capture_and_a_plan_for_each_number_of_rows():
+    ours = ORTModule(Layers(rows_of_a_mask))
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for count in (2, 3, 2, 3, 4):
+        step(ours, x, torch.tensor([5] * count + [0] * (6 - count)))
+    (entry,) = ours._engine.entries
+    assert ours._engine.captures == 1
+    assert [len(region.session.plans) for region in entry.session.regions] == [1, 3]
+
+
+def test_forwards_before_backwards_and_evaluation_in_between():
+    eager = Layers(routed_to_experts)
+    ours = ORTModule(copy.deepcopy(eager))
+    batches = [(torch.randn(rows, 4, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)) for rows in (5, 8)]
+    for module in (eager, ours):
+        first, second = (module(*batch) for batch in batches)
+        with torch.no_grad():
+            torch.testing.assert_close(module(*batches[0]), first)
+        (first.sum() * 3).backward(retain_graph=True)
+        second.square().sum().backward()
+        first.square().sum().backward()
+    for actual, wanted in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, wanted.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_a_parameter_that_changed_before_backward():
+    ours = ORTModule(Layers(rows_of_a_mask))
+    loss = ours(torch.randn(6, 4, dtype=torch.float64), torch.arange(6)).sum()
+    with torch.no_grad():
+        ours.b.weight.mul_(2)
+    with pytest.raises(InputError, match=r"'b\.weight' was changed in place"):
+        loss.backward()
+
+
+def test_dropout_in_regions_repeats_with_the_seed():
+    class Dropping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 40), nn.Linear(40, 40)
+
+        def forward(self, x, mask):
+            return F.dropout(self.b(F.dropout(self.a(x), 0.5)[mask]), 0.5)
+
+    ours = ORTModule(Dropping())
+    x, mask = torch.randn(6, 4), torch.arange(6) > 2
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(ours(x, mask))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    dropped = results[0] == 0
+    assert 0.3 < dropped.float().mean() < 0.7 and not torch.equal(dropped, results[2] == 0)
+
+
+def test_a_trainer_names_the_wrapper_that_trains_it():
+    trainer = ORTTrainer(
+        Layers(loss_of_chosen_rows),
+        {"inputs": [("x", [6, 4]), ("ids", [6])], "outputs": [("loss", [], True)]},
+        optim.SGDConfig(lr=0.1),
+    )
+    with pytest.raises(CaptureError, match="ORTModule"):
+        trainer.train_step(torch.randn(6, 4, dtype=torch.float64), torch.arange(6))
