@@ -13,6 +13,7 @@ from ontrain.capture.sympy_sizes import size_of
 from ontrain.errors import CaptureError
 from ontrain.graph import Builder
 from ontrain.graph.size_arithmetic import SizeArithmetic
+from ontrain.internals import OpOverload, of
 from ontrain.sizes import Size
 
 __all__ = ["Symbols"]
@@ -176,8 +177,9 @@ def _in_sizes(node: fx.Node) -> Iterator[str]:
         if isinstance(value, torch.Tensor):
             for size in value.shape:
                 yield from _symbols_of(size)
-    schema = getattr(node.target, "_schema", None) if isinstance(values, torch.Tensor | tuple | list) else None
-    for argument, given in zip(schema.arguments if schema is not None else (), node.args, strict=False):
+    if not isinstance(node.target, OpOverload) or not isinstance(values, torch.Tensor | tuple | list):
+        return
+    for argument, given in zip(of("torch._ops.OpOverload._schema", node.target).arguments, node.args, strict=False):
         if "SymInt" in str(argument.type):
             for number in given if isinstance(given, list | tuple) else [given]:
                 yield from _symbols_of(number.meta.get("val") if isinstance(number, fx.Node) else number)

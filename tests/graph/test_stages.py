@@ -1,0 +1,52 @@
+"""Graphs cut at the nodes whose results have sizes that follow from values."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import Builder, Role, new_model, set_role
+from ontrain.graph.stages import is_sized_by_values, stages
+
+
+def value(name, shape, dtype=ir.DataType.FLOAT, role=Role.INPUT):
+    return set_role(ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape)), role)
+
+
+def chosen_rows():
+    """relu(x)[mask] @ transposed weight, and the graph's values."""
+    x, mask = value("x", ["n", 4]), value("mask", ["n"], ir.DataType.BOOL)
+    weight = value("weight", [3, 4], role=Role.PARAMETER)
+    model = new_model([x, mask, weight], "chosen")
+    op = Builder(model.graph)
+    h, turned = op.Relu(x), op.Transpose(weight, perm=[1, 0])
+    places = op.NonZero(mask)
+    rows = op.GatherND(h, op.Transpose(places, perm=[1, 0]))
+    filled = op.Expand(op.const(np.float32(1)), op.Concat(op.Shape(places, start=1), op.const(np.array([3])), axis=0))
+    y = op.Add(op.MatMul(rows, turned), filled)
+    model.graph.outputs.append(y)
+    return model, h, places, y
+
+
+def test_regions_and_steps_alternate():
+    model, h, places, y = chosen_rows()
+    first, step, last = stages(model.graph)
+    assert [v.name for v in first.reads] == ["x"] and first.outputs == [h] and first.step is None
+    assert step.step.op_type == "NonZero" and step.outputs == [places]
+    assert set(last.reads) == {h, places, model.graph.inputs[2]} and last.outputs == [y]
+
+
+def test_what_follows_from_shapes_is_computed_where_it_is_needed():
+    model, _, places, _ = chosen_rows()
+    crossing = [v for stage in stages(model.graph) for v in stage.outputs]
+    assert all(v.dtype != ir.DataType.INT64 or v is places for v in crossing)
+
+
+def test_a_size_out_of_a_tensor_is_a_step_and_one_of_a_shape_is_none():
+    x = value("x", ["n"])
+    model = new_model([x], "filled")
+    op = Builder(model.graph)
+    model.graph.outputs.append(op.Add(op.ConstantOfShape(op.Shape(x)), x))
+    assert not is_sized_by_values(model.graph)
+    number = op.Cast(op.ReduceMax(x, keepdims=1), to=ir.DataType.INT64)
+    model.graph.outputs.append(op.ConstantOfShape(number))
+    assert is_sized_by_values(model.graph)
+    assert [stage.step and stage.step.op_type for stage in stages(model.graph)] == [None, "ConstantOfShape"]
