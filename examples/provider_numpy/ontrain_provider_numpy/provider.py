@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ontrain import ProviderError
 from ontrain.functions import expand, has_body
 from ontrain.graph import WorkingMemory, describe, rebuild, role_of, source_of, updates_of
-from ontrain.providers import Capabilities, OperatorTime, State, StateSpec, own_state
+from ontrain.providers import Capabilities, NodeTime, OperatorTime, State, StateSpec, own_state
 from ontrain_provider_numpy.kernels import KERNELS
 
 
@@ -56,6 +56,11 @@ class NumpyExecutable:
         self._run(feeds, None, spent)
         calls = Counter(node.op_type for node in self._graph)
         return [OperatorTime(op, calls[op], ms) for op, ms in sorted(spent.items(), key=lambda item: -item[1])]
+
+    def trace(
+        self, feeds: Mapping[str, Any], *, rng: tuple[int, int] = (0, 0)
+    ) -> tuple[dict[str, Any], list[NodeTime]]:
+        return self.run(feeds, rng=rng), []
 
     def _run(self, feeds: Mapping[str, Any], guard: str | None, spent: dict[str, float]) -> dict[str, Any]:
         values = dict(self._constants)

@@ -45,16 +45,15 @@ _present: ContextVar[Timeline | None] = ContextVar("timeline", default=None)
 def run_plan(executable: Executable, feeds: Mapping[str, Any], rng: tuple[int, int]) -> dict[str, Any]:
     """Run a plan, call by call with a clock where a timeline is recorded and the provider can."""
     timeline = _present.get()
-    trace = None if timeline is None else getattr(executable, "trace", None)
-    if timeline is None or trace is None:
+    if timeline is None:
         return executable.run(feeds, rng=rng)
     began = time.perf_counter_ns() - timeline.start
-    outputs, calls = trace(feeds, rng=rng)
+    outputs, calls = executable.trace(feeds, rng=rng)
     took = time.perf_counter_ns() - timeline.start - began
     # What comes before the first call, feeds and bindings, is in the way of timing it alone.
     offset = began + took - (calls[-1].start + calls[-1].duration if calls else 0)
     timeline.calls += [(replace(call, start=call.start + max(offset, began)), "") for call in calls]
-    return dict(outputs)
+    return outputs
 
 
 @contextlib.contextmanager

@@ -154,6 +154,12 @@ class Executable(Protocol):
         """Run once, timing each operator; the slowest comes first."""
         ...
 
+    def trace(
+        self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)
+    ) -> tuple[dict[str, Array], list[NodeTime]]:
+        """Run once; return the outputs, and each call in order, or no call if the provider cannot look inside a run."""
+        ...
+
     @property
     def planned_bytes(self) -> int:
         """Bytes of working memory beside the state."""

@@ -38,25 +38,35 @@ def unique(x: torch.Tensor, axis: int | None = None, *, in_order: bool = True) -
     return [values, first, inverse, counts]
 
 
+_Run = Callable[[ir.Node, Sequence[torch.Tensor]], list[torch.Tensor]]
+_RUNS: dict[str, _Run] = {}
+
+
+def _runs(op_type: str) -> Callable[[_Run], _Run]:
+    def register(run: _Run) -> _Run:
+        _RUNS[op_type] = run
+        return run
+
+    return register
+
+
+@_runs("NonZero")
 def _non_zero(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [non_zero(inputs[0])]
 
 
+@_runs("Unique")
 def _unique(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     axis = node.attributes.get("axis")
     in_order = node.attributes.get_int("sorted", 1)
     return unique(inputs[0], None if axis is None else axis.as_int(), in_order=bool(in_order))
 
 
+@_runs("ConstantOfShape")
 def _of_shape(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     value = node.attributes.get("value")
     fill = torch.zeros(1) if value is None else torch.as_tensor(value.as_tensor().numpy())
     return [fill.reshape(()).to(inputs[0].device).expand(inputs[0].tolist())]
-
-
-_RUNS: dict[str, Callable[[ir.Node, Sequence[torch.Tensor]], list[torch.Tensor]]] = {
-    "NonZero": _non_zero, "Unique": _unique, "ConstantOfShape": _of_shape,
-}  # fmt: skip
 
 
 def run_step(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ MUTANTS = [
     mutant(
         "cli/app.py", "raise SystemExit(WRONG_USAGE) from None", "raise SystemExit(UNFIT) from None", COMMAND, "wrong"
     ),
-    mutant("cli/app.py", "if not name or not size.isdecimal():", "if not name:", COMMAND, "wrong"),
+    mutant("cli/manual.py", "if not name or not size.isdecimal():", "if not name:", COMMAND, "wrong"),
     mutant("cli/compare.py", "if comparison.differences:\n        raise typer.Exit(_DIFFERS)", "", COMPARE),
     mutant(
         "cli/plan.py",

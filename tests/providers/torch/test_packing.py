@@ -20,9 +20,6 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
     monkeypatch.setattr(packing, "_packs", packing._Packs())
-    packing.can_pack.cache_clear()
-    yield
-    packing.can_pack.cache_clear()
 
 
 def _check(rows, inner, columns, *, bias=False, gaps=0, by_column=False):
@@ -99,6 +96,30 @@ def test_an_unknown_order_is_not_trusted(monkeypatch):
     factors = product.Factors(e.new((64, 64)), e.new((64, 64)), e.new((64, 64)))
     product.FORMULATIONS["packed"](e, factors)
     assert [one.fn for one in e.program] == [torch.mm]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_order_that_is_unknown_when_a_plan_runs_is_left_to_torch(monkeypatch, bias):
+    """The order depends on the number of threads, too: a plan may have been made for another one."""
+    order = packing._stripes
+
+    def stripes(memory, numbers):
+        if torch.get_num_threads() == 1:
+            raise LookupError("unknown")
+        return order(memory, numbers)
+
+    monkeypatch.setattr(packing, "_stripes", stripes)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert packing.can_pack(71, 68, 100)
+        torch.set_num_threads(1)
+        assert not packing.can_pack(71, 68, 100)
+        _check(71, 68, 100, bias=bias)
+        torch.set_num_threads(2)
+        _check(71, 68, 100, bias=bias)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("sizes", [(100, 3072, 3072), (16, 768, 30522), (160, 30522, 768), (64, 70_000, 16)])

@@ -21,7 +21,7 @@ from ontrain.graph import OPSET, Builder, rebuild, role_of, source_of, static_di
 from ontrain.graph.corrections import CORRECTIONS
 from ontrain.operators import Evaluator, record_of
 from ontrain.providers import base
-from ontrain.providers.base import Capabilities, OperatorTime, State, StateSpec, as_array
+from ontrain.providers.base import Capabilities, NodeTime, OperatorTime, State, StateSpec, as_array
 
 __all__ = ["ReferenceExecutionProvider"]
 
@@ -120,6 +120,11 @@ class _ReferenceExecutable:
             calls[node.op_type] += 1
         # The evaluator offers no hook: its time is reported as one entry rather than guessed at per operator.
         return [OperatorTime("ReferenceEvaluator", sum(calls.values()), total)]
+
+    def trace(
+        self, feeds: Mapping[str, base.Array], *, rng: tuple[int, int] = (0, 0)
+    ) -> tuple[dict[str, base.Array], list[NodeTime]]:
+        return self.run(feeds, rng=rng), []
 
 
 def _not_implemented(node: ir.Node) -> str | None:

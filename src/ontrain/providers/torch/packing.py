@@ -8,7 +8,6 @@ is scratch memory.
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -96,15 +95,19 @@ class _Packs(threading.local):
 
     def __init__(self) -> None:
         self._made: OrderedDict[tuple[int, int, int], _Pack] = OrderedDict()
-        self._widths: dict[tuple[int, int, int, int], int] = {}
-        """Of a stripe in the order that is the fastest for sizes and threads; any other one is very slow."""
+        self._widths: dict[tuple[int, int, int, int], int | None] = {}
+        """Of a stripe in the order that is the fastest for sizes and threads, if known; any other one is very slow."""
 
-    def of(self, rows: int, inner: int, columns: int) -> _Pack:
+    def of(self, rows: int, inner: int, columns: int) -> _Pack | None:
+        """A pack for these sizes and the present number of threads, or None if oneDNN's order is not known."""
         sizes, pack = (rows, inner, columns, torch.get_num_threads()), None
         if sizes not in self._widths:
-            pack = _Pack(rows, inner, columns)
-            self._widths[sizes] = pack.stripes.shape[2]
-        key = inner, columns, self._widths[sizes]
+            pack = _pack(rows, inner, columns)
+            self._widths[sizes] = None if pack is None else pack.stripes.shape[2]
+        width = self._widths[sizes]
+        if width is None:
+            return None
+        key = inner, columns, width
         if key not in self._made:
             self._made[key] = pack or _Pack(rows, inner, columns)
             while sum(pack.nbytes for pack in self._made.values()) > _KEPT_BYTES:
@@ -116,20 +119,26 @@ class _Packs(threading.local):
 _packs = _Packs()
 
 
-@functools.cache
-def can_pack(rows: int, inner: int, columns: int) -> bool:
-    """Whether the order is known in which oneDNN keeps the second factor of a product of these sizes."""
-    if not HAS_KERNELS:
-        return False
+def _pack(rows: int, inner: int, columns: int) -> _Pack | None:
     try:
-        _packs.of(rows, inner, columns)
+        return _Pack(rows, inner, columns)
     except (LookupError, RuntimeError):
-        return False
-    return True
+        return None
+
+
+def can_pack(rows: int, inner: int, columns: int) -> bool:
+    """Whether the order is known in which oneDNN keeps the second factor of a product of these sizes, at present.
+
+    Another processor, or another number of threads, has other orders.
+    """
+    return HAS_KERNELS and _packs.of(rows, inner, columns) is not None
 
 
 def add_product(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Add x · w, and a bias [C] to each row, to what is in `out`.
+
+    Torch multiplies where the order of the factor is not known for the present number of threads, which may not be that
+    of the time when this was chosen.
 
     Args:
         out: [R, C], float32; rows may have gaps between them.
@@ -138,6 +147,11 @@ def add_product(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch
         bias: [C], or None.
     """
     pack = _packs.of(x.shape[0], *w.shape)
+    if pack is None:
+        out.addmm_(x, w)
+        if bias is not None:
+            out.add_(bias)
+        return
     pack.fill(w)
     _CONVOLUTION(_image(out), _image(x), pack.filters, bias, *_PLACES, "add", None, None, [], None)
 
