@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Reversible, Sequence
+from types import NotImplementedType
 from typing import Any
 
 import onnx_ir as ir
@@ -81,9 +82,9 @@ def _apply(op: Builder, node: ir.Node, dys: Sequence[ir.Value | None], wanted: S
     attributes = _attributes(node)
     with blamed_on(node, f"the gradient of {node.op_type} does not fit this use of it", GradientError):
         result = rule(Op(op, node, node.inputs, dys, wanted), dys[0], *node.inputs, **attributes)
-    if result is NotImplemented:
+    if isinstance(result, NotImplementedType):
         return _through_body(op, node, dys, wanted)
-    grads = list(result) if isinstance(result, tuple | list) else [result]
+    grads: list[ir.Value | None] = [result] if result is None or isinstance(result, ir.Value) else list(result)
     while len(grads) > len(node.inputs) and grads[-1] is None:
         grads.pop()  # optional inputs that this node leaves out
     if len(grads) != len(node.inputs):

@@ -15,6 +15,7 @@ from ontrain.capture.source import node_text, source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.errors import CaptureError
 from ontrain.graph import Builder
+from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__ = ["AtenBuilder", "Dim", "dtype_of"]
@@ -119,12 +120,11 @@ class AtenBuilder(Builder):
             return value if value.dtype == dtype else self.Cast(value, to=dtype)
         return self.const(value, dtype)
 
-    def scalar(self, size: Dim) -> ir.Value:
+    def scalar(self, size: Dim) -> Value:
         """Return a size as a 0-d int64 value."""
         if not isinstance(size, Size):
             return self.const(np.array(size, np.int64))
-        scalar: ir.Value = self.Squeeze(self.symbols.emit(self, size), [0])
-        return scalar
+        return self.Squeeze(self.symbols.emit(self, size), [0])
 
     def sizes(self, items: Sequence[Dim]) -> Any:
         """Return sizes as an operand: a list where all are numbers, else an int64 vector."""
@@ -160,17 +160,17 @@ class AtenBuilder(Builder):
             self._memo[key] = make()
         return self._memo[key]
 
-    def typed(self, value: ir.Value, shape: Sequence[Dim]) -> ir.Value:
+    def typed(self, value: Value, shape: Sequence[Dim]) -> Value:
         """State the shape of a value where inference could not read it off a computed size."""
         if value.producer() is not None:
             value.shape = ir.Shape([str(size) if isinstance(size, Size) else int(size) for size in shape])
         return value
 
-    def counted(self, size: Dim) -> ir.Value:
+    def counted(self, size: Dim) -> Value:
         """Return 0, 1, … below a size, as int64."""
         return self.typed(self.Range(0, self.scalar(size), 1), [size])
 
-    def reshape(self, x: ir.Value, target: Sequence[Dim], before: Sequence[Dim]) -> ir.Value:
+    def reshape(self, x: Value, target: Sequence[Dim], before: Sequence[Dim]) -> Value:
         """Reshape x from the sizes `before` to `target`, with a constant target shape wherever one says it."""
         if list(target) == list(before):
             return x
@@ -185,7 +185,7 @@ class AtenBuilder(Builder):
                 shape[left[0]] = -1
         return self.typed(self.Reshape(x, self.sizes(shape)), target)
 
-    def expand(self, x: ir.Value, target: Sequence[Dim], before: Sequence[Dim]) -> ir.Value:
+    def expand(self, x: Value, target: Sequence[Dim], before: Sequence[Dim]) -> Value:
         """Broadcast x from the sizes `before` to `target`; sizes that stay are asked for as 1."""
         if list(target) == list(before):
             return x

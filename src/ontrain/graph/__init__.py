@@ -2,7 +2,7 @@
 
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.bounds import check_sizes, nbytes
-from ontrain.graph.builder import Builder, Operand
+from ontrain.graph.builder import Builder
 from ontrain.graph.control import choose, draws_random, is_random, iterate, repeat, trace
 from ontrain.graph.display import to_text
 from ontrain.graph.halves import halves, reads
@@ -27,7 +27,7 @@ from ontrain.graph.source import annotate, describe, inherit_source, name_of, sh
 from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
 from ontrain.graph.verify import verify, verify_requested
 from ontrain.graph.working_memory import MemoryOf, WorkingMemory
-from ontrain.operators import DOMAIN, OPSET, dims, is_float, schema_of, static_dims
+from ontrain.operators import DOMAIN, OPSET, Operand, dims, is_float, schema_of, static_dims
 
 __all__ = [
     "slot_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import onnx_ir as ir
@@ -14,12 +14,23 @@ from ontrain.graph.arithmetic import arithmetic_by
 from ontrain.graph.fold import KEEPS_FILLS, evaluate, foldable
 from ontrain.graph.infer import infer_node
 from ontrain.graph.subgraphs import subgraphs
-from ontrain.operators import DOMAIN, is_float, schema_of, static_dims
+from ontrain.operators import (
+    DOMAIN,
+    Attribute,
+    Constant,
+    Emit,
+    Operand,
+    Several,
+    Value,
+    is_float,
+    schema_of,
+    static_dims,
+)
 
-__all__ = ["Builder", "Operand"]
+__all__ = ["Builder"]
 
-Operand = ir.Value | np.ndarray[Any, Any] | bool | int | float | Sequence[int] | None
-_SCALARS = (bool, int, float)
+Results = Value | tuple[Value, ...]
+"""The output of a node, or a tuple of several."""
 
 
 class Builder:
@@ -36,35 +47,62 @@ class Builder:
         self.nodes: list[ir.Node] = []
         self._fold = fold
         self._keeps_fills: bool = parent._keeps_fills if parent is not None else graph.meta.get(KEEPS_FILLS, False)
-        self._constants: dict[tuple[Any, ...], ir.Value] = {}
+        self._constants: dict[tuple[Any, ...], Value] = {}
         self._count = 0
         self.discarded = 0
         self._numbers: dict[str, int] = parent._numbers if parent is not None else {}
         self._taken: set[str] = parent._taken if parent is not None else _names(graph)
 
-    def __getattr__(self, op_type: str) -> Any:
+    def __getattr__(self, op_type: str) -> Emit:
         if op_type.startswith("_") or not op_type[0].isupper():
             raise AttributeError(op_type)
 
-        def make(*operands: Operand, outputs: int = 1, **attributes: Any) -> Any:
+        def emit(*operands: Operand, outputs: int = 1, **attributes: Attribute) -> Any:
             return self.call("", op_type, operands, attributes, outputs)
 
-        return make
+        return emit
 
-    def composite(self, op_type: str, *operands: Operand, outputs: int = 1, **attributes: Any) -> Any:
+    @overload
+    def composite(
+        self, op_type: str, *operands: Operand, outputs: Literal[1] = 1, **attributes: Attribute
+    ) -> Value: ...
+    @overload
+    def composite(
+        self, op_type: str, *operands: Operand, outputs: Several, **attributes: Attribute
+    ) -> tuple[Value, ...]: ...
+    @overload
+    def composite(self, op_type: str, *operands: Operand, outputs: int, **attributes: Attribute) -> Results: ...
+
+    def composite(self, op_type: str, *operands: Operand, outputs: int = 1, **attributes: Attribute) -> Results:
         """Append a composite operator of the ontrain domain."""
         return self.call(DOMAIN, op_type, operands, attributes, outputs)
 
+    @overload
     def call(
-        self, domain: str, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Any], outputs: int = 1
-    ) -> Any:
+        self, domain: str, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Attribute],
+        outputs: Literal[1] = 1,
+    ) -> Value: ...  # fmt: skip
+    @overload
+    def call(
+        self, domain: str, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Attribute],
+        outputs: Several,
+    ) -> tuple[Value, ...]: ...  # fmt: skip
+    @overload
+    def call(
+        self, domain: str, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Attribute], outputs: int
+    ) -> Results: ...
+
+    def call(
+        self, domain: str, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Attribute],
+        outputs: int = 1,
+    ) -> Results:  # fmt: skip
         """Append one node and return its output, or a tuple of them when `outputs` is above one."""
         inputs = self._inputs(domain, op_type, operands)
         attrs = [_attribute(name, value) for name, value in attributes.items() if value is not None]
         node = ir.Node(domain, op_type, inputs, attrs, num_outputs=outputs)
         return self.add(node)
 
-    def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
+    def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Results:
         """Append a ready node: infer its outputs, fold it if it is constant, name the outputs."""
         if self._fold:
             known = self._known(node)
@@ -78,18 +116,17 @@ class Builder:
             return constants[0] if len(constants) == 1 else constants
         return self._append(node, names)
 
-    def again(self, node: ir.Node, like: Sequence[ir.Value], names: Sequence[str | None] = ()) -> Any:
+    def again(self, node: ir.Node, like: Sequence[ir.Value], names: Sequence[str | None] = ()) -> Results:
         """Append a ready node whose outputs are typed as those of another graph, of the same node on the same types."""
         for value, old in zip(node.outputs, like, strict=True):
             value.type, value.shape = old.type, old.shape
         return self._append(node, names)
 
-    def identity(self, value: ir.Value) -> ir.Value:
+    def identity(self, value: ir.Value) -> Value:
         """Append an Identity that is not folded: a value of this graph's own for a constant, an input or another's."""
         node = ir.Node("", "Identity", [value], num_outputs=1)
         node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-        output: ir.Value = self._append(node)
-        return output
+        return cast(Value, self._append(node))
 
     def discard(self, start: int) -> None:
         """Take the nodes from position `start` of `nodes` on out of the graph again."""
@@ -97,7 +134,7 @@ class Builder:
         self.graph.remove(self.nodes[start:], safe=True)
         del self.nodes[start:]
 
-    def _append(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
+    def _append(self, node: ir.Node, names: Sequence[str | None] = ()) -> Results:
         for i, value in enumerate(node.outputs):
             wish = names[i] if i < len(names) else None
             value.name = self.fresh(wish or f"{node.op_type.lower()}_{self._count}")
@@ -105,9 +142,10 @@ class Builder:
         self._count += 1
         self.graph.append(node)
         self.nodes.append(node)
-        return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
+        outputs = cast(tuple[Value, ...], node.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
-    def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+    def const(self, value: Constant, dtype: ir.DataType | None = None) -> Value:
         """Return a constant (an initializer with a value); equal constants are made once."""
         array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
         if dtype is None and not isinstance(value, np.ndarray | np.generic):
@@ -120,7 +158,7 @@ class Builder:
                 name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
             )
             self.graph.register_initializer(constant)
-            self._constants[key] = constant
+            self._constants[key] = cast(Value, constant)
         return self._constants[key]
 
     def fresh(self, wish: str) -> str:
@@ -133,24 +171,23 @@ class Builder:
         self._taken.add(name)
         return name
 
-    def shape_of(self, value: ir.Value) -> ir.Value:
+    def shape_of(self, value: ir.Value) -> Value:
         """Return the shape as an int64 vector: a constant where it is static, else a Shape node."""
         if value.shape is not None and value.shape.is_static():
             return self.const(np.array(static_dims(value), np.int64))
-        shape: ir.Value = self.Shape(value)
-        return shape
+        return self.Shape(value)
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Let values be combined by `+ - * /` and unary minus, each making a node here, in this thread alone."""
         return arithmetic_by(self)
 
-    def _known(self, node: ir.Node) -> ir.Value | None:
+    def _known(self, node: ir.Node) -> Value | None:
         """Shape, Size and same-dtype Cast of a typed value need no node."""
         if node.domain or not node.inputs or node.inputs[0] is None:
             return None
         x = node.inputs[0]
         if node.op_type == "Cast" and x.dtype is not None and node.attributes["to"].value == x.dtype.value:
-            return x
+            return cast(Value, x)
         if node.op_type not in ("Shape", "Size") or x.shape is None:
             return None
         rank = len(x.shape)
@@ -203,15 +240,14 @@ def _names(graph: ir.Graph) -> set[str]:
     return names
 
 
-def _attribute(name: str, value: Any) -> ir.Attr:
+def _attribute(name: str, value: Attribute) -> ir.Attr:
     """The usual kinds directly: onnx-ir's own conversion tries a dozen protocols on each value."""
-    kind = type(value)
-    if kind is int:
+    if type(value) is int:
         return ir.AttrInt64(name, value)
-    if kind is float:
+    if type(value) is float:
         return ir.AttrFloat32(name, value)
-    if kind is str:
+    if type(value) is str:
         return ir.AttrString(name, value)
-    if kind in (list, tuple) and value and all(type(item) is int for item in value):
+    if isinstance(value, list | tuple) and value and all(type(item) is int for item in value):
         return ir.AttrInt64s(name, value)
     return ir.convenience.convert_attribute(name, value)

@@ -15,7 +15,6 @@ counts them, from 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -26,7 +25,7 @@ from ontrain.graph.infer import TypeAndShape, register_inference
 from ontrain.graph.replay import as_outputs, emit
 from ontrain.graph.source import shape_text
 from ontrain.graph.subgraphs import all_nodes, live_nodes
-from ontrain.operators import DOMAIN, OPSET, Chance, dims, record_of, static_dims
+from ontrain.operators import DOMAIN, OPSET, Attribute, Chance, Operand, dims, each, record_of, static_dims
 
 __all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "iterate", "repeat", "trace"]
 
@@ -215,7 +214,7 @@ def _unrolled(
 
 def _rows(op: Builder, value: ir.Value) -> list[ir.Value]:
     count = static_dims(value)[0]
-    parts = op.Split(value, axis=0, num_outputs=count, outputs=count) if count > 1 else (value,)
+    parts = each(op.Split(value, axis=0, num_outputs=count, outputs=count)) if count > 1 else (value,)
     return [op.Squeeze(part, [0]) for part in parts]
 
 
@@ -262,9 +261,10 @@ def _keep_inputs(graph: ir.Graph, places: Sequence[int]) -> None:
     graph.inputs.extend(inputs)
 
 
-def _call(op: Builder, op_type: str, operands: Sequence[Any], outputs: int, **attributes: Any) -> list[ir.Value]:
-    results = op.call(DOMAIN, op_type, operands, attributes, outputs)
-    return list(results) if isinstance(results, tuple) else [results]
+def _call(
+    op: Builder, op_type: str, operands: Sequence[Operand], outputs: int, **attributes: Attribute
+) -> list[ir.Value]:
+    return list(each(op.call(DOMAIN, op_type, operands, attributes, outputs)))
 
 
 def _is_true(value: ir.Value) -> bool:

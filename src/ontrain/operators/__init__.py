@@ -31,6 +31,7 @@ from ontrain.operators import (
     text,
 )
 from ontrain.operators.agreement import broadcast
+from ontrain.operators.emit import Attribute, Constant, Emit, Emitter, Operand, Several, Value, each
 from ontrain.operators.forms import form_of
 from ontrain.operators.record import (
     DOMAIN,
@@ -63,14 +64,21 @@ __all__ = [
     "OPERATORS",
     "OPSET",
     "POINTWISE",
+    "Attribute",
     "Axis",
     "Chance",
+    "Constant",
+    "Emit",
+    "Emitter",
     "Evaluator",
     "Indexes",
+    "Operand",
     "Operator",
     "Precision",
     "Rows",
+    "Several",
     "Smallest",
+    "Value",
     "View",
     "WHEREVER",
     "activation",
@@ -105,6 +113,7 @@ __all__ = [
     "broadcast",
     "define",
     "dims",
+    "each",
     "form_of",
     "is_float",
     "static_dims",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from ontrain.operators.gradient import Op, elementwise, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, elementwise, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, define
 
 __all__: list[str] = []
@@ -35,7 +35,7 @@ define("Tanh", POINTWISE, precision=Precision.FOLLOWS, function=np.tanh, marks_g
 
 
 @gradient("Tanh")
-def tanh(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def tanh(op: Op, dy: Value, x: Value) -> Adjoints:
     """The composite TanhGrad, from the saved result."""
     return op.composite("TanhGrad", dy, op.outputs[0])
 
@@ -44,7 +44,7 @@ define("Sigmoid", POINTWISE, precision=Precision.FOLLOWS, function=sigmoid)
 
 
 @gradient("Sigmoid")
-def sigmoid_gradient(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def sigmoid_gradient(op: Op, dy: Value, x: Value) -> Adjoints:
     """The composite SigmoidGrad, from the saved result."""
     return op.composite("SigmoidGrad", dy, op.outputs[0])
 
@@ -57,7 +57,7 @@ define("Elu", POINTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("Elu")
-def elu(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float) -> Any:
+def elu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     """The composite EluGrad."""
     return op.composite("EluGrad", dy, x, alpha=alpha)
 
@@ -72,7 +72,7 @@ define("Relu", POINTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("Relu")
-def relu(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def relu(op: Op, dy: Value, x: Value) -> Adjoints:
     """The composite ReluGrad, from the saved result."""
     return op.composite("ReluGrad", dy, op.outputs[0])
 
@@ -81,7 +81,7 @@ define("ThresholdedRelu", ELEMENTWISE)
 
 
 @gradient("ThresholdedRelu")
-def thresholded_relu(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float) -> Any:
+def thresholded_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     """dy where x > alpha."""
     return op.Where(op.Greater(x, alpha), dy, 0.0)
 
@@ -90,7 +90,7 @@ define("LeakyRelu", POINTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("LeakyRelu")
-def leaky_relu(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float) -> Any:
+def leaky_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     """The composite LeakyReluGrad."""
     return op.composite("LeakyReluGrad", dy, x, alpha=alpha)
 
@@ -99,7 +99,7 @@ define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("PRelu")
-def prelu(op: Op, dy: ir.Value, x: ir.Value, slope: ir.Value) -> Any:
+def prelu(op: Op, dy: Value, x: Value, slope: Value) -> Adjoints:
     """As LeakyRelu; the slope gets dy · x where x ≤ 0."""
     positive = op.Greater(x, 0.0)
     return op.Where(positive, dy, dy * slope), op.Where(positive, 0.0, dy * x) if op.wanted[1] else None
@@ -109,7 +109,7 @@ define("Shrink", ELEMENTWISE)
 
 
 @gradient("Shrink")
-def shrink(op: Op, dy: ir.Value, x: ir.Value, *, bias: float, lambd: float) -> Any:
+def shrink(op: Op, dy: Value, x: Value, *, bias: float, lambd: float) -> Adjoints:
     """dy outside [−lambd, lambd]."""
     return op.Where(op.Greater(op.Abs(x), lambd), dy, 0.0)
 
@@ -118,7 +118,7 @@ define("HardSigmoid", ELEMENTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("HardSigmoid")
-def hard_sigmoid(op: Op, dy: ir.Value, x: ir.Value, *, alpha: float, beta: float) -> Any:
+def hard_sigmoid(op: Op, dy: Value, x: Value, *, alpha: float, beta: float) -> Adjoints:
     """The composite HardSigmoidGrad."""
     return op.composite("HardSigmoidGrad", dy, x, alpha=alpha, beta=beta)
 
@@ -127,7 +127,7 @@ define("HardSwish", POINTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("HardSwish")
-def hard_swish(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def hard_swish(op: Op, dy: Value, x: Value) -> Adjoints:
     """The composite HardSwishGrad."""
     return op.composite("HardSwishGrad", dy, x)
 
@@ -136,7 +136,7 @@ define("Hardtanh", ELEMENTWISE, overwrites=(0,), domain=DOMAIN, precision=Precis
 
 
 @gradient("Hardtanh", domain=DOMAIN)
-def hardtanh(op: Op, dy: ir.Value, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None) -> Any:
+def hardtanh(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | None = None) -> Adjoints:
     """dy to x where low < x < high, and nothing to the bounds; the composite HardtanhGrad where they are known."""
     known = [float(v.const_value.numpy()) for v in (low, high) if v is not None and v.const_value is not None]
     # Attributes are in single precision, in which another number would be compared with.
@@ -152,7 +152,7 @@ define("Mish", ELEMENTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("Mish")
-def mish(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def mish(op: Op, dy: Value, x: Value) -> Adjoints:
     """The composite MishGrad."""
     return op.composite("MishGrad", dy, x)
 
@@ -161,7 +161,7 @@ define("Gelu", POINTWISE, precision=Precision.FOLLOWS, marks_gelu=True)
 
 
 @gradient("Gelu")
-def gelu(op: Op, dy: ir.Value, x: ir.Value, *, approximate: str) -> Any:
+def gelu(op: Op, dy: Value, x: Value, *, approximate: str) -> Adjoints:
     """The composite GeluGrad."""
     return op.composite("GeluGrad", dy, x, approximate=approximate)
 
@@ -170,7 +170,7 @@ define("Silu", POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS)
 
 
 @gradient("Silu", domain=DOMAIN)
-def silu(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def silu(op: Op, dy: Value, x: Value) -> Adjoints:
     """The composite SiluGrad."""
     return op.composite("SiluGrad", dy, x)
 
@@ -179,7 +179,7 @@ define("Softmax", overwrites=(0,), rows=Rows.ALONG_AXIS)
 
 
 @gradient("Softmax")
-def softmax(op: Op, dy: ir.Value, x: ir.Value, *, axis: int) -> Any:
+def softmax(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoints:
     """The composite SoftmaxGrad, from the saved probabilities."""
     return op.composite("SoftmaxGrad", dy, op.outputs[0], axis=axis)
 
@@ -188,7 +188,7 @@ define("LogSoftmax", overwrites=(0,), rows=Rows.ALONG_AXIS)
 
 
 @gradient("LogSoftmax")
-def log_softmax(op: Op, dy: ir.Value, x: ir.Value, *, axis: int) -> Any:
+def log_softmax(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoints:
     """The composite LogSoftmaxGrad, from the saved log-probabilities."""
     return op.composite("LogSoftmaxGrad", dy, op.outputs[0], axis=axis)
 
@@ -204,9 +204,9 @@ define(
 
 @gradient("Dropout")
 def dropout(
-    op: Op, dy: ir.Value, x: ir.Value, ratio: ir.Value | None = None, training: ir.Value | None = None,
+    op: Op, dy: Value, x: Value, ratio: Value | None = None, training: Value | None = None,
     *, seed: int | None = None,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """dy through the forward pass's own mask, scaled by 1 / (1 − ratio); dy itself outside training."""
     on, rate = op.constant(2), op.constant(1) if ratio is None or ratio.const_value is not None else None
     if on is None or not on:

@@ -8,7 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
 from ontrain.operators.record import DOMAIN, Chance, Precision, Smallest, define
 
@@ -35,10 +36,10 @@ define("Attention", domain=DOMAIN, chance=Chance.BY_ATTRIBUTE, precision=Precisi
 
 @gradient("Attention", domain=DOMAIN)
 def attention(
-    op: Op, dy: ir.Value | None, q: ir.Value, k: ir.Value, v: ir.Value, bias: ir.Value | None = None,
-    mask: ir.Value | None = None, bounds: ir.Value | None = None, *, scale: float = 1.0, dropout: float = 0.0,
+    op: Op, dy: Value | None, q: Value, k: Value, v: Value, bias: Value | None = None,
+    mask: Value | None = None, bounds: Value | None = None, *, scale: float = 1.0, dropout: float = 0.0,
     longest: int = 0,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite AttentionGrad from the saved probabilities and mask; scores' adjoint only for a wanted bias."""
     dbias = len(op.wanted) > 3 and op.wanted[3]
     probs, mask, dprobs = op.saved(1), op.saved(2) if mask is None else mask, op.dys[1] if len(op.dys) > 1 else None
@@ -61,7 +62,7 @@ define("RotaryEmbedding")
 
 @gradient("RotaryEmbedding")
 def rotary_embedding(
-    op: Op, dy: ir.Value, x: ir.Value, cos: ir.Value, sin: ir.Value, positions: ir.Value | None = None,
+    op: Op, dy: Value, x: Value, cos: Value, sin: Value, positions: Value | None = None,
     **attributes: Any,
 ) -> Any:  # fmt: skip
     """A rotation's transpose is the rotation by the opposite angle; for trained tables the operator's body."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of, size_of
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Precision, define
 from ontrain.operators.shapes import static_dims
 
@@ -73,10 +73,10 @@ define("Conv", precision=Precision.HALF, agreeing=_convolution, flops=_conv_flop
 
 @gradient("Conv")
 def conv(
-    op: Op, dy: ir.Value, x: ir.Value, w: ir.Value, b: ir.Value | None = None,
+    op: Op, dy: Value, x: Value, w: Value, b: Value | None = None,
     *, auto_pad: str, group: int, dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite of all three; what is not wanted is not computed."""
     space, spans, strides, dilations = _windows(x, w, strides, dilations)
     return op.composite(
@@ -90,11 +90,11 @@ define("ConvTranspose", precision=Precision.HALF, agreeing=_convolution, flops=_
 
 @gradient("ConvTranspose")
 def conv_transpose(
-    op: Op, dy: ir.Value, x: ir.Value, w: ir.Value, b: ir.Value | None = None,
+    op: Op, dy: Value, x: Value, w: Value, b: Value | None = None,
     *, auto_pad: str, group: int, dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
     output_padding: Sequence[int] | None = None, output_shape: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite of all three, with the pads that an output shape stands for."""
     space, spans, strides, dilations = _windows(x, w, strides, dilations)
     if output_shape is not None or auto_pad.startswith("SAME"):

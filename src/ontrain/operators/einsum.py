@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Smallest, define
 from ontrain.operators.shapes import static_dims
 
@@ -54,7 +55,7 @@ define(
 
 
 @gradient("Einsum")
-def einsum(op: Op, dy: ir.Value, *xs: ir.Value, equation: str) -> Any:
+def einsum(op: Op, dy: Value, *xs: Value, equation: str) -> Adjoints:
     """Each operand's adjoint is the einsum of dy with all other operands, with dy's subscripts in its place."""
     terms, result = subscripts(equation, [len(static_dims(x)) for x in xs])
     whole = dict(zip(result, static_dims(dy), strict=True))
@@ -83,13 +84,13 @@ def subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return spelled, result.replace("...", ellipsis)
 
 
-def _without_broadcast(op: Op, x: ir.Value, term: str, whole: dict[str, int]) -> tuple[Any, str]:
+def _without_broadcast(op: Op, x: Value, term: str, whole: dict[str, int]) -> tuple[Any, str]:
     """An operand without the axes of length one that the result has longer; an Einsum of letters would clash."""
     axes = [i for i, (c, d) in enumerate(zip(term, static_dims(x), strict=True)) if d == 1 and whole.get(c, 1) != 1]
     return (op.Squeeze(x, axes), "".join(c for i, c in enumerate(term) if i not in axes)) if axes else (x, term)
 
 
-def _operand(op: Op, dy: ir.Value, result: str, x: ir.Value, mine: str, others: list[tuple[Any, str]]) -> Any:
+def _operand(op: Op, dy: Value, result: str, x: Value, mine: str, others: list[tuple[Any, str]]) -> Value:
     unique = "".join(dict.fromkeys(mine))
     reachable = [c for c in unique if c in result or any(c in term for _, term in others)]
     equation = f"{','.join([result, *(term for _, term in others)])}->{''.join(reachable)}"
@@ -101,7 +102,7 @@ def _operand(op: Op, dy: ir.Value, result: str, x: ir.Value, mine: str, others: 
     return op.Expand(grad, list(static_dims(x))) if alone else grad
 
 
-def _on_diagonal(op: Op, grad: ir.Value, x: ir.Value, mine: str) -> Any:
+def _on_diagonal(op: Op, grad: Value, x: Value, mine: str) -> Value:
     """Spread an adjoint over the axes of a repeated subscript: it belongs to the diagonal, zero is beside it."""
     shape, mask = static_dims(x), np.ones([1] * len(mine), bool)
     for i, c in enumerate(mine):

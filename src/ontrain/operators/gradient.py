@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import NotImplementedType
 from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.record import OPERATORS, OPSET, WHEREVER
 
 __all__ = [
+    "Adjoints",
     "Limit",
     "Op",
     "Rule",
@@ -24,7 +27,9 @@ __all__ = [
     "zero_gradient_of",
 ]
 
-Rule = Callable[..., Any]
+Adjoints = Value | Sequence[Value | None] | NotImplementedType | None
+"""What a rule returns: the adjoint of the only input, or one for each."""
+Rule = Callable[..., Adjoints]
 """rule(op, dy, *inputs, **attributes): one adjoint per input, or None where there is none (absent, not zero).
 
 `dy` is the adjoint of the first output. Adjoints may have the broadcast shape: the driver sums them back.
@@ -35,7 +40,7 @@ Limit = Callable[[ir.Node], str | None]
 """limit(node): why the rule cannot differentiate this form of its operator, as its attributes show; or None."""
 
 
-class Op(Protocol):
+class Op(Emitter, Protocol):
     """What a rule works with: emits operators as `op.MatMul(a, b)`, and knows the node being differentiated.
 
     Attributes:
@@ -47,24 +52,22 @@ class Op(Protocol):
     """
 
     node: ir.Node
-    inputs: Sequence[ir.Value | None]
-    outputs: Sequence[ir.Value]
-    dys: Sequence[ir.Value | None]
+    inputs: Sequence[Value | None]
+    outputs: Sequence[Value]
+    dys: Sequence[Value | None]
     wanted: Sequence[bool]
 
-    def saved(self, index: int) -> ir.Value:
+    def saved(self, index: int) -> Value:
         """Return an output of the forward node; the node is given the output if it left it out."""
 
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
         """Return the value of a constant input, None if the node leaves the input out; a computed input is refused."""
 
-    def reshaped(self, value: ir.Value, shape: Sequence[int]) -> Any:
+    def reshaped(self, value: Value, shape: Sequence[int]) -> Value:
         """Return `value` in another shape, as it is if it has that shape."""
 
     def refused(self, reason: str, way_out: str = ...) -> Exception:
         """Return the error for a form of the operator that has no gradient."""
-
-    def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,10 @@ def gradient(
     return register
 
 
-def elementwise(op_type: str, derivative: Callable[..., Any], *, domain: str = "") -> None:
+def elementwise(op_type: str, derivative: Callable[..., Value], *, domain: str = "") -> None:
     """Register a one-input elementwise operator by its derivative dy/dx = derivative(op, x, y, **attributes)."""
 
-    def rule(op: Op, dy: ir.Value, x: ir.Value, **attributes: Any) -> Any:
+    def rule(op: Op, dy: Value, x: Value, **attributes: Any) -> Value:
         return dy * derivative(op, x, op.outputs[0], **attributes)
 
     gradient(op_type, domain=domain)(rule)

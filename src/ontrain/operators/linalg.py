@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import onnx_ir as ir
 
 from ontrain.operators.contributed import MICROSOFT
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, define
 from ontrain.operators.shapes import static_dims
 
@@ -22,23 +20,23 @@ define("Svd", domain=DOMAIN)
 define("TriangularSolve", domain=DOMAIN)
 
 
-def _turned(op: Any, x: Any) -> Any:
+def _turned(op: Op, x: Value) -> Value:
     """The transposed matrices."""
     rank = len(static_dims(x))
     return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _eye(op: Any, x: Any) -> Any:
+def _eye(op: Op, x: Value) -> Value:
     return op.const(np.eye(static_dims(x)[-1]), x.dtype)
 
 
-def _diagonal(op: Any, values: Any) -> Any:
+def _diagonal(op: Op, values: Value) -> Value:
     """Matrices with these values on the diagonal."""
     return op.Unsqueeze(values, [-1]) * op.const(np.eye(static_dims(values)[-1]), values.dtype)
 
 
 @gradient("Cholesky", domain=DOMAIN)
-def cholesky(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def cholesky(op: Op, dy: Value, x: Value) -> Adjoints:
     """L⁻ᵀ Φ(Lᵀ dL) L⁻¹, made symmetric; Φ takes the lower triangle and half of the diagonal.
 
     Source: Murray, Differentiation of the Cholesky decomposition, 2016, equation 10.
@@ -52,8 +50,8 @@ def cholesky(op: Op, dy: ir.Value, x: ir.Value) -> Any:
 
 @gradient("TriangularSolve", domain=DOMAIN)
 def triangular_solve(
-    op: Op, dy: ir.Value, a: ir.Value, b: ir.Value, *, upper: int = 0, unit: int = 0, transpose: int = 0
-) -> Any:
+    op: Op, dy: Value, a: Value, b: Value, *, upper: int = 0, unit: int = 0, transpose: int = 0
+) -> Adjoints:
     """For op(A) X = B: dB = op(A)⁻ᵀ dX, and d op(A) = −dB Xᵀ, of which the triangle that is read counts."""
     right = op.composite("TriangularSolve", a, dy, upper=upper, unit=unit, transpose=1 - transpose)
     x = op.saved(0)
@@ -63,28 +61,28 @@ def triangular_solve(
 
 
 @gradient("Solve", domain=DOMAIN)
-def solve(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def solve(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """For A X = B: dB = A⁻ᵀ dX, dA = −dB Xᵀ."""
     right = op.composite("Solve", _turned(op, a), dy)
     return -op.MatMul(right, _turned(op, op.saved(0))), right
 
 
 @gradient("Inverse", domain=MICROSOFT)
-def inverse(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def inverse(op: Op, dy: Value, x: Value) -> Adjoints:
     """−A⁻ᵀ dY A⁻ᵀ."""
     turned = _turned(op, op.saved(0))
     return -op.MatMul(op.MatMul(turned, dy), turned)
 
 
 @gradient("LogAbsDet", domain=DOMAIN)
-def log_abs_det(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def log_abs_det(op: Op, dy: Value, x: Value) -> Adjoints:
     """dy · A⁻ᵀ."""
     unit = op.Expand(_eye(op, x), list(static_dims(x)))
     return op.Unsqueeze(dy, [-2, -1]) * op.composite("Solve", _turned(op, x), unit)
 
 
 @gradient("Eigh", domain=DOMAIN)
-def eigh(op: Op, dvalues: ir.Value | None, x: ir.Value) -> Any:
+def eigh(op: Op, dvalues: Value | None, x: Value) -> Adjoints:
     """V (diag(dλ) + (Vᵀ dV) / E) Vᵀ, made symmetric, with E_ij = λ_j − λ_i.
 
     Source: Giles, Collected matrix derivative results, 2008, section 3.1.
@@ -101,7 +99,7 @@ def eigh(op: Op, dvalues: ir.Value | None, x: ir.Value) -> Any:
 
 
 @gradient("Svd", domain=DOMAIN)
-def svd(op: Op, ds: ir.Value | None, x: ir.Value) -> Any:
+def svd(op: Op, ds: Value | None, x: Value) -> Adjoints:
     """The gradient of the thin factorisation U diag(s) Vᵀ, given as s, U and Vᵀ.
 
     Source: Townsend, Differentiating the singular value decomposition, 2016.
@@ -116,7 +114,7 @@ def svd(op: Op, ds: ir.Value | None, x: ir.Value) -> Any:
     off = op.const(1.0 - np.eye(min(rows, columns)), x.dtype)
     wide, tall = op.Unsqueeze(s, [-1]), op.Unsqueeze(s, [-2])
 
-    def skew(basis: Any, adjoint: Any) -> Any:
+    def skew(basis: Value, adjoint: Value) -> Value:
         product = op.MatMul(_turned(op, basis), adjoint)
         return (product - _turned(op, product)) * off / apart
 

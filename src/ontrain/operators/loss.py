@@ -7,7 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Precision, define
 
 __all__ = ["NO_IGNORE"]
@@ -34,9 +35,9 @@ define("SoftmaxCrossEntropyLoss", weightless=(1, 2), agreeing=_cross_entropy)
 
 @gradient("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy_loss(
-    op: Op, dy: ir.Value | None, scores: ir.Value, labels: ir.Value, weights: ir.Value | None = None,
+    op: Op, dy: Value | None, scores: Value, labels: Value, weights: Value | None = None,
     *, reduction: str, ignore_index: int = NO_IGNORE,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite from the saved log-probabilities, and LogSoftmax's adjoint if they are used themselves."""
     if len(op.wanted) > 2 and op.wanted[2]:
         raise op.refused(_FIXED, "detach the weights")
@@ -57,9 +58,9 @@ define("NegativeLogLikelihoodLoss", weightless=(1, 2), agreeing=_cross_entropy)
 
 @gradient("NegativeLogLikelihoodLoss")
 def negative_log_likelihood_loss(
-    op: Op, dy: ir.Value, log_prob: ir.Value, labels: ir.Value, weights: ir.Value | None = None,
+    op: Op, dy: Value, log_prob: Value, labels: Value, weights: Value | None = None,
     *, reduction: str, ignore_index: int = NO_IGNORE,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite of the same name."""
     if len(op.wanted) > 2 and op.wanted[2]:
         raise op.refused(_FIXED, "detach the weights")
@@ -74,8 +75,8 @@ define("LinearCrossEntropy", domain=DOMAIN, precision=Precision.SCALED)
 
 @gradient("LinearCrossEntropy", domain=DOMAIN)
 def linear_cross_entropy(
-    op: Op, dy: ir.Value | None, hidden: ir.Value, labels: ir.Value, weight: ir.Value, bias: ir.Value | None = None,
-    **_: Any,
+    op: Op, dy: Value | None, hidden: Value, labels: Value, weight: Value, bias: Value | None = None,
+    **_: object,
 ) -> Any:  # fmt: skip
     """dy times the gradients that the operator makes itself; where those have adjoints too, through the body."""
     if dy is None or any(one is not None for one in op.dys[1:]):

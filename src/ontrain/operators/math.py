@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from ontrain.operators.division import divided
-from ontrain.operators.gradient import Op, elementwise, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, elementwise, gradient
 from ontrain.operators.record import POINTWISE, WHEREVER, Precision, define
 
 __all__: list[str] = []
@@ -59,7 +58,7 @@ define("Neg", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x: -x, 
 
 
 @gradient("Neg")
-def neg(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def neg(op: Op, dy: Value, x: Value) -> Adjoints:
     """−dy."""
     return -dy
 
@@ -68,7 +67,7 @@ define("Add", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x
 
 
 @gradient("Add")
-def add(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def add(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """dy to both."""
     return dy, dy
 
@@ -77,7 +76,7 @@ define("Sub", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x
 
 
 @gradient("Sub")
-def sub(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def sub(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """dy and −dy."""
     return dy, -dy if op.wanted[1] else None
 
@@ -86,7 +85,7 @@ define("Mul", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x
 
 
 @gradient("Mul")
-def mul(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def mul(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """Each operand gets dy times the other."""
     return dy * b if op.wanted[0] else None, dy * a if op.wanted[1] else None
 
@@ -101,7 +100,7 @@ define(
 
 
 @gradient("Div")
-def div(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def div(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """For y = a / b: dy / b and −dy · y / b."""
     da = dy / b
     return da, -(da * op.outputs[0]) if op.wanted[1] else None
@@ -111,7 +110,7 @@ define("Pow", POINTWISE, function=np.power)
 
 
 @gradient("Pow")
-def power(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def power(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """For y = aᵇ: dy · b · aᵇ⁻¹ and dy · y · log a. As in torch, b = 0 and a = 0 ≤ b give zero instead of NaN."""
     b_typed = op.Cast(b, to=a.dtype)
     da = dy * _power_by_base(op, a, b_typed) if op.wanted[0] else None
@@ -121,7 +120,7 @@ def power(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     return da, dy * op.outputs[0] * op.Log(op.Where(flat, 1.0, a))
 
 
-def _power_by_base(op: Op, a: ir.Value, b: ir.Value) -> Any:
+def _power_by_base(op: Op, a: Value, b: Value) -> Value:
     known = b.const_value.numpy() if b.const_value is not None else None
     if known is not None and (known == 2).all():
         return 2 * a
@@ -133,7 +132,7 @@ define("Mod", POINTWISE)
 
 
 @gradient("Mod")
-def mod(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value, *, fmod: int = 0) -> Any:
+def mod(op: Op, dy: Value, a: Value, b: Value, *, fmod: int = 0) -> Adjoints:
     """For y = a − b · trunc(a / b): dy and −dy · trunc(a / b)."""
     return dy, -dy * op.Round((a - op.outputs[0]) / b) if op.wanted[1] else None
 
@@ -142,7 +141,7 @@ define("Sum", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
 
 
 @gradient("Sum")
-def variadic_sum(op: Op, dy: ir.Value, *xs: ir.Value) -> Any:
+def variadic_sum(op: Op, dy: Value, *xs: Value) -> Adjoints:
     """dy to each."""
     return [dy] * len(xs)
 
@@ -151,7 +150,7 @@ define("Mean", POINTWISE, overwrites=(0, 1))
 
 
 @gradient("Mean")
-def variadic_mean(op: Op, dy: ir.Value, *xs: ir.Value) -> Any:
+def variadic_mean(op: Op, dy: Value, *xs: Value) -> Adjoints:
     """dy / n to each of n."""
     return [dy / len(xs)] * len(xs)
 
@@ -161,7 +160,7 @@ define("Min", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
 
 
 @gradient("Max", "Min")
-def extremum(op: Op, dy: ir.Value, *xs: ir.Value) -> Any:
+def extremum(op: Op, dy: Value, *xs: Value) -> Adjoints:
     """dy to the operands that attain the extremum, in equal shares (torch.maximum)."""
     if len(xs) == 1:
         return dy
@@ -174,7 +173,7 @@ define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2))
 
 
 @gradient("Clip")
-def clip(op: Op, dy: ir.Value, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None) -> Any:
+def clip(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | None = None) -> Adjoints:
     """dy to x where low ≤ x ≤ high, to low below it and to high above it (torch.clamp)."""
     below = op.Less(x, low) if low is not None else None
     above = op.Greater(x, high) if high is not None else None
@@ -192,7 +191,7 @@ define("Where", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, c, x,
 
 
 @gradient("Where")
-def where(op: Op, dy: ir.Value, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def where(op: Op, dy: Value, condition: Value, a: Value, b: Value) -> Adjoints:
     """dy to the operand that was chosen."""
     da = op.Where(condition, dy, 0.0) if op.wanted[1] else None
     return None, da, op.Where(condition, 0.0, dy) if op.wanted[2] else None

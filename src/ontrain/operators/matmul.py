@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.operators.agreement import broadcast, shape_of, size_of
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 
@@ -42,7 +43,7 @@ def _gemm_flops(node: ir.Node) -> int:
     return 2 * size_of(node.outputs[0]) * a[0 if transposed else 1]
 
 
-def transposed(op: Op, x: ir.Value) -> Any:
+def transposed(op: Op, x: Value) -> Value:
     """Swap the last two axes of `x`; a value that is itself such a swap is undone instead."""
     rank = len(static_dims(x))
     swap = [*range(rank - 2), rank - 1, rank - 2]
@@ -50,7 +51,7 @@ def transposed(op: Op, x: ir.Value) -> Any:
     if maker is not None and maker.op_type == "Transpose" and not maker.domain:
         perm = maker.attributes.get_ints("perm", swap[::-1] if rank != 2 else swap)
         if list(perm) == swap:
-            return maker.inputs[0]
+            return cast(Value, maker.inputs[0])
     return op.Transpose(x, perm=swap)
 
 
@@ -58,7 +59,7 @@ define("MatMul", precision=Precision.HALF, agreeing=_matmul, flops=_matmul_flops
 
 
 @gradient("MatMul")
-def matmul(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def matmul(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """For y = a b: dy bᵀ and aᵀ dy. An operand that the whole batch shares gets one 2-D product over all rows."""
     a_dims, b_dims = static_dims(a), static_dims(b)
     if len(a_dims) == 1 or len(b_dims) == 1:
@@ -73,18 +74,18 @@ def matmul(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     return _like(op, da, a_dims), _like(op, db, b_dims)
 
 
-def _rows(op: Op, x: ir.Value) -> Any:
+def _rows(op: Op, x: Value) -> Value:
     """[…, K] as [rows, K]."""
     shape = static_dims(x)
     return op.reshaped(x, [math.prod(shape[:-1]), shape[-1]])
 
 
-def _like(op: Op, grad: Any, shape: tuple[int, ...]) -> Any:
+def _like(op: Op, grad: Value | None, shape: tuple[int, ...]) -> Value | None:
     """Give a 2-D product the leading ones of the operand it belongs to."""
     return op.reshaped(grad, shape) if grad is not None and math.prod(static_dims(grad)) == math.prod(shape) else grad
 
 
-def _shared_left(op: Op, dy: ir.Value, b: ir.Value) -> Any:
+def _shared_left(op: Op, dy: Value, b: Value) -> Value:
     """For a [M, K] under b […, K, N]: Σ over the batch of dy bᵀ, as [M, batch·N] [batch·N, K]."""
     batch = static_dims(dy)[:-2]
     m, n, k = static_dims(dy)[-2], static_dims(dy)[-1], static_dims(b)[-2]
@@ -95,7 +96,7 @@ def _shared_left(op: Op, dy: ir.Value, b: ir.Value) -> Any:
     return op.MatMul(left, op.reshaped(transposed(op, b), [math.prod(batch) * n, k]))
 
 
-def _with_vector(op: Op, dy: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+def _with_vector(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """A vector stands for a row on the left and for a column on the right."""
     a_dims, b_dims = static_dims(a), static_dims(b)
     if len(a_dims) == len(b_dims) == 1:
@@ -114,12 +115,12 @@ define("Gemm", precision=Precision.HALF, agreeing=_gemm, flops=_gemm_flops, rows
 
 @gradient("Gemm")
 def gemm(
-    op: Op, dy: ir.Value, a: ir.Value, b: ir.Value, c: ir.Value | None = None,
+    op: Op, dy: Value, a: Value, b: Value, c: Value | None = None,
     *, alpha: float, beta: float, transA: int, transB: int,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """For y = alpha · A B + beta · c, A = aᵀ if transA: A gets alpha · dy Bᵀ and B gets alpha · Aᵀ dy."""
 
-    def product(left: ir.Value, right: ir.Value, trans_left: int, trans_right: int) -> Any:
+    def product(left: Value, right: Value, trans_left: int, trans_right: int) -> Value:
         if alpha == 1 and not trans_left and not trans_right:
             return op.MatMul(left, right)
         return op.Gemm(left, right, alpha=alpha, transA=trans_left, transB=trans_right)
@@ -137,7 +138,7 @@ define("Det")
 
 
 @gradient("Det")
-def det(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def det(op: Op, dy: Value, x: Value) -> Adjoints:
     """dy times the cofactors, which are right for a singular matrix too, unlike det · x⁻ᵀ."""
     *lead, n, _ = shape = static_dims(x)
     rank = len(shape)

@@ -9,7 +9,8 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.operators.agreement import broadcast
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Rows, define
 from ontrain.operators.shapes import static_dims
 
@@ -27,14 +28,14 @@ define("BatchNormalizationGrad", domain=DOMAIN)
 define("LayerNormalizationGrad", domain=DOMAIN)
 
 
-def _moments(op: Op, x: ir.Value, axes: list[int], epsilon: float) -> tuple[Any, Any]:
+def _moments(op: Op, x: Value, axes: list[int], epsilon: float) -> tuple[Any, Any]:
     """Mean of x over `axes` and 1 / sqrt(variance + epsilon), axes kept."""
     mean = op.ReduceMean(x, axes, keepdims=1)
     centred = x - mean
     return mean, op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon))
 
 
-def _through(op: Op, g: ir.Value, x_hat: ir.Value, inv_std: ir.Value, axes: list[int]) -> Any:
+def _through(op: Op, g: Value, x_hat: Value, inv_std: Value, axes: list[int]) -> Value:
     """Adjoint of x from the adjoint g of x̂ = (x − mean) · inv_std (Ba et al. 2016)."""
     along = x_hat * op.ReduceMean(g * x_hat, axes, keepdims=1)
     return inv_std * (g - op.ReduceMean(g, axes, keepdims=1) - along)
@@ -45,9 +46,9 @@ define("LayerNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS)
 
 @gradient("LayerNormalization")
 def layer_normalization(
-    op: Op, dy: ir.Value | None, x: ir.Value, scale: ir.Value, bias: ir.Value | None = None,
+    op: Op, dy: Value | None, x: Value, scale: Value, bias: Value | None = None,
     *, axis: int, epsilon: float, stash_type: int,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite from the saved moments, and what flows back through the moments if they are used themselves."""
     shape, rank = static_dims(x), len(static_dims(x))
     inner = list(range(axis % rank, rank))
@@ -55,14 +56,15 @@ def layer_normalization(
         mean, inv_std = _moments(op, x, inner, epsilon)  # the operator saves them in single precision
     else:
         mean, inv_std = op.saved(1), op.saved(2)
-    grads: list[Any] = [None, None, None]
+    grads: list[Value | None] = [None, None, None]
     varies = any(v is not None and math.prod(static_dims(v)[: -len(inner)]) > 1 for v in (scale, bias))
     if dy is not None and varies:
         # The scale differs from row to row: nothing for the composite, whose scale all rows share.
         wide_dy, wide_x, wide_scale = (op.Cast(v, to=mean.dtype) for v in (dy, x, scale))
         x_hat = (wide_x - mean) * inv_std
-        grads = [_through(op, wide_dy * wide_scale, x_hat, inv_std, inner), wide_dy * x_hat, dy]
-        grads[0] = op.Cast(grads[0], to=x.dtype)
+        dx = _through(op, wide_dy * wide_scale, x_hat, inv_std, inner)
+        grads = [None, wide_dy * x_hat, dy]
+        grads[0] = op.Cast(dx, to=x.dtype)
     elif dy is not None:
         if static_dims(scale) != shape[inner[0] :]:
             scale = op.Expand(op.reshaped(scale, static_dims(scale)[-len(inner) :]), list(shape[inner[0] :]))
@@ -70,7 +72,9 @@ def layer_normalization(
     return _with_moments(op, grads, x, mean, inv_std, inner)[: len(op.inputs)]
 
 
-def _with_moments(op: Op, grads: list[Any], x: ir.Value, mean: ir.Value, inv_std: ir.Value, inner: list[int]) -> Any:
+def _with_moments(
+    op: Op, grads: list[Value | None], x: Value, mean: Value, inv_std: Value, inner: list[int]
+) -> list[Value | None]:
     """Add what the adjoints of the outputs mean and inv_std contribute to x: 1/n and −inv_std³ · (x − mean) / n."""
     n = math.prod(static_dims(x)[i] for i in inner)
     dmean, dinv_std = (op.dys[i] if len(op.dys) > i else None for i in (1, 2))
@@ -88,8 +92,8 @@ define("RMSNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS)
 
 @gradient("RMSNormalization")
 def rms_normalization(
-    op: Op, dy: ir.Value, x: ir.Value, scale: ir.Value, *, axis: int, epsilon: float, stash_type: int
-) -> Any:
+    op: Op, dy: Value, x: Value, scale: Value, *, axis: int, epsilon: float, stash_type: int
+) -> Adjoints:
     """For y = x̂ · scale, x̂ = x / sqrt(mean(x²) + epsilon): inv · (g − x̂ · mean(g · x̂)) and dy · x̂."""
     rank = len(static_dims(x))
     inner = list(range(axis % rank, rank))
@@ -106,9 +110,9 @@ define("BatchNormalization", agreeing=_per_channel, updates=True)
 
 @gradient("BatchNormalization")
 def batch_normalization(
-    op: Op, dy: ir.Value | None, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, var: ir.Value,
+    op: Op, dy: Value | None, x: Value, scale: Value, bias: Value, mean: Value, var: Value,
     *, epsilon: float, training_mode: int, momentum: float,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """In training the composite; in inference x̂ is affine in x with the running statistics."""
     if any(g is not None for g in op.dys[1:]):
         raise op.refused("nothing flows back through the running statistics", "detach them")
@@ -133,9 +137,7 @@ define("InstanceNormalization", agreeing=_per_channel)
 
 
 @gradient("InstanceNormalization")
-def instance_normalization(
-    op: Op, dy: ir.Value, x: ir.Value, scale: ir.Value, bias: ir.Value, *, epsilon: float
-) -> Any:
+def instance_normalization(op: Op, dy: Value, x: Value, scale: Value, bias: Value, *, epsilon: float) -> Adjoints:
     """Groups of one channel."""
     return _grouped(op, dy, x, scale, static_dims(x)[1], epsilon)
 
@@ -145,16 +147,16 @@ define("GroupNormalization", like_first=True, agreeing=_per_channel)
 
 @gradient("GroupNormalization")
 def group_normalization(
-    op: Op, dy: ir.Value, x: ir.Value, scale: ir.Value, bias: ir.Value,
+    op: Op, dy: Value, x: Value, scale: Value, bias: Value,
     *, epsilon: float, num_groups: int, stash_type: int,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """Each group of channels of each sample is normalised over its channels and space."""
     work = ir.DataType.FLOAT if x.dtype != ir.DataType.DOUBLE and stash_type == 1 else x.dtype
     dy, x, scale = (op.Cast(v, to=work) for v in (dy, x, scale))
     return _grouped(op, dy, x, scale, num_groups, epsilon)
 
 
-def _grouped(op: Op, dy: ir.Value, x: ir.Value, scale: ir.Value, groups: int, epsilon: float) -> Any:
+def _grouped(op: Op, dy: Value, x: Value, scale: Value, groups: int, epsilon: float) -> Adjoints:
     n, c, *space = shape = static_dims(x)
     grouped = [n, groups, c // groups, *space]
     inner, others = list(range(2, len(grouped))), [0, *range(2, len(shape))]
@@ -171,7 +173,7 @@ define("LpNormalization")
 
 
 @gradient("LpNormalization")
-def lp_normalization(op: Op, dy: ir.Value, x: ir.Value, *, axis: int, p: int) -> Any:
+def lp_normalization(op: Op, dy: Value, x: Value, *, axis: int, p: int) -> Adjoints:
     """For y = x / ‖x‖: (dy − ∂‖x‖/∂x · Σ dy·y) / ‖x‖, where ∂‖x‖/∂x is sign(x) for p = 1 and y for p = 2."""
     y = op.outputs[0]
     norm = op.ReduceL1(x, [axis], keepdims=1) if p == 1 else op.ReduceL2(x, [axis], keepdims=1)
@@ -183,12 +185,12 @@ define("LRN")
 
 @gradient("LRN")
 def local_response_normalization(
-    op: Op, dy: ir.Value, x: ir.Value, *, alpha: float, beta: float, bias: float, size: int
-) -> Any:
+    op: Op, dy: Value, x: Value, *, alpha: float, beta: float, bias: float, size: int
+) -> Adjoints:
     """For y = x · s⁻ᵝ, s = bias + alpha · (mean of x² over the channels around): its two uses of x."""
     n, c, *space = shape = static_dims(x)
 
-    def around(v: Any, before: int, after: int) -> Any:
+    def around(v: Value, before: int, after: int) -> Value:
         images = op.reshaped(v, [n, 1, c, math.prod(space)])
         mean = op.AveragePool(images, kernel_shape=[size, 1], pads=[before, 0, after, 0], count_include_pad=1)
         return op.reshaped(mean, shape)
@@ -203,7 +205,7 @@ define("MeanVarianceNormalization", like_first=True)
 
 
 @gradient("MeanVarianceNormalization")
-def mean_variance_normalization(op: Op, dy: ir.Value, x: ir.Value, *, axes: tuple[int, ...]) -> Any:
+def mean_variance_normalization(op: Op, dy: Value, x: Value, *, axes: tuple[int, ...]) -> Adjoints:
     """For y = (x − mean) / (std + 1e-9)."""
     over = list(axes)
     centred = x - op.ReduceMean(x, over, keepdims=1)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from ontrain.operators.conv import resolved_pads
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
 from ontrain.operators.shapes import static_dims
 
@@ -30,7 +30,7 @@ define("MaxPool", precision=Precision.FOLLOWS)
 
 
 @gradient("MaxPool")
-def max_pool(op: Op, dy: ir.Value, x: ir.Value, *, storage_order: int, **attributes: Any) -> Any:
+def max_pool(op: Op, dy: Value, x: Value, *, storage_order: int, **attributes: Any) -> Adjoints:
     """The composite MaxPoolGrad from the saved places of the maxima; places counted by columns are found anew."""
     places = op.MaxPool(x, outputs=2, **attributes)[1] if storage_order else op.saved(1)
     return op.composite("MaxPoolGrad", dy, places, shape=list(static_dims(x)))
@@ -64,10 +64,10 @@ define("AveragePool")
 
 @gradient("AveragePool")
 def average_pool(
-    op: Op, dy: ir.Value, x: ir.Value,
+    op: Op, dy: Value, x: Value,
     *, kernel_shape: Sequence[int], auto_pad: str, count_include_pad: int, ceil_mode: int,
     dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The composite AveragePoolGrad."""
     space = static_dims(x)[2:]
     strides, dilations = list(strides or [1] * len(space)), list(dilations or [1] * len(space))
@@ -83,7 +83,7 @@ define("GlobalAveragePool", reduces=True)
 
 
 @gradient("GlobalAveragePool")
-def global_average_pool(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def global_average_pool(op: Op, dy: Value, x: Value) -> Adjoints:
     """dy / n everywhere."""
     shape = static_dims(x)
     return op.Expand(dy / math.prod(shape[2:]), list(shape))
@@ -93,7 +93,7 @@ define("GlobalMaxPool", reduces=True)
 
 
 @gradient("GlobalMaxPool")
-def global_max_pool(op: Op, dy: ir.Value, x: ir.Value) -> Any:
+def global_max_pool(op: Op, dy: Value, x: Value) -> Adjoints:
     """dy in equal shares to the elements that attain the maximum."""
     hits = op.Cast(op.Equal(x, op.outputs[0]), to=dy.dtype)
     return hits * (dy / op.ReduceSum(hits, list(range(2, len(static_dims(x)))), keepdims=1))

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
-
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import WHEREVER, Rows, define
 from ontrain.operators.shapes import static_dims
 
@@ -19,7 +18,7 @@ define("ArgMin", reduces=True, zero_gradient=WHEREVER)
 define("CumProd", settings=(1,))
 
 
-def _axes(op: Op, x: ir.Value, noop_with_empty_axes: int) -> list[int]:
+def _axes(op: Op, x: Value, noop_with_empty_axes: int) -> list[int]:
     """The axes that the node reduces, from its second input."""
     rank, given = len(static_dims(x)), op.constant(1)
     if given is not None and given.size:
@@ -27,14 +26,18 @@ def _axes(op: Op, x: ir.Value, noop_with_empty_axes: int) -> list[int]:
     return [] if noop_with_empty_axes else list(range(rank))
 
 
-def reduction(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a reduction by its derivative(op, dy, x, y, axes); dy and y come with reduced axes kept as ones."""
+Derivative = Callable[[Op, Value, Value, Value, list[int]], Value]
+"""derivative(op, dy, x, y, axes) of a reduction; dy and y come with reduced axes kept as ones."""
 
-    def register(derivative: Callable[..., Any]) -> Callable[..., Any]:
+
+def reduction(op_type: str) -> Callable[[Derivative], Derivative]:
+    """Register the decorated function as the derivative of a reduction."""
+
+    def register(derivative: Derivative) -> Derivative:
         def rule(
-            op: Op, dy: ir.Value, x: ir.Value, axes: ir.Value | None = None,
+            op: Op, dy: Value, x: Value, axes: Value | None = None,
             *, keepdims: int, noop_with_empty_axes: int,
-        ) -> Any:  # fmt: skip
+        ) -> Adjoints:  # fmt: skip
             over = _axes(op, x, noop_with_empty_axes)
             kept = [1 if i in over else d for i, d in enumerate(static_dims(x))]
             dx = derivative(op, op.reshaped(dy, kept), x, op.reshaped(op.outputs[0], kept), over)
@@ -73,7 +76,7 @@ define("ReduceMin", settings=(1,), reduces=True, rows=Rows.REDUCED)
 
 @reduction("ReduceMax")
 @reduction("ReduceMin")
-def extremum(op: Op, dy: ir.Value, x: ir.Value, y: ir.Value, axes: list[int]) -> Any:
+def extremum(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
     """dy in equal shares to the elements that attain the extremum (torch.amax)."""
     if not axes:
         return dy
@@ -85,7 +88,7 @@ define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)
 
 
 @reduction("ReduceProd")
-def product(op: Op, dy: ir.Value, x: ir.Value, y: ir.Value, axes: list[int]) -> Any:
+def product(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
     """dy times the product of all other elements, which is right where elements are zero, unlike y / x."""
     shape = static_dims(x)
     order = [*(i for i in range(len(shape)) if i not in axes), *axes]
@@ -96,10 +99,10 @@ def product(op: Op, dy: ir.Value, x: ir.Value, y: ir.Value, axes: list[int]) -> 
     return dy * op.Transpose(op.reshaped(others, [shape[i] for i in order]), perm=back)
 
 
-def _shifted_products(op: Op, rows: ir.Value, n: int, *, forward: bool) -> Any:
+def _shifted_products(op: Op, rows: Value, n: int, *, forward: bool) -> Value:
     """The product of all elements before each one of its row, or behind it, in log₂ n doublings."""
 
-    def shifted(values: ir.Value, by: int) -> Any:
+    def shifted(values: Value, by: int) -> Value:
         if by >= n:
             return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
         kept = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
@@ -116,7 +119,7 @@ define("CumSum", settings=(1,))
 
 
 @gradient("CumSum")
-def cumsum(op: Op, dy: ir.Value, x: ir.Value, axis: ir.Value, *, exclusive: int, reverse: int) -> Any:
+def cumsum(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse: int) -> Adjoints:
     """The cumulative sum of dy from the other end."""
     return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse), None
 
@@ -125,7 +128,7 @@ define("TopK", settings=(1,))
 
 
 @gradient("TopK")
-def top_k(op: Op, dy: ir.Value | None, x: ir.Value, k: ir.Value, *, axis: int, **_: Any) -> Any:
+def top_k(op: Op, dy: Value | None, x: Value, k: Value, *, axis: int, **_: object) -> Adjoints:
     """dy at the places that the values came from, zero elsewhere."""
     if dy is None:
         return None, None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import onnx_ir as ir
-
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Precision, define
 from ontrain.operators.shapes import static_dims
 
@@ -19,7 +16,7 @@ define("PackRows", domain=DOMAIN, precision=Precision.FOLLOWS, keeps_values=True
 
 
 @gradient("PackRows", domain=DOMAIN)
-def pack_rows(op: Op, dy: ir.Value, x: ir.Value, indices: ir.Value) -> Any:
+def pack_rows(op: Op, dy: Value, x: Value, indices: Value) -> Adjoints:
     """dy at the rows that were taken, zeros at the others."""
     return op.composite("UnpackRows", dy, indices, rows=static_dims(x)[0]), None
 
@@ -28,7 +25,7 @@ define("UnpackRows", domain=DOMAIN, precision=Precision.FOLLOWS)
 
 
 @gradient("UnpackRows", domain=DOMAIN)
-def unpack_rows(op: Op, dy: ir.Value, x: ir.Value, indices: ir.Value, *, rows: int) -> Any:
+def unpack_rows(op: Op, dy: Value, x: Value, indices: Value, *, rows: int) -> Adjoints:
     """The rows of dy that x came to lie in."""
     return op.composite("PackRows", dy, indices), None
 
@@ -37,6 +34,6 @@ define("SpreadRows", domain=DOMAIN)
 
 
 @gradient("SpreadRows", domain=DOMAIN)
-def spread_rows(op: Op, dy: ir.Value, x: ir.Value, places: ir.Value, indices: ir.Value) -> Any:
+def spread_rows(op: Op, dy: Value, x: Value, places: Value, indices: Value) -> Adjoints:
     """As UnpackRows': what reaches the copies of the first row is nothing, and is not added up."""
     return op.composite("PackRows", dy, indices), None, None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["gather_adjoint"]
+
+Put = Callable[[Value, Value, str], Value]
+"""put(into, updates, reduction): the first with the updates written to the places of the indices."""
 
 define("Compress", settings=(1,))
 define("NonZero", zero_gradient=WHEREVER, sized_by_values=True)
@@ -30,7 +32,7 @@ define("OneHot", settings=(1,), weightless=(2,), axis=Axis.ONE_MORE)
 
 
 @gradient("OneHot")
-def one_hot(op: Op, dy: ir.Value, ids: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int) -> Any:
+def one_hot(op: Op, dy: Value, ids: Value, depth: Value, values: Value, *, axis: int) -> Adjoints:
     """Only the two values take part: the one off gets dy where it stands, the one on the rest."""
     off = op.OneHot(ids, depth, op.const([1, 0], dy.dtype), axis=axis)
     lost, kept = (op.ReduceSum(v, keepdims=0) for v in (dy * off, dy))
@@ -41,7 +43,7 @@ define("Embedding", domain=DOMAIN, rows=Rows.LOOKED_UP)
 
 
 @gradient("Embedding", domain=DOMAIN)
-def embedding(op: Op, dy: ir.Value, weight: ir.Value, ids: ir.Value, *, padding_idx: int) -> Any:
+def embedding(op: Op, dy: Value, weight: Value, ids: Value, *, padding_idx: int) -> Adjoints:
     """The rows of dy summed per id, without those of the padding row."""
     rows = static_dims(weight)[0]
     return op.composite("EmbeddingGrad", dy, ids, rows=rows, padding_idx=padding_idx), None
@@ -51,7 +53,7 @@ define("EmbeddingGrad", domain=DOMAIN)
 
 
 @gradient("EmbeddingGrad", domain=DOMAIN)
-def embedding_grad(op: Op, dw: ir.Value, dy: ir.Value, ids: ir.Value, *, rows: int, padding_idx: int) -> Any:
+def embedding_grad(op: Op, dw: Value, dy: Value, ids: Value, *, rows: int, padding_idx: int) -> Adjoints:
     """Linear in dy: the rows of dw by ids, zero where the id is the padding row."""
     picked = op.Gather(dw, ids, axis=0)
     if padding_idx < 0:
@@ -71,7 +73,7 @@ define(
 
 
 @gradient("Gather")
-def gather(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, *, axis: int) -> Any:
+def gather(op: Op, dy: Value, x: Value, ids: Value, *, axis: int) -> Adjoints:
     """The slices of dy summed per index."""
     size, axis = static_dims(x)[axis], axis % len(static_dims(x))
     known = ids.const_value.numpy() if ids.const_value is not None else None
@@ -84,14 +86,14 @@ def gather(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, *, axis: int) -> An
     return gather_adjoint(op, dy, ids, axis, size), None
 
 
-def _one_slice(op: Op, dy: ir.Value, index: int, axis: int, shape: tuple[int, ...]) -> Any:
+def _one_slice(op: Op, dy: Value, index: int, axis: int, shape: tuple[int, ...]) -> Value:
     single = [1 if i == axis else d for i, d in enumerate(shape)]
     pads = [0] * (2 * len(shape))
     pads[axis], pads[len(shape) + axis] = index, shape[axis] - 1 - index
     return op.Pad(op.reshaped(dy, single), pads)
 
 
-def gather_adjoint(op: Op, dy: ir.Value, ids: ir.Value, axis: int, size: int) -> Any:
+def gather_adjoint(op: Op, dy: Value, ids: Value, axis: int, size: int) -> Value:
     """Adjoint of Gather(x, ids, axis) for x with `size` entries along `axis` and ids of any rank, none negative."""
     if axis == 0:
         return op.composite("EmbeddingGrad", dy, ids, rows=size)
@@ -105,7 +107,7 @@ define("GatherND", precision=Precision.FOLLOWS, computes=False, indexes=Indexes.
 
 
 @gradient("GatherND")
-def gather_nd(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, *, batch_dims: int) -> Any:
+def gather_nd(op: Op, dy: Value, x: Value, ids: Value, *, batch_dims: int) -> Adjoints:
     """As Gather's, with the index tuples made numbers of rows."""
     shape = static_dims(x)
     depth = batch_dims + static_dims(ids)[-1]
@@ -114,7 +116,7 @@ def gather_nd(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, *, batch_dims: i
     return op.reshaped(op.composite("EmbeddingGrad", flat, numbers, rows=rows), shape), None
 
 
-def _row_numbers(op: Op, shape: tuple[int, ...], ids: ir.Value, batch_dims: int) -> Any:
+def _row_numbers(op: Op, shape: tuple[int, ...], ids: Value, batch_dims: int) -> Value:
     """Index tuples [batch…, …, k] into the axes after the batch, as row numbers of x in one flat list."""
     index_dims = static_dims(ids)
     sizes = np.array(shape[batch_dims : batch_dims + index_dims[-1]], np.int64)
@@ -131,7 +133,7 @@ define("GatherElements", precision=Precision.FOLLOWS, computes=False, indexes=In
 
 
 @gradient("GatherElements")
-def gather_elements(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, *, axis: int) -> Any:
+def gather_elements(op: Op, dy: Value, x: Value, ids: Value, *, axis: int) -> Adjoints:
     """dy added into zeros at the indices."""
     zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
     return op.ScatterElements(zeros, ids, dy, axis=axis, reduction="add"), None
@@ -141,12 +143,10 @@ define("ScatterElements", indexes=Indexes.ALONG_AXIS)
 
 
 @gradient("ScatterElements")
-def scatter_elements(
-    op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, updates: ir.Value, *, axis: int, reduction: str
-) -> Any:
+def scatter_elements(op: Op, dy: Value, x: Value, ids: Value, updates: Value, *, axis: int, reduction: str) -> Adjoints:
     """dy at the indices to the updates, by `_scattered`."""
 
-    def put(into: Any, what: Any, how: str) -> Any:
+    def put(into: Value, what: Value, how: str) -> Value:
         return op.ScatterElements(into, ids, what, axis=axis, reduction=how)
 
     return _scattered(op, dy, x, updates, reduction, put, lambda v: op.GatherElements(v, ids, axis=axis))
@@ -156,19 +156,19 @@ define("ScatterND", indexes=Indexes.IN_TUPLES)
 
 
 @gradient("ScatterND")
-def scatter_nd(op: Op, dy: ir.Value, x: ir.Value, ids: ir.Value, updates: ir.Value, *, reduction: str) -> Any:
+def scatter_nd(op: Op, dy: Value, x: Value, ids: Value, updates: Value, *, reduction: str) -> Adjoints:
     """As ScatterElements'; an index counts from the end where it is negative."""
 
-    def put(into: Any, what: Any, how: str) -> Any:
+    def put(into: Value, what: Value, how: str) -> Value:
         return op.ScatterND(into, ids, what, reduction=how)
 
     return _scattered(op, dy, x, updates, reduction, put, lambda v: op.GatherND(v, ids))
 
 
 def _scattered(
-    op: Op, dy: ir.Value, x: ir.Value, updates: ir.Value, reduction: str, put: Callable[..., Any],
-    read: Callable[[Any], Any],
-) -> Any:  # fmt: skip
+    op: Op, dy: Value, x: Value, updates: Value, reduction: str, put: Put,
+    read: Callable[[Value], Value],
+) -> Adjoints:  # fmt: skip
     """Adjoints of (x, indices, updates) from writing to and reading from the places of the indices.
 
     none: what was overwritten takes nothing. add: all take dy. mul: dy times the product of all other factors.
@@ -187,9 +187,7 @@ def _scattered(
     return share * hit, None, read(share) * hits if op.wanted[2] else None
 
 
-def _multiplied(
-    op: Op, dy: ir.Value, x: ir.Value, updates: ir.Value, put: Callable[..., Any], read: Callable[[Any], Any]
-) -> Any:
+def _multiplied(op: Op, dy: Value, x: Value, updates: Value, put: Put, read: Callable[[Value], Value]) -> Adjoints:
     """Products without one factor: by division where no factor is zero, else from the product of those that are not."""
     ones = op.Expand(op.const(1.0, dy.dtype), list(static_dims(x)))
     dx = dy * put(ones, updates, "mul") if op.wanted[0] else None

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.operators.gradient import Op, gradient
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, View, define
 from ontrain.operators.scatter import gather_adjoint
 from ontrain.operators.shapes import static_dims
@@ -72,7 +73,7 @@ define("Cast", ELEMENTWISE, precision=Precision.OWN, keeps_values=True, evaluate
 
 @gradient("Identity", "Cast")
 @gradient("Inspect", domain=DOMAIN)
-def identity(op: Op, dy: ir.Value, x: ir.Value, **_: Any) -> Any:
+def identity(op: Op, dy: Value, x: Value, **_: object) -> Adjoints:
     """dy; the driver casts an adjoint to the dtype of its value."""
     return dy
 
@@ -81,7 +82,7 @@ define("CastLike", weightless=(1,))
 
 
 @gradient("CastLike")
-def cast_like(op: Op, dy: ir.Value, x: ir.Value, like: ir.Value, **_: Any) -> Any:
+def cast_like(op: Op, dy: Value, x: Value, like: Value, **_: object) -> Adjoints:
     """dy; nothing to the value that only lends its dtype."""
     return dy, None
 
@@ -93,7 +94,7 @@ define("Unsqueeze", RESHAPES, evaluate=_unsqueeze)
 
 
 @gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(op: Op, dy: ir.Value, x: ir.Value, axes: ir.Value | None = None, **_: Any) -> Any:
+def reshape(op: Op, dy: Value, x: Value, axes: Value | None = None, **_: object) -> Adjoints:
     """dy in the shape of x."""
     return op.reshaped(dy, static_dims(x)), None
 
@@ -105,7 +106,7 @@ define(
 
 
 @gradient("Transpose")
-def transpose(op: Op, dy: ir.Value, x: ir.Value, *, perm: tuple[int, ...] | None = None) -> Any:
+def transpose(op: Op, dy: Value, x: Value, *, perm: tuple[int, ...] | None = None) -> Adjoints:
     """The inverse permutation."""
     perm = perm if perm is not None else tuple(range(len(static_dims(x))))[::-1]
     return op.Transpose(dy, perm=[int(i) for i in np.argsort(perm)])
@@ -115,7 +116,7 @@ define("Expand", MOVES, settings=(1,), view=View.REPEATED, rows=Rows.EXPANDED, f
 
 
 @gradient("Expand")
-def expand(op: Op, dy: ir.Value, x: ir.Value, shape: ir.Value) -> Any:
+def expand(op: Op, dy: Value, x: Value, shape: Value) -> Adjoints:
     """dy; the driver sums it back."""
     return dy, None
 
@@ -124,7 +125,7 @@ define("Tile", MOVES, settings=(1,))
 
 
 @gradient("Tile")
-def tile(op: Op, dy: ir.Value, x: ir.Value, repeats: ir.Value) -> Any:
+def tile(op: Op, dy: Value, x: Value, repeats: Value) -> Adjoints:
     """The sum over the copies."""
     shape = static_dims(x)
     if 0 in shape:
@@ -138,7 +139,7 @@ define("Concat", MOVES, rows=Rows.JOINED, agreeing=_join, evaluate=lambda a, *x:
 
 
 @gradient("Concat")
-def concat(op: Op, dy: ir.Value, *xs: ir.Value, axis: int) -> Any:
+def concat(op: Op, dy: Value, *xs: Value, axis: int) -> Adjoints:
     """dy split at the joints."""
     if len(xs) == 1:
         return dy
@@ -149,13 +150,13 @@ define("Split", MOVES, settings=(1,), view=View.PART, rows=Rows.ALONG_AXIS)
 
 
 @gradient("Split")
-def split(op: Op, dy: ir.Value | None, x: ir.Value, sizes: ir.Value | None = None, *, axis: int, **_: Any) -> Any:
+def split(op: Op, dy: Value | None, x: Value, sizes: Value | None = None, *, axis: int, **_: object) -> Adjoints:
     """The pieces' adjoints joined, zeros for a piece that has none."""
     pieces = [g if g is not None else _zeros(op, v) for g, v in zip(op.dys, op.outputs, strict=True)]
     return op.Concat(*pieces, axis=axis) if len(pieces) > 1 else pieces[0], None
 
 
-def _zeros(op: Op, like: ir.Value) -> Any:
+def _zeros(op: Op, like: Value) -> Value:
     return op.Expand(op.const(0.0, like.dtype), list(static_dims(like)))
 
 
@@ -163,7 +164,7 @@ define("Slice", MOVES, settings=(1, 2, 3, 4), view=View.PART, rows=Rows.CUT, eva
 
 
 @gradient("Slice")
-def slice_(op: Op, dy: ir.Value, x: ir.Value, *_: ir.Value | None) -> Any:
+def slice_(op: Op, dy: Value, x: Value, *_: Value | None) -> Adjoints:
     """dy padded with zeros; along an axis with another step than one, each zero is gathered from behind the end."""
     shape = static_dims(x)
     starts, ends, axes, steps = (op.constant(i) for i in (1, 2, 3, 4))
@@ -191,7 +192,7 @@ def _places(start: int, end: int, step: int, size: int) -> range:
     return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
 
 
-def _unstrided(op: Op, dy: ir.Value, taken: range, axis: int, size: int) -> Any:
+def _unstrided(op: Op, dy: Value, taken: range, axis: int, size: int) -> Value:
     source = np.full(size, len(taken), np.int64)
     source[list(taken)] = np.arange(len(taken))
     if len(taken) < size:
@@ -215,9 +216,9 @@ define("Pad", MOVES, settings=(1, 3), weightless=(2,))
 
 @gradient("Pad", limit=_beyond)
 def pad(
-    op: Op, dy: ir.Value, x: ir.Value, pads: ir.Value, fill: ir.Value | None = None, axes: ir.Value | None = None,
+    op: Op, dy: Value, x: Value, pads: Value, fill: Value | None = None, axes: Value | None = None,
     *, mode: str,
-) -> Any:  # fmt: skip
+) -> Adjoints:  # fmt: skip
     """The inner part of dy; under reflect, edge and wrap also what flows back from the copies in the border."""
     amounts, chosen, rank = op.constant(1), op.constant(3), len(static_dims(x))
     assert amounts is not None
@@ -237,7 +238,7 @@ def pad(
     return dx, None, dfill, None
 
 
-def _cropped(op: Op, dy: ir.Value, before: list[int], after: list[int]) -> Any:
+def _cropped(op: Op, dy: Value, before: list[int], after: list[int]) -> Value:
     """dy without the border that positive pads made."""
     shape = static_dims(dy)
     axes = [i for i in range(len(shape)) if before[i] > 0 or after[i] > 0]
@@ -246,7 +247,7 @@ def _cropped(op: Op, dy: ir.Value, before: list[int], after: list[int]) -> Any:
     return op.Slice(dy, starts, ends, axes) if axes else dy
 
 
-def _unwrapped(op: Op, dy: ir.Value, size: int, before: int, after: int, axis: int, mode: str) -> Any:
+def _unwrapped(op: Op, dy: Value, size: int, before: int, after: int, axis: int, mode: str) -> Value:
     if not before and not after:
         return dy
     if min(before, after) < 0:
@@ -259,7 +260,7 @@ define("Trilu", precision=Precision.FOLLOWS, settings=(1,))
 
 
 @gradient("Trilu")
-def trilu(op: Op, dy: ir.Value, x: ir.Value, k: ir.Value | None = None, *, upper: int) -> Any:
+def trilu(op: Op, dy: Value, x: Value, k: Value | None = None, *, upper: int) -> Adjoints:
     """The same triangle of dy."""
     return op.Trilu(dy, k, upper=upper), None
 
@@ -268,7 +269,7 @@ define("DepthToSpace", precision=Precision.FOLLOWS, divides=lambda size: [(1, si
 
 
 @gradient("DepthToSpace")
-def depth_to_space(op: Op, dy: ir.Value, x: ir.Value, *, blocksize: int, mode: str) -> Any:
+def depth_to_space(op: Op, dy: Value, x: Value, *, blocksize: int, mode: str) -> Adjoints:
     """SpaceToDepth, whose order is DCR; for CRD the same by a transposition."""
     if mode == "DCR":
         return op.SpaceToDepth(dy, blocksize=blocksize)
@@ -281,7 +282,7 @@ define("SpaceToDepth", precision=Precision.FOLLOWS, divides=lambda size: [(2, si
 
 
 @gradient("SpaceToDepth")
-def space_to_depth(op: Op, dy: ir.Value, x: ir.Value, *, blocksize: int) -> Any:
+def space_to_depth(op: Op, dy: Value, x: Value, *, blocksize: int) -> Adjoints:
     """DepthToSpace."""
     return op.DepthToSpace(dy, blocksize=blocksize)
 
@@ -290,6 +291,6 @@ define("ReverseSequence")
 
 
 @gradient("ReverseSequence")
-def reverse_sequence(op: Op, dy: ir.Value, x: ir.Value, lengths: ir.Value, **attributes: Any) -> Any:
+def reverse_sequence(op: Op, dy: Value, x: Value, lengths: Value, **attributes: Any) -> Adjoints:
     """Reversing again."""
     return op.ReverseSequence(dy, lengths, **attributes), None

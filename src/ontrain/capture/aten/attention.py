@@ -37,9 +37,8 @@ def _bias(op: AtenBuilder, mask: Any, dtype: ir.DataType) -> tuple[Any, Any]:
         bias = op.Max(mask, low)
         best = op.ReduceMax(mask, [-1], keepdims=1)
         seen = op.Cast(op.Greater(best, op.cast(-np.inf, dtype)), to=dtype)
-    if seen.const_value is not None and bool(np.all(seen.const_value.numpy() == 1)):
-        seen = None
-    return bias, seen
+    always = seen.const_value is not None and bool(np.all(seen.const_value.numpy() == 1))
+    return bias, None if always else seen
 
 
 def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Any:

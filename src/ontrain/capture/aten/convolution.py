@@ -47,9 +47,9 @@ def conv(
         pads = [w // 2 for w in whole] + [w - w // 2 for w in whole]
     else:
         pads = full(padding, rank) * 2
-    shape = {} if varies else {"kernel_shape": [int(size) for size in kernel]}
+    shape = None if varies else [int(size) for size in kernel]
     return _batched(op, x, rank, lambda one: op.Conv(
-        one, weight, bias, **shape, strides=full(stride, rank), pads=pads, dilations=dilations, group=groups
+        one, weight, bias, kernel_shape=shape, strides=full(stride, rank), pads=pads, dilations=dilations, group=groups
     ))  # fmt: skip
 
 

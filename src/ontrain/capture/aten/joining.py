@@ -6,6 +6,7 @@ from typing import Any
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import each
 
 __all__: list[str] = []
 
@@ -17,13 +18,13 @@ def split(op: AtenBuilder, x: Any, _: Any, dim: int = 0) -> Any:
     if len(parts) == 1:
         return [x]
     sizes = op.sizes([op.shape_of_val(part)[dim] for part in parts])
-    return list(op.Split(x, sizes, axis=dim, outputs=len(parts)))
+    return list(each(op.Split(x, sizes, axis=dim, outputs=len(parts))))
 
 
 @aten("unbind")
 def unbind(op: AtenBuilder, x: Any, dim: int = 0) -> Any:
     count = len(op.node.meta["val"])
-    parts = op.Split(x, axis=dim, num_outputs=count, outputs=count) if count > 1 else [x]
+    parts = each(op.Split(x, axis=dim, num_outputs=count, outputs=count)) if count > 1 else [x]
     return [op.Squeeze(part, [dim]) for part in parts]
 
 

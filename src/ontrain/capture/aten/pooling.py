@@ -141,7 +141,7 @@ def _along(op: AtenBuilder, x: Any, axis: int, matrix: np.ndarray[Any, Any]) -> 
 def _divided(op: AtenBuilder, x: Any, rank: int) -> Any:
     """Average over windows of equal size, which torch's are when the sizes divide."""
     have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
-    kernel = [a // b for a, b in zip(have, want, strict=True)]  # type: ignore[operator]
+    kernel = [a // b for a, b in zip(have, want, strict=True) if isinstance(a, int) and isinstance(b, int)]
     x, batched = _batched(op, x, rank)
     y = op.AveragePool(x, kernel_shape=kernel, strides=kernel)
     return y if batched else op.Squeeze(y, [0])

@@ -7,6 +7,7 @@ from typing import Any
 
 from ontrain.capture.aten.linear import transposed
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value, each
 
 __all__ = ["projected_lstm"]
 
@@ -44,15 +45,15 @@ def _direction(
     given = op.MatMul(x, transposed(op, w_ih))
     for bias in biases:
         given = given + bias
-    steps = op.Split(given, axis=0, num_outputs=length, outputs=length) if length > 1 else (given,)
-    rows = [None] * length
+    steps = each(op.Split(given, axis=0, num_outputs=length, outputs=length)) if length > 1 else (given,)
+    rows: dict[int, Value] = {}
     for t in reversed(range(length)) if backwards else range(length):
         gates = op.Squeeze(steps[t], [0]) + op.MatMul(h, transposed(op, w_hh))
         i, f, g, o = op.Split(gates, axis=-1, num_outputs=4, outputs=4)
         c = op.Sigmoid(f) * c + op.Sigmoid(i) * op.Tanh(g)
         h = op.MatMul(op.Sigmoid(o) * op.Tanh(c), transposed(op, projection))
         rows[t] = op.Unsqueeze(h, [0])
-    return _stacked(op, rows, 0), h, c
+    return _stacked(op, [rows[t] for t in range(length)], 0), h, c
 
 
 def _stacked(op: AtenBuilder, parts: Sequence[Any], axis: int) -> Any:

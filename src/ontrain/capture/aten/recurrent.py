@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.projected import projected_lstm
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import each
 
 __all__: list[str] = []
 
@@ -71,10 +72,7 @@ def _layer(
         "activations": [kind.activation] * count if kind.activation else None,
         "linear_before_reset": kind.linear_before_reset,
     }
-    made: tuple[Any, ...] = op.call(
-        "", kind.op_type, [x, w, r, bias, None, *states], attributes, outputs=1 + len(states)
-    )
-    return made
+    return each(op.call("", kind.op_type, [x, w, r, bias, None, *states], attributes, outputs=1 + len(states)))
 
 
 def _arranged(op: AtenBuilder, kind: _Kind, directions: Sequence[Sequence[Any]]) -> Any:
@@ -98,7 +96,7 @@ def _gates(op: AtenBuilder, kind: _Kind, weight: Any) -> list[Any]:
     if len(kind.parts) == 1:
         return [weight]
     hidden = weight.shape[0] // sum(kind.parts)
-    parts = op.Split(weight, [hidden * part for part in kind.parts], axis=0, outputs=len(kind.parts))
+    parts = each(op.Split(weight, [hidden * part for part in kind.parts], axis=0, outputs=len(kind.parts)))
     return [parts[i] for i in kind.order]
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import each
 from ontrain.sizes import Size
 
 __all__ = ["indexed_places", "together"]
@@ -65,7 +66,7 @@ def _non_zero(op: AtenBuilder, x: Any) -> tuple[Any, Size]:
 
 
 def _rows(op: AtenBuilder, rows: Any, rank: int, count: Size) -> list[Any]:
-    parts = op.Split(rows, axis=0, num_outputs=rank, outputs=rank) if rank > 1 else (rows,)
+    parts = each(op.Split(rows, axis=0, num_outputs=rank, outputs=rank)) if rank > 1 else (rows,)
     return [op.typed(op.Squeeze(part, [0]), [count]) for part in parts]
 
 

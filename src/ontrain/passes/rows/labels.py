@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, static_dims
+from ontrain.operators import each
 from ontrain.passes.infra import note
 from ontrain.passes.rows.layout import Layout, Places
 from ontrain.passes.rows.section import Demand, Section, Sections, find_section
@@ -151,7 +152,7 @@ def packed_loss(
     scores = _scores(sections, op, node, inputs[0], layout)
     places = sections.index.chosen(op)
     flat = op.composite("PackRows", op.Reshape(labels, [rows]), places)
-    loss: ir.Value = op.add(ir.Node("", node.op_type, [scores, flat, *inputs[2:]], node.attributes.values()))
+    (loss,) = each(op.add(ir.Node("", node.op_type, [scores, flat, *inputs[2:]], node.attributes.values())))
     if "reduction" in node.attributes and node.attributes["reduction"].as_string() == "none":
         loss = op.Reshape(op.composite("UnpackRows", loss, places, rows=rows), list(shape))
     return [loss]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ontrain.providers.onnxruntime.random import Streams, drawn_share
 __all__ = ["RULES", "Inputs", "Outputs", "is_random"]
 
 Inputs = list[ir.Value | None]
-Outputs = list[ir.Value | None]
+Outputs = Sequence[ir.Value | None]
 Rule = Callable[[Builder, Streams, ir.Node, Inputs], Outputs | None]
 """Writes a node, given its inputs in the new graph, in other operators; None keeps it."""
 RULES: dict[str, Rule] = {}
