@@ -1,5 +1,6 @@
 """Providers of other packages: what is wrong with one is said by name."""
 
+import importlib.metadata
 import sys
 
 import pytest
@@ -46,6 +47,21 @@ def _installed(tmp_path, monkeypatch):
 
 def test_an_entry_point_is_found_by_its_name():
     assert get_provider("WholeProvider").name == "Whole"
+    assert "WholeProvider" in available_providers()
+
+
+def test_a_package_is_found_that_was_installed_after_the_first_look(tmp_path):
+    assert "LateProvider" not in available_providers()
+    info = tmp_path / "late-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ontrain.providers]\nLateProvider = provider_of_another:Whole\n")
+    assert get_provider("LateProvider").name == "Whole"
+
+
+def test_metadata_is_read_once(monkeypatch):
+    available_providers()
+    monkeypatch.setattr(importlib.metadata, "entry_points", None)
     assert "WholeProvider" in available_providers()
 
 
