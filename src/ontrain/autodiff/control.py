@@ -228,7 +228,7 @@ class _LoopGradient:
         totals = [_zeros(op.builder, self.captured[i]) for i in added]
         finals, rows = iterate(op.builder, graph, self.trip, None, [*seeds, *totals], scanned, self.captured,
                                reverse=not self.reverse)  # fmt: skip
-        sums = dict(zip(added, finals[s:], strict=True))
+        sums: dict[int, ir.Value] = dict(zip(added, finals[s:], strict=True))
         extra = iter(rows[len(self.rows) :])
         for i, pair in factors.items():
             left, right = (scanned[f.row] if f.row is not None else next(extra) for f in pair)

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__ = ["probabilities_are_read"]
 
@@ -30,7 +31,7 @@ def _is_of_gradients(node: ir.Node, index: int) -> bool:
     return node.op_type == "Attention" and index == 4
 
 
-def _types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
     q, k, v = inputs[:3]
     lead, length = list(q.shape)[:-1], list(k.shape)[-2]
     probs = ir.Shape([*lead, length])
@@ -39,9 +40,10 @@ def _types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
 
 @composite("Attention", infer=_types)
 def attention(
-    op: Any, q: Any, k: Any, v: Any, bias: Any = None, mask: Any = None, bounds: Any = None, *, scale: float = 1.0,
-    dropout: float = 0.0, longest: int = 0,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    op: Builder, q: Value, k: Value, v: Value, bias: Value | None = None, mask: Value | None = None,
+    bounds: Value | None = None,
+    *, scale: float = 1.0, dropout: float = 0.0, longest: int = 0,
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """y = Dropout(Softmax(q kᵀ · scale + bias)) v for q [B, H, L, E], k [B, H, S, E], v [B, H, S, F].
 
     `bias` broadcasts to [B, H, L, S]. Also gives the probabilities before dropout and the dropout mask (all true
@@ -65,7 +67,7 @@ def attention(
     return op.MatMul(dropped, v), probs, mask
 
 
-def _apart(op: Any, bounds: Any, rows: int, dtype: ir.DataType) -> Any:
+def _apart(op: Builder, bounds: Value, rows: int, dtype: ir.DataType) -> Value:
     """What hides from each row the rows of other sequences, [1, 1, rows, rows]."""
     ends = op.Slice(bounds, np.array([1]), np.array([np.iinfo(np.int32).max]), np.array([0]))
     behind = op.GreaterOrEqual(op.const(np.arange(rows, dtype=np.int32).reshape(-1, 1)), ends)
@@ -80,8 +82,9 @@ def _grad_types(inputs: list[Any], *, scale: float = 1.0, dropout: float = 0.0) 
 
 @composite("AttentionGrad", infer=_grad_types)
 def attention_grad(
-    op: Any, dy: Any, q: Any, k: Any, v: Any, probs: Any, mask: Any, *, scale: float = 1.0, dropout: float = 0.0
-) -> tuple[Any, Any, Any, Any]:
+    op: Builder, dy: Value, q: Value, k: Value, v: Value, probs: Value, mask: Value,
+    *, scale: float = 1.0, dropout: float = 0.0,
+) -> tuple[Value, Value, Value, Value]:  # fmt: skip
     """Adjoints of (q, k, v, scores) from the saved probabilities and dropout mask; scores' adjoint is the bias's."""
     transposed = [0, 1, 3, 2]
     keep = 1 / (1 - dropout)

@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, composite
 from ontrain.functions.scores import of_two_classes, transformed
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 from ontrain.operators.classical import ML
 
 __all__: list[str] = []
@@ -24,7 +26,7 @@ def _rows(x: Any) -> Any:
     return x.shape[0] if len(x.shape) > 1 else 1
 
 
-def _single(inputs: list[Any], **_: Any) -> Types:
+def _single(inputs: list[Any], **_: object) -> Types:
     return [(ir.DataType.FLOAT, inputs[0].shape)]
 
 
@@ -32,18 +34,18 @@ def _floats(values: Sequence[float]) -> np.ndarray[Any, Any]:
     return np.asarray(values, np.float32)
 
 
-def _wide(op: Any, x: Any) -> Any:
+def _wide(op: Builder, x: Value) -> Value:
     return op.Cast(x, to=ir.DataType.FLOAT)
 
 
 @composite("Scaler", domain=ML, infer=_single)
-def scaler(op: Any, x: Any, *, offset: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)) -> Any:
+def scaler(op: Builder, x: Value, *, offset: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)) -> Value:
     """(x − offset) · scale, each one number or one per feature."""
     return (_wide(op, x) - op.const(_floats(offset))) * op.const(_floats(scale))
 
 
 @composite("Normalizer", domain=ML, infer=_single)
-def normalizer(op: Any, x: Any, *, norm: str = "MAX") -> Any:
+def normalizer(op: Builder, x: Value, *, norm: str = "MAX") -> Value:
     """Rows divided by their largest element, the sum of absolute values (L1) or the length (L2); none by zero."""
     wide = _wide(op, x)
     if norm == "L2":
@@ -52,12 +54,12 @@ def normalizer(op: Any, x: Any, *, norm: str = "MAX") -> Any:
     return wide / _not_zero(op, size)
 
 
-def _not_zero(op: Any, x: Any) -> Any:
+def _not_zero(op: Builder, x: Value) -> Value:
     return op.Where(op.Equal(x, 0.0), 1.0, x)
 
 
 @composite("Binarizer", domain=ML, like=[0])
-def binarizer(op: Any, x: Any, *, threshold: float = 0.0) -> Any:
+def binarizer(op: Builder, x: Value, *, threshold: float = 0.0) -> Value:
     """One where x lies above the threshold, else zero."""
     limit = op.const(np.float32(threshold))
     above = op.Greater(x if x.dtype.is_floating_point() else _wide(op, x), op.Cast(limit, to=x.dtype)
@@ -67,10 +69,10 @@ def binarizer(op: Any, x: Any, *, threshold: float = 0.0) -> Any:
 
 @composite("Imputer", domain=ML, like=[0])
 def imputer(
-    op: Any, x: Any,
+    op: Builder, x: Value,
     *, imputed_value_floats: Sequence[float] = (), imputed_value_int64s: Sequence[int] = (),
     replaced_value_float: float = 0.0, replaced_value_int64: int = 0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """x with one value replaced by another, which is one number or one per feature."""
     floats = x.dtype.is_floating_point()
     new = _floats(imputed_value_floats) if floats else np.asarray(imputed_value_int64s, np.int64)
@@ -91,7 +93,7 @@ def _extracted(inputs: list[Any]) -> Types:
 
 
 @composite("ArrayFeatureExtractor", domain=ML, infer=_extracted)
-def array_feature_extractor(op: Any, x: Any, places: Any) -> Any:
+def array_feature_extractor(op: Builder, x: Value, places: Value) -> Value:
     """The elements at these places of the last axis."""
     wide = op.Unsqueeze(x, [0]) if len(x.shape) == 1 else x
     return op.Gather(wide, op.Reshape(places, [-1]), axis=-1)
@@ -104,13 +106,13 @@ def _vectorized(inputs: list[Any], *, inputdimensions: Sequence[int] = ()) -> Ty
 
 
 @composite("FeatureVectorizer", domain=ML, infer=_vectorized)
-def feature_vectorizer(op: Any, *xs: Any, inputdimensions: Sequence[int] = ()) -> Any:
+def feature_vectorizer(op: Builder, *xs: Value, inputdimensions: Sequence[int] = ()) -> Value:
     """Rows side by side, each cut or filled with zeros to its number of features."""
     parts = []
     for i, x in enumerate(xs):
         part = _wide(op, op.Unsqueeze(x, [0]) if len(x.shape) == 1 else x)
         part = op.Reshape(part, [_rows(x), -1]) if len(part.shape) > 2 else part
-        have = part.shape[-1]
+        have = static_dims(part)[-1]
         want = inputdimensions[i] if i < len(inputdimensions) else have
         if want < have:
             part = op.Slice(part, [0], [want], [1])
@@ -121,7 +123,7 @@ def feature_vectorizer(op: Any, *xs: Any, inputdimensions: Sequence[int] = ()) -
 
 
 def _one_hot_types(
-    inputs: list[Any], *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), **_: Any
+    inputs: list[Any], *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), **_: object
 ) -> Types:
     width = len(cats_int64s) or len(cats_strings)
     return [(ir.DataType.FLOAT, ir.Shape([*inputs[0].shape, width]))]
@@ -129,8 +131,8 @@ def _one_hot_types(
 
 @composite("OneHotEncoder", domain=ML, infer=_one_hot_types)
 def one_hot_encoder(
-    op: Any, x: Any, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), zeros: int = 1
-) -> Any:
+    op: Builder, x: Value, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), zeros: int = 1
+) -> Value:
     """A new last axis with a one at the category's place; a category that is not listed has only zeros."""
     if cats_strings or x.dtype == ir.DataType.STRING:
         raise NoBodyError("categories that are strings", "map them to numbers with a LabelEncoder")
@@ -140,16 +142,16 @@ def one_hot_encoder(
     return _wide(op, op.Equal(whole, op.const(np.asarray(cats_int64s, np.int64))))
 
 
-def _regressor_types(inputs: list[Any], *, targets: int = 1, **_: Any) -> Types:
+def _regressor_types(inputs: list[Any], *, targets: int = 1, **_: object) -> Types:
     return [(ir.DataType.FLOAT, ir.Shape([_rows(inputs[0]), targets]))]
 
 
 @composite("LinearRegressor", domain=ML, infer=_regressor_types)
 def linear_regressor(
-    op: Any, x: Any,
+    op: Builder, x: Value,
     *, coefficients: Sequence[float] = (), intercepts: Sequence[float] = (), targets: int = 1,
     post_transform: str = "NONE",
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """x times the coefficients [targets, features], plus the intercepts."""
     weight, bias = _stated(op, coefficients, intercepts, targets)
     return linear_regression(op, x, weight, bias, targets=targets, post_transform=post_transform)
@@ -157,8 +159,8 @@ def linear_regressor(
 
 @composite("LinearRegression", infer=_regressor_types)
 def linear_regression(
-    op: Any, x: Any, weight: Any, bias: Any = None, *, targets: int = 1, post_transform: str = "NONE"
-) -> Any:
+    op: Builder, x: Value, weight: Value, bias: Value | None = None, *, targets: int = 1, post_transform: str = "NONE"
+) -> Value:
     """A LinearRegressor whose coefficients [targets, features] and intercepts [targets] are values."""
     scores = _scores(op, x, weight, bias)
     # As in onnxruntime, one target has nothing to be compared with.
@@ -166,7 +168,7 @@ def linear_regression(
 
 
 def _classifier_types(
-    inputs: list[Any], *, classlabels_ints: Sequence[int] = (), classlabels_strings: Sequence[str] = (), **_: Any
+    inputs: list[Any], *, classlabels_ints: Sequence[int] = (), classlabels_strings: Sequence[str] = (), **_: object
 ) -> Types:
     rows, classes = _rows(inputs[0]), len(classlabels_ints) or len(classlabels_strings)
     label = ir.DataType.STRING if classlabels_strings else ir.DataType.INT64
@@ -175,10 +177,10 @@ def _classifier_types(
 
 @composite("LinearClassifier", domain=ML, infer=_classifier_types)
 def linear_classifier(
-    op: Any, x: Any,
+    op: Builder, x: Value,
     *, coefficients: Sequence[float] = (), intercepts: Sequence[float] = (), classlabels_ints: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), multi_class: int = 0, post_transform: str = "NONE",
-) -> Any:  # fmt: skip
+) -> tuple[Value, Value]:  # fmt: skip
     """The label of the largest score, and the scores."""
     if classlabels_strings:
         raise NoBodyError("class labels that are strings", "give it whole numbers, and a LabelEncoder behind it")
@@ -188,9 +190,9 @@ def linear_classifier(
 
 @composite("LinearClassification", infer=_classifier_types)
 def linear_classification(
-    op: Any, x: Any, weight: Any, bias: Any = None,
+    op: Builder, x: Value, weight: Value, bias: Value | None = None,
     *, classlabels_ints: Sequence[int] = (), post_transform: str = "NONE",
-) -> Any:  # fmt: skip
+) -> tuple[Value, Value]:  # fmt: skip
     """A LinearClassifier whose coefficients [classes, features] and intercepts [classes] are values.
 
     The coefficients of two classes may be those of the second alone.
@@ -205,11 +207,13 @@ def linear_classification(
     return op.Gather(op.const(np.asarray(classlabels_ints, np.int64)), place), scores
 
 
-def _stated(op: Any, coefficients: Sequence[float], intercepts: Sequence[float], targets: int) -> tuple[Any, Any]:
+def _stated(
+    op: Builder, coefficients: Sequence[float], intercepts: Sequence[float], targets: int
+) -> tuple[Value, Value | None]:
     weight = op.const(_floats(coefficients).reshape(targets, -1))
     return weight, op.const(_floats(intercepts)) if len(intercepts) else None
 
 
-def _scores(op: Any, x: Any, weight: Any, bias: Any) -> Any:
+def _scores(op: Builder, x: Value, weight: Value, bias: Value | None) -> Value:
     rows = _wide(op, op.Unsqueeze(x, [0]) if len(x.shape) == 1 else x)
     return op.Gemm(rows, weight, bias, transB=1)

@@ -12,8 +12,9 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
 from ontrain.graph.infer import infer_node
+from ontrain.operators import Attribute, Value
 
 __all__: list[str] = []
 
@@ -21,25 +22,25 @@ MICROSOFT = "com.microsoft"
 
 
 @composite("Gelu", domain=MICROSOFT, like=[0])
-def gelu(op: Any, x: Any) -> Any:
+def gelu(op: Builder, x: Value) -> Value:
     """x · Φ(x)."""
     return op.Gelu(x)
 
 
 @composite("FastGelu", domain=MICROSOFT, like=[0])
-def fast_gelu(op: Any, x: Any, bias: Any = None) -> Any:
+def fast_gelu(op: Builder, x: Value, bias: Value | None = None) -> Value:
     """The tanh approximation of Gelu, of x + bias."""
     return op.Gelu(x if bias is None else x + bias, approximate="tanh")
 
 
 @composite("BiasGelu", domain=MICROSOFT, like=[0])
-def bias_gelu(op: Any, x: Any, bias: Any) -> Any:
+def bias_gelu(op: Builder, x: Value, bias: Value) -> Value:
     """Gelu of x + bias."""
     return op.Gelu(x + bias)
 
 
 @composite("QuickGelu", domain=MICROSOFT, like=[0])
-def quick_gelu(op: Any, x: Any, *, alpha: float = 1.702) -> Any:
+def quick_gelu(op: Builder, x: Value, *, alpha: float = 1.702) -> Value:
     """x · sigmoid(alpha · x)."""
     return x * op.Sigmoid(x * alpha)
 
@@ -50,7 +51,7 @@ def _split_types(inputs: list[Any]) -> list[tuple[ir.DataType, ir.Shape]]:
 
 
 @composite("BiasSplitGelu", domain=MICROSOFT, infer=_split_types)
-def bias_split_gelu(op: Any, x: Any, bias: Any) -> Any:
+def bias_split_gelu(op: Builder, x: Value, bias: Value) -> Value:
     """The left half of x + bias times Gelu of the right half, along the last axis."""
     left, right = op.Split(x + bias, axis=-1, num_outputs=2, outputs=2)
     return left * op.Gelu(right)
@@ -67,7 +68,7 @@ def _matmul_types(inputs: list[Any], **a: Any) -> list[tuple[ir.DataType, ir.Sha
 
 
 def _flags(
-    *, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, **_: Any
+    *, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, **_: object
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     return (transA, transBatchA), (transB, transBatchB)
 
@@ -80,9 +81,9 @@ def _order(rank: int, swapped: int, batched: int) -> list[int]:
 
 @composite("FusedMatMul", domain=MICROSOFT, infer=_matmul_types)
 def fused_matmul(
-    op: Any, a: Any, b: Any,
+    op: Builder, a: Value, b: Value,
     *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """alpha · a b, with the operands' axes in another order."""
     flags = _flags(transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
     left, right = (
@@ -101,17 +102,17 @@ def fused_matmul(
     ],
 )
 def fused_gemm(
-    op: Any, a: Any, b: Any, c: Any = None,
+    op: Builder, a: Value, b: Value, c: Value | None = None,
     *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0, activation: str = "",
     activation_alpha: float | None = None, activation_beta: float | None = None, activation_gamma: float | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """An activation of a Gemm."""
     y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     rest = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
     return getattr(op, activation)(y, **rest) if activation else y
 
 
-def _conv_types(inputs: list[Any], **attributes: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _conv_types(inputs: list[Any], **attributes: Attribute) -> list[tuple[ir.DataType, ir.Shape]]:
     operands = [
         ir.Value(name=n, type=ir.TensorType(v.dtype), shape=v.shape) for n, v in zip("xw", inputs, strict=False)
     ]
@@ -126,19 +127,19 @@ def _conv_types(inputs: list[Any], **attributes: Any) -> list[tuple[ir.DataType,
 
 @composite("FusedConv", domain=MICROSOFT, infer=_conv_types)
 def fused_conv(
-    op: Any, x: Any, w: Any, b: Any = None, z: Any = None,
+    op: Builder, x: Value, w: Value, b: Value | None = None, z: Value | None = None,
     *, activation: str = "", activation_params: Sequence[float] = (), **windows: Any,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """An activation of a convolution plus z; its parameters come in the order of alpha and beta, or least and most."""
     y = op.Conv(x, w, b, **windows)
     y = y if z is None else y + z
     if activation == "Clip":
         return op.Clip(y, *activation_params)
     parameters = dict(zip(("alpha", "beta"), activation_params, strict=False))
-    return getattr(op, activation)(y, **parameters) if activation else y
+    return op.call("", activation, [y], parameters) if activation else y
 
 
-def _norm_types(inputs: list[Any], *, axis: int = -1, **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _norm_types(inputs: list[Any], *, axis: int = -1, **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
     x = inputs[0]
     rank = len(x.shape)
     reduced = ir.Shape([1 if i >= axis % rank else d for i, d in enumerate(x.shape)])
@@ -147,8 +148,8 @@ def _norm_types(inputs: list[Any], *, axis: int = -1, **_: Any) -> list[tuple[ir
 
 @composite("SimplifiedLayerNormalization", domain="", infer=_norm_types)
 def simplified_layer_normalization(
-    op: Any, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> tuple[Any, Any]:
+    op: Builder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Value, Value]:
     """RMSNormalization, and the inverse root of the mean square. onnxruntime keeps it in the standard's domain."""
     axes = list(range(axis % len(static_dims(x)), len(static_dims(x))))
     wide = op.Cast(x, to=ir.DataType.FLOAT) if stash_type == 1 and x.dtype != ir.DataType.DOUBLE else x
@@ -157,13 +158,13 @@ def simplified_layer_normalization(
     return y, op.Cast(inverse, to=ir.DataType.FLOAT)
 
 
-def _skip_types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _skip_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
     x = inputs[0]
     moments = (ir.DataType.FLOAT, ir.Shape([*list(x.shape)[:-1], 1]))
     return [(x.dtype, x.shape), moments, moments, (x.dtype, x.shape)]
 
 
-def _joined(x: Any, *more: Any) -> Any:
+def _joined(x: Value, *more: Value | None) -> Value:
     for summand in more:
         x = x if summand is None else x + summand
     return x
@@ -171,8 +172,9 @@ def _joined(x: Any, *more: Any) -> Any:
 
 @composite("SkipLayerNormalization", domain=MICROSOFT, infer=_skip_types)
 def skip_layer_normalization(
-    op: Any, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None, *, epsilon: float = 1e-12
-) -> tuple[Any, Any, Any, Any]:
+    op: Builder, x: Value, skip: Value, gamma: Value, beta: Value | None = None, bias: Value | None = None,
+    *, epsilon: float = 1e-12,
+) -> tuple[Value, Value, Value, Value]:  # fmt: skip
     """LayerNormalization over the last axis of x + skip + bias; also gives its moments and that sum."""
     total = _joined(x, skip, bias)
     y, mean, inverse = op.LayerNormalization(total, gamma, beta, epsilon=epsilon, outputs=3)
@@ -181,15 +183,15 @@ def skip_layer_normalization(
 
 @composite("SkipSimplifiedLayerNormalization", domain=MICROSOFT, infer=_skip_types)
 def skip_simplified_layer_normalization(
-    op: Any, x: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12
-) -> tuple[Any, Any, Any, Any]:
+    op: Builder, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12
+) -> tuple[Value, Value, Value, Value]:
     """RMSNormalization over the last axis of x + skip + bias; also gives that sum as its fourth output."""
     total = _joined(x, skip, bias)
     y, inverse = op.call("", "SimplifiedLayerNormalization", [total, gamma], {"epsilon": epsilon}, 2)
     return y, op.Identity(inverse), inverse, op.Identity(total)
 
 
-def _embed_types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _embed_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
     ids, words = inputs[0], inputs[2]
     whole = (words.dtype, ir.Shape([*ids.shape, words.shape[1]]))
     return [whole, (ir.DataType.INT32, ir.Shape([ids.shape[0]])), whole]
@@ -197,9 +199,10 @@ def _embed_types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shap
 
 @composite("EmbedLayerNormalization", domain=MICROSOFT, infer=_embed_types)
 def embed_layer_normalization(
-    op: Any, ids: Any, segments: Any, words: Any, positions: Any, segment_table: Any, gamma: Any, beta: Any,
-    mask: Any = None, position_ids: Any = None, *, epsilon: float = 1e-12, mask_index_type: int = 0,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    op: Builder, ids: Value, segments: Value, words: Value, positions: Value, segment_table: Value, gamma: Value,
+    beta: Value, mask: Value | None = None, position_ids: Value | None = None,
+    *, epsilon: float = 1e-12, mask_index_type: int = 0,
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """LayerNormalization of the sum of word, position and segment embeddings; also the mask's sums and that sum."""
     length = static_dims(ids)[1]
     place = op.Slice(positions, [0], [length], [0]) if position_ids is None else op.Gather(positions, position_ids)
@@ -214,9 +217,9 @@ def embed_layer_normalization(
 
 @composite("GroupNorm", domain=MICROSOFT, like=[0])
 def group_norm(
-    op: Any, x: Any, gamma: Any, beta: Any,
+    op: Builder, x: Value, gamma: Value, beta: Value,
     *, activation: int = 0, channels_last: int = 1, epsilon: float = 1e-5, groups: int = 32,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """GroupNormalization of x [N, …, C] (or [N, C, …]), then x · sigmoid(x) if `activation` is 1."""
     rank = len(static_dims(x))
     moved = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)]) if channels_last else x
@@ -226,7 +229,7 @@ def group_norm(
     return op.Transpose(y, perm=[0, *range(2, rank), 1]) if channels_last else op.Identity(y)
 
 
-def _blocks(op: Any, packed: Any, bits: int) -> Sequence[Any]:
+def _blocks(op: Builder, packed: Value, bits: int) -> Sequence[Any]:
     """The numbers of `bits` bits in each byte, the lowest first."""
     whole = op.Cast(packed, to=ir.DataType.UINT8)
     mask = op.const((1 << bits) - 1, ir.DataType.UINT8)
@@ -240,9 +243,10 @@ def _blocks(op: Any, packed: Any, bits: int) -> Sequence[Any]:
     infer=lambda inputs, N=0, **_: [(inputs[0].dtype, ir.Shape([*list(inputs[0].shape)[:-1], N]))],
 )
 def matmul_n_bits(
-    op: Any, a: Any, b: Any, scales: Any, zero_points: Any = None, g_idx: Any = None, bias: Any = None,
+    op: Builder, a: Value, b: Value, scales: Value, zero_points: Value | None = None, g_idx: Value | None = None,
+    bias: Value | None = None,
     *, K: int = 0, N: int = 0, bits: int = 4, block_size: int = 32, accuracy_level: int = 0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """a [… , K] times a weight [N, K] kept as `bits`-bit numbers with a scale and a zero point per block of a row.
 
     The weight itself takes no gradient; a, the scales and the bias do.
@@ -250,7 +254,7 @@ def matmul_n_bits(
     blocks = -(-K // block_size)
     numbers = op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, b, bits)), axis=-1),
                          [N, blocks, block_size]) if bits < 8 else op.Reshape(b, [N, blocks, block_size])  # fmt: skip
-    zero: Any = float(1 << (bits - 1))
+    zero: Value | float = float(1 << (bits - 1))
     if zero_points is not None:
         pieces = op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, zero_points, bits)), axis=-1)
         per_row = math.prod(static_dims(pieces)) // N

@@ -16,7 +16,8 @@ import onnx_ir as ir
 from ontrain.functions.contributed import MICROSOFT
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import NoBodyError, composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -28,43 +29,43 @@ def _refuse(what: str) -> NoBodyError:
     return NoBodyError(what, "use CPUExecutionProvider")
 
 
-def _plus(a: Any, b: Any) -> Any:
+def _plus(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> int | None:
     """The sum of two dimensions where both are numbers."""
     return a + b if isinstance(a, int) and isinstance(b, int) else None
 
 
-def _over(a: Any, b: int) -> Any:
+def _over(a: int | ir.SymbolicDim | None, b: int) -> int | None:
     return a // b if isinstance(a, int) else None
 
 
-def _apart(op: Any, x: Any, heads: int) -> Any:
+def _apart(op: Builder, x: Value, heads: int) -> Value:
     """[B, S, heads · width] as [B, heads, S, width]."""
     batch, length, _ = static_dims(x)
     return op.Transpose(op.Reshape(x, [batch, length, heads, -1]), perm=[0, 2, 1, 3])
 
 
-def _together(op: Any, x: Any) -> Any:
+def _together(op: Builder, x: Value) -> Value:
     """[B, heads, S, width] as [B, S, heads · width]."""
     batch, heads, length, width = static_dims(x)
     return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), [batch, length, heads * width])
 
 
-def _attended(op: Any, q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
+def _attended(op: Builder, q: Value, k: Value, v: Value, bias: Value | None, scale: float) -> Value:
     result, _, _ = op.composite("Attention", q, k, v, bias, scale=scale or static_dims(q)[-1] ** -0.5, outputs=3)
     return result
 
 
-def _added(a: Any, b: Any) -> Any:
+def _added(a: Value | None, b: Value | None) -> Value | None:
     return b if a is None else a if b is None else a + b
 
 
-def _ahead(op: Any, queries: int, keys: int, dtype: ir.DataType) -> Any:
+def _ahead(op: Builder, queries: int, keys: int, dtype: ir.DataType) -> Value:
     """What hides keys from the queries before them; the queries are the last of the keys' places."""
     hidden = np.arange(keys) > np.arange(queries)[:, None] + (keys - queries)
     return op.const(np.where(hidden, float(dtype.min), 0.0)[None, None], dtype)
 
 
-def _of_mask(op: Any, mask: Any, queries: int, keys: int, past: int, hidden: float, dtype: ir.DataType) -> Any:
+def _of_mask(op: Builder, mask: Value, queries: int, keys: int, past: int, hidden: float, dtype: ir.DataType) -> Value:
     """What a mask adds to the scores [B, heads, queries, keys]; it says by numbers how many keys count, or which."""
     shape = static_dims(mask)
     places = op.const(np.arange(keys), ir.DataType.INT32)
@@ -80,7 +81,7 @@ def _of_mask(op: Any, mask: Any, queries: int, keys: int, past: int, hidden: flo
     return op.Where(seen, op.const(0.0, dtype), op.const(hidden, dtype))
 
 
-def _between(op: Any, mask: Any, batch: int, keys: int, hidden: float, dtype: ir.DataType) -> Any:
+def _between(op: Builder, mask: Value, batch: int, keys: int, hidden: float, dtype: ir.DataType) -> Value:
     """For each sequence the place behind its last key, and then for each the place of its first."""
     ends, starts = (op.Unsqueeze(op.Slice(mask, [i * batch], [(i + 1) * batch], [0]), [1]) for i in range(2))
     places = op.const(np.arange(keys), ir.DataType.INT32)
@@ -89,7 +90,7 @@ def _between(op: Any, mask: Any, batch: int, keys: int, hidden: float, dtype: ir
 
 
 def _attention_types(
-    inputs: Sequence[Any], *, num_heads: int = 1, qkv_hidden_sizes: Sequence[int] = (), **_: Any
+    inputs: Sequence[Any], *, num_heads: int = 1, qkv_hidden_sizes: Sequence[int] = (), **_: object
 ) -> Types:
     x, weights = inputs[:2]
     batch, length, _ = x.shape
@@ -103,11 +104,12 @@ def _attention_types(
 
 @composite("Attention", domain=MICROSOFT, infer=_attention_types)
 def attention(
-    op: Any, x: Any, weights: Any, bias: Any = None, mask: Any = None, past: Any = None, attention_bias: Any = None,
-    past_length: Any = None, *, num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN,
-    do_rotary: int = 0, past_present_share_buffer: int = 0, qkv_hidden_sizes: Sequence[int] = (),
-    unidirectional: int = 0, rotary_embedding_dim: int = 0,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: Builder, x: Value, weights: Value, bias: Value | None = None, mask: Value | None = None,
+    past: Value | None = None, attention_bias: Value | None = None, past_length: Value | None = None, *,
+    num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN, do_rotary: int = 0,
+    past_present_share_buffer: int = 0, qkv_hidden_sizes: Sequence[int] = (), unidirectional: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> tuple[Value, Value | None]:  # fmt: skip
     """Projection to queries, keys and values by one matrix, and attention; also keys and values with the past ones."""
     if do_rotary or past_present_share_buffer or past_length is not None:
         raise _refuse("attention with rotary positions, or with a buffer shared by past and present")
@@ -119,9 +121,9 @@ def attention(
 
 
 def _projected_attention(
-    op: Any, joined: Any, mask: Any, past: Any, attention_bias: Any, heads: int, scale: float, hidden: float,
-    sizes: list[int], unidirectional: int,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: Builder, joined: Value, mask: Value | None, past: Value | None, attention_bias: Value | None, heads: int,
+    scale: float, hidden: float, sizes: list[int], unidirectional: int,
+) -> tuple[Value, Value | None]:  # fmt: skip
     batch, queries, width = static_dims(joined)
     q, k, v = (_apart(op, part, heads) for part in op.Split(joined, sizes or [width // 3] * 3, axis=-1, outputs=3))
     before = 0
@@ -144,7 +146,7 @@ def _projected_attention(
     return _together(op, _attended(op, q, k, v, bias, scale)), present
 
 
-def _multi_head_types(inputs: Sequence[Any], *, num_heads: int = 1, **_: Any) -> Types:
+def _multi_head_types(inputs: Sequence[Any], *, num_heads: int = 1, **_: object) -> Types:
     query, key, value, past = ([*inputs, *[None] * 7][i] for i in (0, 1, 2, 6))
     batch, length = query.shape[0], query.shape[1]
     width = query.shape[4] if len(query.shape) == 5 else _over(query.shape[2], num_heads)
@@ -162,11 +164,11 @@ def _multi_head_types(inputs: Sequence[Any], *, num_heads: int = 1, **_: Any) ->
 
 @composite("MultiHeadAttention", domain=MICROSOFT, infer=_multi_head_types)
 def multi_head_attention(
-    op: Any, query: Any, key: Any = None, value: Any = None, bias: Any = None, mask: Any = None,
-    attention_bias: Any = None, past_key: Any = None, past_value: Any = None, past_length: Any = None,
-    indirection: Any = None, *, num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN,
-    unidirectional: int = 0,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    op: Builder, query: Value, key: Value | None = None, value: Value | None = None, bias: Value | None = None,
+    mask: Value | None = None, attention_bias: Value | None = None, past_key: Value | None = None,
+    past_value: Value | None = None, past_length: Value | None = None, indirection: Value | None = None,
+    *, num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN, unidirectional: int = 0,
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """Attention of queries, keys and values that may lie packed; also keys and values with the past ones."""
     if past_length is not None or indirection is not None:
         raise _refuse("a buffer shared by past and present, or beams")
@@ -189,7 +191,7 @@ def multi_head_attention(
     return _together(op, _attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
 
 
-def _unpacked(op: Any, query: Any, key: Any, bias: Any, heads: int) -> list[Any]:
+def _unpacked(op: Builder, query: Value, key: Value | None, bias: Value | None, heads: int) -> list[Value]:
     """Query, key and value of one operand [B, S, heads, 3, width], or of a query and one [B, L, heads, 2, width]."""
     packed, count = (query, 3) if key is None else (key, 2)
     parts = [op.Gather(packed, np.array(i), axis=3) for i in range(count)]
@@ -203,8 +205,11 @@ def _unpacked(op: Any, query: Any, key: Any, bias: Any, heads: int) -> list[Any]
     return [op.Transpose(part, perm=[0, 2, 1, 3]) for part in parts]
 
 
-def _separate(op: Any, query: Any, key: Any, value: Any, bias: Any, heads: int) -> list[Any]:
+def _separate(
+    op: Builder, query: Value, key: Value, value: Value | None, bias: Value | None, heads: int
+) -> list[Value]:
     """Of keys and values [B, heads, L, width] the bias is in already."""
+    assert value is not None
     operands = [query, key, value]
     ready = len(static_dims(key)) == 4
     if bias is not None:
@@ -226,11 +231,12 @@ def _decoder_types(inputs: Sequence[Any], *, past_present_share_buffer: int = 0,
 
 @composite("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, infer=_decoder_types)
 def decoder_masked_attention(
-    op: Any, query: Any, key: Any = None, value: Any = None, mask: Any = None, attention_bias: Any = None,
-    past_key: Any = None, past_value: Any = None, past_length: Any = None, beams: Any = None, indirection: Any = None,
-    bias: Any = None, *, num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN,
+    op: Builder, query: Value, key: Value | None = None, value: Value | None = None, mask: Value | None = None,
+    attention_bias: Value | None = None, past_key: Value | None = None, past_value: Value | None = None,
+    past_length: Value | None = None, beams: Value | None = None, indirection: Value | None = None,
+    bias: Value | None = None, *, num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN,
     past_present_share_buffer: int = 0, output_qk: int = 0,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value, ...]:  # fmt: skip
     """MultiHeadAttention of one query a sequence, whose key and value may go into a buffer behind the past ones."""
     if indirection is not None or output_qk:
         raise _refuse("beams, or the scores as output")
@@ -238,8 +244,7 @@ def decoder_masked_attention(
         attributes = {"num_heads": num_heads, "mask_filter_value": mask_filter_value}
         operands = [query, key, value, bias, mask, attention_bias, past_key, past_value]
         scaled = {**attributes, "scale": scale} if scale else attributes
-        results: tuple[Any, Any, Any] = op.call(MICROSOFT, "MultiHeadAttention", operands, scaled, 3)
-        return results
+        return op.call(MICROSOFT, "MultiHeadAttention", operands, scaled, 3)
     if key is None:
         width = static_dims(query)[2] // 3
         query, key, value = op.Split(query, [width] * 3, axis=-1, outputs=3)
@@ -262,10 +267,10 @@ def decoder_masked_attention(
 
 @composite("RotaryEmbedding", domain=MICROSOFT, like=[0])
 def rotary_embedding(
-    op: Any, x: Any, places: Any, cosines: Any, sines: Any,
+    op: Builder, x: Value, places: Value, cosines: Value, sines: Value,
     *, num_heads: int = 0, rotary_embedding_dim: int = 0, interleaved: int = 0, is_packed_batching: int = 0,
     scale: float = 1.0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """Rotary positions; one place for all sequences counts on from it."""
     if is_packed_batching or scale != 1:
         raise _refuse("rotary positions of packed sequences, or with a scale")
@@ -279,7 +284,7 @@ def rotary_embedding(
     )
 
 
-def _grouped_types(inputs: Sequence[Any], *, num_heads: int = 1, kv_num_heads: int = 1, **_: Any) -> Types:
+def _grouped_types(inputs: Sequence[Any], *, num_heads: int = 1, kv_num_heads: int = 1, **_: object) -> Types:
     query, key, past, total = ([*inputs, *[None] * 7][i] for i in (0, 1, 3, 6))
     batch, length, hidden = query.shape
     width = _over(hidden, num_heads if key is not None else num_heads + 2 * kv_num_heads)
@@ -296,10 +301,10 @@ class _Scores:
 
     scale: float
     softcap: float
-    sinks: Any
+    sinks: Value | None
     smooth: bool
 
-    def attended(self, op: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+    def attended(self, op: Builder, q: Value, k: Value, v: Value, bias: Value) -> Value:
         """Attention, by the kernel where nothing is special."""
         if not self.softcap and self.sinks is None and not self.smooth:
             return _attended(op, q, k, v, bias, self.scale)
@@ -318,13 +323,15 @@ class _Scores:
 
 @composite("GroupQueryAttention", domain=MICROSOFT, infer=_grouped_types)
 def group_query_attention(
-    op: Any, query: Any, key: Any = None, value: Any = None, past_key: Any = None, past_value: Any = None,
-    lengths: Any = None, total: Any = None, cosines: Any = None, sines: Any = None, places: Any = None,
-    attention_bias: Any = None, sinks: Any = None, k_scale: Any = None, v_scale: Any = None, q_norm: Any = None,
-    k_norm: Any = None, *, num_heads: int = 1, kv_num_heads: int = 1, scale: float = 0.0, do_rotary: int = 0,
-    rotary_interleaved: int = 0, local_window_size: int = -1, softcap: float = 0.0, smooth_softmax: int = 0,
-    qk_output: int = 0, causal: int = 1, sliding_window_cache: int = 0, qk_norm_epsilon: float = 1e-6, **others: Any,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    op: Builder, query: Value, key: Value | None = None, value: Value | None = None, past_key: Value | None = None,
+    past_value: Value | None = None, lengths: Value | None = None, total: Value | None = None,
+    cosines: Value | None = None, sines: Value | None = None, places: Value | None = None,
+    attention_bias: Value | None = None, sinks: Value | None = None, k_scale: Value | None = None,
+    v_scale: Value | None = None, q_norm: Value | None = None, k_norm: Value | None = None, *, num_heads: int = 1,
+    kv_num_heads: int = 1, scale: float = 0.0, do_rotary: int = 0, rotary_interleaved: int = 0,
+    local_window_size: int = -1, softcap: float = 0.0, smooth_softmax: int = 0, qk_output: int = 0, causal: int = 1,
+    sliding_window_cache: int = 0, qk_norm_epsilon: float = 1e-6, **others: object,
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """Causal attention whose keys and values serve groups of queries; new ones are written behind each sequence's past.
 
     `lengths` are those of the sequences with their new keys, less one; `total` is the longest.
@@ -332,12 +339,13 @@ def group_query_attention(
     if k_scale is not None or v_scale is not None or qk_output or sliding_window_cache:
         raise _refuse("a quantised or windowed cache, or the scores as output")
     number = constant_of(total, "its input total_sequence_length")
-    assert number is not None
+    assert number is not None and lengths is not None
     longest = int(number.reshape(()))
     if key is None:
         width = static_dims(query)[2] // (num_heads + 2 * kv_num_heads)
         sizes = [heads * width for heads in (num_heads, kv_num_heads, kv_num_heads)]
         query, key, value = op.Split(query, sizes, axis=-1, outputs=3)
+    assert value is not None
     q, k, v = _apart(op, query, num_heads), _apart(op, key, kv_num_heads), _apart(op, value, kv_num_heads)
     if q_norm is not None:
         q, k = (op.RMSNormalization(x, w, axis=-1, epsilon=qk_norm_epsilon) for x, w in ((q, q_norm), (k, k_norm)))
@@ -369,7 +377,7 @@ def group_query_attention(
     return _together(op, scores.attended(op, q, wide[0], wide[1], bias)), op.Identity(k), op.Identity(v)
 
 
-def _behind(op: Any, past: Any, new: Any, before: Any, whole: int) -> Any:
+def _behind(op: Builder, past: Value | None, new: Value, before: Value, whole: int) -> Value:
     """New keys [B, heads, S, width] in a buffer of `whole` places, each sequence's behind its past."""
     batch, heads, length, width = static_dims(new)
     if length == whole:
@@ -381,7 +389,7 @@ def _behind(op: Any, past: Any, new: Any, before: Any, whole: int) -> Any:
     return op.TensorScatter(buffer, new, before, axis=2)
 
 
-def _window(op: Any, own: Any, whole: int, dtype: ir.DataType, window: int) -> Any:
+def _window(op: Builder, own: Value, whole: int, dtype: ir.DataType, window: int) -> Value:
     """What hides from each query [B, S] the keys behind it, and those more than a window before it."""
     keys = op.const(np.arange(whole)[None, None])
     own = op.Unsqueeze(own, [2])
@@ -391,7 +399,7 @@ def _window(op: Any, own: Any, whole: int, dtype: ir.DataType, window: int) -> A
     return op.Where(op.Unsqueeze(seen, [1]), op.const(0.0, dtype), op.const(-math.inf, dtype))
 
 
-def _short(op: Any, lengths: Any, whole: int, dtype: ir.DataType) -> Any:
+def _short(op: Builder, lengths: Value, whole: int, dtype: ir.DataType) -> Value:
     """What hides the keys behind a sequence's end."""
     keys = op.const(np.arange(whole)[None])
     seen = op.LessOrEqual(keys, op.Unsqueeze(op.Cast(lengths, to=ir.DataType.INT64), [1]))
@@ -406,10 +414,11 @@ def _quantised_attention_types(inputs: Sequence[Any], **a: Any) -> Types:
 
 @composite("QAttention", domain=MICROSOFT, infer=_quantised_attention_types)
 def quantised_attention(
-    op: Any, x: Any, weights: Any, bias: Any, x_scale: Any, w_scale: Any, mask: Any = None, x_zero: Any = None,
-    w_zero: Any = None, past: Any = None, *, num_heads: int = 1, scale: float = 0.0,
-    mask_filter_value: float = _HIDDEN, do_rotary: int = 0, past_present_share_buffer: int = 0, unidirectional: int = 0,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: Builder, x: Value, weights: Value, bias: Value, x_scale: Value, w_scale: Value, mask: Value | None = None,
+    x_zero: Value | None = None, w_zero: Value | None = None, past: Value | None = None, *, num_heads: int = 1,
+    scale: float = 0.0, mask_filter_value: float = _HIDDEN, do_rotary: int = 0, past_present_share_buffer: int = 0,
+    unidirectional: int = 0,
+) -> tuple[Value, Value | None]:  # fmt: skip
     """Attention whose projection is a product of whole numbers."""
     if do_rotary or past_present_share_buffer:
         raise _refuse("attention with rotary positions, or with a buffer shared by past and present")

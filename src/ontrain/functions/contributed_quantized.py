@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 from ontrain.functions.contributed import MICROSOFT
 from ontrain.functions.registry import NoBodyError, composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
 from ontrain.graph.infer import infer_node
+from ontrain.operators import Attribute, Value
 
 __all__ = ["standard_types"]
 
@@ -38,14 +39,14 @@ def standard_types(op_type: str, operands: Sequence[Any], outputs: int = 1, **at
     return [kind for kind in types if kind is not None]
 
 
-def _real(value: Any) -> tuple[ir.DataType, Any]:
+def _real(value: ir.Value) -> tuple[ir.DataType, Any]:
     return ir.DataType.FLOAT, value.shape
 
 
 def _product_types(scale: int) -> Callable[..., Types]:
     """Of a product whose dtype is that of the operand at `scale`."""
 
-    def types(inputs: Sequence[Any], **_: Any) -> Types:
+    def types(inputs: Sequence[Any], **_: object) -> Types:
         kind = inputs[scale].dtype
         return standard_types("MatMul", [(kind, inputs[0].shape), (kind, inputs[1].shape)])
 
@@ -54,8 +55,9 @@ def _product_types(scale: int) -> Callable[..., Types]:
 
 @composite("MatMulIntegerToFloat", domain=MICROSOFT, infer=_product_types(2))
 def matmul_integer_to_float(
-    op: Any, a: Any, b: Any, a_scale: Any, b_scale: Any, a_zero: Any = None, b_zero: Any = None, bias: Any = None
-) -> Any:
+    op: Builder, a: Value, b: Value, a_scale: Value, b_scale: Value, a_zero: Value | None = None,
+    b_zero: Value | None = None, bias: Value | None = None,
+) -> Value:  # fmt: skip
     """(a − a_zero) (b − b_zero) in whole numbers, times the scales, plus a bias."""
     zero = None if a_zero is None else op.Reshape(a_zero, [])
     product = op.Cast(op.MatMulInteger(a, b, zero, b_zero), to=a_scale.dtype)
@@ -64,13 +66,15 @@ def matmul_integer_to_float(
 
 
 @composite("DynamicQuantizeMatMul", domain=MICROSOFT, infer=_product_types(0))
-def dynamic_quantize_matmul(op: Any, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
+def dynamic_quantize_matmul(
+    op: Builder, a: Value, b: Value, b_scale: Value, b_zero: Value | None = None, bias: Value | None = None
+) -> Value:
     """The same for real a, which is quantised by its own range first."""
     whole, scale, zero = op.DynamicQuantizeLinear(a, outputs=3)
     return op.call(MICROSOFT, "MatMulIntegerToFloat", [whole, b, scale, b_scale, zero, b_zero, bias], {})
 
 
-def _gemm_types(inputs: Sequence[Any], *, transA: int = 0, transB: int = 0, **_: Any) -> Types:
+def _gemm_types(inputs: Sequence[Any], *, transA: int = 0, transB: int = 0, **_: object) -> Types:
     zero = inputs[8] if len(inputs) > 8 else None
     kind = ir.DataType.FLOAT if zero is None else zero.dtype
     return [(kind, ir.Shape([inputs[0].shape[1 if transA else 0], inputs[3].shape[0 if transB else 1]]))]
@@ -78,9 +82,10 @@ def _gemm_types(inputs: Sequence[Any], *, transA: int = 0, transB: int = 0, **_:
 
 @composite("QGemm", domain=MICROSOFT, infer=_gemm_types)
 def quantised_gemm(
-    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, c: Any = None, y_scale: Any = None,
-    y_zero: Any = None, *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
-) -> Any:  # fmt: skip
+    op: Builder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value,
+    c: Value | None = None, y_scale: Value | None = None, y_zero: Value | None = None,
+    *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
+) -> Value:  # fmt: skip
     """alpha · (a b + c) in whole numbers, quantised again where there is a scale for it; c counts in the scales'."""
     left = op.Transpose(a, perm=[1, 0]) if transA else a
     right = op.Transpose(b, perm=[1, 0]) if transB else b
@@ -92,70 +97,76 @@ def quantised_gemm(
     return op.Identity(y) if y_scale is None else op.QuantizeLinear(y, y_scale, y_zero)
 
 
-def _binary_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _binary_types(inputs: Sequence[Any], **_: object) -> Types:
     kind = inputs[0].dtype
     ((_kind, shape),) = standard_types("Add", [_real(inputs[0]), _real(inputs[3])])
     return [(kind, shape)]
 
 
-def _zero(op: Any, zero: Any, like: Any) -> Any:
+def _zero(op: Builder, zero: Value | None, like: Value) -> Value:
     return op.const(np.zeros((), like.dtype.numpy())) if zero is None else op.Reshape(zero, [])
 
 
-def _reals(op: Any, x: Any, scale: Any, zero: Any) -> Any:
+def _reals(op: Builder, x: Value, scale: Value, zero: Value | None) -> Value:
     return op.DequantizeLinear(x, op.Reshape(scale, []), _zero(op, zero, x))
 
 
-def _wholes(op: Any, y: Any, scale: Any, zero: Any, like: Any) -> Any:
+def _wholes(op: Builder, y: Value, scale: Value, zero: Value | None, like: Value) -> Value:
     return op.QuantizeLinear(y, op.Reshape(scale, []), _zero(op, zero, like))
 
 
 @composite("QLinearAdd", domain=MICROSOFT, infer=_binary_types)
 def quantised_add(
-    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any = None
-) -> Any:
+    op: Builder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value, scale: Value,
+    zero: Value | None = None,
+) -> Value:  # fmt: skip
     """The sum of two quantised tensors, quantised."""
     return _wholes(op, _reals(op, a, a_scale, a_zero) + _reals(op, b, b_scale, b_zero), scale, zero, a)
 
 
 @composite("QLinearMul", domain=MICROSOFT, infer=_binary_types)
 def quantised_mul(
-    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any = None
-) -> Any:
+    op: Builder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value, scale: Value,
+    zero: Value | None = None,
+) -> Value:  # fmt: skip
     """The product of two quantised tensors, quantised."""
     return _wholes(op, _reals(op, a, a_scale, a_zero) * _reals(op, b, b_scale, b_zero), scale, zero, a)
 
 
-def _concat_types(inputs: Sequence[Any], *, axis: int = 0, **_: Any) -> Types:
+def _concat_types(inputs: Sequence[Any], *, axis: int = 0, **_: object) -> Types:
     ((_kind, shape),) = standard_types("Concat", [_real(x) for x in inputs[2::3]], axis=axis)
     return [(inputs[2].dtype, shape)]
 
 
 @composite("QLinearConcat", domain=MICROSOFT, infer=_concat_types)
-def quantised_concat(op: Any, scale: Any, zero: Any, *operands: Any, axis: int = 0) -> Any:
+def quantised_concat(op: Builder, scale: Value, zero: Value, *operands: Value, axis: int = 0) -> Value:
     """Quantised tensors side by side, by one scale."""
     groups = zip(operands[::3], operands[1::3], operands[2::3], strict=True)
     return _wholes(op, op.Concat(*(_reals(op, *group) for group in groups), axis=axis), scale, zero, operands[0])
 
 
 @composite("QLinearSigmoid", domain=MICROSOFT, like=[0])
-def quantised_sigmoid(op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
+def quantised_sigmoid(
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, scale: Value, zero: Value | None = None
+) -> Value:
     """Sigmoid of a quantised tensor, quantised."""
     return _wholes(op, op.Sigmoid(_reals(op, x, x_scale, x_zero)), scale, zero, x)
 
 
 @composite("QLinearLeakyRelu", domain=MICROSOFT, like=[0])
 def quantised_leaky_relu(
-    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, alpha: float = 0.01
-) -> Any:
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, scale: Value, zero: Value | None = None,
+    *, alpha: float = 0.01,
+) -> Value:  # fmt: skip
     """LeakyRelu of a quantised tensor, quantised."""
     return _wholes(op, op.LeakyRelu(_reals(op, x, x_scale, x_zero), alpha=alpha), scale, zero, x)
 
 
 @composite("QLinearSoftmax", domain=MICROSOFT, like=[0])
 def quantised_softmax(
-    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, axis: int = -1, opset: int = 13
-) -> Any:
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, scale: Value, zero: Value | None = None,
+    *, axis: int = -1, opset: int = 13,
+) -> Value:  # fmt: skip
     """Softmax of a quantised tensor, quantised; before opset 13 over all dimensions from `axis` on."""
     numbers, shape = _reals(op, x, x_scale, x_zero), static_dims(x)
     if opset < 13:
@@ -191,7 +202,7 @@ def _windowed_types(op_type: str, kernel: int | None = None, kind: int = 0) -> C
     return types
 
 
-def _with_channels_first(op: Any, x: Any, channels_last: int, compute: Callable[[Any], Any]) -> Any:
+def _with_channels_first(op: Builder, x: Value, channels_last: int, compute: Callable[[Value], Value]) -> Value:
     rank = len(static_dims(x))
     if not channels_last:
         return compute(x)
@@ -200,12 +211,12 @@ def _with_channels_first(op: Any, x: Any, channels_last: int, compute: Callable[
 
 @composite("QLinearAveragePool", domain=MICROSOFT, infer=_windowed_types("AveragePool"))
 def quantised_average_pool(
-    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None,
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, scale: Value, zero: Value | None = None,
     *, channels_last: int = 0, **windows: Any,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """AveragePool of a quantised tensor, quantised."""
 
-    def compute(x: Any) -> Any:
+    def compute(x: Value) -> Value:
         return _wholes(op, op.AveragePool(_reals(op, x, x_scale, x_zero), **windows), scale, zero, x)
 
     return _with_channels_first(op, x, channels_last, compute)
@@ -213,11 +224,12 @@ def quantised_average_pool(
 
 @composite("QLinearGlobalAveragePool", domain=MICROSOFT, infer=_windowed_types("GlobalAveragePool"))
 def quantised_global_average_pool(
-    op: Any, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None, *, channels_last: int = 0
-) -> Any:
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, scale: Value, zero: Value | None = None,
+    *, channels_last: int = 0,
+) -> Value:  # fmt: skip
     """GlobalAveragePool of a quantised tensor, quantised."""
 
-    def compute(x: Any) -> Any:
+    def compute(x: Value) -> Value:
         return _wholes(op, op.GlobalAveragePool(_reals(op, x, x_scale, x_zero)), scale, zero, x)
 
     return _with_channels_first(op, x, channels_last, compute)
@@ -225,9 +237,10 @@ def quantised_global_average_pool(
 
 @composite("QLinearConv", domain=MICROSOFT, infer=_windowed_types("Conv", 3, 7))
 def quantised_conv(
-    op: Any, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any,
-    bias: Any = None, *, channels_last: int = 0, **windows: Any,
-) -> Any:  # fmt: skip
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, w: Value, w_scale: Value, w_zero: Value, scale: Value,
+    zero: Value, bias: Value | None = None,
+    *, channels_last: int = 0, **windows: Any,
+) -> Value:  # fmt: skip
     """QLinearConv, whose images may have their channels last."""
     operands = [x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias]
     return _with_channels_first(op, x, channels_last, lambda x: op.call("", "QLinearConv", [x, *operands], windows))
@@ -238,20 +251,21 @@ def quantised_conv(
     domain=MICROSOFT,
     infer=lambda inputs, **windows: _windowed_types("MaxPool")(inputs, channels_last=1, **windows),
 )
-def max_pool_channels_last(op: Any, x: Any, **windows: Any) -> Any:
+def max_pool_channels_last(op: Builder, x: Value, **windows: Any) -> Value:
     """MaxPool of images with their channels last."""
     return _with_channels_first(op, x, 1, lambda x: op.MaxPool(x, **windows))
 
 
-def _where_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _where_types(inputs: Sequence[Any], **_: object) -> Types:
     condition, x, y = inputs[0], inputs[1], inputs[4]
     return standard_types("Where", [condition, (x.dtype, x.shape), (x.dtype, y.shape)])
 
 
 @composite("QLinearWhere", domain=MICROSOFT, infer=_where_types)
 def quantised_where(
-    op: Any, condition: Any, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any
-) -> Any:
+    op: Builder, condition: Value, x: Value, x_scale: Value, x_zero: Value, y: Value, y_scale: Value, y_zero: Value,
+    scale: Value, zero: Value,
+) -> Value:  # fmt: skip
     """Where of quantised tensors, quantised."""
     chosen = op.Where(condition, _reals(op, x, x_scale, x_zero), _reals(op, y, y_scale, y_zero))
     return _wholes(op, chosen, scale, zero, x)
@@ -264,18 +278,18 @@ def quantised_where(
         (inputs[2].dtype if len(inputs) > 2 and inputs[2] is not None else ir.DataType.UINT8, inputs[0].shape)
     ],
 )
-def quantize_linear(op: Any, x: Any, scale: Any, zero: Any = None, *, axis: int = 1) -> Any:
+def quantize_linear(op: Builder, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1) -> Value:
     """QuantizeLinear, which onnxruntime had for more types before the standard did."""
     return op.QuantizeLinear(x, scale, zero, axis=axis)
 
 
 @composite("DequantizeLinear", domain=MICROSOFT, infer=lambda inputs, **_: [(inputs[1].dtype, inputs[0].shape)])
-def dequantize_linear(op: Any, x: Any, scale: Any, zero: Any = None, *, axis: int = 1) -> Any:
+def dequantize_linear(op: Builder, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1) -> Value:
     """DequantizeLinear, which onnxruntime had for more types before the standard did."""
     return op.DequantizeLinear(x, scale, zero, axis=axis)
 
 
-def _recurrent_types(inputs: Sequence[Any], *, hidden_size: int = 0, direction: str = "forward", **_: Any) -> Types:
+def _recurrent_types(inputs: Sequence[Any], *, hidden_size: int = 0, direction: str = "forward", **_: object) -> Types:
     length, batch, _ = inputs[0].shape
     directions = 2 if direction == "bidirectional" else 1
     last = ir.Shape([directions, batch, hidden_size])
@@ -285,23 +299,24 @@ def _recurrent_types(inputs: Sequence[Any], *, hidden_size: int = 0, direction: 
 
 @composite("DynamicQuantizeLSTM", domain=MICROSOFT, infer=_recurrent_types)
 def dynamic_quantize_lstm(
-    op: Any, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, p: Any = None,
-    w_scale: Any = None, w_zero: Any = None, r_scale: Any = None, r_zero: Any = None, **attributes: Any,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    op: Builder, x: Value, w: Value, r: Value, b: Value | None = None, lengths: Value | None = None,
+    h: Value | None = None, c: Value | None = None, p: Value | None = None, w_scale: Value | None = None,
+    w_zero: Value | None = None, r_scale: Value | None = None, r_zero: Value | None = None, **attributes: Attribute,
+) -> tuple[Value, ...]:  # fmt: skip
     """LSTM with quantised weights, each direction's [inputs, 4 · hidden].
 
     onnxruntime quantises sequences and states, too, by their range in each step; that is left out, so that the result
     is nearer to that of the weights.
     """
 
-    def reals(weight: Any, scale: Any, zero: Any) -> Any:
+    def reals(weight: Value, scale: Value | None, zero: Value | None) -> Value:
+        assert scale is not None and zero is not None
         scale, zero = (v if len(static_dims(v)) > 1 else op.Unsqueeze(v, [1]) for v in (scale, zero))
         numbers = op.Cast(weight, to=x.dtype) - op.Cast(op.Unsqueeze(zero, [1]), to=x.dtype)
         return op.Transpose(numbers * op.Unsqueeze(scale, [1]), perm=[0, 2, 1])
 
     operands = [x, reals(w, w_scale, w_zero), reals(r, r_scale, r_zero), b, lengths, h, c, p]
-    results: tuple[Any, Any, Any] = op.call("", "LSTM", operands, attributes, 3)
-    return results
+    return op.call("", "LSTM", operands, attributes, 3)
 
 
 _NORMAL_FLOAT = (
@@ -322,9 +337,9 @@ _FLOAT4 = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
     ],
 )
 def matmul_bnb4(
-    op: Any, a: Any, b: Any, largest: Any, *, K: int = 0, N: int = 0, block_size: int = 0, quant_type: int = 0,
-    transB: int = 1, training_mode: int = 0,
-) -> Any:  # fmt: skip
+    op: Builder, a: Value, b: Value, largest: Value,
+    *, K: int = 0, N: int = 0, block_size: int = 0, quant_type: int = 0, transB: int = 1, training_mode: int = 0,
+) -> Value:  # fmt: skip
     """a times a weight [N, K] of four bits a number, by a table, times the largest magnitude of each block."""
     table = _NORMAL_FLOAT if quant_type else (*_FLOAT4, *(-x for x in _FLOAT4))
     codes = op.Cast(b, to=ir.DataType.INT32)
@@ -339,7 +354,7 @@ def matmul_bnb4(
     return op.MatMul(a, op.Transpose(weight, perm=[1, 0]) if transB else weight)
 
 
-def _gathered_types(inputs: Sequence[Any], *, gather_axis: int = 0, bits: int = 4, **_: Any) -> Types:
+def _gathered_types(inputs: Sequence[Any], *, gather_axis: int = 0, bits: int = 4, **_: object) -> Types:
     data, indices, scales = inputs[:3]
     ((_kind, shape),) = standard_types("Gather", [_real(data), indices], axis=gather_axis)
     sizes = list(shape)
@@ -350,9 +365,9 @@ def _gathered_types(inputs: Sequence[Any], *, gather_axis: int = 0, bits: int = 
 
 @composite("GatherBlockQuantized", domain=MICROSOFT, infer=_gathered_types)
 def gather_block_quantized(
-    op: Any, data: Any, indices: Any, scales: Any, zero: Any = None,
+    op: Builder, data: Value, indices: Value, scales: Value, zero: Value | None = None,
     *, gather_axis: int = 0, quantize_axis: int = 1, block_size: int = 128, bits: int = 4,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """Gather of a table with a scale and a zero point for each block of an axis; bytes hold `bits` bits a number."""
     rank, packed = len(static_dims(data)), data.dtype == ir.DataType.UINT8
     gathered, blocks = gather_axis % rank, quantize_axis % rank
@@ -375,7 +390,7 @@ def gather_block_quantized(
     return numbers * _spread(op, parts[1], place, block_size, size)
 
 
-def _numbers(op: Any, packed: Any, bits: int) -> Any:
+def _numbers(op: Builder, packed: Value, bits: int) -> Value:
     """The numbers of `bits` bits in each byte, the lowest first, along the last axis."""
     if bits == 8:
         return packed
@@ -387,7 +402,7 @@ def _numbers(op: Any, packed: Any, bits: int) -> Any:
     return op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in pieces), axis=-1), [*lead, last * len(pieces)])
 
 
-def _spread(op: Any, x: Any, axis: int, block: int, size: int) -> Any:
+def _spread(op: Builder, x: Value, axis: int, block: int, size: int) -> Value:
     """Each element `block` times along an axis, `size` altogether."""
     shape = list(static_dims(x))
     wide = op.Expand(op.Unsqueeze(x, [axis + 1]), [*shape[: axis + 1], block, *shape[axis + 1 :]])
@@ -395,7 +410,7 @@ def _spread(op: Any, x: Any, axis: int, block: int, size: int) -> Any:
     return op.Slice(flat, [0], [size], [axis])
 
 
-def _embedding_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _embedding_types(inputs: Sequence[Any], **_: object) -> Types:
     ids, words, scale = inputs[0], inputs[2], inputs[8]
     whole = ir.Shape([*ids.shape, words.shape[1]])
     return [(scale.dtype, whole), (ir.DataType.INT32, ir.Shape([ids.shape[0]]))]
@@ -403,10 +418,12 @@ def _embedding_types(inputs: Sequence[Any], **_: Any) -> Types:
 
 @composite("QEmbedLayerNormalization", domain=MICROSOFT, infer=_embedding_types)
 def quantised_embed_layer_normalization(
-    op: Any, ids: Any, segments: Any, words: Any, positions: Any, segment_table: Any, gamma: Any, beta: Any, mask: Any,
-    words_scale: Any, positions_scale: Any, segments_scale: Any, gamma_scale: Any, beta_scale: Any, words_zero: Any,
-    positions_zero: Any, segments_zero: Any, gamma_zero: Any, beta_zero: Any, *, epsilon: float = 1e-12,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: Builder, ids: Value, segments: Value, words: Value, positions: Value, segment_table: Value, gamma: Value,
+    beta: Value, mask: Value, words_scale: Value, positions_scale: Value, segments_scale: Value, gamma_scale: Value,
+    beta_scale: Value, words_zero: Value, positions_zero: Value, segments_zero: Value, gamma_zero: Value,
+    beta_zero: Value,
+    *, epsilon: float = 1e-12,
+) -> tuple[Value, Value]:  # fmt: skip
     """EmbedLayerNormalization with quantised tables."""
     total = _reals(op, op.Gather(words, ids), words_scale, words_zero)
     places = op.Slice(positions, [0], [static_dims(ids)[1]], [0])

@@ -16,7 +16,8 @@ from ontrain.functions.contributed import MICROSOFT, _matmul_types
 from ontrain.functions.contributed_quantized import standard_types
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import NoBodyError, composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Attribute, Value
 
 __all__: list[str] = []
 
@@ -24,24 +25,24 @@ Types = list[tuple[ir.DataType, ir.Shape]]
 
 
 @composite("TransposeMatMul", domain=MICROSOFT, infer=_matmul_types)
-def transpose_matmul(op: Any, a: Any, b: Any, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Any:
+def transpose_matmul(op: Builder, a: Value, b: Value, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Value:
     """FusedMatMul under its first name."""
     return op.call(MICROSOFT, "FusedMatMul", [a, b], {"alpha": alpha, "transA": transA, "transB": transB})
 
 
 @composite("Trilu", domain=MICROSOFT, like=[0])
-def trilu(op: Any, x: Any, k: Any = None, *, upper: int = 1) -> Any:
+def trilu(op: Builder, x: Value, k: Value | None = None, *, upper: int = 1) -> Value:
     """Trilu, which the standard took over."""
     return op.Trilu(x, k, upper=upper)
 
 
 @composite("GatherND", domain=MICROSOFT, infer=lambda inputs, **_: standard_types("GatherND", inputs))
-def gather_nd(op: Any, data: Any, indices: Any) -> Any:
+def gather_nd(op: Builder, data: Value, indices: Value) -> Value:
     """GatherND, which the standard took over."""
     return op.GatherND(data, op.Cast(indices, to=ir.DataType.INT64))
 
 
-def _padded_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _padded_types(inputs: Sequence[Any], **_: object) -> Types:
     x, pads = inputs[:2]
     rank = len(x.shape)
     if pads.const_value is None:
@@ -53,13 +54,13 @@ def _padded_types(inputs: Sequence[Any], **_: Any) -> Types:
 
 
 @composite("Pad", domain=MICROSOFT, infer=_padded_types)
-def pad(op: Any, x: Any, pads: Any, value: Any = None, *, mode: str = "constant") -> Any:
+def pad(op: Builder, x: Value, pads: Value, value: Value | None = None, *, mode: str = "constant") -> Value:
     """Pad, which the standard took over."""
     fill = None if value is None or mode != "constant" else op.Reshape(value, [])
     return op.Pad(x, op.Reshape(pads, [-1]), fill, mode=mode)
 
 
-def _range_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _range_types(inputs: Sequence[Any], **_: object) -> Types:
     given = [v for v in inputs if v is not None]
     if any(v.const_value is None for v in given):
         return [(inputs[0].dtype, ir.Shape([None]))]
@@ -68,13 +69,13 @@ def _range_types(inputs: Sequence[Any], **_: Any) -> Types:
 
 
 @composite("Range", domain=MICROSOFT, infer=_range_types)
-def range_(op: Any, start: Any, limit: Any, delta: Any = None) -> Any:
+def range_(op: Builder, start: Value, limit: Value, delta: Value | None = None) -> Value:
     """Range, whose step is one by default and whose operands may be vectors of one."""
     step = op.const(1, start.dtype) if delta is None else op.Reshape(delta, [])
     return op.Range(op.Reshape(start, []), op.Reshape(limit, []), step)
 
 
-def _expanded_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _expanded_types(inputs: Sequence[Any], **_: object) -> Types:
     x, axis = inputs[:2]
     shape: list[Any] = [*x.shape]
     if axis.const_value is None:
@@ -84,7 +85,7 @@ def _expanded_types(inputs: Sequence[Any], **_: Any) -> Types:
 
 
 @composite("ExpandDims", domain=MICROSOFT, infer=_expanded_types)
-def expand_dims(op: Any, x: Any, axis: Any) -> Any:
+def expand_dims(op: Builder, x: Value, axis: Value) -> Value:
     """Unsqueeze by one axis."""
     number = constant_of(axis, "its input axis")
     assert number is not None
@@ -97,14 +98,14 @@ def expand_dims(op: Any, x: Any, axis: Any) -> Any:
     infer=lambda inputs, **_: [(inputs[0].dtype, ir.Shape([*list(inputs[0].shape)[:2], *list(inputs[1].shape)[1:-1]]))],
 )
 def grid_sample(
-    op: Any, x: Any, grid: Any, *, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: int = 0
-) -> Any:
+    op: Builder, x: Value, grid: Value, *, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: int = 0
+) -> Value:
     """GridSample, which the standard took over under other names of its modes."""
     named = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return op.GridSample(x, grid, mode=named, padding_mode=padding_mode, align_corners=align_corners)
 
 
-def _cropped_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _cropped_types(inputs: Sequence[Any], **_: object) -> Types:
     x, regions, _, size = inputs
     lengths = [None, None] if size.const_value is None else [int(n) for n in size.const_value.numpy()]
     return [(x.dtype, ir.Shape([regions.shape[0], x.shape[1], *lengths]))]
@@ -112,8 +113,9 @@ def _cropped_types(inputs: Sequence[Any], **_: Any) -> Types:
 
 @composite("CropAndResize", domain=MICROSOFT, infer=_cropped_types)
 def crop_and_resize(
-    op: Any, x: Any, regions: Any, images: Any, size: Any, *, mode: str = "bilinear", extrapolation_value: float = 0.0
-) -> Any:
+    op: Builder, x: Value, regions: Value, images: Value, size: Value,
+    *, mode: str = "bilinear", extrapolation_value: float = 0.0,
+) -> Value:  # fmt: skip
     """Regions [R, 4] of images, each from (y₁, x₁) to (y₂, x₂) of the unit square, resized to one size."""
     lengths = constant_of(size, "its input crop_size")
     assert lengths is not None
@@ -138,7 +140,7 @@ def crop_and_resize(
     domain=MICROSOFT,
     infer=lambda inputs, **_: [(inputs[0].dtype, ir.Shape([inputs[0].shape[0], inputs[1].shape[0]]))],
 )
-def cdist(op: Any, a: Any, b: Any, *, metric: str = "sqeuclidean") -> Any:
+def cdist(op: Builder, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Value:
     """Distances of each row of a to each row of b, or their squares."""
     if metric not in ("euclidean", "sqeuclidean"):
         raise NoBodyError(f"the metric {metric!r}", "use 'euclidean' or 'sqeuclidean'")
@@ -148,7 +150,7 @@ def cdist(op: Any, a: Any, b: Any, *, metric: str = "sqeuclidean") -> Any:
 
 
 @composite("Inverse", domain=MICROSOFT, like=[0])
-def inverse(op: Any, x: Any) -> Any:
+def inverse(op: Builder, x: Value) -> Value:
     """Gauss–Jordan elimination beside a unit matrix; in each column the largest element left is taken as pivot."""
     *lead, n, _ = static_dims(x)
     rows = np.arange(n)
@@ -171,14 +173,14 @@ def inverse(op: Any, x: Any) -> Any:
     infer=lambda inputs, state_window=0, **a: standard_types("LinearAttention", inputs, 2, **a),
 )
 def linear_attention(
-    op: Any, query: Any, key: Any, value: Any, past: Any = None, decay: Any = None, beta: Any = None,
-    *, state_window: int = 0, **attributes: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: Builder, query: Value, key: Value, value: Value, past: Value | None = None, decay: Value | None = None,
+    beta: Value | None = None,
+    *, state_window: int = 0, **attributes: Attribute,
+) -> tuple[Value, ...]:  # fmt: skip
     """LinearAttention, which the standard took over."""
     if state_window:
         raise NoBodyError("a window of states", "use CPUExecutionProvider")
-    results: tuple[Any, Any] = op.call("", "LinearAttention", [query, key, value, past, decay, beta], attributes, 2)
-    return results
+    return op.call("", "LinearAttention", [query, key, value, past, decay, beta], attributes, 2)
 
 
 @composite(
@@ -189,24 +191,21 @@ def linear_attention(
     ),
 )
 def causal_conv(
-    op: Any, x: Any, weight: Any, bias: Any = None, past: Any = None,
+    op: Builder, x: Value, weight: Value, bias: Value | None = None, past: Value | None = None,
     *, activation: str = "none", ndim: int = 1, channels_last: int = 0, dilation: int = 1, state_window: int = 0,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Value, ...]:  # fmt: skip
     """CausalConvWithState, which the standard took over for one dimension."""
     if ndim != 1 or channels_last or dilation != 1 or state_window:
         raise NoBodyError("this form of a causal convolution", "use CPUExecutionProvider")
-    results: tuple[Any, Any] = op.call(
-        "", "CausalConvWithState", [x, weight, bias, past], {"activation": activation}, 2
-    )
-    return results
+    return op.call("", "CausalConvWithState", [x, weight, bias, past], {"activation": activation}, 2)
 
 
 @composite("MoE", domain=MICROSOFT, like=[0])
 def mixture_of_experts(
-    op: Any, x: Any, router: Any, first: Any, first_bias: Any, second: Any, second_bias: Any = None, third: Any = None,
-    third_bias: Any = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
-    use_sparse_mixer: int = 0, **others: Any,
-) -> Any:  # fmt: skip
+    op: Builder, x: Value, router: Value, first: Value, first_bias: Value, second: Value,
+    second_bias: Value | None = None, third: Value | None = None, third_bias: Value | None = None, *, k: int = 1,
+    activation_type: str = "relu", normalize_routing_weights: int = 0, use_sparse_mixer: int = 0, **others: object,
+) -> Value:  # fmt: skip
     """Each row through the k experts that its router prefers, weighed by the router's softmax.
 
     All experts see all rows; those not chosen count nothing.

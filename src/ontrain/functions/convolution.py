@@ -8,22 +8,23 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
-def _types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
     dy, x, w = inputs
     return [(x.dtype, x.shape), (w.dtype, w.shape), (w.dtype, ir.Shape([static_dims(dy)[1]]))]
 
 
 @composite("ConvGrad", infer=_types)
 def conv_grad(
-    op: Any, dy: Any, x: Any, w: Any,
+    op: Builder, dy: Value, x: Value, w: Value,
     *, strides: Sequence[int] = (), dilations: Sequence[int] = (), pads: Sequence[int] = (), group: int = 1,
     output_mask: Sequence[int] = (1, 1, 1),
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
     """Adjoints of (x, w, bias) of Conv for dy [N, M, …], x [N, C, …], w [M, C/group, …]; absent where the mask is 0.
 
     `strides`, `dilations` and `pads` are the convolution's own, written out.
@@ -41,10 +42,10 @@ def conv_grad(
 
 @composite("ConvTransposeGrad", infer=_types)
 def conv_transpose_grad(
-    op: Any, dy: Any, x: Any, w: Any,
+    op: Builder, dy: Value, x: Value, w: Value,
     *, strides: Sequence[int] = (), dilations: Sequence[int] = (), pads: Sequence[int] = (), group: int = 1,
     output_mask: Sequence[int] = (1, 1, 1),
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
     """Adjoints of (x, w, bias) of ConvTranspose for dy [N, M, …], x [N, C, …], w [C, M/group, …]."""
     dx = dw = None
     if output_mask[0]:
@@ -54,12 +55,12 @@ def conv_transpose_grad(
     return dx, dw, _bias_grad(op, dy) if output_mask[2] else None
 
 
-def _bias_grad(op: Any, dy: Any) -> Any:
+def _bias_grad(op: Builder, dy: Value) -> Value:
     return op.ReduceSum(dy, [0, *range(2, len(static_dims(dy)))], keepdims=0)
 
 
 def _transposed_dims(
-    dy: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+    dy: Value, w: Value, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> list[int]:
     """Spatial dimensions of ConvTranspose(dy, w) without output padding."""
     dims, kernel, rank = static_dims(dy)[2:], static_dims(w)[2:], len(strides)
@@ -69,9 +70,9 @@ def _transposed_dims(
 
 
 def _weight_grad(
-    op: Any, small: Any, large: Any, w: Any,
+    op: Builder, small: Value, large: Value, w: Value,
     strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], group: int,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """Adjoint [M, C/group, …] of the weight that convolves large [N, C, …] to small [N, M, …].
 
     The sum runs over samples and places, so these change places with channels: large is convolved with small, where
@@ -88,7 +89,7 @@ def _weight_grad(
     return _leading(op, op.Transpose(gradient, perm=[1, 0, *axes]), w)
 
 
-def _leading(op: Any, whole: Any, like: Any) -> Any:
+def _leading(op: Builder, whole: Value, like: Value) -> Value:
     """The leading part of `made` in the spatial shape of `like`; what lies behind was never read going forward."""
     have, want = static_dims(whole), static_dims(like)
     axes = [i for i in range(2, len(want)) if have[i] != want[i]]

@@ -8,7 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -19,7 +20,7 @@ def _embedding_types(inputs: list[Any], *, padding_idx: int = -1) -> list[tuple[
 
 
 @composite("Embedding", infer=_embedding_types)
-def embedding(op: Any, weight: Any, ids: Any, *, padding_idx: int = -1) -> Any:
+def embedding(op: Builder, weight: Value, ids: Value, *, padding_idx: int = -1) -> Value:
     """Rows of weight [V, D] by ids […]. Row `padding_idx` takes no gradient; −1 means none (torch.nn.Embedding)."""
     return op.Gather(weight, ids, axis=0)
 
@@ -30,7 +31,7 @@ def _grad_types(inputs: list[Any], *, rows: int = 0, padding_idx: int = -1) -> l
 
 
 @composite("EmbeddingGrad", infer=_grad_types)
-def embedding_grad(op: Any, dy: Any, ids: Any, *, rows: int = 0, padding_idx: int = -1) -> Any:
+def embedding_grad(op: Builder, dy: Value, ids: Value, *, rows: int = 0, padding_idx: int = -1) -> Value:
     """Sum of the rows of dy per id, as a [rows, …] tensor; ids equal to `padding_idx` contribute nothing."""
     id_dims, dy_dims = static_dims(ids), static_dims(dy)
     count, row = math.prod(id_dims), dy_dims[len(id_dims) :]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.interpolation import check_table, constant_of
 from ontrain.functions.registry import NoBodyError, expansion
-from ontrain.graph import register_inference, static_dims
+from ontrain.graph import Builder, register_inference, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -44,7 +45,10 @@ def _half_matrix(n: int, length: int, parts: int) -> np.ndarray[Any, Any]:
 
 
 @expansion("DFT")
-def dft(op: Any, x: Any, dft_length: Any = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Any:
+def dft(
+    op: Builder, x: Value, dft_length: Value | None = None, axis: Value | None = None,
+    *, inverse: int = 0, onesided: int = 0,
+) -> Value:  # fmt: skip
     """The discrete Fourier transform of x […, 1 or 2] along one axis (https://onnx.ai/onnx/operators/onnx__DFT.html)."""
     shape = static_dims(x)
     rank, parts = len(shape), shape[-1]
@@ -66,8 +70,9 @@ def dft(op: Any, x: Any, dft_length: Any = None, axis: Any = None, *, inverse: i
 
 @expansion("STFT")
 def stft(
-    op: Any, signal: Any, frame_step: Any, window: Any = None, frame_length: Any = None, *, onesided: int = 1
-) -> Any:
+    op: Builder, signal: Value, frame_step: Value, window: Value | None = None, frame_length: Value | None = None,
+    *, onesided: int = 1,
+) -> Value:  # fmt: skip
     """The transforms of the overlapping, windowed frames of signal [B, L] or [B, L, 1 or 2], as [B, frames, bins, 2].
 
     Source: https://onnx.ai/onnx/operators/onnx__STFT.html
@@ -76,7 +81,8 @@ def stft(
     batch, length, parts = shape[0], shape[1], shape[2] if len(shape) > 2 else 1
     step, size = constant_of(frame_step, "its input frame_step"), constant_of(frame_length, "its input frame_length")
     assert step is not None
-    n = int(size) if size is not None else static_dims(window)[0]
+    assert size is not None or window is not None
+    n = int(size) if size is not None else static_dims(cast(Value, window))[0]
     starts = np.arange((length - n) // int(step) + 1) * int(step)
     frames = op.Gather(op.Reshape(signal, [batch, length, parts]), starts[:, None] + np.arange(n), axis=1)
     if window is not None:

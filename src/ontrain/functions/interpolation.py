@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, expansion
-from ontrain.graph import is_float, static_dims
+from ontrain.graph import Builder, is_float, static_dims
+from ontrain.operators import Value
 from ontrain.units import byte_text
 
 __all__ = ["along", "check_table", "constant_of"]
@@ -17,7 +19,7 @@ __all__ = ["along", "check_table", "constant_of"]
 Array = np.ndarray[Any, Any]
 
 
-def constant_of(value: Any, what: str) -> Array | None:
+def constant_of(value: ir.Value | None, what: str) -> Array | None:
     """The array of a constant input, None for one that is left out.
 
     Raises:
@@ -30,7 +32,7 @@ def constant_of(value: Any, what: str) -> Array | None:
     return np.asarray(value.const_value.numpy())
 
 
-def along(op: Any, x: Any, axis: int, matrix: Array) -> Any:
+def along(op: Builder, x: Value, axis: int, matrix: Array) -> Value:
     """Multiply x along one axis by a constant [m, n] matrix."""
     shape = list(static_dims(x))
     lengths = [*shape[:axis], matrix.shape[0], *shape[axis + 1 :]]
@@ -44,11 +46,11 @@ def along(op: Any, x: Any, axis: int, matrix: Array) -> Any:
 
 @expansion("Resize")
 def resize(
-    op: Any, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None,
+    op: Builder, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None,
     *, antialias: int = 0, axes: Sequence[int] | None = None, coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """One product by a constant matrix an axis, or one Gather for nearest neighbours.
 
     Source: https://onnx.ai/onnx/operators/onnx__Resize.html
@@ -87,7 +89,7 @@ def resize(
     return op.Where(outside, op.const(extrapolation_value, y.dtype), y) if outside.any() else op.Identity(y)
 
 
-def _picked(op: Any, x: Any, places: Array, axis: int) -> Any:
+def _picked(op: Builder, x: Value, places: Array, axis: int) -> Value:
     """The elements at some places of an axis; where each is taken equally often, one after the other, as repeats."""
     shape = list(static_dims(x))
     times, rest = divmod(len(places), shape[axis])
@@ -185,7 +187,7 @@ def _cubic(t: Array, a: float) -> Array:
 
 
 @expansion("AffineGrid")
-def affine_grid(op: Any, theta: Any, size: Any, *, align_corners: int = 0) -> Any:
+def affine_grid(op: Builder, theta: Value, size: Value, *, align_corners: int = 0) -> Value:
     """theta [N, r, r + 1] applied to every place of a grid in [−1, 1]ʳ (https://onnx.ai/onnx/operators/onnx__AffineGrid.html)."""
     dims = constant_of(size, "its input size")
     assert dims is not None

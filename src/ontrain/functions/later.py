@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 @composite("CumProd", domain="")
-def cumprod(op: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
+def cumprod(op: Builder, x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Value:
     """Products of all elements up to each along `axis`, in log₂ n doublings; a division-free body is right at zeros.
 
     Source: https://onnx.ai/onnx/operators/onnx__CumProd.html
@@ -26,7 +26,7 @@ def cumprod(op: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0)
     place = int(chosen.reshape(())) % len(shape)
     n = shape[place]
 
-    def shifted(values: Any, by: int) -> Any:
+    def shifted(values: Value, by: int) -> Value:
         """The values `by` places further on, behind ones."""
         if by >= n:
             return op.Expand(op.const(1.0, x.dtype), list(shape))
@@ -43,10 +43,10 @@ def cumprod(op: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0)
 
 @composite("LinearAttention", domain="")
 def linear_attention(
-    op: Any, query: Any, key: Any, value: Any, past: Any = None, decay: Any = None, beta: Any = None,
-    *, q_num_heads: int = 1, kv_num_heads: int = 1, scale: float = 0.0, update_rule: str = "gated_delta",
-    chunk_size: int = 64,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: Builder, query: Value, key: Value, value: Value, past: Value | None = None, decay: Value | None = None,
+    beta: Value | None = None, *, q_num_heads: int = 1, kv_num_heads: int = 1, scale: float = 0.0,
+    update_rule: str = "gated_delta", chunk_size: int = 64,
+) -> tuple[Value, Value]:  # fmt: skip
     """The recurrence over the sequence, written out step by step; query, key, value are [B, T, heads · width].
 
     Source: https://onnx.ai/onnx/operators/onnx__LinearAttention.html
@@ -55,9 +55,8 @@ def linear_attention(
     groups, kind = q_num_heads // kv_num_heads, query.dtype
     state_kind = kind if past is None else past.dtype
     if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):  # the sums are kept in single precision
-        query, key, value, past, decay, beta = (
-            None if v is None else op.Cast(v, to=ir.DataType.FLOAT) for v in (query, key, value, past, decay, beta)
-        )
+        query, key, value = (op.Cast(v, to=ir.DataType.FLOAT) for v in (query, key, value))
+        past, decay, beta = (None if v is None else op.Cast(v, to=ir.DataType.FLOAT) for v in (past, decay, beta))
     q, k, v = (
         op.Transpose(op.Reshape(x, [batch, steps, heads, -1]), perm=[1, 0, 2, 3])
         for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
@@ -83,20 +82,21 @@ def linear_attention(
     return op.Identity(op.Cast(y, to=kind)), op.Identity(op.Cast(state, to=state_kind))
 
 
-def _at(op: Any, x: Any, step: int) -> Any:
+def _at(op: Builder, x: Value, step: int) -> Value:
     return op.Gather(x, np.array(step), axis=0)
 
 
-def _per_head(op: Any, x: Any, batch: int, steps: int, heads: int) -> Any:
+def _per_head(op: Builder, x: Value | None, batch: int, steps: int, heads: int) -> Value:
     """[B, T, 1], [B, T, heads] or [B, T, heads · width] as [T, B, 1 or heads, 1 or width]."""
+    assert x is not None, "the rule of the update has this operand"
     apart = 1 if static_dims(x)[-1] == 1 else heads
     return op.Transpose(op.Reshape(x, [batch, steps, apart, -1]), perm=[1, 0, 2, 3])
 
 
 @composite("TensorScatter", domain="")
 def tensor_scatter(
-    op: Any, past: Any, update: Any, write_indices: Any = None, *, axis: int = -2, mode: str = "linear"
-) -> Any:
+    op: Builder, past: Value, update: Value, write_indices: Value | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Value:
     """past [B, …, L, …] with update [B, …, T, …] written at a place of its own along `axis` in each sample.
 
     Source: https://onnx.ai/onnx/operators/onnx__TensorScatter.html

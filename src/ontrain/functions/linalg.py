@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import repeat, static_dims
+from ontrain.graph import Builder, repeat, static_dims
+from ontrain.operators import Value
 from ontrain.operators.contributed import MICROSOFT
 
 __all__: list[str] = []
@@ -20,14 +21,16 @@ _SWEEPS = 12
 
 
 @composite("Cholesky", like=[0])
-def cholesky(op: Any, x: Any) -> Any:
+def cholesky(op: Builder, x: Value) -> Value:
     """The lower triangle L with L Lᵀ = x; of x the lower triangle is read."""
     *lead, n, _ = static_dims(x)
     if not n:
         return op.Identity(x)
     places = np.arange(n)
 
-    def column(op: Any, at: Any, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]) -> Any:
+    def column(
+        op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
+    ) -> tuple[None, list[Value], list[Value]]:
         (left,) = states
         here = op.Cast(op.Equal(op.const(places), at), to=left.dtype)  # [n]
         below = op.Cast(op.GreaterOrEqual(op.const(places), at), to=left.dtype)
@@ -41,7 +44,7 @@ def cholesky(op: Any, x: Any) -> Any:
 
 
 @composite("TriangularSolve", like=[1])
-def triangular_solve(op: Any, a: Any, b: Any, *, upper: int = 0, unit: int = 0, transpose: int = 0) -> Any:
+def triangular_solve(op: Builder, a: Value, b: Value, *, upper: int = 0, unit: int = 0, transpose: int = 0) -> Value:
     """X with op(A) X = B, where op(A) is the triangle, transposed or not; a unit triangle has ones on its diagonal."""
     *lead, n, _ = static_dims(a)
     rank = len(lead) + 2
@@ -49,7 +52,9 @@ def triangular_solve(op: Any, a: Any, b: Any, *, upper: int = 0, unit: int = 0, 
         a, upper = op.Transpose(a, perm=[*range(rank - 2), rank - 1, rank - 2]), 1 - upper
     places = np.arange(n)[:, None]
 
-    def row(op: Any, at: Any, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]) -> Any:
+    def row(
+        op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
+    ) -> tuple[None, list[Value], list[Value]]:
         (x,), (a, b) = states, captured
         here = op.Cast(op.Equal(op.const(places), at), to=x.dtype)  # [n, 1]
         factors = op.ReduceSum(a * here, [-2], keepdims=1)  # […, 1, n]
@@ -64,24 +69,24 @@ def triangular_solve(op: Any, a: Any, b: Any, *, upper: int = 0, unit: int = 0, 
 
 
 @composite("Solve", like=[1])
-def solve(op: Any, a: Any, b: Any) -> Any:
+def solve(op: Builder, a: Value, b: Value) -> Value:
     """X with A X = B."""
     return op.MatMul(op.call(MICROSOFT, "Inverse", [a], {}, 1), b)
 
 
 @composite("LogAbsDet", infer=lambda inputs, **_: [(inputs[0].dtype, ir.Shape(list(inputs[0].shape)[:-2]))])
-def log_abs_det(op: Any, x: Any) -> Any:
+def log_abs_det(op: Builder, x: Value) -> Value:
     """The logarithm of the determinant's absolute value."""
     return op.Log(op.Abs(op.Det(x)))
 
 
-def _eigh_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _eigh_types(inputs: Sequence[Any], **_: object) -> Types:
     shape = list(inputs[0].shape)
     return [(inputs[0].dtype, ir.Shape(shape[:-1])), (inputs[0].dtype, ir.Shape(shape))]
 
 
 @composite("Eigh", infer=_eigh_types)
-def eigh(op: Any, x: Any) -> Any:
+def eigh(op: Builder, x: Value) -> tuple[Value, Value]:
     """Eigenvalues in ascending order, and eigenvectors as columns, of symmetric matrices, by Jacobi's rotations.
 
     Of x the lower triangle is read. Source: Golub and Van Loan, Matrix computations, section 8.5.
@@ -94,7 +99,9 @@ def eigh(op: Any, x: Any) -> Any:
     vectors = op.Expand(op.const(eye, x.dtype), [*lead, n, n])
     if len(pairs):
 
-        def rotation(op: Any, at: Any, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]) -> Any:
+        def rotation(
+            op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
+        ) -> tuple[None, list[Value], list[Value]]:
             (a, v), (p, q) = states, _basis(op, rows[0], eye, states[0].dtype)
             of_p, of_q = (op.MatMul(a, op.Unsqueeze(e, [1])) for e in (p, q))  # columns […, n, 1]
             turn = _turn(op, p, q, *(op.MatMul(op.Unsqueeze(e, [0]), c) for e, c in ((p, of_p), (p, of_q), (q, of_q))))
@@ -107,14 +114,14 @@ def eigh(op: Any, x: Any) -> Any:
     return values, op.GatherElements(vectors, order, axis=-1)
 
 
-def _svd_types(inputs: Sequence[Any], **_: Any) -> Types:
+def _svd_types(inputs: Sequence[Any], **_: object) -> Types:
     *lead, rows, columns = list(inputs[0].shape)
     k, dtype = min(rows, columns), inputs[0].dtype
     return [(dtype, ir.Shape([*lead, k])), (dtype, ir.Shape([*lead, rows, k])), (dtype, ir.Shape([*lead, k, columns]))]
 
 
 @composite("Svd", infer=_svd_types)
-def svd(op: Any, x: Any) -> Any:
+def svd(op: Builder, x: Value) -> tuple[Value, Value, Value]:
     """s, U, Vᵀ of the thin singular value decomposition, by rotations that make the columns orthogonal.
 
     Source: Golub and Van Loan, Matrix computations, section 8.6.3.
@@ -129,7 +136,9 @@ def svd(op: Any, x: Any) -> Any:
     table, vectors = x, op.Expand(op.const(eye, x.dtype), [*lead, columns, columns])
     if len(pairs):
 
-        def rotation(op: Any, at: Any, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]) -> Any:
+        def rotation(
+            op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
+        ) -> tuple[None, list[Value], list[Value]]:
             (a, v), (p, q) = states, _basis(op, rows[0], eye, states[0].dtype)
             of_p, of_q = (op.MatMul(a, op.Unsqueeze(e, [1])) for e in (p, q))
             products = ((of_p, of_p), (of_p, of_q), (of_q, of_q))
@@ -145,26 +154,26 @@ def svd(op: Any, x: Any) -> Any:
     return values, table / op.Unsqueeze(values, [-2]), op.Transpose(vectors, perm=turned)
 
 
-def _mirrored(op: Any, x: Any) -> Any:
+def _mirrored(op: Builder, x: Value) -> Value:
     """The symmetric matrices whose lower triangle is that of x."""
     rank = len(static_dims(x))
     strict = op.Trilu(x, op.const(np.array(-1, np.int64)), upper=0)
     return op.Trilu(x, upper=0) + op.Transpose(strict, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _pairs(n: int) -> Any:
+def _pairs(n: int) -> np.ndarray[Any, Any]:
     """The columns that are rotated against each other, one pair after another, in all sweeps."""
     return np.array([(p, q) for p in range(n) for q in range(p + 1, n)] * _SWEEPS, np.int64).reshape(-1, 2)
 
 
-def _basis(op: Any, pair: Any, eye: Any, dtype: ir.DataType) -> tuple[Any, Any]:
+def _basis(op: Builder, pair: Value, eye: np.ndarray[Any, Any], dtype: ir.DataType) -> tuple[Value, Value]:
     """The unit vectors [n] of a pair of columns."""
     unit = op.const(eye, dtype)
     p, q = (op.Gather(unit, op.Gather(pair, i), axis=0) for i in (0, 1))
     return p, q
 
 
-def _turn(op: Any, p: Any, q: Any, app: Any, apq: Any, aqq: Any) -> Any:
+def _turn(op: Builder, p: Value, q: Value, app: Value, apq: Value, aqq: Value) -> Value:
     """The rotation […, n, n] of columns p and q that takes the element apq […, 1, 1] between them to zero."""
     one, zero = op.const(1.0, app.dtype), op.const(0.0, app.dtype)
     flat = op.Equal(apq, zero)

@@ -8,15 +8,17 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 from ontrain.operators.loss import NO_IGNORE
 
 __all__: list[str] = []
 
 
 def _per_row(
-    op: Any, dloss: Any, labels: Any, weights: Any, dtype: Any, reduction: str, ignore_index: int
-) -> tuple[Any, Any]:
+    op: Builder, dloss: Value, labels: Value, weights: Value | None, dtype: ir.DataType, reduction: str,
+    ignore_index: int,
+) -> tuple[Value, Value]:  # fmt: skip
     """Labels made safe to index with, and the adjoint of each row's own loss term.
 
     An ignored row gets zero, also where all rows are ignored and the loss itself is 0/0 (as in torch).
@@ -31,9 +33,9 @@ def _per_row(
 
 @composite("SoftmaxCrossEntropyLossGrad", like=[1])
 def softmax_cross_entropy_loss_grad(
-    op: Any, dloss: Any, log_prob: Any, labels: Any, weights: Any = None,
+    op: Builder, dloss: Value, log_prob: Value, labels: Value, weights: Value | None = None,
     *, reduction: str = "mean", ignore_index: int = NO_IGNORE,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """Adjoint of the scores [N, C, …] from the loss's second output, log_prob; labels are [N, …].
 
     A row whose label is `ignore_index` gets zero. Source:
@@ -45,16 +47,16 @@ def softmax_cross_entropy_loss_grad(
 
 @composite("NegativeLogLikelihoodLossGrad", like=[1])
 def negative_log_likelihood_loss_grad(
-    op: Any, dloss: Any, log_prob: Any, labels: Any, weights: Any = None,
+    op: Builder, dloss: Value, log_prob: Value, labels: Value, weights: Value | None = None,
     *, reduction: str = "mean", ignore_index: int = NO_IGNORE,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """Adjoint of NegativeLogLikelihoodLoss's input [N, C, …]; labels are [N, …]."""
     safe, coefficient = _per_row(op, dloss, labels, weights, log_prob.dtype, reduction, ignore_index)
     return op.Where(_chosen(op, safe, log_prob), op.Neg(coefficient), 0.0)
 
 
 def _head_types(
-    inputs: list[Any], *, transB: int = 1, **_: Any
+    inputs: list[Any], *, transB: int = 1, **_: object
 ) -> list[tuple[ir.DataType, ir.Shape]]:  # fmt: skip
     hidden, _labels, weight = inputs[:3]
     classes = list(weight.shape)[1 - transB]
@@ -65,9 +67,9 @@ def _head_types(
 
 @composite("LinearCrossEntropy", infer=_head_types)
 def linear_cross_entropy(
-    op: Any, hidden: Any, labels: Any, weight: Any, bias: Any = None,
+    op: Builder, hidden: Value, labels: Value, weight: Value, bias: Value | None = None,
     *, transB: int = 1, reduction: str = "mean", ignore_index: int = NO_IGNORE,
-) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+) -> tuple[Value, Value, Value, Value]:  # fmt: skip
     """Cross entropy of the scores hidden [R, K] · weightᵀ + bias and labels [R], and its gradient, 0-d and three more.
 
     weight is [V, K], with transB 0 [K, V]; bias is [V]. The gradients belong to hidden, weight and bias, for an adjoint
@@ -95,12 +97,12 @@ def linear_cross_entropy(
 
 
 @composite("ScaleGrad", like=[0])
-def scale_grad(op: Any, unit: Any, dy: Any) -> Any:
+def scale_grad(op: Builder, unit: Value, dy: Value) -> Value:
     """unit · dy: the gradient of a scalar for its adjoint dy (0-d), from the gradient for an adjoint of one."""
     return unit * op.Cast(dy, to=unit.dtype)
 
 
-def _chosen(op: Any, labels: Any, like: Any) -> Any:
+def _chosen(op: Builder, labels: Value, like: Value) -> Value:
     """Whether an entry of `like` [N, C, …] is its row's label. Not OneHot, which knows no bfloat16."""
     shape = static_dims(like)
     classes = np.arange(shape[1], dtype=labels.dtype.numpy()).reshape([1, -1] + [1] * (len(shape) - 2))

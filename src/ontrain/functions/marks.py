@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild, register_inference
 from ontrain.graph.infer import type_and_shape
+from ontrain.operators import Value
 
 __all__ = ["DERIVATIVE", "without_own_backwards"]
 
@@ -19,13 +19,13 @@ register_inference(DERIVATIVE, lambda node: [type_and_shape(x) for x in node.inp
 
 
 @composite("Inspect", like=[0])
-def inspect(op: Any, x: Any, *, name: str = "") -> Any:
+def inspect(op: Builder, x: Value, *, name: str = "") -> Value:
     """x itself. No pass looks through it: who reads x behind it reads this value, and its adjoint is whole."""
     return op.Identity(x)
 
 
 @composite("Adjoint", like=[0])
-def adjoint(op: Any, y: Any) -> Any:
+def adjoint(op: Builder, y: Value) -> Value:
     """Where the adjoint of y goes in the backward of a function of the user's own; `Through` names it.
 
     Its value is that of y, and nothing reads what is computed from it.
@@ -33,12 +33,12 @@ def adjoint(op: Any, y: Any) -> Any:
     return op.Identity(y)
 
 
-def _results(inputs: Sequence[ir.Value], *, results: int) -> Any:
+def _results(inputs: Sequence[Value], *, results: int) -> list[tuple[ir.DataType, ir.Shape]]:
     return [(y.dtype, y.shape) for y in inputs[:results]]
 
 
 @composite("Through", infer=_results)
-def through(op: Any, *values: Any, results: int = 1) -> Any:
+def through(op: Builder, *values: Value, results: int = 1) -> list[Value]:
     """The first `results` of (y…, adjoint…, x…, gradient…), as many adjoints as y and gradients as x, as they are.
 
     A torch.autograd.Function with a backward of its own: the gradients, computed from the `Adjoint`s, are what flows

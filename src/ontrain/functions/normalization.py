@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 @composite("LayerNormalizationGrad", like=[1, 2, 2])
 def layer_normalization_grad(
-    op: Any, dy: Any, x: Any, scale: Any, mean: Any, inv_std: Any, *, axis: int = -1
-) -> tuple[Any, Any, Any]:
+    op: Builder, dy: Value, x: Value, scale: Value, mean: Value, inv_std: Value, *, axis: int = -1
+) -> tuple[Value, Value, Value]:
     """Adjoints of (x, scale, bias) from LayerNormalization's saved mean and inverse deviation.
 
     `scale` has the shape of the normalised axes `axis…rank-1`; `mean` and `inv_std` have ones there, and theirs is the
@@ -34,7 +33,9 @@ def layer_normalization_grad(
 
 
 @composite("BatchNormalizationGrad", like=[1, 2, 2])
-def batch_normalization_grad(op: Any, dy: Any, x: Any, scale: Any, *, epsilon: float = 1e-5) -> tuple[Any, Any, Any]:
+def batch_normalization_grad(
+    op: Builder, dy: Value, x: Value, scale: Value, *, epsilon: float = 1e-5
+) -> tuple[Value, Value, Value]:
     """Adjoints of (x, scale, bias) for BatchNormalization in training mode; x is [N, C, …], scale is [C].
 
     The computation has scale's dtype.

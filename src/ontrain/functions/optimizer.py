@@ -14,6 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
+from ontrain.graph import Builder
+from ontrain.operators import Value
 
 __all__ = ["decimal", "lamb_direction", "lamb_move"]
 
@@ -30,7 +32,7 @@ def decimal(value: float) -> float:
 
 
 @composite("GlobalNorm", infer=lambda inputs: [(ir.DataType.FLOAT, ir.Shape([]))])
-def global_norm(op: Any, *grads: Any) -> Any:
+def global_norm(op: Builder, *grads: Value) -> Value:
     """√Σ g² over all elements of all gradients, 0-d float32; narrower gradients are widened before they are squared.
 
     Source: torch.nn.utils.get_total_norm.
@@ -42,9 +44,10 @@ def global_norm(op: Any, *grads: Any) -> Any:
 
 @composite("SGD", like=[0, 4])
 def sgd(
-    op: Any, param: Any, grad: Any, learning_rate: Any, scale: Any, momentum_buffer: Any = None, step: Any = None,
+    op: Builder, param: Value, grad: Value, learning_rate: Value, scale: Value, momentum_buffer: Value | None = None,
+    step: Value | None = None,
     *, momentum: float = 0.0, dampening: float = 0.0, nesterov: int = 0, weight_decay: float = 0.0,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Value, ...]:  # fmt: skip
     """(param', buffer') as torch.optim.SGD; the buffer is absent where momentum is 0.
 
     At step 1 the buffer is the gradient itself, undampened; without `step` a zero buffer gives the same if
@@ -57,21 +60,23 @@ def sgd(
         g = g + decay * p
     if not mu:
         return (op.Cast(p - learning_rate * g, to=param.dtype),)
-    keep, share = mu, 1.0 - damp
+    keep: Value | float = mu
+    share: Value | float = 1.0 - damp
     if step is not None:
         first = op.Equal(step, 1.0)
         keep, share = op.Where(first, op.const(0.0, p.dtype), mu), op.Where(first, op.const(1.0, p.dtype), share)
     buffer = keep * buffer + (g if step is None and not damp else share * g)
     g = g + mu * buffer if nesterov else buffer
+    assert momentum_buffer is not None
     return op.Cast(p - learning_rate * g, to=param.dtype), op.Cast(buffer, to=momentum_buffer.dtype)
 
 
 @composite("Adam", like=[0, 2, 3])
 def adam(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, learning_rate: Any, step: Any, scale: Any,
+    op: Builder, param: Value, grad: Value, m: Value, v: Value, learning_rate: Value, step: Value, scale: Value,
     *, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0,
     bias_correction: int = 1,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """(param', m', v') as torch.optim.Adam: weight decay is added to the gradient (L2, coupled).
 
     Source: Kingma and Ba 2015.
@@ -87,10 +92,10 @@ def adam(
 
 @composite("AdamW", like=[0, 2, 3])
 def adamw(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, learning_rate: Any, step: Any, scale: Any,
+    op: Builder, param: Value, grad: Value, m: Value, v: Value, learning_rate: Value, step: Value, scale: Value,
     *, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0,
     bias_correction: int = 1, mode: int = 0,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """(param', m', v') with decoupled weight decay λ (Loshchilov and Hutter 2019).
 
     mode 0, decay before the update, is torch.optim.AdamW: p·(1 − lr·λ) − lr·m̂ / (√v̂ + ε). mode 1, decay after it, is
@@ -116,10 +121,10 @@ def adamw(
 
 @composite("Lamb", like=[0, 2, 3])
 def lamb(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, learning_rate: Any, step: Any, scale: Any,
+    op: Builder, param: Value, grad: Value, m: Value, v: Value, learning_rate: Value, step: Value, scale: Value,
     *, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-6, weight_decay: float = 0.0,
     ratio_min: float = -_INF, ratio_max: float = _INF, bias_correction: int = 1,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """(param', m', v'): u = m̂ / (√v̂ + ε) + λ·p, p' = p − lr·r·u with the trust ratio r = ‖p‖ / ‖u‖.
 
     r is kept in [ratio_min, ratio_max], and is 1 where either norm is 0. Source: You et al. 2020, algorithm 2 with
@@ -136,22 +141,22 @@ def lamb(
 
 
 def lamb_direction(
-    op: Any, param: Any, grad: Any, m: Any, v: Any, step: Any, scale: Any,
+    op: Builder, param: ir.Value, grad: ir.Value, m: ir.Value, v: ir.Value, step: ir.Value, scale: ir.Value,
     *, alpha: float, beta: float, epsilon: float, weight_decay: float, bias_correction: int,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Value, Value, Value]:  # fmt: skip
     """(u, m', v') of LAMB: the part of the update in which each element stands for itself."""
-    p, g, m1, v1, step, scale = _wide(op, param, grad, m, v, step, scale)
+    p, g, m1, v1, number, scale = _wide(op, param, grad, m, v, step, scale)
     m1, v1 = _moments(g * scale, m1, v1, alpha, beta)
-    update = _direction(op, m1, v1, step, alpha, beta, epsilon, bias_correction)
+    update = _direction(op, m1, v1, number, alpha, beta, epsilon, bias_correction)
     if weight_decay:
         update = update + decimal(weight_decay) * p
     return update, m1, v1
 
 
 def lamb_move(
-    op: Any, p: Any, update: Any, learning_rate: Any, of_param: Any, of_update: Any,
+    op: Builder, p: Value, update: Value, learning_rate: Value, of_param: Value, of_update: Value,
     *, ratio_min: float, ratio_max: float,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """p' of LAMB, or a part of it, given the norms of the whole parameter and of its whole update."""
     defined = op.And(op.Greater(of_param, 0.0), op.Greater(of_update, 0.0))
     ratio = of_param / op.Where(defined, of_update, 1.0)
@@ -162,21 +167,21 @@ def lamb_move(
     return p - learning_rate * op.Where(defined, ratio, 1.0) * update
 
 
-def _wide(op: Any, param: Any, *others: Any) -> list[Any]:
+def _wide(op: Builder, param: ir.Value, *others: ir.Value | None) -> list[Any]:
     """All operands in the dtype of the arithmetic: float64 for a float64 parameter, else float32."""
     dtype = ir.DataType.DOUBLE if param.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     return [None if x is None else op.Cast(x, to=dtype) for x in (param, *others)]
 
 
-def _moments(g: Any, m: Any, v: Any, alpha: float, beta: float) -> tuple[Any, Any]:
+def _moments(g: Value, m: Value, v: Value, alpha: float, beta: float) -> tuple[Value, Value]:
     """Running averages of the gradient and of its square."""
     a, b = decimal(alpha), decimal(beta)
     return a * m + (1.0 - a) * g, b * v + (1.0 - b) * (g * g)
 
 
 def _direction(
-    op: Any, m: Any, v: Any, step: Any, alpha: float, beta: float, epsilon: float, bias_correction: int
-) -> Any:
+    op: Builder, m: Value, v: Value, step: Value, alpha: float, beta: float, epsilon: float, bias_correction: int
+) -> Value:
     """m̂ / (√v̂ + ε), the hats only with bias correction."""
     if not bias_correction:
         return m / (op.Sqrt(v) + decimal(epsilon))
@@ -184,7 +189,7 @@ def _direction(
     return m / _one_minus_power(op, alpha, step) / (root + decimal(epsilon))
 
 
-def _one_minus_power(op: Any, base: float, step: Any) -> Any:
+def _one_minus_power(op: Builder, base: float, step: Value) -> Value:
     """1 − baseᵗ, as tanh(−x/2)·(1 + eˣ) with x = t·ln base: subtracting from 1 would lose four digits at t = 1."""
     x = step * (math.log(decimal(base)) if base else -_INF)
     return op.Tanh(-0.5 * x) * (1.0 + op.Exp(x))

@@ -9,18 +9,19 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 from ontrain.operators.pooling import window_counts, window_places
 
 __all__: list[str] = []
 
 
-def _types(inputs: list[Any], *, shape: Sequence[int] = (), **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+def _types(inputs: list[Any], *, shape: Sequence[int] = (), **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
     return [(inputs[0].dtype, ir.Shape(list(shape)))]
 
 
 @composite("MaxPoolGrad", infer=_types)
-def max_pool_grad(op: Any, dy: Any, indices: Any, *, shape: Sequence[int] = ()) -> Any:
+def max_pool_grad(op: Builder, dy: Value, indices: Value, *, shape: Sequence[int] = ()) -> Value:
     """dy added at the places of an input of `shape` that MaxPool's second output, `indices`, counts flat."""
     zeros = op.Expand(op.const(0.0, dy.dtype), [math.prod(shape)])
     flat = op.ScatterElements(zeros, op.Reshape(indices, [-1]), op.Reshape(dy, [-1]), axis=0, reduction="add")
@@ -29,10 +30,10 @@ def max_pool_grad(op: Any, dy: Any, indices: Any, *, shape: Sequence[int] = ()) 
 
 @composite("AveragePoolGrad", infer=_types)
 def average_pool_grad(
-    op: Any, dy: Any,
+    op: Builder, dy: Value,
     *, shape: Sequence[int] = (), kernel_shape: Sequence[int] = (), strides: Sequence[int] = (),
     dilations: Sequence[int] = (), pads: Sequence[int] = (), count_include_pad: int = 0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """dy divided by each window's count and spread over its window, for an input of `shape` [N, C, …]."""
     rank = len(kernel_shape)
     out, space = static_dims(dy)[2:], list(shape)[2:]

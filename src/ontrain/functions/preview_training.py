@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from ontrain.functions.optimizer import decimal
 from ontrain.functions.registry import composite
+from ontrain.graph import Builder
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -22,7 +24,7 @@ PREVIEW = "ai.onnx.preview.training"
 def _like(first: int, rows: int) -> Callable[..., list[tuple[ir.DataType, ir.Shape]]]:
     """Outputs are like the operands from `first` on without their second row, the gradients."""
 
-    def types(inputs: list[Any], **_: Any) -> list[tuple[ir.DataType, ir.Shape]]:
+    def types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
         count = (len(inputs) - first) // rows
         rest = [*inputs[first : first + count], *inputs[first + 2 * count :]]
         return [(value.dtype, value.shape) for value in rest]
@@ -36,15 +38,15 @@ def _columns(operands: tuple[Any, ...], rows: int) -> list[tuple[Any, ...]]:
     return [operands[i::count] for i in range(count)]
 
 
-def _in_rows(columns: list[tuple[Any, ...]]) -> list[Any]:
+def _in_rows(columns: list[tuple[Any, ...]]) -> list[Value]:
     return [value for row in zip(*columns, strict=True) for value in row]
 
 
 @composite("Adagrad", domain=PREVIEW, infer=_like(2, 3))
 def adagrad(
-    op: Any, rate: Any, count: Any, *operands: Any,
+    op: Builder, rate: Value, count: Value, *operands: Value,
     decay_factor: float = 0.0, epsilon: float = 0.0, norm_coefficient: float = 0.0,
-) -> list[Any]:  # fmt: skip
+) -> list[Value]:  # fmt: skip
     """x − R / (1 + T · decay) · g / (√h + ε), with the sum h of the squares of all gradients g."""
     rate = rate / (op.Cast(count, to=rate.dtype) * decimal(decay_factor) + 1.0)
     columns = []
@@ -57,10 +59,10 @@ def adagrad(
 
 @composite("Adam", domain=PREVIEW, infer=_like(2, 4))
 def adam(
-    op: Any, rate: Any, count: Any, *operands: Any,
+    op: Builder, rate: Value, count: Value, *operands: Value,
     alpha: float = 0.9, beta: float = 0.999, epsilon: float = 0.0, norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
-) -> list[Any]:  # fmt: skip
+) -> list[Value]:  # fmt: skip
     """Adam; the bias of the moments is corrected where T is above zero."""
     first, second = decimal(alpha), decimal(beta)
     times = op.Cast(count, to=rate.dtype)
@@ -80,9 +82,9 @@ def adam(
 
 @composite("Momentum", domain=PREVIEW, infer=_like(2, 3))
 def momentum(
-    op: Any, rate: Any, count: Any, *operands: Any,
+    op: Builder, rate: Value, count: Value, *operands: Value,
     alpha: float = 0.0, beta: float = 0.0, mode: str = "standard", norm_coefficient: float = 0.0,
-) -> list[Any]:  # fmt: skip
+) -> list[Value]:  # fmt: skip
     """Stochastic gradient descent with momentum, Nesterov's if `mode` says so; the first gradient counts whole."""
     share = op.Where(op.Greater(count, 0), op.const(decimal(beta), rate.dtype), op.const(1.0, rate.dtype))
     columns = []

@@ -9,12 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import expansion
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
-def _spread(op: Any, value: Any, x: Any, axis: int, block_size: int) -> Any:
+def _spread(op: Builder, value: Value, x: Value, axis: int, block_size: int) -> Value:
     """A scale or zero point laid along x: one for all, one per index of `axis`, or one per block of indices."""
     shape, given = static_dims(x), static_dims(value)
     if math.prod(given) == 1:
@@ -30,8 +31,9 @@ def _spread(op: Any, value: Any, x: Any, axis: int, block_size: int) -> Any:
 
 @expansion("DequantizeLinear")
 def dequantize_linear(
-    op: Any, x: Any, scale: Any, zero: Any = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
-) -> Any:
+    op: Builder, x: Value, scale: Value, zero: Value | None = None,
+    *, axis: int = 1, block_size: int = 0, output_dtype: int = 0,
+) -> Value:  # fmt: skip
     """(x − zero) · scale; the scale takes a gradient (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html)."""
     work = ir.DataType(output_dtype) if output_dtype else scale.dtype
     numbers = op.Cast(x, to=work)
@@ -42,9 +44,9 @@ def dequantize_linear(
 
 @expansion("QuantizeLinear")
 def quantize_linear(
-    op: Any, x: Any, scale: Any, zero: Any = None,
+    op: Builder, x: Value, scale: Value, zero: Value | None = None,
     *, axis: int = 1, block_size: int = 0, output_dtype: int = 0, precision: int = 0, saturate: int = 1,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """round(x / scale) + zero, brought into the range of the result's type.
 
     Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -62,7 +64,7 @@ def quantize_linear(
 
 
 @expansion("Hardmax")
-def hardmax(op: Any, x: Any, *, axis: int = -1) -> Any:
+def hardmax(op: Builder, x: Value, *, axis: int = -1) -> Value:
     """One at the first largest element along `axis`, zero elsewhere."""
     size = static_dims(x)[axis]
     hot = op.OneHot(op.ArgMax(x, axis=axis, keepdims=0), size, op.const([0, 1], ir.DataType.INT64), axis=axis)
@@ -70,13 +72,13 @@ def hardmax(op: Any, x: Any, *, axis: int = -1) -> Any:
 
 
 @expansion("MatMulInteger")
-def matmul_integer(op: Any, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+def matmul_integer(op: Builder, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None) -> Value:
     """(a − a_zero) (b − b_zero) in 32 bits; a zero point may be one number, or one a row of a and a column of b."""
     left, right = _from_zero(op, a, a_zero, column=True), _from_zero(op, b, b_zero, column=False)
     return op.MatMul(left, right)
 
 
-def _from_zero(op: Any, x: Any, zero: Any, *, column: bool) -> Any:
+def _from_zero(op: Builder, x: Value, zero: Value | None, *, column: bool) -> Value:
     wide = op.Cast(x, to=ir.DataType.INT32)
     if zero is None:
         return wide
@@ -85,7 +87,9 @@ def _from_zero(op: Any, x: Any, zero: Any, *, column: bool) -> Any:
 
 
 @expansion("ConvInteger")
-def conv_integer(op: Any, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **attributes: Any) -> Any:
+def conv_integer(
+    op: Builder, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None, **attributes: Any
+) -> Value:
     """The convolution of x − x_zero with w − w_zero, in double precision, which holds every 32-bit number."""
     wide, rank = [op.Cast(v, to=ir.DataType.DOUBLE) for v in (x, w)], len(static_dims(w))
     if x_zero is not None:
@@ -97,8 +101,9 @@ def conv_integer(op: Any, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None
 
 @expansion("QLinearMatMul")
 def qlinear_matmul(
-    op: Any, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any
-) -> Any:
+    op: Builder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value, scale: Value,
+    zero: Value,
+) -> Value:  # fmt: skip
     """Dequantised, multiplied, quantised."""
     left, right = op.DequantizeLinear(a, a_scale, a_zero, axis=-2), op.DequantizeLinear(b, b_scale, b_zero, axis=-1)
     return op.QuantizeLinear(op.MatMul(left, right), scale, zero, axis=-2)
@@ -106,9 +111,9 @@ def qlinear_matmul(
 
 @expansion("QLinearConv")
 def qlinear_conv(
-    op: Any, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any,
-    bias: Any = None, **attributes: Any,
-) -> Any:  # fmt: skip
+    op: Builder, x: Value, x_scale: Value, x_zero: Value, w: Value, w_scale: Value, w_zero: Value, scale: Value,
+    zero: Value, bias: Value | None = None, **attributes: Any,
+) -> Value:  # fmt: skip
     """Dequantised, convolved, quantised; the bias counts in units of x_scale · w_scale."""
     if bias is not None:
         bias = op.Cast(bias, to=x_scale.dtype) * x_scale * w_scale
@@ -118,7 +123,7 @@ def qlinear_conv(
 
 
 @expansion("EyeLike")
-def eye_like(op: Any, x: Any, *, dtype: int = 0, k: int = 0) -> Any:
+def eye_like(op: Builder, x: Value, *, dtype: int = 0, k: int = 0) -> Value:
     """Ones on the k-th diagonal of a matrix of x's shape."""
     rows, columns = static_dims(x)
     return op.Identity(op.const(np.eye(rows, columns, k), ir.DataType(dtype) if dtype else x.dtype))

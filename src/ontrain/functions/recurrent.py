@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, expansion
-from ontrain.graph import repeat, static_dims
+from ontrain.graph import Builder, repeat, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -45,12 +46,12 @@ class _Layer:
     Layout: T time, B batch, I input, H hidden, D directions, G gates.
     """
 
-    op: Any
-    x: Any  # [T, B, I]
-    w: Any  # [D, G·H, I]
-    r: Any  # [D, G·H, H]
-    bias: Any  # [D, 2·G·H] or None
-    lengths: Any  # [B] or None
+    op: Builder
+    x: Value  # [T, B, I]
+    w: Value  # [D, G·H, I]
+    r: Value  # [D, G·H, H]
+    bias: Value | None  # [D, 2·G·H] or None
+    lengths: Value | None  # [B] or None
     initial: list[Any]  # each [D, B, H] or None
     activations: list[list[Activation]]  # for each direction
     direction: str
@@ -60,17 +61,16 @@ class _Layer:
     def hidden(self) -> int:
         return static_dims(self.r)[2]
 
-    def of_direction(self, value: Any, d: int) -> Any:
+    def of_direction(self, value: Value, d: int) -> Value:
         """One direction's share of [D, …]."""
-        if value is None:
-            return None
         part = value if static_dims(value)[0] == 1 else self.op.Slice(value, [d], [d + 1], [0])
         return self.op.Squeeze(part, [0])
 
 
 def _layer(
-    op: Any, x: Any, w: Any, r: Any, bias: Any, lengths: Any, initial: Sequence[Any], names: Sequence[str],
-    default: Sequence[str], alpha: Sequence[float], beta: Sequence[float], direction: str, layout: int,
+    op: Builder, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, initial: Sequence[Any],
+    names: Sequence[str], default: Sequence[str], alpha: Sequence[float], beta: Sequence[float], direction: str,
+    layout: int,
 ) -> _Layer:  # fmt: skip
     count = static_dims(w)[0]
     if count != (2 if direction == "bidirectional" else 1):
@@ -104,7 +104,7 @@ def _activations(names: Sequence[str], alphas: list[float], betas: list[float]) 
 
 
 def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], list[Any]], bias: Callable[[Any], Any],
-         ) -> tuple[Any, ...]:  # fmt: skip
+         ) -> tuple[Value, ...]:  # fmt: skip
     """All directions, one after another.
 
     Args:
@@ -143,13 +143,15 @@ def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], li
     return y, *finals
 
 
-def _masked(step: Step, masked: bool) -> Any:
+def _masked(step: Step, masked: bool) -> Callable[..., tuple[None, list[Value], list[Value]]]:
     """A step as the body of a loop; beyond a sequence's length its state stays and its output is zero.
 
     Running backwards, a sequence begins at its own last element: until there the state is the initial one.
     """
 
-    def body(op: Any, at: Any, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]) -> Any:
+    def body(
+        op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
+    ) -> tuple[None, list[Value], list[Value]]:
         weights = captured[:-1] if masked else captured
         news = step(op, rows[0], states, weights)
         y = news[0]
@@ -164,10 +166,11 @@ def _masked(step: Step, masked: bool) -> Any:
 
 @expansion("LSTM")
 def lstm(
-    op: Any, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, h: Any = None, c: Any = None, p: Any = None,
-    *, activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (), activations: Sequence[str] = (),
-    clip: float = 0.0, direction: str = "forward", hidden_size: int = 0, input_forget: int = 0, layout: int = 0,
-) -> tuple[Any, ...]:  # fmt: skip
+    op: Builder, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    h: Value | None = None, c: Value | None = None, p: Value | None = None, *, activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (), activations: Sequence[str] = (), clip: float = 0.0,
+    direction: str = "forward", hidden_size: int = 0, input_forget: int = 0, layout: int = 0,
+) -> tuple[Value, ...]:  # fmt: skip
     """Y, Y_h and Y_c of a long short-term memory with gates i, o, f, c and peepholes p [D, 3·H] for i, o, f.
 
     Source: the operator LSTM (version 22). Where its text is open, as in onnxruntime: with `input_forget` the forget
@@ -176,14 +179,13 @@ def lstm(
     layer = _layer(op, x, w, r, bias, lengths, [h, c], activations, ("Sigmoid", "Tanh", "Tanh"), activation_alpha,
                    activation_beta, direction, layout)  # fmt: skip
 
-    def weights(d: int) -> list[Any]:
-        peepholes = layer.of_direction(p, d)
-        return [] if peepholes is None else list(op.Split(peepholes, axis=0, num_outputs=3, outputs=3))
+    def weights(d: int) -> list[Value]:
+        return [] if p is None else list(op.Split(layer.of_direction(p, d), axis=0, num_outputs=3, outputs=3))
 
     def step_of(d: int) -> Step:
         f_act, g_act, h_act = layer.activations[d]
 
-        def step(op: Any, xt: Any, states: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        def step(op: Builder, xt: Value, states: Sequence[Any], weights: Sequence[Any]) -> list[Value]:
             bounded = _bounded(op, clip)
             h, c = states
             i, o, f, g = op.Split(xt + op.MatMul(h, weights[0]), axis=-1, num_outputs=4, outputs=4)
@@ -203,10 +205,11 @@ def lstm(
 
 @expansion("GRU")
 def gru(
-    op: Any, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, h: Any = None,
-    *, activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (), activations: Sequence[str] = (),
-    clip: float = 0.0, direction: str = "forward", hidden_size: int = 0, layout: int = 0, linear_before_reset: int = 0,
-) -> tuple[Any, ...]:  # fmt: skip
+    op: Builder, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    h: Value | None = None, *, activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (),
+    activations: Sequence[str] = (), clip: float = 0.0, direction: str = "forward", hidden_size: int = 0,
+    layout: int = 0, linear_before_reset: int = 0,
+) -> tuple[Value, ...]:  # fmt: skip
     """Y and Y_h of a gated recurrent unit with gates z, r, h.
 
     Source: the operator GRU (version 22); PyTorch's GRU has linear_before_reset=1.
@@ -215,14 +218,15 @@ def gru(
                    activation_beta, direction, layout)  # fmt: skip
     size = layer.hidden
 
-    def weights(d: int) -> list[Any]:
+    def weights(d: int) -> list[Value]:
         if linear_before_reset:
-            b = layer.of_direction(layer.bias, d)
-            return [] if b is None else [op.Slice(b, [5 * size], [6 * size], [0])]
+            if layer.bias is None:
+                return []
+            return [op.Slice(layer.of_direction(layer.bias, d), [5 * size], [6 * size], [0])]
         gates, candidate = _columns(op, layer.of_direction(layer.r, d), size)
         return [gates, candidate]
 
-    def input_bias(b: Any) -> Any:
+    def input_bias(b: Value) -> Value:
         if not linear_before_reset:
             return _summed(op, b)
         of_w, of_r = op.Split(b, axis=0, num_outputs=2, outputs=2)
@@ -232,7 +236,7 @@ def gru(
     def step_of(d: int) -> Step:
         f_act, g_act = layer.activations[d]
 
-        def step(op: Any, xt: Any, states: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        def step(op: Builder, xt: Value, states: Sequence[Any], weights: Sequence[Any]) -> list[Value]:
             bounded, (h,) = _bounded(op, clip), states
             xg, xn = op.Split(xt, [2 * size, size], axis=-1, outputs=2)
             if linear_before_reset:
@@ -252,10 +256,11 @@ def gru(
 
 @expansion("RNN")
 def rnn(
-    op: Any, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, h: Any = None,
-    *, activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (), activations: Sequence[str] = (),
-    clip: float = 0.0, direction: str = "forward", hidden_size: int = 0, layout: int = 0,
-) -> tuple[Any, ...]:  # fmt: skip
+    op: Builder, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    h: Value | None = None, *, activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (),
+    activations: Sequence[str] = (), clip: float = 0.0, direction: str = "forward", hidden_size: int = 0,
+    layout: int = 0,
+) -> tuple[Value, ...]:  # fmt: skip
     """Y and Y_h of a simple recurrent network. Source: the operator RNN (version 22)."""
     layer = _layer(op, x, w, r, bias, lengths, [h], activations, ("Tanh",), activation_alpha,
                    activation_beta, direction, layout)  # fmt: skip
@@ -263,7 +268,7 @@ def rnn(
     def step_of(d: int) -> Step:
         (act,) = layer.activations[d]
 
-        def step(op: Any, xt: Any, states: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        def step(op: Builder, xt: Value, states: Sequence[Any], weights: Sequence[Any]) -> list[Value]:
             return [act(op, _bounded(op, clip)(xt + op.MatMul(states[0], weights[0])))]
 
         return step
@@ -271,18 +276,18 @@ def rnn(
     return _run(layer, step_of, lambda d: [], lambda b: _summed(op, b))
 
 
-def _bounded(op: Any, clip: float) -> Callable[[Any], Any]:
+def _bounded(op: Builder, clip: float) -> Callable[[Any], Any]:
     """What an activation's argument goes through: clipping, if the layer clips."""
     return (lambda x: op.Clip(x, -clip, clip)) if clip else (lambda x: x)
 
 
-def _summed(op: Any, bias: Any) -> Any:
+def _summed(op: Builder, bias: Value) -> Value:
     """The input's and the recurrent bias, which only ever appear as a sum."""
     of_w, of_r = op.Split(bias, axis=0, num_outputs=2, outputs=2)
     return of_w + of_r
 
 
-def _columns(op: Any, r: Any, size: int) -> tuple[Any, Any]:
+def _columns(op: Builder, r: Value, size: int) -> tuple[Value, Value]:
     """The recurrent weight [3·H, H] as factors from the right: of both gates [H, 2·H], and of the candidate [H, H]."""
     gates, candidate = op.Split(r, [2 * size, size], axis=0, outputs=2)
     return op.Transpose(gates, perm=[1, 0]), op.Transpose(candidate, perm=[1, 0])

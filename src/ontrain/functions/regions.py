@@ -11,17 +11,18 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.functions.sampling import neighbours, pixel_rows
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 @expansion("RoiAlign")
 def roi_align(
-    op: Any, x: Any, rois: Any, batch: Any,
+    op: Builder, x: Value, rois: Value, batch: Value,
     *, coordinate_transformation_mode: str = "half_pixel", mode: str = "avg", output_height: int = 1,
     output_width: int = 1, sampling_ratio: int = 0, spatial_scale: float = 1.0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """x [N, C, H, W] read at a grid of places in each bin of each region [R, 4] (x₁, y₁, x₂, y₂), by interpolation.
 
     Under mode max the largest weighted neighbour of all places counts, not the largest interpolated value, as onnx
@@ -60,12 +61,12 @@ def roi_align(
     return op.Transpose(value, perm=[0, 3, 1, 2])
 
 
-def _column(op: Any, rois: Any, index: int) -> Any:
+def _column(op: Builder, rois: Value, index: int) -> Value:
     return op.Slice(rois, [index], [index + 1], [1])
 
 
 def _samples(
-    rois: Any, axis: int, bins: int, ratio: int, scale: float, half: bool
+    rois: Value, axis: int, bins: int, ratio: int, scale: float, half: bool
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """For each region (or for all at once) where in a bin its samples lie, and each one's share in the mean."""
     counts = np.array([ratio])
@@ -83,8 +84,8 @@ def _samples(
 
 @expansion("MaxRoiPool")
 def max_roi_pool(
-    op: Any, x: Any, rois: Any, *, pooled_shape: Sequence[int] = (1, 1), spatial_scale: float = 1.0
-) -> Any:
+    op: Builder, x: Value, rois: Value, *, pooled_shape: Sequence[int] = (1, 1), spatial_scale: float = 1.0
+) -> Value:
     """The maximum of x [N, C, H, W] over each bin of each region [R, 5] (image, x₁, y₁, x₂, y₂); zero for an empty bin.
 
     Source: https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 Infer = Callable[..., Sequence[tuple[ir.DataType, ir.Shape]]]
+Body = TypeVar("Body", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class NoBodyError(Exception):
 
 def composite(
     name: str, *, domain: str = DOMAIN, like: Sequence[int] | None = None, infer: Infer | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Body], Body]:
     """Register the decorated function as the body of composite operator `name`.
 
     Args:
@@ -91,7 +92,7 @@ def composite(
             the standard needs neither.
     """
 
-    def register(body: Callable[..., Any]) -> Callable[..., Any]:
+    def register(body: Body) -> Body:
         described = _with_defaults(name, body)
         defaults = described.defaults
         if domain == DOMAIN:
@@ -119,10 +120,10 @@ def composite(
     return register
 
 
-def expansion(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def expansion(name: str) -> Callable[[Body], Body]:
     """Register the decorated function as the body of standard operator `name`; it may raise `NoBodyError`."""
 
-    def register(body: Callable[..., Any]) -> Callable[..., Any]:
+    def register(body: Body) -> Body:
         expansions["", name] = _with_defaults(name, body)
         return body
 

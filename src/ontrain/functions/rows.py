@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -18,7 +19,7 @@ def _selected_types(inputs: list[Any], *, bucket: int = 1) -> list[tuple[ir.Data
 
 
 @composite("SelectRows", infer=_selected_types)
-def select_rows(op: Any, keep: Any, *, bucket: int = 1) -> Any:
+def select_rows(op: Builder, keep: Value, *, bucket: int = 1) -> Value:
     """The numbers of the rows that bool `keep` [rows] marks, in order, then of others up to `bucket` in all.
 
     No number comes twice. There may not be more marked rows than `bucket`.
@@ -40,7 +41,7 @@ def _packed_types(inputs: list[Any]) -> list[tuple[ir.DataType, ir.Shape]]:
 
 
 @composite("PackRows", infer=_packed_types)
-def pack_rows(op: Any, x: Any, indices: Any) -> Any:
+def pack_rows(op: Builder, x: Value, indices: Value) -> Value:
     """Rows of x [N, …] by int64 indices [R], none of them twice or negative: [R, …]."""
     return op.Gather(x, indices, axis=0)
 
@@ -51,7 +52,7 @@ def _unpacked_types(inputs: list[Any], *, rows: int = 1) -> list[tuple[ir.DataTy
 
 
 @composite("UnpackRows", infer=_unpacked_types)
-def unpack_rows(op: Any, x: Any, indices: Any, *, rows: int = 1) -> Any:
+def unpack_rows(op: Builder, x: Value, indices: Value, *, rows: int = 1) -> Value:
     """The inverse of PackRows: x [R, …] at its indices [R] of [rows, …], zeros elsewhere."""
     count, *rest = static_dims(x)
     zeros = op.Expand(op.const(0.0, x.dtype), [rows, *rest])
@@ -65,7 +66,7 @@ def _spread_types(inputs: list[Any]) -> list[tuple[ir.DataType, ir.Shape]]:
 
 
 @composite("SpreadRows", infer=_spread_types)
-def spread_rows(op: Any, x: Any, places: Any, indices: Any) -> Any:
+def spread_rows(op: Builder, x: Value, places: Value, indices: Value) -> Value:
     """Packed rows x [R, …] at their indices [R] of [rows, …], copies of the first of them elsewhere.
 
     `places` [rows] says where in x a row is, zero for those that are not. The copies stand for rows that count for

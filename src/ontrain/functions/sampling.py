@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, expansion
-from ontrain.graph import static_dims
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
 __all__ = ["LINEAR", "neighbours", "pixel_rows"]
 
@@ -37,7 +38,7 @@ LINEAR = _kernel((0, 1), (1, -1))
 _CUBIC = _kernel((-1, 0, 1, 2), (1, 0, -(_A + 3), _A + 2), (-4 * _A, 8 * _A, -5 * _A, _A))  # Keys 1981
 
 
-def pixel_rows(op: Any, x: Any) -> Any:
+def pixel_rows(op: Builder, x: Value) -> Value:
     """x [N, C, …] as one row of channels per place: [N · places, C]."""
     n, c, *space = static_dims(x)
     places = math.prod(space)
@@ -45,9 +46,9 @@ def pixel_rows(op: Any, x: Any) -> Any:
 
 
 def neighbours(
-    op: Any, rows: Any, first: Any, at: Sequence[Any], sizes: Sequence[int], kernel: tuple[Array, Array] = LINEAR,
-    bring: Callable[[Any, int], Any] | None = None,
-) -> Any:  # fmt: skip
+    op: Builder, rows: Value, first: Value, at: Sequence[Any], sizes: Sequence[int],
+    kernel: tuple[Array, Array] = LINEAR, bring: Callable[[Any, int], Any] | None = None,
+) -> Value:  # fmt: skip
     """The weighted values [N, P, T, C] of the T taps around each place.
 
     Args:
@@ -84,18 +85,18 @@ def neighbours(
     return values * op.Unsqueeze(op.Cast(weight, to=values.dtype), [3])
 
 
-def _index(op: Any, place: Any, size: int) -> Any:
+def _index(op: Builder, place: Value, size: int) -> Value:
     return op.Cast(op.Clip(place, 0.0, float(size - 1)), to=ir.DataType.INT64)
 
 
-def _inside(op: Any, place: Any, size: int) -> Any:
+def _inside(op: Builder, place: Value, size: int) -> Value:
     return op.And(op.GreaterOrEqual(place, 0.0), op.LessOrEqual(place, float(size - 1)))
 
 
 @expansion("GridSample")
 def grid_sample(
-    op: Any, x: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
-) -> Any:
+    op: Builder, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+) -> Value:
     """x [N, C, D₁ … Dᵣ] at grid [N, …, r], whose last component belongs to D₁ and runs from −1 to 1.
 
     Source: https://onnx.ai/onnx/operators/onnx__GridSample.html
@@ -120,7 +121,7 @@ def grid_sample(
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1]), [n, c, *out])
 
 
-def _nearest(op: Any, rows: Any, first: Any, places: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _nearest(op: Builder, rows: Value, first: Value, places: Sequence[Any], sizes: Sequence[int]) -> Value:
     flat, keep = first, None
     for i, (place, size) in enumerate(zip(places, sizes, strict=True)):
         flat = op.Add(flat, op.Mul(_index(op, place, size), math.prod(sizes[i + 1 :])))
@@ -128,7 +129,7 @@ def _nearest(op: Any, rows: Any, first: Any, places: Sequence[Any], sizes: Seque
     return op.Where(op.Unsqueeze(keep, [2]), op.Gather(rows, flat, axis=0), 0.0)
 
 
-def _bounded(op: Any, at: Any, size: int, *, mode: str, align: int) -> Any:
+def _bounded(op: Builder, at: Value, size: int, *, mode: str, align: int) -> Value:
     """A place brought onto the image by the padding mode; zeros leaves it where it is."""
     if mode == "zeros":
         return at
@@ -146,10 +147,10 @@ def _bounded(op: Any, at: Any, size: int, *, mode: str, align: int) -> Any:
 
 @expansion("DeformConv")
 def deform_conv(
-    op: Any, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None,
+    op: Builder, x: Value, w: Value, offset: Value, b: Value | None = None, mask: Value | None = None,
     *, dilations: Sequence[int] | None = None, group: int = 1, kernel_shape: Sequence[int] | None = None,
     offset_group: int = 1, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """A convolution whose kernel elements read x [N, C, …] at places of their own, by linear interpolation.
 
     Source: https://onnx.ai/onnx/operators/onnx__DeformConv.html

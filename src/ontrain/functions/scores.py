@@ -6,7 +6,9 @@ Source: https://onnx.ai/onnx/operators/index_classes.html; where it is silent, o
 from __future__ import annotations
 
 import math
-from typing import Any
+
+from ontrain.graph import Builder
+from ontrain.operators import Value
 
 __all__ = ["of_two_classes", "transformed"]
 
@@ -14,7 +16,7 @@ _NEAR_ZERO = 1e-7
 _WINITZKI = 0.147
 
 
-def transformed(op: Any, scores: Any, transform: str) -> Any:
+def transformed(op: Builder, scores: Value, transform: str) -> Value:
     """Return scores [rows, classes] after a `post_transform`."""
     if transform == "SOFTMAX":
         return op.Softmax(scores, axis=-1)
@@ -30,7 +32,7 @@ def transformed(op: Any, scores: Any, transform: str) -> Any:
     return scores
 
 
-def of_two_classes(op: Any, score: Any, transform: str) -> Any:
+def of_two_classes(op: Builder, score: Value, transform: str) -> Value:
     """Return the scores [rows, 2] of both classes from the score [rows, 1] of the second."""
     if transform == "LOGISTIC":
         return op.Sigmoid(op.Concat(-score, score, axis=-1))
@@ -38,7 +40,7 @@ def of_two_classes(op: Any, score: Any, transform: str) -> Any:
     return transformed(op, both, transform) if transform == "PROBIT" else both
 
 
-def _inverse_error_function(op: Any, x: Any) -> Any:
+def _inverse_error_function(op: Builder, x: Value) -> Value:
     """Winitzki's approximation, and two steps of Newton's method."""
     log = op.Log(1 - x * x)
     half = 2 / (math.pi * _WINITZKI) + 0.5 * log

@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import expansion
-from ontrain.graph import register_inference
+from ontrain.graph import Builder, register_inference
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 @expansion("Compress")
-def compress(op: Any, x: Any, condition: Any, *, axis: int | None = None) -> Any:
+def compress(op: Builder, x: Value, condition: Value, *, axis: int | None = None) -> Value:
     """The slices whose condition holds; the condition must be constant, or the result would have no fixed size."""
     chosen = constant_of(condition, "its condition")
     assert chosen is not None

@@ -11,12 +11,13 @@ import onnx_ir as ir
 
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import expansion
-from ontrain.graph import register_inference, static_dims
+from ontrain.graph import Builder, register_inference, static_dims
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
-def _root(op: Any, total: Any, p: int) -> Any:
+def _root(op: Builder, total: Value, p: int) -> Value:
     """total^(1/p), with slope zero where the total is zero."""
     if p == 1:
         return total
@@ -25,17 +26,17 @@ def _root(op: Any, total: Any, p: int) -> Any:
     return op.Where(nothing, 0.0, op.Sqrt(safe) if p == 2 else op.Pow(safe, op.const(1 / p, total.dtype)))
 
 
-def _power(op: Any, x: Any, p: int) -> Any:
+def _power(op: Builder, x: Value, p: int) -> Value:
     return op.Abs(x) if p == 1 else x * x if p == 2 else op.Pow(op.Abs(x), float(p))
 
 
 @expansion("LpPool")
 def lp_pool(
-    op: Any, x: Any,
+    op: Builder, x: Value,
     *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int] = (), p: int = 2, pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """(Σ |x|ᵖ over each window)^(1/p), the sum as a convolution with ones, channel by channel.
 
     Source: https://onnx.ai/onnx/operators/onnx__LpPool.html
@@ -58,16 +59,16 @@ def lp_pool(
 
 
 @expansion("GlobalLpPool")
-def global_lp_pool(op: Any, x: Any, *, p: int = 2) -> Any:
+def global_lp_pool(op: Builder, x: Value, *, p: int = 2) -> Value:
     """(Σ |x|ᵖ over all places)^(1/p)."""
     return _root(op, op.ReduceSum(_power(op, x, p), list(range(2, len(static_dims(x)))), keepdims=1), p)
 
 
 @expansion("MaxUnpool")
 def max_unpool(
-    op: Any, x: Any, indices: Any, output_shape: Any = None,
+    op: Builder, x: Value, indices: Value, output_shape: Value | None = None,
     *, kernel_shape: Sequence[int] = (), pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """x at the flat places that `indices` counts over the whole result, zero elsewhere.
 
     Source: https://onnx.ai/onnx/operators/onnx__MaxUnpool.html
@@ -105,9 +106,9 @@ register_inference("MaxUnpool", _unpooled, "")
 
 @expansion("Col2Im")
 def col2im(
-    op: Any, x: Any, image_shape: Any, block_shape: Any,
+    op: Builder, x: Value, image_shape: Value, block_shape: Value,
     *, dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """x [N, C · block, windows] added up at the places of an image that its blocks came from.
 
     Source: https://onnx.ai/onnx/operators/onnx__Col2Im.html

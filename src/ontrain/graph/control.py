@@ -15,6 +15,7 @@ counts them, from 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +26,7 @@ from ontrain.graph.infer import TypeAndShape, register_inference
 from ontrain.graph.replay import as_outputs, emit
 from ontrain.graph.source import shape_text
 from ontrain.graph.subgraphs import all_nodes, live_nodes
-from ontrain.operators import DOMAIN, OPSET, Attribute, Chance, Operand, dims, each, record_of, static_dims
+from ontrain.operators import DOMAIN, OPSET, Attribute, Chance, Operand, Value, dims, each, record_of, static_dims
 
 __all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "iterate", "repeat", "trace"]
 
@@ -69,7 +70,7 @@ def trace(
 def choose(
     op: Builder, cond: ir.Value, then: Callable[[Builder, list[ir.Value]], Sequence[ir.Value]],
     other: Callable[[Builder, list[ir.Value]], Sequence[ir.Value]], captured: Sequence[ir.Value],
-) -> list[ir.Value]:  # fmt: skip
+) -> list[Value]:  # fmt: skip
     """Append the composite If; both branches are functions of (op, captured values).
 
     Raises:
@@ -94,7 +95,7 @@ def repeat(
     op: Builder, body: LoopBody, *, trip: ir.Value | int | None, carried: Sequence[ir.Value],
     scanned: Sequence[ir.Value] = (), captured: Sequence[ir.Value] = (), cond: ir.Value | None = None,
     reverse: bool = False,
-) -> tuple[list[ir.Value], list[ir.Value]]:  # fmt: skip
+) -> tuple[list[Value], list[Value]]:  # fmt: skip
     """Append a loop: unrolled where its length is known and it is small, else the composite Loop.
 
     Args:
@@ -144,7 +145,7 @@ def repeat(
 def iterate(
     op: Builder, body: ir.Graph, trip: ir.Value, cond: ir.Value | None, carried: Sequence[ir.Value],
     scanned: Sequence[ir.Value | None], captured: Sequence[ir.Value], *, reverse: bool = False,
-) -> tuple[list[ir.Value], list[ir.Value]]:  # fmt: skip
+) -> tuple[list[Value], list[Value]]:  # fmt: skip
     """Append the composite Loop over a ready body; what the body does not read is left out, None among `scanned` too.
 
     Returns:
@@ -183,7 +184,7 @@ def _is_false(value: ir.Value) -> bool:
 def _unrolled(
     op: Builder, body: LoopBody, count: int, carried: Sequence[ir.Value], scanned: Sequence[ir.Value],
     captured: Sequence[ir.Value], reverse: bool,
-) -> tuple[list[ir.Value], list[ir.Value]] | None:  # fmt: skip
+) -> tuple[list[Value], list[Value]] | None:  # fmt: skip
     """Write the iterations one after another; None, and nothing written, if they are many or their end is unknown."""
     if count > UNROLL_LIMIT and scanned:
         return None
@@ -209,7 +210,7 @@ def _unrolled(
     if reverse:
         collected.reverse()
     stacked = [_stack(op, list(column)) for column in zip(*collected, strict=True)]
-    return states, stacked
+    return cast(list[Value], states), stacked
 
 
 def _rows(op: Builder, value: ir.Value) -> list[ir.Value]:
@@ -218,10 +219,9 @@ def _rows(op: Builder, value: ir.Value) -> list[ir.Value]:
     return [op.Squeeze(part, [0]) for part in parts]
 
 
-def _stack(op: Builder, rows: Sequence[ir.Value]) -> ir.Value:
+def _stack(op: Builder, rows: Sequence[ir.Value]) -> Value:
     parts = [op.Unsqueeze(row, [0]) for row in rows]
-    joined: ir.Value = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
-    return joined
+    return op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
 
 
 def _row(value: ir.Value) -> ir.Value:
@@ -261,9 +261,7 @@ def _keep_inputs(graph: ir.Graph, places: Sequence[int]) -> None:
     graph.inputs.extend(inputs)
 
 
-def _call(
-    op: Builder, op_type: str, operands: Sequence[Operand], outputs: int, **attributes: Attribute
-) -> list[ir.Value]:
+def _call(op: Builder, op_type: str, operands: Sequence[Operand], outputs: int, **attributes: Attribute) -> list[Value]:
     return list(each(op.call(DOMAIN, op_type, operands, attributes, outputs)))
 
 

@@ -67,7 +67,7 @@ def _if(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir
 
     if cond.shape is not None and len(cond.shape):
         cond = replay.op.Reshape(cond, np.array([], np.int64))
-    return choose(replay.op, cond, branch(then), branch(other), values)
+    return [*choose(replay.op, cond, branch(then), branch(other), values)]
 
 
 @_unfolds("Loop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 
@@ -22,6 +22,7 @@ from ontrain.graph import (
     set_updates,
     static_dims,
 )
+from ontrain.operators import Value
 from ontrain.optim.hyper import Hyper
 from ontrain.optim.spec import OptimizerSpec
 
@@ -168,11 +169,14 @@ def build_lamb_moves(parts: Sequence[Part], optimizer: OptimizerSpec) -> ir.Mode
         norms = [op.Sqrt(total) for total in squares]
         for number, (param, direction) in enumerate(step.grads.items()):
             ratio = {k: v for k, v in optimizer.attributes_for(step.owner(param)).items() if k in _RATIO}
-            learning_rate, *whole = (
+            learning_rate, of_param, of_update = (
                 op.Cast(v, to=param.dtype)
                 for v in (step.hyper.learning_rate, *(op.Gather(norm, [number], axis=0) for norm in norms))
             )
-            step.update(lamb_move(op, param, direction, learning_rate, *whole, **ratio), param.name or "")
+            moved = lamb_move(
+                op, cast(Value, param), cast(Value, direction), learning_rate, of_param, of_update, **ratio
+            )
+            step.update(moved, param.name or "")
     return rebuild(model)  # without the casts that were none
 
 
