@@ -104,14 +104,14 @@ def main(options: argparse.Namespace) -> None:
     model = options.output / "classifier.onnx"
     options.output.mkdir(parents=True, exist_ok=True)
     trainer.eval_step(images[:32], digits[:32])
-    trainer.save_as_onnx(model)
+    trainer.save_as_onnx(model, optimize=False)
     write(model, options.output / "scratch", None)
     for _ in range(options.epochs):
         for rows in torch.randperm(len(images)).split(32):
             trainer.train_step(images[rows], digits[rows])
     _, logits = trainer.eval_step(test_images, test_digits)
     print(f"after {options.epochs} epochs right on {(logits.argmax(1) == test_digits).float().mean():.3f} of the test")
-    trainer.save_as_onnx(model)
+    trainer.save_as_onnx(model, optimize=False)
     write(model, options.output / "personal", ["hidden.weight", "hidden.bias", "output.weight", "output.bias"])
 
 

@@ -160,6 +160,91 @@ def test_an_operator_that_no_old_file_can_hold_is_named(tmp_path):
     trainer.save_as_onnx(tmp_path / "model.onnx", opset=18)
 
 
+class Residual(nn.Module):
+    """The block that residual networks consist of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.body, self.second = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(self.stem(x)))
+        x = torch.relu(self.second(self.body(x)) + x)
+        return self.head(x.mean((2, 3)))
+
+
+def test_batch_normalisation_is_folded_into_the_convolutions_of_a_file(tmp_path):
+    torch.manual_seed(0)
+    trainer = make_trainer(Residual(), desc=VARIED, loss_fn=nn.functional.cross_entropy)
+    for _ in range(3):  # running statistics move away from zero and one
+        trainer.train_step(torch.randn(6, 3, 8, 8) * 2 + 1, torch.randint(0, 4, (6,)))
+    trainer.save_as_onnx(tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    assert [node.op_type for node in graph.node] == ["Conv", "Relu", "Conv", "Add", "Relu", "ReduceMean", "Gemm"]
+    assert {t.name for t in graph.initializer} >= {"stem.weight", "stem.bias", "body.weight", "head.weight"}
+    x = torch.randn(5, 3, 8, 8)
+    wanted = trainer.eval_step(x, torch.zeros(5, dtype=torch.int64), fetches=["scores"])
+    np.testing.assert_allclose(run(tmp_path / "model.onnx", {"x": x})[0], wanted, atol=1e-5)
+    trainer.save_as_onnx(tmp_path / "whole.onnx", optimize=False)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "whole.onnx").graph.initializer}
+    for name in trainer.parameter_names:
+        np.testing.assert_array_equal(weights[name], trainer.parameter(name))
+    np.testing.assert_allclose(run(tmp_path / "whole.onnx", {"x": x})[0], wanted, atol=1e-5)
+
+
+class Pairs(nn.Module):
+    """Sizes of the result follow from products that inference of shapes does not see through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(x.shape[1])[None, :, None]
+        return self.linear(x + positions.expand(x.shape[0], -1, 4)).flatten(0, 1).view(x.shape[0], -1, 3)
+
+
+def test_axes_of_outputs_keep_the_names_that_were_described(tmp_path):
+    desc = {
+        "inputs": [("x", ["n", "length", 4]), ("y", ["n", "length"])],
+        "outputs": [("loss", [], True), ("scores", ["n", "length", 3])],
+    }
+    trainer = make_trainer(
+        Pairs(), desc=desc, loss_fn=lambda scores, y: nn.functional.cross_entropy(scores.flatten(0, 1), y.flatten())
+    )
+    trainer.train_step(torch.randn(2, 5, 4), torch.zeros(2, 5, dtype=torch.int64))
+    trainer.save_as_onnx(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    assert [value.shape for value in session.get_inputs()] == [["n", "length", 4]]
+    assert [value.shape for value in session.get_outputs()] == [["n", "length", 3]]
+
+
+@pytest.mark.parametrize(("asked", "written"), [(None, 17), (21, 21)], ids=["kept", "asked for"])
+def test_a_file_that_was_trained_keeps_its_opset(asked, written, tmp_path):
+    first = make_trainer(Net())
+    first.train_step(*batches(1)[0])
+    first.save_as_onnx(tmp_path / "first.onnx", opset=17)
+    trainer = make_trainer(tmp_path / "first.onnx", debug={})
+    trainer.train_step(*batches(1)[0])
+    trainer.save_as_onnx(tmp_path / "second.onnx", opset=asked)
+    assert [entry.version for entry in onnx.load(tmp_path / "second.onnx").opset_import] == [written]
+
+
+def test_a_file_whose_opset_is_older_than_any_that_is_written_gets_the_oldest(tmp_path):
+    numbers = ", ".join(f"{number / 10}" for number in range(12))
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 4, opset_import: ["" : 9]>
+        linear (float[n, 4] x) => (float[n, 3] scores) <float[4, 3] w = {{{numbers}}}> {{ scores = MatMul(x, w) }}
+    """)
+    desc = {"inputs": [("x", ["n", 4]), ("y", ["n"])], "outputs": [("loss", [], True), ("scores", ["n", 3])]}
+    trainer = make_trainer(model, desc=desc, loss_fn="CrossEntropyLoss", debug={})
+    trainer.train_step(torch.randn(2, 4), torch.tensor([0, 1]))
+    trainer.save_as_onnx(tmp_path / "second.onnx")
+    assert [entry.version for entry in onnx.load(tmp_path / "second.onnx").opset_import] == [12]
+
+
 @pytest.mark.parametrize("opset", [11, 99, "12", True])
 def test_an_opset_that_does_not_exist_is_told_the_range(opset, tmp_path):
     trainer = ORTTrainer(Net(), DESC, optim.AdamConfig(), lambda o, y: o.sum(), {"device": {"id": "cpu"}})

@@ -10,6 +10,13 @@ from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
 from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_head import FuseHead
+from ontrain.passes.inference import (
+    FoldBatchNormalization,
+    FoldChannelArithmetic,
+    FuseMatMulAdd,
+    RemoveIdentities,
+    TransposeWeights,
+)
 from ontrain.passes.infra import Pass
 from ontrain.passes.linear_to_gemm import LinearToGemm
 from ontrain.passes.powers_to_products import PowersToProducts
@@ -22,9 +29,12 @@ from ontrain.passes.rows import (
 )
 from ontrain.passes.simplify import Simplify
 
-__all__ = ["FORWARD_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass", "unregister_pass"]
+__all__ = [
+    "FORWARD_PASSES", "INFERENCE_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass",
+    "unregister_pass",
+]  # fmt: skip
 
-Stage = Literal["forward", "step"]
+Stage = Literal["forward", "step", "inference"]
 
 FORWARD_PASSES: tuple[Pass, ...] = (
     ExpandRecurrent(),
@@ -42,8 +52,21 @@ FORWARD_PASSES: tuple[Pass, ...] = (
 """Run on a specialised forward graph, before differentiation."""
 STEP_PASSES: tuple[Pass, ...] = (Simplify(), MultiplyPresentRows(), ShareCommonSubexpressions())
 """Run on the whole step."""
+INFERENCE_PASSES: tuple[Pass, ...] = (
+    RemoveIdentities(),
+    ShareCommonSubexpressions(),
+    RemoveIdentities(),
+    FoldBatchNormalization(),
+    FoldChannelArithmetic(),
+    FuseActivations(),
+    FuseMatMulAdd(),
+    TransposeWeights(),
+)
+"""Run on a graph of open sizes that is made for inference, whose weights have their values."""
 
-_running: dict[str, list[Pass]] = {"forward": list(FORWARD_PASSES), "step": list(STEP_PASSES)}
+_running: dict[str, list[Pass]] = {
+    "forward": list(FORWARD_PASSES), "step": list(STEP_PASSES), "inference": list(INFERENCE_PASSES),
+}  # fmt: skip
 
 
 def pipeline(stage: Stage) -> tuple[Pass, ...]:
@@ -56,7 +79,8 @@ def register_pass(one: Pass, *, stage: Stage, after: str | None = None) -> None:
 
     Args:
         one: an instance of a `Pass`.
-        stage: "forward", on the specialised forward graph before it is differentiated, or "step", on the whole step.
+        stage: "forward", on the specialised forward graph before it is differentiated, "step", on the whole step, or
+            "inference", on a graph of open sizes that is exported.
         after: name of the pass to run behind; None runs it last.
 
     Raises:
@@ -83,8 +107,8 @@ def unregister_pass(name: str, *, stage: Stage) -> None:
 
 
 def check_names(names: Sequence[str], known: Sequence[Pass] | None = None) -> None:
-    """Raise OptionError for a name that no pass has, by default none of both stages."""
-    known = [*_running["forward"], *_running["step"]] if known is None else known
+    """Raise OptionError for a name that no pass has, by default none of all stages."""
+    known = [graph_pass for passes in _running.values() for graph_pass in passes] if known is None else known
     have = list(dict.fromkeys(graph_pass.name for graph_pass in known))
     for name in names:
         if name not in have:
@@ -93,5 +117,5 @@ def check_names(names: Sequence[str], known: Sequence[Pass] | None = None) -> No
 
 def _list(stage: str) -> list[Pass]:
     if stage not in _running:
-        raise OptionError(f"there is no stage {stage!r}", way_out="use 'forward' or 'step'")
+        raise OptionError(f"there is no stage {stage!r}", way_out="use 'forward', 'step' or 'inference'")
     return _running[stage]

@@ -46,7 +46,7 @@ def run_passes(
         with Journal(model.graph.name or "graph", disabled=disabled) as own:
             return run_passes(model, passes, disabled=disabled, stage=stage, journal=own, keep=keep)
     off = journal.off | set(disabled)
-    check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *passes])
+    check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *pipeline("inference"), *passes])
     reports: list[PassReport] = []
     for graph_pass in passes:
         name, fuel = graph_pass.name, Fuel(journal.fuel())

@@ -13,7 +13,20 @@ import onnx_ir as ir
 
 from ontrain.errors import OptionError
 from ontrain.functions import inline_all
-from ontrain.graph import DOMAIN, OPSET, Builder, Role, all_nodes, by_role, captured, live_nodes, rebuild
+from ontrain.graph import (
+    DOMAIN,
+    OPSET,
+    Builder,
+    Role,
+    all_nodes,
+    by_role,
+    captured,
+    live_nodes,
+    rebuild,
+    subgraphs,
+)
+from ontrain.passes import pipeline, run_passes
+from ontrain.passes.inference import with_weights
 from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
 __all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "training_model"]
@@ -23,15 +36,22 @@ EXTERNAL_DATA_THRESHOLD = 1 << 30
 
 
 def inference_model(
-    model: ir.Model, state: Mapping[str, ir.TensorProtocol], outputs: Sequence[str], opset: int = OPSET
-) -> ir.Model:
+    model: ir.Model, state: Mapping[str, ir.TensorProtocol], outputs: Sequence[str], opset: int = OPSET, *,
+    axes: Mapping[str, Sequence[int | str]] | None = None, optimize: bool = True,
+) -> ir.Model:  # fmt: skip
     """Return an evaluation graph with its parameters as initializers.
+
+    The passes of the stage "inference" fold batch normalisations into convolutions and lay weights as they are
+    multiplied by: both under their names.
 
     Args:
         model: captured in evaluation mode; symbolic dimensions stay.
         state: values of parameters and buffers by name, as arrays.
         outputs: names of the outputs to keep; inputs that only the others need are dropped.
         opset: version of the standard whose operators are used.
+        axes: what axes of outputs are called, by the outputs' names, where inference of shapes does not know.
+        optimize: run these passes. Without them every parameter is in the file as it was trained. A graph with
+            branches or loops is left as it is.
 
     Raises:
         OptionError: no such opset.
@@ -43,7 +63,12 @@ def inference_model(
     outputs_left = [v for v in graph.outputs if v.name in outputs]
     del graph.outputs[:]
     graph.outputs.extend(outputs_left)
-    plain = with_operators_of(rebuild(plain, _without_dropout), opset)
+    plain = rebuild(plain, _without_dropout)
+    if optimize and not any(subgraphs(node) for node in plain.graph):
+        weights = with_weights(plain, state)
+        plain, _ = run_passes(plain, pipeline("inference"), stage="inference")
+        plain, state = inline_all(weights.settle(plain)), weights.values
+    plain = with_operators_of(plain, opset)
     graph = plain.graph
     used = set(graph.outputs)
     for node in live_nodes(graph):
@@ -58,7 +83,17 @@ def inference_model(
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del graph.initializers[name]  # of a Dropout that is gone; onnxruntime would warn of it
+    for value in graph.outputs:
+        _name_axes(value, (axes or {}).get(value.name or "", ()))
     return _finished(plain, opset)
+
+
+def _name_axes(value: ir.Value, described: Sequence[int | str]) -> None:
+    """Give the axes of an output whose sizes inference does not know their names."""
+    if value.shape is None or len(value.shape) != len(described):
+        return
+    known = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    value.shape = ir.Shape([name if dim is None else dim for dim, name in zip(known, described, strict=True)])
 
 
 def _without_dropout(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:

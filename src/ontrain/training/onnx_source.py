@@ -59,6 +59,7 @@ class OnnxSource:
         _check_outputs(self._loaded, described)
         self._kept = [d.name for d in described] or self._loaded.output_names[:1]
         self.parameters = [*self._loaded.trainable, *self._loaded.frozen]
+        self.opset: int | None = self._loaded.opset
         self._session: TrainingSession | None = None
         self._seconds = time.perf_counter() - started
 

@@ -174,18 +174,22 @@ class ORTTrainer:
 
     def save_as_onnx(
         self, path: str | os.PathLike[str], opset: int | None = None, *, training: bool = False,
-        external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+        optimize: bool | None = None, external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
     ) -> None:  # fmt: skip
         """Write the trained model as a file of standard operators, names as described, checked by onnx's checker.
 
-        For inference: parameters inside, no dropout, no loss, dimensions vary as described. With `training` the graph
-        of a whole step, see `ontrain.session.export.training_model`.
+        For inference: parameters inside, no dropout, no loss, dimensions vary as described; see
+        `ontrain.session.export.inference_model`. With `training` the graph of a whole step, see
+        `ontrain.session.export.training_model`.
 
         Args:
             path: of the file.
-            opset: version of the standard, from 12; by default `_internal_use.onnx_opset_version`, else the newest
-                that ontrain writes.
+            opset: version of the standard, from 12; by default `_internal_use.onnx_opset_version`, else that of the
+                file that is trained, else the newest that ontrain writes.
             training: write the step instead, for the batch shape that was trained most often.
+            optimize: fold batch normalisations, and lay weights as they are multiplied by. Without it the file for
+                inference holds every parameter as it was trained, to be trained on. By default a module is optimised,
+                and a file keeps its weights.
             external_data_threshold: bytes of parameters from which they go to `{path}.data`; protobuf ends at 2 GiB.
 
         Raises:
@@ -196,12 +200,12 @@ class ORTTrainer:
         if checked_flag("training", training):
             model = self._export.training_model(opset)
         else:
-            model = self._export.inference_model(opset, copies=False)
+            model = self._export.inference_model(opset, copies=False, optimize=_checked_choice(optimize))
         save_model(model, path, external_data_threshold)
 
-    def inference_model(self, opset: int | None = None) -> ir.Model:
+    def inference_model(self, opset: int | None = None, *, optimize: bool | None = None) -> ir.Model:
         """Return what `save_as_onnx` writes, with copies of the parameters."""
-        return self._export.inference_model(opset, copies=True)
+        return self._export.inference_model(opset, copies=True, optimize=_checked_choice(optimize))
 
     def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
         """Return copies of everything a run consists of; with `pytorch_format` only parameters and buffers, flat."""
@@ -324,3 +328,7 @@ class ORTTrainer:
     @optim_config.setter
     def optim_config(self, optim_config: _OptimizerConfig) -> None:
         self._run.setup.optimizer = optim_config
+
+
+def _checked_choice(optimize: bool | None) -> bool | None:
+    return None if optimize is None else checked_flag("optimize", optimize)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
-from ontrain.errors import OptionError
+from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET
 from ontrain.session import TrainingSession
 from ontrain.session.export import inference_model, training_model
-from ontrain.session.opsets import check_opset
+from ontrain.session.opsets import OLDEST, check_opset
 from ontrain.training.run import Run
 
 __all__ = ["RunExport"]
@@ -22,14 +25,20 @@ class RunExport:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def inference_model(self, opset: int | None, *, copies: bool) -> ir.Model:
+    def inference_model(self, opset: int | None, *, copies: bool, optimize: bool | None) -> ir.Model:
         """Return the model for inference; without `copies` its parameters are right until the next step."""
+        optimize = self._run.setup.source.opset is None if optimize is None else optimize
         run, description = self._run, self._run.setup.description
         session = run.require_session("export")
         run.adopt(session)
         model = run.evaluation_model(session, run.forms.samples)
-        names = [d.name for d in description.outputs if not d.is_loss] or [description.loss.name]
-        return inference_model(model, _tensors(session, copies), names, self._opset(opset))
+        described = [d for d in description.outputs if not d.is_loss] or [description.loss]
+        state, axes = _tensors(session, copies), {d.name: d.shape for d in described}
+        version, kept = self._opset(opset), self._kept_opset(opset)
+        if kept is not None:
+            with contextlib.suppress(GraphError):  # an operator that only newer ones have
+                return inference_model(model, state, [*axes], kept, axes=axes, optimize=optimize)
+        return inference_model(model, state, [*axes], version, axes=axes, optimize=optimize)
 
     def training_model(self, opset: int | None) -> ir.Model:
         """Return the model of a whole step; its state is right until the next step."""
@@ -44,6 +53,13 @@ class RunExport:
         if not plans:
             raise OptionError("there is no step graph before the first train_step")
         return max(plans, key=lambda plan: plan.runs).model
+
+    def _kept_opset(self, asked: int | None) -> int | None:
+        """The opset of the file that is trained, where nobody asks for another."""
+        source, stated = self._run.setup.source.opset, self._run.setup.options._internal_use.onnx_opset_version
+        if source is None or asked is not None or stated is not None:
+            return None
+        return min(max(source, OLDEST), onnx.defs.onnx_opset_version())
 
     def _opset(self, asked: int | None) -> int:
         version = self._run.setup.options._internal_use.onnx_opset_version or OPSET if asked is None else asked

@@ -35,6 +35,11 @@ class ModelSource(Protocol):
         """Names that a parameter group may use."""
         ...
 
+    @property
+    def opset(self) -> int | None:
+        """The version of the standard that a file imports; None for a module."""
+        ...
+
     def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
         """Return the model in training or evaluation mode, captured or checked with a batch.
 
@@ -76,6 +81,8 @@ class ModuleSource:
     Raises:
         OptionError: the description has no place for the loss, or no parameter has a frozen name.
     """
+
+    opset: int | None = None
 
     def __init__(
         self, model: torch.nn.Module, desc: ModelDescription, loss_fn: Callable[..., Any] | None, *,

@@ -23,7 +23,7 @@ from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.files.checks import check_proto
 from ontrain.files.read import Source, read_proto
-from ontrain.graph import Role, annotate, rebuild, set_role, verify
+from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, verify
 from ontrain.operators import record_of
 
 __all__ = ["FiledModel", "OnnxModel", "load_filed", "load_onnx"]
@@ -45,6 +45,7 @@ class OnnxModel:
         buffers: names of running statistics.
         input_names: what a batch brings, in the file's order.
         output_names: the file's outputs.
+        opset: the version of the standard that the file imports.
         name: what messages call the file.
     """
 
@@ -56,6 +57,7 @@ class OnnxModel:
     buffers: list[str]
     input_names: list[str]
     output_names: list[str]
+    opset: int
     name: str = field(default="the model")
 
 
@@ -68,12 +70,14 @@ class FiledModel:
             dense tensors. Weights are inputs behind the file's own.
         initial: values of the weights by name.
         input_names: what is fed, in the file's order.
+        opset: the version of the standard that the file imports.
         name: what messages call the file.
     """
 
     raw: ir.Model
     initial: dict[str, torch.Tensor]
     input_names: list[str]
+    opset: int
     name: str
 
     def typed(self) -> ir.Model:
@@ -98,7 +102,7 @@ def load_filed(source: Source, *, foreign: bool = False) -> FiledModel:
         InputError: there is no such file.
         GraphError: it is no ONNX model, is damaged, or holds an operator that ontrain does not know; names the node.
     """
-    model, name = _prepared(source, None, foreign=foreign)
+    model, name, opset = _prepared(source, None, foreign=foreign)
     mark_derivatives(model.graph)
     input_names = [value.name or "" for value in model.graph.inputs]
     choice = choose(model.graph, None, ())
@@ -106,7 +110,7 @@ def load_filed(source: Source, *, foreign: bool = False) -> FiledModel:
     as_filed(model.graph)
     settle_constants(model.graph)
     check_loops(model)
-    return FiledModel(model, initial, input_names, name)
+    return FiledModel(model, initial, input_names, opset, name)
 
 
 def load_onnx(
@@ -136,7 +140,7 @@ def load_onnx(
         GraphError: it is no ONNX model, is damaged, or holds what ontrain cannot train; names the node.
         OptionError: a name or pattern fits no initializer, or an initializer is no float.
     """
-    model, name = _prepared(ir.to_proto(source) if isinstance(source, ir.Model) else source, shapes or {})
+    model, name, opset = _prepared(ir.to_proto(source) if isinstance(source, ir.Model) else source, shapes or {})
     graph = model.graph
     numbers_only(graph)
     input_names = [value.name or "" for value in graph.inputs]
@@ -149,14 +153,14 @@ def load_onnx(
     evaluation = _rebuilt(model, name)
     return OnnxModel(
         training, evaluation, initial, list(choice.trained), list(choice.kept), list(choice.statistics),
-        input_names, output_names, name,
+        input_names, output_names, opset, name,
     )  # fmt: skip
 
 
 def _prepared(
     source: Source, shapes: Mapping[str, Sequence[int | str]] | None, *, foreign: bool = False
-) -> tuple[ir.Model, str]:
-    """The file's graph at ontrain's operator set, and what messages call it.
+) -> tuple[ir.Model, str, int]:
+    """The file's graph at ontrain's operator set, what messages call it, and the operator set that it imports.
 
     With shapes, which may be none, its inputs have to be tensors of shapes that are known.
     """
@@ -170,7 +174,8 @@ def _prepared(
     upgrade(model, foreign=foreign)
     number_labels(graph)
     _lift_initializers(graph)
-    return model, name
+    versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
+    return model, name, max(versions, default=OPSET)
 
 
 def _deserialised(proto: onnx.ModelProto, name: str) -> ir.Model:

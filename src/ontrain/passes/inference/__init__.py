@@ -1,0 +1,17 @@
+"""Passes over a graph that is made for inference: its sizes are open, and the values of its weights known."""
+
+from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldChannelArithmetic
+from ontrain.passes.inference.identities import RemoveIdentities
+from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
+from ontrain.passes.inference.weights import Weights, weights_of, with_weights
+
+__all__ = [
+    "FoldBatchNormalization",
+    "FoldChannelArithmetic",
+    "FuseMatMulAdd",
+    "RemoveIdentities",
+    "TransposeWeights",
+    "Weights",
+    "weights_of",
+    "with_weights",
+]

@@ -1,0 +1,142 @@
+"""Operators that do nothing, in graphs whose sizes are open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.graph import Builder
+from ontrain.passes.infra import RewritePass
+
+__all__ = ["RemoveIdentities"]
+
+_NEUTRAL: dict[str, tuple[float, bool]] = {
+    "Add": (0, True), "Sub": (0, False), "Mul": (1, True), "Div": (1, False), "Pow": (1, False), "And": (1, True),
+    "Or": (0, True),
+}  # fmt: skip
+"""The operand that changes nothing, and whether it may be the first one, too."""
+
+
+class RemoveIdentities(RewritePass):
+    """Remove operators that do nothing and merge pairs that do one thing, whatever the sizes are.
+
+        x + 0, x · 1, x and true, Identity(x)      →  x
+        Reshape, Expand to the shape that x has    →  x
+        Reshape(Reshape(x), s), s without zeros    →  Reshape(x, s)
+        Transpose(Transpose(x))                    →  Transpose(x), or x
+        Unsqueeze(Unsqueeze(x))                    →  Unsqueeze(x)
+        Concat of one value                        →  the value
+        results of LayerNormalization that nobody reads are not asked for
+
+    Equal because sizes of one name are equal, and none of these changes a number.
+    """
+
+    def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        """Apply the first identity that fits."""
+        if node.domain:
+            return None
+        if node.op_type == "LayerNormalization":
+            return _without_moments(op, node, inputs)
+        if len(node.outputs) != 1:
+            return None
+        rule = getattr(self, f"_{node.op_type.lower()}", None)
+        if node.op_type in _NEUTRAL:
+            value = _beside_neutral(inputs, *_NEUTRAL[node.op_type])
+        else:
+            value = rule(op, node, inputs) if rule is not None else None
+        return None if value is None else [value]
+
+    def _identity(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        return inputs[0]
+
+    def _concat(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        return inputs[0] if len(inputs) == 1 else None
+
+    def _expand(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        return inputs[0] if _same_shape(inputs[0], node.outputs[0]) else None
+
+    def _reshape(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        x, shape = inputs
+        if _same_shape(x, node.outputs[0]):
+            return x
+        inner = _maker(x, "Reshape")
+        if inner is None or shape is None or shape.const_value is None or 0 in shape.const_value.numpy():
+            return None
+        return op.Reshape(inner.inputs[0], shape)
+
+    def _transpose(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        x = inputs[0]
+        perm = _perm(node)
+        if perm is None:
+            return None
+        if perm == list(range(len(perm))):
+            return x
+        inner = _maker(x, "Transpose")
+        before = _perm(inner) if inner is not None else None
+        if inner is None or before is None:
+            return None
+        both = [before[axis] for axis in perm]
+        return inner.inputs[0] if both == list(range(len(both))) else op.Transpose(inner.inputs[0], perm=both)
+
+    def _unsqueeze(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        inner = _maker(inputs[0], "Unsqueeze")
+        if inner is None or inner.inputs[0] is None or inner.inputs[0].shape is None:
+            return None
+        first, second = _axes(inner.inputs[1]), _axes(inputs[1])
+        if first is None or second is None:
+            return None
+        rank = len(inner.inputs[0].shape)
+        between, after = rank + len(first), rank + len(first) + len(second)
+        last = sorted(axis % after for axis in second)
+        old = [axis for axis in range(after) if axis not in last]
+        merged = sorted([*last, *(old[axis % between] for axis in first)])
+        return op.Unsqueeze(inner.inputs[0], np.array(merged, np.int64))
+
+
+def _without_moments(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+    moments = node.outputs[1:]
+    if not moments or any(value.uses() or value.is_graph_output() for value in moments):
+        return None
+    copy = ir.Node("", node.op_type, inputs, node.attributes.values(), num_outputs=1)
+    return [op.add(copy, [node.outputs[0].name]), *[None] * len(moments)]
+
+
+def _beside_neutral(inputs: Sequence[ir.Value | None], neutral: float, commutes: bool) -> ir.Value | None:
+    """The operand beside a constant that changes neither its numbers nor its shape."""
+    x, y = inputs
+    for value, number in ((x, y), (y, x)) if commutes else ((x, y),):
+        if value is None or number is None or number.const_value is None or value.shape is None:
+            continue
+        array = np.asarray(number.const_value.numpy())
+        if array.size == 1 and array.ndim <= len(value.shape) and bool(array.reshape(()) == neutral):
+            return value
+    return None
+
+
+def _same_shape(x: ir.Value | None, y: ir.Value) -> bool:
+    """Whether two values have one shape, by numbers and names."""
+    if x is None or x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
+        return False
+    sizes = [d if isinstance(d, int) else d.value for d in x.shape]
+    return None not in sizes and sizes == [d if isinstance(d, int) else d.value for d in y.shape]
+
+
+def _maker(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = value.producer() if value is not None else None
+    return node if node is not None and not node.domain and node.op_type == op_type else None
+
+
+def _perm(node: ir.Node) -> list[int] | None:
+    perm, x = node.attributes.get("perm"), node.inputs[0]
+    if perm is not None:
+        return list(perm.as_ints())
+    return None if x is None or x.shape is None else list(range(len(x.shape)))[::-1]
+
+
+def _axes(value: ir.Value | None) -> list[int] | None:
+    if value is None or value.const_value is None:
+        return None
+    return [int(axis) for axis in np.asarray(value.const_value.numpy()).reshape(-1)]
