@@ -18,7 +18,21 @@ from tests.autodiff.samples import IDS, SAMPLES, Sample
 
 # Where onnx-ad 0.3 cannot judge, torch's forward mode stands in.
 _NOT_BY_ONNX_AD = {
-    **dict.fromkeys(("Cholesky-0", "Cholesky-1", "Eigh-0", "Svd-0", "Svd-1"), "loops are constants to it"),
+    **dict.fromkeys(
+        (
+            "Cholesky-0",
+            "Cholesky-1",
+            "CholeskyEx-0",
+            "Eigh-0",
+            "MatrixExp-0",
+            "MatrixExp-1",
+            "Pinv-0",
+            "Pinv-1",
+            "Pinv-2",
+            *(f"Svd-{i}" for i in range(4)),
+        ),
+        "loops are constants to it",
+    ),
     "LogAbsDet-0": "Det is a constant to it",
     "BatchNormalization-0": "running statistics are constants to it",
     "Pad-4": "the fill value is a constant to it",

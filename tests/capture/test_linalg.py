@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import linalg, nn
 
-from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 
 pytestmark = pytest.mark.sampled(2)
@@ -27,9 +26,21 @@ def recomposed(factors):
     return u @ torch.diag_embed(s**2) @ vh
 
 
+def recomposed_from_full(factors):
+    u, s, vh = factors
+    k = s.shape[-1]
+    beyond = (u[..., k:] ** 2).sum() + u.shape[-1]  # the sum does not depend on the basis
+    return recomposed((u[..., :k], s, vh)) * beyond.detach()
+
+
 def root(p):
     values, vectors = linalg.eigh(definite(p))
     return vectors @ torch.diag_embed(values.sqrt()) @ vectors.mT
+
+
+def moved(p):
+    """Matrices whose first row is too small to be a pivot."""
+    return definite(p).flip(-2)
 
 
 FUNCTIONS = {
@@ -45,11 +56,30 @@ FUNCTIONS = {
     "eigvalsh": lambda p, x: linalg.eigvalsh(definite(p)),
     "eigvalsh upper": lambda p, x: linalg.eigvalsh(definite(p), UPLO="U"),
     "inv": lambda p, x: linalg.inv(definite(p)),
+    "householder_product": lambda p, x: linalg.householder_product(p, p[..., 0, :2]),
     "inv_ex": lambda p, x: linalg.inv_ex(definite(p))[0],
+    "lu": lambda p, x: linalg.lu(moved(p))[0] @ linalg.lu(moved(p))[1] ** 2 + linalg.lu(moved(p))[2] ** 2,
+    "lu tall": lambda p, x: linalg.lu(moved(p)[..., :2])[1] ** 2 @ linalg.lu(moved(p)[..., :2])[2],
+    "lu wide": lambda p, x: linalg.lu(moved(p)[..., :2, :])[1] ** 2 @ linalg.lu(moved(p)[..., :2, :])[2],
+    "lu_solve": lambda p, x: linalg.lu_solve(*linalg.lu_factor(moved(p)), x),
+    "lu_solve adjoint": lambda p, x: linalg.lu_solve(*linalg.lu_factor(moved(p)), x, adjoint=True),
+    "lu_solve from the right": lambda p, x: linalg.lu_solve(*linalg.lu_factor(moved(p)), x.mT, left=False),
     "logdet": lambda p, x: torch.logdet(definite(p)),
+    "lstsq": lambda p, x: linalg.lstsq(p[..., :2], x).solution,
+    "lstsq wide": lambda p, x: linalg.lstsq(p[..., :2, :], x[..., :2, :]).solution,
+    "matrix_exp": lambda p, x: linalg.matrix_exp(p),
+    "matrix_exp of a large one": lambda p, x: linalg.matrix_exp(6 * p) * 1e-6,
     "matrix_norm 2": lambda p, x: linalg.matrix_norm(p, 2),
     "matrix_norm nuclear": lambda p, x: linalg.matrix_norm(p, "nuc"),
     "matrix_power": lambda p, x: linalg.matrix_power(p, -2),
+    "ormqr": lambda p, x: torch.ormqr(p[..., :2], p[..., 0, :2], x),
+    "ormqr from the right": lambda p, x: torch.ormqr(p[..., :2], p[..., 0, :2], x.mT, left=False, transpose=True),
+    "pinv": lambda p, x: linalg.pinv(p[..., :2]),
+    "pinv hermitian": lambda p, x: linalg.pinv(definite(p), hermitian=True),
+    "pinv of low rank": lambda p, x: linalg.pinv(p[..., :2] @ p[..., :2, :], rtol=1e-6),
+    "qr": lambda p, x: linalg.qr(p)[0] @ linalg.qr(p)[1] ** 2,
+    "qr tall": lambda p, x: linalg.qr(p[..., :2])[0] @ linalg.qr(p[..., :2])[1] ** 2,
+    "qr wide": lambda p, x: linalg.qr(p[..., :2, :])[0] @ linalg.qr(p[..., :2, :])[1] ** 2,
     "slogdet": lambda p, x: linalg.slogdet(p)[0] * linalg.slogdet(p)[1],
     "solve": lambda p, x: linalg.solve(definite(p), x),
     "solve from the right": lambda p, x: linalg.solve(definite(p), x.mT, left=False),
@@ -59,6 +89,8 @@ FUNCTIONS = {
     ),
     "solve triangular from the right": lambda p, x: linalg.solve_triangular(triangle(p), x.mT, upper=False, left=False),
     "solve triangular of ones": lambda p, x: linalg.solve_triangular(triangle(p).mT, x, upper=True, unitriangular=True),
+    "solve_ex": lambda p, x: linalg.solve_ex(moved(p), x)[0],
+    "svd full": lambda p, x: recomposed_from_full(linalg.svd(p @ x)),
     "svd tall": lambda p, x: recomposed(linalg.svd(p @ x, full_matrices=False)),
     "svd wide": lambda p, x: recomposed(linalg.svd((p @ x).mT, full_matrices=False)),
     "svdvals": lambda p, x: linalg.svdvals(p),
@@ -89,10 +121,27 @@ def test_values_and_gradients_are_eagers(name, shape, provider):
     torch.testing.assert_close(ours.weight.grad, eager.weight.grad, rtol=1e-8, atol=1e-9)
 
 
-def test_a_full_decomposition_is_refused_with_a_way_out():
-    module = Applied(lambda p, x: linalg.svd(p[:, :2])[1], (4, 4))
-    with pytest.raises(CaptureError, match="full_matrices=False"):
-        ORTModule(module)(torch.ones(2))
+SINGULAR = {
+    "cholesky_ex": linalg.cholesky_ex,
+    "inv_ex": lambda x: linalg.inv_ex(x)[1:],
+    "lu_factor_ex": lambda x: linalg.lu_factor_ex(x)[1:],
+    "solve_ex": lambda x: linalg.solve_ex(x, torch.ones_like(x))[1:],
+}
+
+
+@pytest.mark.parametrize("provider", ["TorchExecutionProvider", "ReferenceExecutionProvider"])
+@pytest.mark.parametrize("name", SINGULAR)
+def test_info_tells_what_has_no_factor(name, provider):
+    good, bad = torch.eye(3, dtype=torch.float64), torch.tensor([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]).double()
+    ours = Applied(lambda p, x: SINGULAR[name](x)[-1] + 0 * p.sum(), (1,))
+    x = torch.stack([good, bad, -good])
+    assert ORTModule(ours, provider=provider)(x).tolist() == ours(x).tolist() != [0, 0, 0]
+
+
+def test_the_factor_of_what_is_not_definite_is_eagers():
+    x = torch.stack([torch.eye(3), -torch.eye(3)]).double()
+    ours = Applied(lambda p, x: linalg.cholesky_ex(x)[0] * p, (1,))
+    torch.testing.assert_close(ORTModule(ours)(x), ours(x), rtol=0, atol=0)
 
 
 def test_a_matrix_that_is_not_definite_is_an_error_as_in_eager():

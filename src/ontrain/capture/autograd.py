@@ -12,6 +12,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
+from ontrain.capture.least_squares import lstsq
 from ontrain.errors import CaptureError
 from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
 
@@ -95,6 +96,7 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         "torch.autograd._engine_run_backward": refusing("computes gradients itself", _BACKWARD),
         "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
         "torch.ctc_loss": lambda _: ctc_loss,
+        "torch.linalg.lstsq": lambda _: lstsq,
         "torch._VF._pack_padded_sequence": refusing("packs sequences of different lengths", _PACKED),
     }
 

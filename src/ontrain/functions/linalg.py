@@ -43,6 +43,27 @@ def cholesky(op: Builder, x: Value) -> Value:
     return op.Transpose(columns, perm=[*range(1, len(lead) + 2), 0])
 
 
+def _cholesky_ex_types(inputs: Sequence[Any], **_: object) -> Types:
+    return [(inputs[0].dtype, inputs[0].shape), (ir.DataType.INT32, ir.Shape(list(inputs[0].shape)[:-2]))]
+
+
+@composite("CholeskyEx", infer=_cholesky_ex_types)
+def cholesky_ex(op: Builder, x: Value) -> tuple[Value, Value]:
+    """The lower triangle L with L Lᵀ = x, and the order of the first leading minor that is not positive, or zero.
+
+    Where there is such a minor, L is not a number from its row on.
+    """
+    *lead, n, _ = static_dims(x)
+    factor = op.composite("Cholesky", x)
+    if not n:
+        return factor, op.Expand(op.const(np.array(0, np.int32)), lead)
+    diagonal = op.ReduceSum(op.Where(op.const(np.eye(n, dtype=bool)), factor, op.const(0.0, x.dtype)), [-1], keepdims=0)
+    fails = op.Cast(op.Not(op.Greater(diagonal, op.const(0.0, x.dtype))), to=ir.DataType.INT32)
+    fails = op.Where(op.IsInf(diagonal), op.const(np.array(1, np.int32)), fails)
+    first = op.Cast(op.ArgMax(fails, axis=-1, keepdims=0) + op.const(np.array(1, np.int64)), to=ir.DataType.INT32)
+    return factor, first * op.ReduceMax(fails, [-1], keepdims=0)
+
+
 @composite("TriangularSolve", like=[1])
 def triangular_solve(op: Builder, a: Value, b: Value, *, upper: int = 0, unit: int = 0, transpose: int = 0) -> Value:
     """X with op(A) X = B, where op(A) is the triangle, transposed or not; a unit triangle has ones on its diagonal."""
@@ -114,23 +135,29 @@ def eigh(op: Builder, x: Value) -> tuple[Value, Value]:
     return values, op.GatherElements(vectors, order, axis=-1)
 
 
-def _svd_types(inputs: Sequence[Any], **_: object) -> Types:
+def _svd_types(inputs: Sequence[Any], *, full: int) -> Types:
     *lead, rows, columns = list(inputs[0].shape)
     k, dtype = min(rows, columns), inputs[0].dtype
-    return [(dtype, ir.Shape([*lead, k])), (dtype, ir.Shape([*lead, rows, k])), (dtype, ir.Shape([*lead, k, columns]))]
+    left, right = (rows, columns) if full else (k, k)
+    return [
+        (dtype, ir.Shape([*lead, k])),
+        (dtype, ir.Shape([*lead, rows, left])),
+        (dtype, ir.Shape([*lead, right, columns])),
+    ]
 
 
 @composite("Svd", infer=_svd_types)
-def svd(op: Builder, x: Value) -> tuple[Value, Value, Value]:
+def svd(op: Builder, x: Value, *, full: int = 0) -> tuple[Value, Value, Value]:
     """s, U, Vᵀ of the thin singular value decomposition, by rotations that make the columns orthogonal.
 
+    In the full one U and V are square; the further columns are those that complete them to an orthonormal basis.
     Source: Golub and Van Loan, Matrix computations, section 8.6.3.
     """
     *lead, rows, columns = static_dims(x)
     rank = len(lead) + 2
     turned = [*range(rank - 2), rank - 1, rank - 2]
     if columns > rows:
-        values, u, vh = op.composite("Svd", op.Transpose(x, perm=turned), outputs=3)
+        values, u, vh = op.composite("Svd", op.Transpose(x, perm=turned), outputs=3, full=full)
         return values, op.Transpose(vh, perm=turned), op.Transpose(u, perm=turned)
     eye, pairs = np.eye(columns), _pairs(columns)
     table, vectors = x, op.Expand(op.const(eye, x.dtype), [*lead, columns, columns])
@@ -151,7 +178,11 @@ def svd(op: Builder, x: Value) -> tuple[Value, Value, Value]:
     order = op.Unsqueeze(order, [-2])
     table = op.GatherElements(table, op.Expand(order, [*lead, rows, columns]), axis=-1)
     vectors = op.GatherElements(vectors, op.Expand(order, [*lead, columns, columns]), axis=-1)
-    return values, table / op.Unsqueeze(values, [-2]), op.Transpose(vectors, perm=turned)
+    u = table / op.Unsqueeze(values, [-2])
+    if full and rows > columns:
+        basis, _ = op.composite("Qr", u, outputs=2, complete=1)
+        u = op.Concat(u, op.Slice(basis, [columns], [rows], [-1]), axis=-1)
+    return values, u, op.Transpose(vectors, perm=turned)
 
 
 def _mirrored(op: Builder, x: Value) -> Value:

@@ -43,6 +43,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", c.registers_hooks,
         "a forward that registers hooks on gradients", replaced=True, callers=("torch.Tensor.register_hook",)),
     Row("torch.ctc_loss", "trace CTC as tensor operators", c.aligns, "capturing a CTC loss", replaced=True),
+    Row("torch.linalg.lstsq", "trace least squares as tensor operators", None, "capturing torch.linalg.lstsq",
+        replaced=True),
     Row("torch._VF._pack_padded_sequence", "refuse packed sequences inside forward", c.packs,
         "a forward that packs sequences", replaced=True),
     Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values,

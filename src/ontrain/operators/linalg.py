@@ -7,23 +7,19 @@ import numpy as np
 from ontrain.operators.contributed import MICROSOFT
 from ontrain.operators.emit import Value
 from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.matmul import transposed
 from ontrain.operators.record import DOMAIN, define
 from ontrain.operators.shapes import static_dims
 
-__all__: list[str] = []
+__all__ = ["inverse_rule"]
 
 define("Cholesky", domain=DOMAIN)
+define("CholeskyEx", domain=DOMAIN)
 define("Eigh", domain=DOMAIN)
 define("LogAbsDet", domain=DOMAIN)
 define("Solve", domain=DOMAIN)
 define("Svd", domain=DOMAIN)
 define("TriangularSolve", domain=DOMAIN)
-
-
-def _turned(op: Op, x: Value) -> Value:
-    """The transposed matrices."""
-    rank = len(static_dims(x))
-    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def _eye(op: Op, x: Value) -> Value:
@@ -35,17 +31,17 @@ def _diagonal(op: Op, values: Value) -> Value:
     return op.Unsqueeze(values, [-1]) * op.const(np.eye(static_dims(values)[-1]), values.dtype)
 
 
-@gradient("Cholesky", domain=DOMAIN)
+@gradient("Cholesky", "CholeskyEx", domain=DOMAIN)
 def cholesky(op: Op, dy: Value, x: Value) -> Adjoints:
     """L⁻ᵀ Φ(Lᵀ dL) L⁻¹, made symmetric; Φ takes the lower triangle and half of the diagonal.
 
     Source: Murray, Differentiation of the Cholesky decomposition, 2016, equation 10.
     """
     factor = op.saved(0)
-    inner = op.Trilu(op.MatMul(_turned(op, factor), dy), upper=0)
-    inner = (inner + _turned(op, op.Trilu(inner, op.const(np.array(-1, np.int64)), upper=0))) * 0.5
+    inner = op.Trilu(op.MatMul(transposed(op, factor), dy), upper=0)
+    inner = (inner + transposed(op, op.Trilu(inner, op.const(np.array(-1, np.int64)), upper=0))) * 0.5
     left = op.composite("TriangularSolve", factor, inner, transpose=1)
-    return _turned(op, op.composite("TriangularSolve", factor, _turned(op, left), transpose=1))
+    return transposed(op, op.composite("TriangularSolve", factor, transposed(op, left), transpose=1))
 
 
 @gradient("TriangularSolve", domain=DOMAIN)
@@ -55,7 +51,7 @@ def triangular_solve(
     """For op(A) X = B: dB = op(A)⁻ᵀ dX, and d op(A) = −dB Xᵀ, of which the triangle that is read counts."""
     right = op.composite("TriangularSolve", a, dy, upper=upper, unit=unit, transpose=1 - transpose)
     x = op.saved(0)
-    left = op.MatMul(x, _turned(op, right)) if transpose else op.MatMul(right, _turned(op, x))
+    left = op.MatMul(x, transposed(op, right)) if transpose else op.MatMul(right, transposed(op, x))
     offset = (1 if upper else -1) if unit else 0
     return -op.Trilu(left, op.const(np.array(offset, np.int64)), upper=upper), right
 
@@ -63,14 +59,14 @@ def triangular_solve(
 @gradient("Solve", domain=DOMAIN)
 def solve(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     """For A X = B: dB = A⁻ᵀ dX, dA = −dB Xᵀ."""
-    right = op.composite("Solve", _turned(op, a), dy)
-    return -op.MatMul(right, _turned(op, op.saved(0))), right
+    right = op.composite("Solve", transposed(op, a), dy)
+    return -op.MatMul(right, transposed(op, op.saved(0))), right
 
 
 @gradient("Inverse", domain=MICROSOFT)
-def inverse(op: Op, dy: Value, x: Value) -> Adjoints:
+def inverse_rule(op: Op, dy: Value, x: Value) -> Adjoints:
     """−A⁻ᵀ dY A⁻ᵀ."""
-    turned = _turned(op, op.saved(0))
+    turned = transposed(op, op.saved(0))
     return -op.MatMul(op.MatMul(turned, dy), turned)
 
 
@@ -78,7 +74,7 @@ def inverse(op: Op, dy: Value, x: Value) -> Adjoints:
 def log_abs_det(op: Op, dy: Value, x: Value) -> Adjoints:
     """dy · A⁻ᵀ."""
     unit = op.Expand(_eye(op, x), list(static_dims(x)))
-    return op.Unsqueeze(dy, [-2, -1]) * op.composite("Solve", _turned(op, x), unit)
+    return op.Unsqueeze(dy, [-2, -1]) * op.composite("Solve", transposed(op, x), unit)
 
 
 @gradient("Eigh", domain=DOMAIN)
@@ -92,21 +88,27 @@ def eigh(op: Op, dvalues: Value | None, x: Value) -> Adjoints:
     if dvectors is not None:
         apart = op.Unsqueeze(values, [-2]) - op.Unsqueeze(values, [-1]) + _eye(op, x)
         off = op.const(1.0 - np.eye(static_dims(x)[-1]), x.dtype)
-        turning = op.MatMul(_turned(op, vectors), dvectors) * off / apart
+        turning = op.MatMul(transposed(op, vectors), dvectors) * off / apart
         inner = turning if inner is None else inner + turning
-    whole = op.MatMul(op.MatMul(vectors, inner), _turned(op, vectors))
-    return (whole + _turned(op, whole)) * 0.5
+    whole = op.MatMul(op.MatMul(vectors, inner), transposed(op, vectors))
+    return (whole + transposed(op, whole)) * 0.5
 
 
 @gradient("Svd", domain=DOMAIN)
-def svd(op: Op, ds: Value | None, x: Value) -> Adjoints:
+def svd(op: Op, ds: Value | None, x: Value, *, full: int = 0) -> Adjoints:
     """The gradient of the thin factorisation U diag(s) Vᵀ, given as s, U and Vᵀ.
 
+    What a full factorisation has beyond the thin one is not determined by x, and nothing flows back through it.
     Source: Townsend, Differentiating the singular value decomposition, 2016.
     """
     s, u, vh = (op.saved(i) for i in range(3))
     _, du, dv = op.dys
-    v = _turned(op, vh)
+    if full:
+        k = min(static_dims(x)[-2:])
+        u, vh = op.Slice(u, [0], [k], [-1]), op.Slice(vh, [0], [k], [-2])
+        du = None if du is None else op.Slice(du, [0], [k], [-1])
+        dv = None if dv is None else op.Slice(dv, [0], [k], [-2])
+    v = transposed(op, vh)
     rows, columns = static_dims(x)[-2:]
     inner = None if ds is None else _diagonal(op, ds)
     squares = s * s
@@ -115,8 +117,8 @@ def svd(op: Op, ds: Value | None, x: Value) -> Adjoints:
     wide, tall = op.Unsqueeze(s, [-1]), op.Unsqueeze(s, [-2])
 
     def skew(basis: Value, adjoint: Value) -> Value:
-        product = op.MatMul(_turned(op, basis), adjoint)
-        return (product - _turned(op, product)) * off / apart
+        product = op.MatMul(transposed(op, basis), adjoint)
+        return (product - transposed(op, product)) * off / apart
 
     outside = []
     if du is not None:
@@ -124,13 +126,13 @@ def svd(op: Op, ds: Value | None, x: Value) -> Adjoints:
         inner = part if inner is None else inner + part
         if rows > columns:
             rest = du / tall
-            outside.append(op.MatMul(rest - op.MatMul(u, op.MatMul(_turned(op, u), rest)), vh))
+            outside.append(op.MatMul(rest - op.MatMul(u, op.MatMul(transposed(op, u), rest)), vh))
     if dv is not None:
-        dv = _turned(op, dv)
+        dv = transposed(op, dv)
         part = wide * skew(v, dv)
         inner = part if inner is None else inner + part
         if columns > rows:
-            rest = _turned(op, dv / tall)
+            rest = transposed(op, dv / tall)
             outside.append(op.MatMul(u, rest - op.MatMul(op.MatMul(rest, v), vh)))
     whole = op.MatMul(op.MatMul(u, inner), vh)
     for part in outside:

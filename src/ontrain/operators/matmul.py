@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.operators.agreement import broadcast, shape_of, size_of
-from ontrain.operators.emit import Value
+from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Rows, define
 from ontrain.operators.shapes import static_dims
@@ -43,7 +43,7 @@ def _gemm_flops(node: ir.Node) -> int:
     return 2 * size_of(node.outputs[0]) * a[0 if transposed else 1]
 
 
-def transposed(op: Op, x: Value) -> Value:
+def transposed(op: Emitter, x: Value) -> Value:
     """Swap the last two axes of `x`; a value that is itself such a swap is undone instead."""
     rank = len(static_dims(x))
     swap = [*range(rank - 2), rank - 1, rank - 2]

@@ -31,6 +31,10 @@ def _triangular(upper: int, unit: int, transpose: int):
     return twin
 
 
+def _factors(x):
+    return torch.linalg.lu_factor(x)[0]
+
+
 LINALG = [
     *(
         sample(
@@ -50,6 +54,38 @@ LINALG = [
     sample("Cholesky", definite(3, 3), domain="ontrain", symmetric=True, twin=torch.linalg.cholesky),
     sample("Cholesky", definite(2, 4, 4), domain="ontrain", symmetric=True, twin=torch.linalg.cholesky),
     sample("Eigh", definite(2, 3, 3), domain="ontrain", outputs=2, symmetric=True, twin=torch.linalg.eigvalsh),
+    sample("CholeskyEx", definite(2, 3, 3), domain="ontrain", outputs=2, symmetric=True, twin=torch.linalg.cholesky),
+    sample("InverseEx", regular(2, 3, 3), domain="ontrain", outputs=2, twin=torch.linalg.inv),
+    *(
+        sample("Qr", normal(*shape), domain="ontrain", outputs=2, seeded=(0, 1), twin=torch.linalg.qr)
+        for shape in ((4, 3), (2, 3, 3), (2, 3))
+    ),
+    sample("Qr", normal(2, 2, 3), domain="ontrain", outputs=2, complete=1, twin=lambda x: torch.linalg.qr(x)[0]),
+    *(
+        sample("Lu", normal(*shape), domain="ontrain", outputs=3, twin=_factors)
+        for shape in ((3, 3), (2, 4, 2), (2, 2, 4))
+    ),
+    *(
+        sample("HouseholderProduct", *drawn, domain="ontrain", twin=torch.linalg.householder_product)
+        for drawn in ((normal(4, 3), normal(2)), (normal(2, 3, 3), normal(2, 3)))
+    ),
+    sample("MatrixExp", normal(3, 3), domain="ontrain", twin=torch.linalg.matrix_exp),
+    sample("MatrixExp", normal(2, 2, 2), domain="ontrain", twin=torch.linalg.matrix_exp),
+    *(
+        sample(
+            "Pinv", normal(*shape), np.array(0.0), np.array(1e-12), domain="ontrain", fixed=(1, 2),
+            twin=lambda x, atol, rtol: torch.linalg.pinv(x, atol=atol, rtol=rtol),
+        )
+        for shape in ((4, 2), (2, 2, 3))
+    ),
+    sample(
+        "Pinv", definite(3, 3), np.array(0.0), np.array(1e-12), domain="ontrain", fixed=(1, 2), hermitian=1,
+        symmetric=True, twin=lambda x, atol, rtol: torch.linalg.pinv(x, atol=atol, rtol=rtol, hermitian=True),
+    ),
+    *(
+        sample("Svd", normal(*shape), domain="ontrain", outputs=3, full=1, twin=torch.linalg.svdvals)
+        for shape in ((4, 2), (2, 2, 3))
+    ),
     *(
         sample("Svd", normal(*shape), domain="ontrain", outputs=3, twin=torch.linalg.svdvals)
         for shape in ((4, 3), (2, 3, 4))

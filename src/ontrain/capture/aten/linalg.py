@@ -9,23 +9,29 @@ import numpy as np
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 
-__all__: list[str] = []
+__all__ = ["alike", "fixed_sizes", "solved", "turned"]
 
 _MICROSOFT = "com.microsoft"
 
 
-def _turned(op: AtenBuilder, x: Any) -> Any:
+def turned(op: AtenBuilder, x: Any) -> Any:
+    """The transposed matrices."""
     rank = len(x.shape)
     return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _no_info(op: AtenBuilder, x: Any) -> Any:
-    """What torch calls `info`: zero, for a matrix that cannot be factorised is an error where the graph runs."""
-    shape = op.Shape(x, start=0, end=len(x.shape) - 2)
-    return op.Expand(op.const(np.array(0, np.int32)), shape)
+def fixed_sizes(op: AtenBuilder, index: int = 0) -> tuple[int, int]:
+    """Return the rows and columns of the current node's matrix; sizes that vary are refused."""
+    rows, columns = op.input_shape(index)[-2:]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise op.refuse(
+            "a factorisation of a matrix whose size varies", "its results have the smaller of two sizes",
+            "fix the sizes of the matrix",
+        )  # fmt: skip
+    return rows, columns
 
 
-def _alike(op: AtenBuilder, a: Any, b: Any) -> tuple[Any, Any]:
+def alike(op: AtenBuilder, a: Any, b: Any) -> tuple[Any, Any]:
     """Both with the leading axes that they broadcast to."""
     if list(a.shape)[:-2] == list(b.shape)[:-2]:
         return a, b
@@ -38,19 +44,28 @@ def _ones(op: AtenBuilder, like: Any) -> Any:
     return op.Expand(op.const(1.0, like.dtype), op.Concat(lead, op.const(np.array([1, 1], np.int64)), axis=0))
 
 
+def _no_info(op: AtenBuilder, x: Any) -> Any:
+    """What torch calls `info` where it checks: zero, for a matrix that cannot be factorised is an error."""
+    return op.Expand(op.const(np.array(0, np.int32)), op.Shape(x, start=0, end=len(x.shape) - 2))
+
+
 @aten("linalg_cholesky", "cholesky")
 def cholesky(op: AtenBuilder, x: Any, upper: bool = False) -> Any:
     factor = op.composite("Cholesky", x)
-    return _turned(op, factor) if upper else factor
+    return turned(op, factor) if upper else factor
 
 
 @aten("linalg_cholesky_ex")
 def cholesky_ex(op: AtenBuilder, x: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
-    return cholesky(op, x, upper), _no_info(op, x)
+    if check_errors:
+        return cholesky(op, x, upper), _no_info(op, x)
+    factor, info = op.composite("CholeskyEx", x, outputs=2)
+    return (turned(op, factor) if upper else factor), info
 
 
-def _solved(op: AtenBuilder, a: Any, b: Any, **flags: bool) -> Any:
-    return op.composite("TriangularSolve", *_alike(op, a, b), **{name: int(flag) for name, flag in flags.items()})
+def solved(op: AtenBuilder, a: Any, b: Any, **flags: bool) -> Any:
+    """X with A X = B for a triangle A; the flags are TriangularSolve's attributes."""
+    return op.composite("TriangularSolve", *alike(op, a, b), **{name: int(flag) for name, flag in flags.items()})
 
 
 @aten("linalg_solve_triangular")
@@ -58,21 +73,21 @@ def solve_triangular(
     op: AtenBuilder, a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
     if left:
-        return _solved(op, a, b, upper=upper, unit=unitriangular)
-    return _turned(op, _solved(op, a, _turned(op, b), upper=upper, unit=unitriangular, transpose=True))
+        return solved(op, a, b, upper=upper, unit=unitriangular)
+    return turned(op, solved(op, a, turned(op, b), upper=upper, unit=unitriangular, transpose=True))
 
 
 @aten("triangular_solve")
 def triangular_solve(
     op: AtenBuilder, b: Any, a: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Any:
-    return _solved(op, a, b, upper=upper, unit=unitriangular, transpose=transpose), a
+    return solved(op, a, b, upper=upper, unit=unitriangular, transpose=transpose), a
 
 
 @aten("cholesky_solve")
 def cholesky_solve(op: AtenBuilder, b: Any, factor: Any, upper: bool = False) -> Any:
-    half = _solved(op, factor, b, upper=upper, transpose=upper)
-    return _solved(op, factor, half, upper=upper, transpose=not upper)
+    half = solved(op, factor, b, upper=upper, transpose=upper)
+    return solved(op, factor, half, upper=upper, transpose=not upper)
 
 
 @aten("cholesky_inverse")
@@ -87,10 +102,10 @@ def cholesky_inverse(op: AtenBuilder, factor: Any, upper: bool = False) -> Any:
 def solve(op: AtenBuilder, a: Any, b: Any, *, left: bool = True) -> Any:
     is_vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and list(b.shape) == list(a.shape)[:-1])
     if is_vector:
-        return op.Squeeze(op.composite("Solve", *_alike(op, a, op.Unsqueeze(b, [-1]))), [-1])
+        return op.Squeeze(op.composite("Solve", *alike(op, a, op.Unsqueeze(b, [-1]))), [-1])
     if left:
-        return op.composite("Solve", *_alike(op, a, b))
-    return _turned(op, op.composite("Solve", *_alike(op, _turned(op, a), _turned(op, b))))
+        return op.composite("Solve", *alike(op, a, b))
+    return turned(op, op.composite("Solve", *alike(op, turned(op, a), turned(op, b))))
 
 
 @aten("linalg_inv", "inverse")
@@ -100,7 +115,7 @@ def inverse(op: AtenBuilder, x: Any) -> Any:
 
 @aten("linalg_inv_ex")
 def inv_ex(op: AtenBuilder, x: Any, *, check_errors: bool = False) -> Any:
-    return inverse(op, x), _no_info(op, x)
+    return (inverse(op, x), _no_info(op, x)) if check_errors else op.composite("InverseEx", x, outputs=2)
 
 
 @aten("linalg_slogdet", "slogdet")
@@ -115,7 +130,7 @@ def slogdet_with_factors(op: AtenBuilder, x: Any) -> Any:
 
 @aten("linalg_eigh", "_linalg_eigh")
 def eigh(op: AtenBuilder, x: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
-    return tuple(op.composite("Eigh", _turned(op, x) if UPLO.upper() == "U" else x, outputs=2))
+    return tuple(op.composite("Eigh", turned(op, x) if UPLO.upper() == "U" else x, outputs=2))
 
 
 @aten("linalg_eigvalsh")
@@ -127,17 +142,9 @@ def eigvalsh(op: AtenBuilder, x: Any, UPLO: str = "L") -> Any:
 def svd(
     op: AtenBuilder, x: Any, full_matrices: bool = True, compute_uv: bool = True, *, driver: str | None = None
 ) -> Any:
-    rows, columns = op.input_shape(0)[-2:]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        raise op.refuse(
-            "a singular value decomposition of a size that varies", "its results have the smaller of two sizes",
-            "fix the sizes of the matrix",
-        )  # fmt: skip
-    if full_matrices and compute_uv and rows != columns:
-        raise op.refuse(
-            "a full singular value decomposition", "its further vectors have no gradient", "set full_matrices=False"
-        )
-    s, u, vh = op.composite("Svd", x, outputs=3)
+    rows, columns = fixed_sizes(op)
+    full = int(full_matrices and compute_uv and rows != columns)
+    s, u, vh = op.composite("Svd", x, outputs=3, full=full) if full else op.composite("Svd", x, outputs=3)
     return u, s, vh
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -30,7 +31,8 @@ def triangular_solve(e: Emitter, node: ir.Node) -> None:
 
 def _by(function: Callable[..., Any]) -> Callable[[Emitter, ir.Node], None]:
     def lower(e: Emitter, node: ir.Node) -> None:
-        e.compute(function, *(e.value(v) for v in node.inputs), outs=[e.out(v) for v in node.outputs])
+        called = partial(function, **attributes(node)) if node.attributes else function
+        e.compute(called, *(e.value(v) for v in node.inputs), outs=[e.out(v) for v in node.outputs])
 
     return lower
 
@@ -40,16 +42,39 @@ def _log_abs_det(x: torch.Tensor) -> torch.Tensor:
     return log
 
 
-def _thin(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+def _svd(x: torch.Tensor, full: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    u, s, vh = torch.linalg.svd(x, full_matrices=bool(full))
     return s, u, vh
 
 
+def _qr(x: torch.Tensor, complete: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    q, r = torch.linalg.qr(x, mode="complete" if complete else "reduced")
+    return q, r
+
+
+def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
+    like = torch.empty((*pivots.shape[:-1], rows, pivots.shape[-1]), device=pivots.device)
+    permutation = torch.lu_unpack(like, pivots, unpack_data=False)[0]
+    return permutation.argmax(-2)
+
+
+def _pinv(x: torch.Tensor, atol: torch.Tensor, rtol: torch.Tensor, hermitian: int = 0) -> torch.Tensor:
+    inverse: torch.Tensor = torch.linalg.pinv(x, atol=atol, rtol=rtol, hermitian=bool(hermitian))
+    return inverse
+
+
 lowers_composite("Cholesky")(_by(torch.linalg.cholesky))
+lowers_composite("CholeskyEx")(_by(torch.linalg.cholesky_ex))
 lowers_composite("Eigh")(_by(torch.linalg.eigh))
 lowers_composite("LogAbsDet")(_by(_log_abs_det))
 lowers_composite("Solve")(_by(torch.linalg.solve))
 lowers("Inverse", domain=MICROSOFT)(_by(torch.linalg.inv))
-
-
-lowers_composite("Svd")(_by(_thin))
+lowers_composite("Svd")(_by(_svd))
+lowers_composite("Geqrf")(_by(torch.geqrf))
+lowers_composite("HouseholderProduct")(_by(torch.linalg.householder_product))
+lowers_composite("InverseEx")(_by(torch.linalg.inv_ex))
+lowers_composite("Lu")(_by(torch.linalg.lu_factor_ex))
+lowers_composite("MatrixExp")(_by(torch.linalg.matrix_exp))
+lowers_composite("Pinv")(_by(_pinv))
+lowers_composite("PivotOrder")(_by(_order))
+lowers_composite("Qr")(_by(_qr))

@@ -1,0 +1,140 @@
+"""Factorisations of matrices by elimination and by reflections, and functions of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.linalg import inverse_rule
+from ontrain.operators.matmul import transposed
+from ontrain.operators.record import DOMAIN, WHEREVER, define
+from ontrain.operators.shapes import static_dims
+
+__all__: list[str] = []
+
+define("Geqrf", domain=DOMAIN)
+define("HouseholderProduct", domain=DOMAIN)
+define("InverseEx", domain=DOMAIN)
+define("Lu", domain=DOMAIN)
+define("MatrixExp", domain=DOMAIN)
+define("Pinv", domain=DOMAIN)
+define("PivotOrder", domain=DOMAIN, zero_gradient=WHEREVER)
+define("Qr", domain=DOMAIN)
+
+
+def _lower(op: Op, x: Value) -> Value:
+    """The triangle below the diagonal."""
+    return op.Trilu(x, op.const(np.array(-1, np.int64)), upper=0)
+
+
+def _rows(op: Op, x: Value, start: int, end: int) -> Value:
+    return op.Slice(x, [start], [end], [-2])
+
+
+def _columns(op: Op, x: Value, start: int, end: int) -> Value:
+    return op.Slice(x, [start], [end], [-1])
+
+
+def _times_inverse_transposed(op: Op, x: Value, upper: Value) -> Value:
+    """X U⁻ᵀ for an upper triangle U."""
+    return transposed(op, op.composite("TriangularSolve", upper, transposed(op, x), upper=1))
+
+
+@gradient("Qr", domain=DOMAIN)
+def qr(op: Op, dq: Value | None, x: Value, *, complete: int = 0) -> Adjoints:
+    """For a square R: (dQ + Q S) R⁻ᵀ, where S is the symmetric matrix with the lower triangle of R dRᵀ − dQᵀ Q.
+
+    With more columns than rows, Q comes from the first ones alone, and R of the others is Qᵀ A.
+    Source: Roberts and Roberts, QR and LQ decomposition matrix backpropagation algorithms, 2020.
+    """
+    rows, columns = static_dims(x)[-2:]
+    q, r, dr = op.saved(0), op.saved(1), op.dys[1]
+    if complete and rows > columns:
+        raise op.refused("the further columns of a complete factorisation are not determined", 'set mode="reduced"')
+    if columns <= rows:
+        return _square_qr(op, dq, dr, q, r)
+    others = None
+    if dr is not None:
+        later = _columns(op, dr, rows, columns)
+        part = op.MatMul(_columns(op, x, rows, columns), transposed(op, later))
+        others = op.MatMul(q, later)
+        dq, dr = part if dq is None else dq + part, _columns(op, dr, 0, rows)
+    first = _square_qr(op, dq, dr, q, _columns(op, r, 0, rows))
+    if others is None:
+        others = op.Expand(op.const(0.0, x.dtype), [*static_dims(x)[:-1], columns - rows])
+    return op.Concat(first, others, axis=-1)
+
+
+def _square_qr(op: Op, dq: Value | None, dr: Value | None, q: Value, r: Value) -> Value:
+    parts = [] if dr is None else [op.MatMul(r, transposed(op, op.Trilu(dr, upper=1)))]
+    if dq is not None:
+        parts.append(-op.MatMul(transposed(op, dq), q))
+    inner = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    mirrored = op.Trilu(inner, upper=0) + transposed(op, _lower(op, inner))
+    whole = op.MatMul(q, mirrored)
+    return _times_inverse_transposed(op, whole if dq is None else dq + whole, r)
+
+
+@gradient("Lu", domain=DOMAIN)
+def lu(op: Op, dy: Value, x: Value) -> Adjoints:
+    """P L⁻ᵀ (tril(Lᵀ dL) + triu(dU Uᵀ)) U⁻ᵀ, the first triangle without its diagonal, for the square part of L and U.
+
+    The rows below it are L₂ = B U⁻¹, the columns beside it U₂ = L⁻¹ B.
+    """
+    factors, pivots = op.saved(0), op.saved(1)
+    rows, columns = static_dims(x)[-2:]
+    k = min(rows, columns)
+    square = _rows(op, _columns(op, factors, 0, k), 0, k)
+    dsquare = _rows(op, _columns(op, dy, 0, k), 0, k)
+    rest = None
+    if rows > k:
+        rest = _times_inverse_transposed(op, _rows(op, dy, k, rows), square)
+        dsquare = dsquare - op.Trilu(op.MatMul(transposed(op, _rows(op, factors, k, rows)), rest), upper=1)
+    if columns > k:
+        rest = op.composite("TriangularSolve", square, _columns(op, dy, k, columns), unit=1, transpose=1)
+        dsquare = dsquare - _lower(op, op.MatMul(rest, transposed(op, _columns(op, factors, k, columns))))
+    unit = _lower(op, square) + op.const(np.eye(k), x.dtype)
+    inner = _lower(op, op.MatMul(transposed(op, unit), _lower(op, dsquare)))
+    upper = op.Trilu(square, upper=1)
+    inner = inner + op.Trilu(op.MatMul(op.Trilu(dsquare, upper=1), transposed(op, upper)), upper=1)
+    part = op.composite("TriangularSolve", square, inner, unit=1, transpose=1)
+    whole = _times_inverse_transposed(op, part, square)
+    if rest is not None:
+        whole = op.Concat(whole, rest, axis=-2 if rows > k else -1)
+    order = op.composite("PivotOrder", pivots, rows=rows)
+    places = op.Equal(op.const(np.arange(rows)[:, None]), op.Unsqueeze(order, [-2]))
+    return op.MatMul(op.Cast(places, to=x.dtype), whole)
+
+
+@gradient("Pinv", domain=DOMAIN)
+def pinv(op: Op, dy: Value, x: Value, atol: Value, rtol: Value, *, hermitian: int = 0) -> Adjoints:
+    """−Pᵀ dP Pᵀ + (I − A P) dPᵀ P Pᵀ + Pᵀ P dPᵀ (I − P A), where the rank does not change.
+
+    Of the gradient by a symmetric matrix the symmetric part counts.
+
+    Source: Golub and Pereyra, The differentiation of pseudo-inverses, 1973, equation 4.12.
+    """
+    p = op.saved(0)
+    turned, dturned = transposed(op, p), transposed(op, dy)
+    left = op.MatMul(op.MatMul(dturned, p), turned)
+    right = op.MatMul(turned, op.MatMul(p, dturned))
+    whole = left - op.MatMul(x, op.MatMul(p, left)) + right - op.MatMul(op.MatMul(right, p), x)
+    return whole - op.MatMul(op.MatMul(turned, dy), turned), None, None
+
+
+@gradient("MatrixExp", domain=DOMAIN)
+def matrix_exp(op: Op, dy: Value, x: Value) -> Adjoints:
+    """The upper right block of exp [[Aᵀ, dY], [0, Aᵀ]].
+
+    Source: Al-Mohy and Higham, Computing the Fréchet derivative of the matrix exponential, 2009, equation 1.5.
+    """
+    n = static_dims(x)[-1]
+    turned = transposed(op, x)
+    nothing = op.Expand(op.const(0.0, x.dtype), list(static_dims(x)))
+    rows = op.Concat(turned, dy, axis=-1), op.Concat(nothing, turned, axis=-1)
+    block = op.composite("MatrixExp", op.Concat(*rows, axis=-2))
+    return _rows(op, _columns(op, block, n, 2 * n), 0, n)
+
+
+gradient("InverseEx", domain=DOMAIN)(inverse_rule)
