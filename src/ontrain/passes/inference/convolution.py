@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, role_of
-from ontrain.operators import attribute_of
+from ontrain.operators import attribute_of, each
 from ontrain.passes.fusion import Fusion, Match, Pattern, fail
 from ontrain.passes.inference.weights import Weights, weights_of
 
@@ -52,7 +52,7 @@ class _Folding(Fusion):
             name = (w.name or "").removesuffix("weight").removesuffix(".")
             shifted_bias = weights.add_named(op, f"{name}.bias", shifted)
         copy = ir.Node("", conv.op_type, [x, scaled, shifted_bias], conv.attributes.values(), num_outputs=1)
-        return [op.add(copy, [match.node.outputs[0].name])]
+        return [*each(op.add(copy, [match.node.outputs[0].name]))]
 
 
 class FoldBatchNormalization(_Folding):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder
+from ontrain.operators import each
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["RemoveIdentities"]
-
-_NEUTRAL: dict[str, tuple[float, bool]] = {
-    "Add": (0, True), "Sub": (0, False), "Mul": (1, True), "Div": (1, False), "Pow": (1, False), "And": (1, True),
-    "Or": (0, True),
-}  # fmt: skip
-"""The operand that changes nothing, and whether it may be the first one, too."""
 
 
 class RemoveIdentities(RewritePass):
@@ -43,11 +37,26 @@ class RemoveIdentities(RewritePass):
         if len(node.outputs) != 1:
             return None
         rule = getattr(self, f"_{node.op_type.lower()}", None)
-        if node.op_type in _NEUTRAL:
-            value = _beside_neutral(inputs, *_NEUTRAL[node.op_type])
-        else:
-            value = rule(op, node, inputs) if rule is not None else None
+        value = rule(op, node, inputs) if rule is not None else None
         return None if value is None else [value]
+
+    def _add(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        x, y = inputs
+        return _beside(x, y, 0) or _beside(y, x, 0)
+
+    def _mul(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        x, y = inputs
+        return _beside(x, y, 1) or _beside(y, x, 1)
+
+    def _sub(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        x, y = inputs
+        return _beside(x, y, 0)
+
+    def _div(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
+        x, y = inputs
+        return _beside(x, y, 1)
+
+    _or, _and, _pow = _add, _mul, _div
 
     def _identity(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
         return inputs[0]
@@ -101,19 +110,16 @@ def _without_moments(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) 
     if not moments or any(value.uses() or value.is_graph_output() for value in moments):
         return None
     copy = ir.Node("", node.op_type, inputs, node.attributes.values(), num_outputs=1)
-    return [op.add(copy, [node.outputs[0].name]), *[None] * len(moments)]
+    return [*each(op.add(copy, [node.outputs[0].name])), *[None] * len(moments)]
 
 
-def _beside_neutral(inputs: Sequence[ir.Value | None], neutral: float, commutes: bool) -> ir.Value | None:
-    """The operand beside a constant that changes neither its numbers nor its shape."""
-    x, y = inputs
-    for value, number in ((x, y), (y, x)) if commutes else ((x, y),):
-        if value is None or number is None or number.const_value is None or value.shape is None:
-            continue
-        array = np.asarray(number.const_value.numpy())
-        if array.size == 1 and array.ndim <= len(value.shape) and bool(array.reshape(()) == neutral):
-            return value
-    return None
+def _beside(value: ir.Value | None, number: ir.Value | None, neutral: float) -> ir.Value | None:
+    """The operand beside a constant, if the constant changes neither its numbers nor its shape."""
+    if value is None or number is None or number.const_value is None or value.shape is None:
+        return None
+    array = np.asarray(number.const_value.numpy())
+    is_neutral = array.size == 1 and array.ndim <= len(value.shape) and bool(array.reshape(()) == neutral)
+    return value if is_neutral else None
 
 
 def _same_shape(x: ir.Value | None, y: ir.Value) -> bool:
