@@ -76,10 +76,12 @@ def run_gradients(
 
 def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], relative: float) -> None:
     """Every gradient within `relative` of eager's, by norm. Where the true gradient is zero (a key's bias, a bias
-    before a normalisation) rounding noise is all there is: one rounding of the largest gradient is allowed."""
+    before a normalisation) rounding noise is all there is: each side may be off by one rounding of the largest
+    gradient. On an AMD EPYC with one thread, a bias is 0.95 of that from the gradient in double precision, and eager's
+    0.14 on the other side."""
     assert found.keys() == wanted.keys()
     largest = max(float(g.norm()) for g in wanted.values())
     for name, grad in wanted.items():
         error = float((found[name] - grad).norm())
-        allowed = relative * float(grad.norm()) + torch.finfo(grad.dtype).eps * largest
+        allowed = relative * float(grad.norm()) + 2 * torch.finfo(grad.dtype).eps * largest
         assert error <= allowed, (name, error, float(grad.norm()))
