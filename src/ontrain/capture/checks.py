@@ -7,7 +7,7 @@ import functools
 import linecache
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -19,7 +19,7 @@ __all__ = ["passed_checks"]
 
 
 @contextmanager
-def passed_checks() -> Iterator[None]:
+def passed_checks(silent: Callable[[], AbstractContextManager[None]] | None = None) -> Iterator[None]:
     """Let conditions on the values of tensors hold while a forward is traced, where only an exception hangs on them.
 
         if labels.max() >= self.vocab_size:     →  the branch is not taken
@@ -28,22 +28,45 @@ def passed_checks() -> Iterator[None]:
 
     That a constraint of torch.distributions returns at once counts, too: its caller raises.
     A condition that chooses between two computations is left to torch.export, which refuses it.
+
+    Args:
+        silent: while it is entered, nobody answers what a condition on values is; None if nobody does anyway.
     """
-    with wrapped(dict.fromkeys(("torch.Tensor.__bool__", "torch.SymBool.__bool__"), _asked)):
+    asked = functools.partial(_asked, silent=silent)
+    with wrapped(dict.fromkeys(("torch.Tensor.__bool__", "torch.SymBool.__bool__"), asked)):
         yield
 
 
-def _asked(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _asked(
+    ask: Callable[[Any], bool], silent: Callable[[], AbstractContextManager[None]] | None
+) -> Callable[[Any], bool]:
+    asking: list[Any] = []
+
     def answer(value: Any) -> bool:
-        try:
+        if asking:  # torch's modes hand the question on, one to the next
             return ask(value)
-        except (GuardOnDataDependentSymNode, DataDependentOutputException):
-            wanted = _wanted(sys._getframe(1))
-            if wanted is None:
-                raise
-            return wanted
+        asking.append(value)
+        try:
+            return _answer(ask, value, sys._getframe(1), silent)
+        finally:
+            asking.clear()
 
     return answer
+
+
+def _answer(
+    ask: Callable[[Any], bool], value: Any, frame: FrameType, silent: Callable[[], AbstractContextManager[None]] | None
+) -> bool:
+    try:
+        with silent() if silent is not None else nullcontext():
+            return ask(value)
+    except (GuardOnDataDependentSymNode, DataDependentOutputException):
+        wanted = _wanted(frame)
+        if wanted is not None:
+            return wanted
+        if silent is None:
+            raise
+    return ask(value)
 
 
 def _wanted(frame: FrameType) -> bool | None:

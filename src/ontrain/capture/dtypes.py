@@ -1,4 +1,4 @@
-"""Calls of whose results torch.export says another dtype than eager gives, spelled out in calls that it is right of."""
+"""Calls of whose results torch.export says another dtype or shape than eager gives, spelled out in others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EagerDtypes"]
 
 
 class EagerDtypes(TorchFunctionMode):
-    """While it is entered, results have eager's dtype where those of torch's tensors without values have not."""
+    """While it is entered, results have eager's dtype and shape where torch's tensors without values have not."""
 
     def __torch_function__(
         self,
@@ -50,8 +50,22 @@ def _power(function: Callable[..., Any]) -> Callable[..., Any]:
     return power
 
 
+def _unbind(input: torch.Tensor, dim: int = 0) -> Sequence[torch.Tensor]:
+    size: Any = input.shape[dim]
+    if not isinstance(size, torch.SymInt) or size.node.has_hint():
+        return input.unbind(dim)
+    return tuple([input.select(dim, at) for at in range(size)])  # a size that follows from values is asked for
+
+
+def _arange(*limits: Any, **options: Any) -> torch.Tensor:
+    known = [float(x) if isinstance(x, torch.SymFloat) and not x.node.has_hint() else x for x in limits]
+    return torch.arange(*known, **options)  # a fraction that follows from values is asked for
+
+
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
+    torch.arange: _arange,
+    **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
 }

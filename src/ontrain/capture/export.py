@@ -18,6 +18,7 @@ from torch import nn
 
 from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import Run, without_draws
@@ -57,8 +58,11 @@ def export(
     arguments: Sequence[tuple[str, Spec]],
     tensors: Sequence[torch.Tensor],
     dynamic: Sequence[Mapping[int, str]],
-) -> tuple[torch.export.ExportedProgram, Spec]:
-    """Export a module in its own mode as a function of tensors; return the program and the structure of its result.
+    batch: Sequence[torch.Tensor] | None = None,
+) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
+    """Export a module in its own mode as a function of tensors.
+
+    Return the program, the structure of its result, and the conditions on values under which forward is the program.
 
     Args:
         module: left as it was: attributes, buffers, configuration, gradients.
@@ -66,21 +70,26 @@ def export(
         arguments: the structure of each argument, by name.
         tensors: sample values, in order.
         dynamic: for each tensor the dimensions that may vary.
+        batch: the tensors themselves, if forward may branch on their values; the program is of the branches that it
+            takes for them.
 
     Raises:
+        ValueBranchError: forward branches on values.
         CaptureError: torch.export cannot trace the module; names the user's line.
     """
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
 
-    def trace(run: Run) -> tuple[torch.export.ExportedProgram, Spec]:
+    def trace(run: Run) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
         results: list[Spec] = []
-        flat = Flat(module, signature, arguments, results.append, run)
-        with tracing(module), _shared_memory():
+        answers = None if batch is None else Answers(module, batch)
+        flat = Flat(module, signature, arguments, results.append, run if answers is None else answers.begun(run))
+        with tracing(module, answers=answers), _shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
-        return program, _with_unread_cache(flat, tensors, results) if cached else results[-1]
+        spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
+        return program, spec, () if answers is None else answers.decisions
 
     return without_draws(trace)
 
@@ -130,21 +139,23 @@ def _not_compiled(*_: Any, **__: Any) -> NoReturn:
 
 
 @contextmanager
-def tracing(module: nn.Module, *, caches: bool = False) -> Iterator[None]:
+def tracing(module: nn.Module, *, caches: bool = False, answers: Answers | None = None) -> Iterator[None]:
     """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused.
 
     Args:
         module: whose forward it is.
         caches: whether models make the caches that their configuration asks for.
+        answers: to questions about values.
     """
     with ExitStack() as stack:
         # An autocast around the call becomes one inside, which the program records as a block.
         for device in _AUTOCAST:
             stack.enter_context(torch.autocast(device, enabled=False))
         without = nullcontext() if caches else without_cache(module)
+        answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), _attributes(module), without, _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), _whole_numbers(module), traced_autograd(), passed_checks(),
-                      EagerDtypes()):  # fmt: skip
+                      varying_lengths(), _lengths(module), _whole_numbers(module), traced_autograd(), answering,
+                      passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
 
@@ -345,9 +356,9 @@ class _Whole(type):
             return value
         if isinstance(value, torch.SymFloat):
             return torch.sym_int(value)
-        if isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex():
-            number = value.item()
-            return number if isinstance(number, torch.SymInt) else builtins.int(number)
+        if isinstance(value, torch.Tensor) and not value.is_complex():
+            number: Any = value.item()
+            return cls(number) if isinstance(number, torch.SymInt | torch.SymFloat) else builtins.int(number)
         return builtins.int(value, *args)
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -449,12 +460,11 @@ def _explained(error: BaseException) -> CaptureError:
     source = next((line for cause in reversed(chain) if (line := user_frame(cause.__traceback__))), None)
     text = "\n".join(str(cause) for cause in chain)
     if any(isinstance(cause, _DATA_DEPENDENT) for cause in chain) or "data-dependent" in text.lower():
-        return CaptureError(
+        return ValueBranchError(
             "the module branches on the values of a tensor, or makes a tensor whose size depends on them",
             source=source,
             reason=f"a graph has one path for all batches ({_first_line(error)})",
-            way_out="choose with torch.where, or move the decision out of forward; for layers that a library drops, "
-            "set their rate to zero (config.layerdrop = 0)",
+            way_out=f"train it with ORTModule, which captures each path that batches take; {WAY_OUT}",
         )
     if "fake tensor in the exported program" in text:
         return CaptureError(

@@ -13,9 +13,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from ontrain.capture.cache import CaptureCache, open_cache
 from ontrain.capture.cache.codec import Content
+from ontrain.capture.decisions import Decision, Decisions, ValueBranchError
 from ontrain.capture.export import PREFIX, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
@@ -53,6 +55,7 @@ class Captured:
         specialised: a message for each dimension asked to vary that the model fixes.
         constants: tensors of the module, neither parameters nor buffers, whose values the graph holds.
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
+        decisions: conditions on values under which the graph is the module's forward.
         seconds: what each phase took.
     """
 
@@ -69,6 +72,7 @@ class Captured:
     specialised: list[str] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
     inspected: Inspected = field(default_factory=Inspected)
+    decisions: Decisions = field(default_factory=Decisions)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -111,6 +115,7 @@ def capture(
     prefix: str = "",
     observed: bool = False,
     sized_by_values: bool = False,
+    paths: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -128,6 +133,8 @@ def capture(
         observed: whether the caller hands the values that are inspected to their observers.
         sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does. The graph then
             needs a session that learns such sizes as it runs.
+        paths: whether the graph of a module that branches on values may be of the path that the sample call takes. The
+            caller then sees to it that `decisions` hold in a run.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -152,12 +159,13 @@ def capture(
     )
     samples = _enlarged(tensors, names.dynamic)
     with _alone:
-        return _traced(module, spec, samples, names, state, observed=observed)
+        return _traced(module, spec, samples, names, state, tensors if paths else None, observed=observed)
 
 
 def _traced(
-    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, state: _State, *, observed: bool
-) -> Captured:
+    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, state: _State,
+    batch: list[torch.Tensor] | None, *, observed: bool,
+) -> Captured:  # fmt: skip
     """The module as a graph, from the cache or by a trace."""
     folder = open_cache() if not observed else None
     cache = CaptureCache(folder, module, spec, samples, names) if folder is not None else None
@@ -169,23 +177,35 @@ def _traced(
         return _captured(known.model, known.output_spec, known.guards, known.specialised, [], spec, state, names,
                          module.training, clock.seconds)  # fmt: skip
     with recording() if observed else nullcontext(marks) as marks:
-        program, output_spec = export(module, spec.signature, spec.arguments, samples, names.dynamic)
+        program, output_spec, decisions = _exported(module, spec, samples, names, batch)
     clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
     guards = Guards.of(program, names.inputs)
     with quiet():
-        model, specialised = translate(program, names)
+        model, specialised, path = translate(program, names, decisions)
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
-    if cache is not None:
+    if cache is not None and not decisions:
         cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
     captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
-    captured.inspected = _inspected(model, marks)
+    captured.inspected, captured.decisions = _inspected(model, marks), path
     return captured
+
+
+def _exported(
+    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor] | None
+) -> tuple[ExportedProgram, Spec, Sequence[Decision]]:
+    """Export the module; as the path that this batch takes, where it branches on values and may."""
+    try:
+        return export(module, spec.signature, spec.arguments, samples, names.dynamic)
+    except ValueBranchError:
+        if batch is None:
+            raise
+    return export(module, spec.signature, spec.arguments, samples, names.dynamic, batch)
 
 
 _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}

@@ -11,10 +11,10 @@ from types import TracebackType
 import torch
 from torch import fx
 
-__all__ = ["PACKAGES", "is_foreign", "line_text", "module_of", "node_text", "source_line", "user_frame"]
+__all__ = ["PACKAGES", "current_line", "is_foreign", "line_text", "module_of", "node_text", "source_line", "user_frame"]
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__))
 PACKAGES = f"{os.sep}site-packages{os.sep}"
 """In the path of an installed package's file."""
@@ -50,6 +50,12 @@ def user_frame(trace: TracebackType | None) -> str | None:
     start = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_OURS)), 0)
     found = [frame for frame in frames[start:] if is_foreign(frame.filename)]
     return line_text(found[-1].filename, found[-1].lineno or 0, found[-1].line) if found else None
+
+
+def current_line() -> str | None:
+    """Return "file.py:12: code" for the innermost frame of this thread that lies outside torch and ontrain."""
+    frames = [frame for frame in traceback.extract_stack() if is_foreign(frame.filename)]
+    return line_text(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line) if frames else None
 
 
 def line_text(file: str, line: int, code: str | None) -> str:

@@ -32,6 +32,8 @@ class Symbols:
         self._names: dict[str, str] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
         self._numbers: dict[str, ir.Value] = {}
+        self.decided: dict[str, ir.Value] = {}
+        """Vectors of one element that forward branches on, by torch's symbol for the number."""
         self._derived: set[str] = set()
         self._sizes: set[str] | None = None
         self._arithmetic = SizeArithmetic(self._locate)

@@ -9,9 +9,10 @@ from typing import Any
 import sympy
 
 from ontrain.errors import CaptureError
+from ontrain.internals import of
 from ontrain.sizes import Size
 
-__all__ = ["size_of"]
+__all__ = ["size_of", "symbol_of", "valued"]
 
 _NAMES = {
     "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "IntTrueDiv": "/", "FloatTrueDiv": "/",
@@ -71,3 +72,29 @@ def size_of(value: Any, names: Mapping[str, str] | None = None) -> Size:
     if head not in _NAMES:
         raise CaptureError(f"the size {expr} uses {head}, which has no translation")
     return Size.call(_NAMES[head], *arguments)
+
+
+def symbol_of(number: Any) -> str | None:
+    """Return the name of the symbol that a number of torch's was made with; that of a truth value is one or zero."""
+    expr = of("torch.fx.experimental.sym_node.SymNode._expr", number.node)
+    if isinstance(expr, sympy.Eq) and expr.rhs == 1:
+        expr = expr.lhs
+    return str(expr.name) if isinstance(expr, sympy.Symbol) else None
+
+
+def valued(expr: Any, numbers: Mapping[str, int | float]) -> tuple[Any, Size] | None:
+    """Return sympy's expression as a number or truth value, and the condition that it is this one.
+
+    Args:
+        expr: sympy's.
+        numbers: of its symbols, by name; None is returned if some are missing.
+    """
+    known = {symbol: sympy.sympify(numbers[symbol.name]) for symbol in expr.free_symbols if symbol.name in numbers}
+    value = expr.xreplace(known)
+    if value is sympy.true:
+        return value, size_of(expr)
+    if value is sympy.false:
+        return value, Size.call("not", size_of(expr))
+    if not value.is_number:
+        return None
+    return value, Size.call("==", size_of(expr), size_of(value))

@@ -13,19 +13,39 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ontrain.capture.aten.complex import Complex
 from ontrain.capture.context import AtenBuilder, dtype_of
+from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, ValueBranchError
 from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.names import REQUIRES_GRAD, Names
 from ontrain.capture.program import prepare
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.walk import Walk, constant, written
 from ontrain.errors import CaptureError
-from ontrain.graph import DOMAIN, Role, live_nodes, new_model, reads, role_of, set_role, set_updates, updates_of, verify
+from ontrain.graph import (
+    DOMAIN,
+    Role,
+    follows_from_random,
+    live_nodes,
+    new_model,
+    reads,
+    role_of,
+    set_role,
+    set_updates,
+    updates_of,
+    verify,
+)  # fmt: skip
 
 __all__ = ["translate"]
 
 
-def translate(program: ExportedProgram, names: Names) -> tuple[ir.Model, list[str]]:
-    """Return the model of an exported program, and a message for each dimension that could not stay symbolic.
+def translate(
+    program: ExportedProgram, names: Names, decisions: Sequence[Decision] = ()
+) -> tuple[ir.Model, list[str], Decisions]:
+    """Return the model of an exported program, a message for each dimension that could not stay symbolic, and its path.
+
+    Args:
+        program: as torch.export made it.
+        names: of what is in it.
+        decisions: conditions on values under which it holds.
 
     Raises:
         CaptureError: an operator, or one use of it, has no translation.
@@ -33,9 +53,9 @@ def translate(program: ExportedProgram, names: Names) -> tuple[ir.Model, list[st
     program, graph = prepare(program)
     walk = _Program(program, graph, names)
     walk.run()
-    walk.finish()
+    path = walk.finish(decisions)
     verify(walk.model, after="capture")
-    return walk.model, walk.specialised
+    return walk.model, walk.specialised, path
 
 
 class _Program(Walk):
@@ -117,8 +137,8 @@ class _Program(Walk):
             value.metadata_props[REQUIRES_GRAD] = "0"
         return set_role(value, role)
 
-    def finish(self) -> None:
-        """Name the outputs, append the new values of buffers, drop what nothing reads."""
+    def finish(self, decisions: Sequence[Decision]) -> Decisions:
+        """Name the outputs, append the new values of buffers and what forward decides by, drop what nothing reads."""
         graph = self.model.graph
         outputs: Any = self.graph.output_node().args[0]
         results = list(outputs)
@@ -142,7 +162,24 @@ class _Program(Walk):
                 set_updates(self._output(updates[name], f"{name}.next"), name)
         for node in [node for node in graph if node.op_type == "Inspect" and node.domain == DOMAIN]:
             self._inspected(node)
+        path = self._decided(decisions)
         self._prune()
+        return path
+
+    def _decided(self, decisions: Sequence[Decision]) -> Decisions:
+        """Make the numbers that conditions are about graph outputs."""
+        outputs = {}
+        for symbol, value in self.symbols.decided.items():
+            number = self._output(value, f"decision_{symbol}")
+            if follows_from_random(number):
+                source = next(d.source for d in decisions if symbol in d.condition.symbols())
+                raise ValueBranchError(
+                    "the module branches on a number that is drawn at random", source=source,
+                    reason="a graph draws its own numbers when it runs",
+                    way_out=WAY_OUT,
+                )  # fmt: skip
+            outputs[symbol] = str(number.name)
+        return Decisions(decisions, outputs)
 
     def _inspected(self, node: ir.Node) -> None:
         """Make a marked value a graph output, unless it is one."""

@@ -3,7 +3,7 @@
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.bounds import check_sizes, nbytes
 from ontrain.graph.builder import Builder
-from ontrain.graph.control import choose, draws_random, is_random, iterate, repeat, trace
+from ontrain.graph.control import choose, draws_random, follows_from_random, is_random, iterate, repeat, trace
 from ontrain.graph.display import to_text
 from ontrain.graph.halves import halves, reads
 from ontrain.graph.infer import register_inference
@@ -55,6 +55,7 @@ __all__ = [
     "describe",
     "dims",
     "draws_random",
+    "follows_from_random",
     "drop_outputs",
     "emit",
     "extract",

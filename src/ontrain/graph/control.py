@@ -25,10 +25,10 @@ from ontrain.graph.builder import Builder
 from ontrain.graph.infer import TypeAndShape, register_inference
 from ontrain.graph.replay import as_outputs, emit
 from ontrain.graph.source import shape_text
-from ontrain.graph.subgraphs import all_nodes, live_nodes
+from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
 from ontrain.operators import DOMAIN, OPSET, Attribute, Chance, Operand, Value, dims, each, record_of, static_dims
 
-__all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "iterate", "repeat", "trace"]
+__all__ = ["LoopBody", "UNROLL_LIMIT", "choose", "draws_random", "follows_from_random", "iterate", "repeat", "trace"]
 
 UNROLL_LIMIT = 1000
 """Nodes up to which a loop of known length is unrolled: planning takes time for each node, a kept loop only once."""
@@ -164,6 +164,21 @@ def iterate(
 def draws_random(graph: ir.Graph) -> ir.Node | None:
     """Return a node inside that draws random numbers, or None."""
     return next((node for node in all_nodes(graph) if is_random(node)), None)
+
+
+def follows_from_random(value: ir.Value) -> bool:
+    """Whether random numbers are drawn for a value."""
+    waiting, seen = [value], set[ir.Value]()
+    while waiting:
+        producer = waiting.pop().producer()
+        if producer is None:
+            continue
+        if is_random(producer) or any(is_random(node) for inner in subgraphs(producer) for node in all_nodes(inner)):
+            return True
+        news = [v for v in (*producer.inputs, *captured(producer)) if v is not None and v not in seen]
+        seen.update(news)
+        waiting += news
+    return False
 
 
 def is_random(node: ir.Node) -> bool:

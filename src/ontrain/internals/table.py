@@ -14,6 +14,7 @@ _CAPTURE = "capturing a module"
 _WITHOUT_VALUES = "the cache of captures, and models that make a cache of keys and values unasked"
 _RECURRENT = "one graph for all lengths of an LSTM, GRU or RNN; each length is captured anew"
 _CHECKPOINT = "a forward that calls torch.utils.checkpoint.checkpoint"
+_DECISIONS = "a capture of the branch on values that a batch takes; such modules are refused"
 _CONVERSIONS = "capturing a module that converts its layers in forward"
 _COND = "capturing torch.cond and torch.while_loop in a module whose parameters share memory"
 _PIECES = 'torch.compile(backend="ontrain") and ORTModule(breaks="allow")'
@@ -51,6 +52,18 @@ TABLE: tuple[Row, ...] = (
         "capturing a forward with an `assert` or `if …: raise` on values", replaced=True),
     Row("torch.SymBool.__bool__", "let checks of sizes pass", None,
         "capturing a forward with an `assert` or `if …: raise` on sizes that follow from values", replaced=True),
+    Row("torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_expr", "answer what forward asks about values",
+        None, _DECISIONS, replaced=True),
+    Row("torch.fx.experimental.proxy_tensor.get_proxy_mode", "run a program on values while it is traced",
+        c.returns(None), _DECISIONS),
+    Row("torch.fx.experimental.sym_node.SymNode._expr", "know the symbol of a number", None, _DECISIONS,
+        of_instance=True),
+    Row("torch._dynamo.config.patch", "keep what was answered for one batch from others", None, _DECISIONS),
+    *(
+        Row(f"{owner}.{name}", "compare tensors by operators that a trace has", None,
+            "capturing a forward that asks whether two tensors are the same", replaced=True)
+        for owner in ("torch", "torch.Tensor") for name in ("equal", "allclose")
+    ),
     Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CONVERSIONS, replaced=True),
     Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
         c.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),

@@ -174,8 +174,16 @@ def test_an_ortmodule_that_allows_breaks_is_one_graph_where_it_can_be():
     assert model._pieces is None and model._engine.captures == 1
 
 
+class Drawing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if torch.rand(()) < 0.5 else super().forward(-x)
+
+
 def test_breaks_are_allowed_or_refused():
     with pytest.raises(OptionError, match="breaks is 'yes'"):
         ORTModule(nn.Linear(2, 2), breaks="yes")
-    with pytest.raises(CaptureError):
-        ORTModule(Breaking())(torch.randn(3, 4))
+    drawing = Drawing(4, 4)
+    with pytest.raises(CaptureError, match='breaks="allow"'):
+        ORTModule(drawing)(torch.randn(3, 4))
+    with pytest.warns(UserWarning, match="breaks|pieces"):
+        assert ORTModule(drawing, breaks="allow")(torch.randn(3, 4)).shape == (3, 4)

@@ -187,6 +187,13 @@ def _filled(op: AtenBuilder, number: int, shape: list[Dim]) -> Any:
     return op.typed(op.Expand(op.const(np.array(number, np.int64)), op.sizes(shape)), shape)
 
 
+@aten("ontrain::decide")
+def decide(op: AtenBuilder, x: Any, symbol: str, axis: int) -> Any:
+    """Note the number that forward branches on: a size, or for axis -1 the only element."""
+    op.symbols.decided[symbol] = op.Reshape(x, [1]) if axis < 0 else op.Shape(x, start=axis, end=axis + 1)
+    return x
+
+
 @aten("_local_scalar_dense", "item")
 def item(op: AtenBuilder, *_: Any, **__: Any) -> Any:
     raise _refusal(op)

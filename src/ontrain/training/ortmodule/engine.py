@@ -6,7 +6,7 @@ import functools
 import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.function import Call, Run, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
+from ontrain.training.ortmodule.paths import OtherPathError, new_path, on_path
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.watch import Watch, check_hooks
 
@@ -58,13 +59,14 @@ class Engine:
     Args:
         lazy: whether outputs beside a loss are computed only when somebody looks at them.
         recomputation: activations that backward computes again instead of finding them in memory.
+        paths: whether each path of a module that branches on values is captured, once a call takes it.
     """
 
     def __init__(
         self, module: nn.Module, provider: str, debug: DebugOptions, *, lazy: bool,
-        recomputation: Recomputation | None = None,
+        recomputation: Recomputation | None = None, paths: bool = True,
     ) -> None:  # fmt: skip
-        self._recomputation = recomputation
+        self._recomputation, self._paths = recomputation, paths
         self.module, self._provider, self._debug, self._lazy = module, provider, debug, lazy
         self._signature = inspect.signature(module.forward)
         self._watch = Watch(module)
@@ -94,17 +96,23 @@ class Engine:
             walk(value, tensors, key)
         tensors = [t.plain() if isinstance(t, LazyOutput) else t for t in tensors]
         refuse_transforms(tensors)
-        with self._lock:
-            site = self._site(tuple(key), args, kwargs, tensors)
-        return self._run(site.entry, [tensors[i] for i in site.order])
+        tried: dict[Entry, OtherPathError] = {}
+        while True:
+            with self._lock:
+                site = self._site(tuple(key), args, kwargs, tensors, tried)
+            try:
+                return self._run(site.entry, [tensors[i] for i in site.order])
+            except OtherPathError as error:
+                tried[site.entry] = error
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session
         mode = entry.mode(inputs) if torch.is_grad_enabled() else None
         if mode is None or not mode.active:
             plan = session.plan(inputs)
+            run = functools.partial(session.forward, plan, inputs, _draw(plan.executable.stochastic))
             with torch.no_grad(), without_autocast(session.device.type):
-                outputs, _ = session.forward(plan, inputs, _draw(plan.executable.stochastic))
+                outputs, _ = on_path(entry.decisions, entry.buffers, run)
                 entry.inspected.hand_out(outputs)
             return entry.captured.unflatten([outputs[name] for name in entry.outputs])
         seeds = mode.seeds
@@ -112,7 +120,7 @@ class Engine:
         plan = session.plan(inputs, mode.targets, seeds, planned(seeds))
         call = Call(
             session, mode, seeds, entry.outputs, inputs, plan, planned, entry.deferred, entry.buffers,
-            entry.read_buffers, entry.inspected, _draw(plan.executable.stochastic),
+            entry.read_buffers, entry.inspected, entry.decisions, _draw(plan.executable.stochastic),
         )  # fmt: skip
         tensors, place = [*entry.tensors, *inputs], entry.places
         reads = tuple([tensors[place[name]] for name in plan.executable.reads])
@@ -121,17 +129,22 @@ class Engine:
         return entry.captured.unflatten(outputs)
 
     def _site(
-        self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> Site:
+        self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
+        tried: Mapping[Entry, OtherPathError],
+    ) -> Site:  # fmt: skip
+        """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
         shapes = tuple([t.shape for t in tensors])
         sites = self._sites.get(key)
         if sites is not None:
             self._sites.move_to_end(key)
-            for site in sites:
-                if site.accepts(shapes):
+            for site in sites[::-1]:
+                if site.entry not in tried and site.accepts(shapes):
                     if site.entry.moved():
                         self._forget()
                         break
+                    # Next time, what held last is tried first.
+                    sites.remove(site)
+                    sites.append(site)
                     return site
         named = {n: v for n, v in bind(self._signature, args, kwargs).items() if not self._default(n, v)}
         places, start = {}, 0
@@ -143,10 +156,11 @@ class Engine:
         entries = self._entries.setdefault((key[:2], *canonical(named)), [])
         for entry in entries:
             site = Site(entry, places)
-            if site.accepts(shapes):
+            if entry not in tried and site.accepts(shapes):
                 break
         else:
-            entries.append(self._capture(args, kwargs, tensors, resized=bool(entries)))
+            resized = any(entry not in tried for entry in entries)
+            entries.append(new_path(self._capture(args, kwargs, tensors, resized=resized, first=not tried), tried))
             site = Site(entries[-1], places)
             del entries[:-_BRANCHES]
         sites = self._sites.setdefault(key, [])
@@ -163,22 +177,31 @@ class Engine:
         self._entries = {key: entries for key, entries in living.items() if entries}
 
     def _capture(
-        self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, resized: bool
+        self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, resized: bool,
+        first: bool,
     ) -> Entry:  # fmt: skip
-        """Capture the module for a call; `resized` says that calls of this structure came in other sizes."""
+        """Capture the module for a call.
+
+        Args:
+            resized: calls of this structure came in other sizes.
+            first: it takes no other path than an earlier call.
+        """
         device = common_device(self.module, tensors)
         check_hooks(self.module)
         self.captures += 1
-        self._warn_of_numbers(args, kwargs)
-        observed = any_subscribed()
+        if first:
+            self._warn_of_numbers(args, kwargs)
+        trace = functools.partial(
+            capture, self.module, args, kwargs, observed=any_subscribed(), sized_by_values=True, paths=self._paths
+        )
         with torch.inference_mode(False), torch.enable_grad():
             try:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
-                captured = capture(self.module, args, kwargs, dynamic=named, observed=observed, sized_by_values=True)
+                captured = trace(dynamic=named)
             except CaptureError as error:
                 if not any(named):
                     raise
-                captured = capture(self.module, args, kwargs, observed=observed, sized_by_values=True)
+                captured = trace()
                 warnings.warn(
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )

@@ -58,7 +58,7 @@ class Entry:
             StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession,
             captured.model, runs, device=device, journal=journal, recomputation=recomputation,
         )  # fmt: skip
-        self.inspected = captured.inspected
+        self.inspected, self.decisions = captured.inspected, captured.decisions
         self.session = make(named)
         self.places = {name: i for i, name in enumerate((*self.names, *self.session.inputs))}
         updated = {updates_of(v) for v in captured.model.graph.outputs}
@@ -105,7 +105,8 @@ class Entry:
         wanted = [name for name in self.outputs if name in self._read or name in seeds or name in marks]
         if len(wanted) == len(self.outputs):
             return None
-        return (*wanted, *[name for name in marks if name not in self._paths])
+        hidden = dict.fromkeys((*marks, *self.decisions.outputs.values()))
+        return (*wanted, *[name for name in hidden if name not in self._paths])
 
     def deferred(self, call: Call) -> Deferred:
         """Return what computes the outputs that a call leaves out."""

@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 import torch
 
+from ontrain.capture.decisions import Decisions
 from ontrain.capture.inspection import Inspected, Observer
 from ontrain.errors import GradientError, InputError
 from ontrain.internals import of, private
 from ontrain.session.module_session import ModulePlan
 from ontrain.session.staged_session import StagedPlan
 from ontrain.training.ortmodule.lazy import LazyOutput
+from ontrain.training.ortmodule.paths import on_path
 
 __all__ = ["Call", "Mode", "Run", "Session", "without_autocast"]
 
@@ -90,6 +92,7 @@ class Call:
         buffers: the module's buffers that the graph updates.
         read_buffers: those of them whose old values the results depend on.
         inspected: values that observers see.
+        decisions: the path of forward that the graph holds.
         seed: of its random numbers, so that they can be drawn again.
     """
 
@@ -104,16 +107,22 @@ class Call:
     buffers: Mapping[str, torch.Tensor]
     read_buffers: Sequence[str]
     inspected: Inspected
+    decisions: Decisions
     seed: int
     steps: list[tuple[Observer, int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     before: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def forward(self) -> tuple[dict[str, torch.Tensor], Any]:
-        """Run the forward half."""
+        """Run the forward half.
+
+        Raises:
+            OtherPathError: forward would branch otherwise for these values.
+        """
         self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
         self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
-        outputs, tape = self.session.forward(self.plan, self.inputs, self.seed)
+        run = functools.partial(self.session.forward, self.plan, self.inputs, self.seed)
+        outputs, tape = on_path(self.decisions, self.buffers, run)
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape
 

@@ -149,7 +149,7 @@ class ORTModule(nn.Module):
                 if self._engine is None:
                     self.__dict__["_engine"] = Engine(
                         self._wrapped, self._provider, self._debug_options, lazy=self._lazy_outputs,
-                        recomputation=self._recomputation,
+                        recomputation=self._recomputation, paths=not self._breaks,
                     )  # fmt: skip
         return self._engine(args, kwargs)
 

@@ -1,0 +1,95 @@
+"""Runs of a graph that holds one path of a forward that branches on values."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from ontrain.capture.decisions import Decision, Decisions
+from ontrain.errors import CaptureError, OntrainError
+
+__all__ = ["OtherPathError", "new_path", "on_path"]
+_MANY_PATHS = 8
+
+
+class OtherPathError(Exception):
+    """The values of a call lead to another path than the graph's; its cause is what the graph raised on them, if so.
+
+    Attributes:
+        decision: the first condition that does not hold; None if the graph raised before that was known.
+    """
+
+    def __init__(self, decision: Decision | None = None) -> None:
+        super().__init__(decision)
+        self.decision = decision
+
+
+def on_path(
+    decisions: Decisions, buffers: Mapping[str, torch.Tensor], run: Callable[[], tuple[dict[str, torch.Tensor], Any]]
+) -> tuple[dict[str, torch.Tensor], Any]:
+    """Return what a run returns, outputs and tape, if its values take the path that the graph holds.
+
+    Args:
+        decisions: the path.
+        buffers: those that the run may write to. After a run off the path they are what they were.
+        run: computes the graph's outputs, those that the path is decided by among them.
+
+    Raises:
+        OtherPathError: the values take another one.
+    """
+    if not decisions.conditions:
+        return run()
+    before = {name: buffer.clone() for name, buffer in buffers.items()}
+    violated, cause = None, None
+    try:
+        outputs, tape = run()
+        violated = decisions.violated(decisions.numbers(outputs))
+        if violated is None:
+            return outputs, tape
+    except (OntrainError, RuntimeError, IndexError) as error:  # values for which the path was never meant
+        cause = error
+    for name, buffer in buffers.items():
+        buffer.copy_(before[name])
+    raise OtherPathError(violated) from cause
+
+
+class _Held(Protocol):
+    @property
+    def decisions(self) -> Decisions:
+        """The path."""
+
+
+E = TypeVar("E", bound=_Held)
+
+
+def new_path(entry: E, tried: Mapping[E, OtherPathError]) -> E:
+    """Return a capture that was made because a call takes none of the paths that were tried.
+
+    Raises:
+        CaptureError: it is of one of those paths.
+        Exception: what the graph of the same path raised.
+    """
+    conditions = [decision.condition for decision in entry.decisions.conditions]
+    for other, error in tried.items():
+        if [decision.condition for decision in other.decisions.conditions] != conditions:
+            continue
+        if error.__cause__ is not None:
+            raise error.__cause__
+        raise CaptureError(
+            "the module branches on values that are others each time it runs",
+            source=error.decision.source if error.decision is not None else None,
+            reason="the graph of the branches that this batch takes does not take them itself",
+            way_out='ORTModule(model, breaks="allow") runs the pieces between the branches',
+        )
+    if len(tried) == _MANY_PATHS:
+        decision = next(iter(tried.values())).decision
+        warnings.warn(
+            f"a batch takes none of {_MANY_PATHS} paths that forward took before; each is captured once. Forward "
+            f"branches on values at {decision.source if decision is not None else 'many lines'}. "
+            'ORTModule(model, breaks="allow") captures the pieces between the branches instead.',
+            stacklevel=8,
+        )
+    return entry
