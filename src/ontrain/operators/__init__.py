@@ -29,6 +29,7 @@ from ontrain.operators import (
     sequences,
     shape,
     signals,
+    special,
     text,
 )
 from ontrain.operators.agreement import broadcast
@@ -110,6 +111,7 @@ __all__ = [
     "sequences",
     "shape",
     "signals",
+    "special",
     "text",
     "attribute_of",
     "broadcast",

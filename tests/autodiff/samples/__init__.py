@@ -9,12 +9,13 @@ from tests.autodiff.samples.products import ATTENTION, CONV, POOLING, PRODUCTS
 from tests.autodiff.samples.recurrent import RECURRENT
 from tests.autodiff.samples.rows import LOSS, NORMALIZATION, REDUCE
 from tests.autodiff.samples.sample import Sample
+from tests.autodiff.samples.special import SPECIAL
 from tests.autodiff.samples.zeros import CHANCE, ZEROS
 
 __all__ = ["CHANCE", "IDS", "SAMPLES", "ZEROS", "Sample"]
 
 SAMPLES: list[Sample] = [
     *MATH, *ACTIVATION, *PRODUCTS, *ATTENTION, *CONV, *POOLING, *SHAPE, *INDEX, *REDUCE, *NORMALIZATION, *LOSS,
-    *IMAGES, *ADOPTED, *RECURRENT, *LINALG,
+    *IMAGES, *ADOPTED, *RECURRENT, *LINALG, *SPECIAL,
 ]  # fmt: skip
 IDS = [f"{s.op_type}-{sum(o.op_type == s.op_type for o in SAMPLES[:i])}" for i, s in enumerate(SAMPLES)]

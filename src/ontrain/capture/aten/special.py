@@ -1,86 +1,88 @@
-"""Functions of mathematical physics that ONNX lacks, by series whose truncation is below double precision."""
+"""Functions of mathematical physics that ONNX lacks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from ontrain.capture.aten.registry import aten
+from ontrain.capture.aten.activation import log1p
+from ontrain.capture.aten.registry import Handler, aten
 from ontrain.capture.context import AtenBuilder
 
 __all__: list[str] = []
 
-# Lanczos' series for g = 7 (Godfrey's coefficients, numericana.com/answer/info/godfrey.htm).
-_LANCZOS = (
-    0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
-    12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7,
+
+def _named(composite: str) -> Handler:
+    """The translation to a composite of the operands in the result's dtype."""
+
+    def translate(op: AtenBuilder, *operands: Any) -> Any:
+        return op.composite(composite, *(op.cast(x, op.dtype) for x in operands))
+
+    return translate
+
+
+def _translated(**names: str) -> None:
+    """Translate ATen's functions, whose names spaces part, to one composite each."""
+    for composite, operators in names.items():
+        aten(*operators.split())(_named(composite))
+
+
+_translated(
+    AiryAi="special_airy_ai", BesselI0="i0 special_i0 special_modified_bessel_i0", BesselI0e="special_i0e",
+    BesselI1="special_i1 special_modified_bessel_i1", BesselI1e="special_i1e", BesselJ0="special_bessel_j0",
+    BesselJ1="special_bessel_j1", BesselK0="special_modified_bessel_k0", BesselK0e="special_scaled_modified_bessel_k0",
+    BesselK1="special_modified_bessel_k1", BesselK1e="special_scaled_modified_bessel_k1", BesselY0="special_bessel_y0",
+    BesselY1="special_bessel_y1", Digamma="digamma", Erfcx="special_erfcx", Erfinv="erfinv",
+    GammaP="igamma special_gammainc", GammaQ="igammac special_gammaincc", LogGamma="lgamma", Ndtri="special_ndtri",
+    Zeta="special_zeta",
 )  # fmt: skip
 
 
-def _numbers(op: AtenBuilder, x: Any) -> Callable[[float], Any]:
-    """A function that makes constants of x's dtype."""
-    return lambda value: op.cast(value, x.dtype)
+def _polynomial(family: str) -> Handler:
+    def translate(op: AtenBuilder, x: Any, degree: Any) -> Any:
+        x, degree = op.cast(x, op.dtype), op.cast(degree, op.dtype)
+        return op.composite("OrthogonalPolynomial", x, degree, family=family)
+
+    return translate
 
 
-def _halves(op: AtenBuilder, x: Any) -> tuple[Any, Any]:
-    """Whether x lies where the reflection formula is needed, and x or 1 - x, whichever is at least one half."""
-    reflected = op.Less(x, op.cast(0.5, x.dtype))
-    return reflected, op.Where(reflected, op.cast(1, x.dtype) - x, x)
+for _family in (
+    *(f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+):  # fmt: skip
+    aten(f"special_{_family}")(_polynomial(_family))
 
 
-@aten("lgamma")
-def lgamma(op: AtenBuilder, x: Any) -> Any:
-    """log |Γ(x)|: Lanczos for x ≥ 1/2, else log(π / |sin πx|) - lgamma(1 - x)."""
+@aten("polygamma", "special_polygamma")
+def polygamma(op: AtenBuilder, order: int, x: Any) -> Any:
+    """ψ of the order n: (−1)^(n + 1) n! ζ(n + 1, x), but digamma where n is zero."""
     x = op.cast(x, op.dtype)
-    number = _numbers(op, x)
-    reflected, high = _halves(op, x)
-    z = high - number(1)
-    series = number(_LANCZOS[0])
-    for i, coefficient in enumerate(_LANCZOS[1:], 1):
-        series = series + number(coefficient) / (z + number(i))
-    t = z + number(7.5)
-    above = number(0.5 * math.log(2 * math.pi)) + (z + number(0.5)) * op.Log(t) - t + op.Log(series)
-    sine = op.Abs(op.Sin(number(math.pi) * op.Where(reflected, x - op.Floor(x), number(0.5))))
-    return op.Where(reflected, op.Log(number(math.pi) / sine) - above, above)
+    if order == 0:
+        return op.composite("Digamma", x)
+    scale = (-1.0) ** (order + 1) * math.factorial(order)
+    return op.composite("Zeta", op.cast(order + 1.0, op.dtype), x) * op.cast(scale, op.dtype)
 
 
-@aten("digamma")
-def digamma(op: AtenBuilder, x: Any) -> Any:
-    """ψ(x): raised by ψ(x) = ψ(x + 1) - 1/x to where the asymptotic series holds; reflected below 1/2."""
+@aten("special_spherical_bessel_j0")
+def spherical_bessel_j0(op: AtenBuilder, x: Any) -> Any:
+    """sin x / x, and its series up to one half."""
     x = op.cast(x, op.dtype)
-    number = _numbers(op, x)
-    reflected, high = _halves(op, x)
-    steps = number(0)
-    for i in range(8):
-        steps = steps + number(1) / (high + number(i))
-    z = high + number(8)
-    square = number(1) / (z * z)
-    # Bernoulli numbers B_2k / 2k, from the last to the first.
-    tail = number(0)
-    for coefficient in (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12):
-        tail = (tail + number(coefficient)) * square
-    above = op.Log(z) - number(0.5) / z - tail - steps
-    angle = number(math.pi) * op.Where(reflected, x - op.Floor(x), number(0.25))
-    below = above - number(math.pi) / op.Tan(angle)
-    pole = op.And(reflected, op.Equal(x, op.Floor(x)))
-    return op.Where(pole, number(math.nan), op.Where(reflected, below, above))
+    near = op.LessOrEqual(op.Abs(x), op.cast(0.5, op.dtype))
+    small, large = op.Where(near, x, op.cast(0.0, op.dtype)), op.Where(near, op.cast(1.0, op.dtype), x)
+    square, series = small * small, op.cast(0.0, op.dtype)
+    for k in range(7, -1, -1):
+        series = series * square + op.cast((-1) ** k / math.factorial(2 * k + 1), op.dtype)
+    wave = op.Where(op.IsInf(large), op.cast(0.0, op.dtype), op.Sin(large) / large)
+    return op.Where(near, series, wave)
 
 
-@aten("erfinv")
-def erfinv(op: AtenBuilder, x: Any) -> Any:
-    """Winitzki's approximation, then three of Newton's steps; the gradient is that of the last."""
+@aten("special_log_ndtr")
+def log_ndtr(op: AtenBuilder, x: Any) -> Any:
+    """log Φ(x) by the scaled error function of each side."""
     x = op.cast(x, op.dtype)
-    number = _numbers(op, x)
-    a = 0.147
-    edge = op.GreaterOrEqual(op.Abs(x), number(1))
-    inner = op.Where(edge, number(0), x)
-    fixed = op.composite("Detach", inner)
-    log = op.Log(number(1) - fixed * fixed)
-    half = number(2 / (math.pi * a)) + log * number(0.5)
-    y = op.Sign(fixed) * op.Sqrt(op.Sqrt(half * half - log * number(1 / a)) - half)
-    for step in range(3):
-        error = op.Erf(y) - (inner if step == 2 else fixed)
-        y = y - error * op.Exp(y * y) * number(math.sqrt(math.pi) / 2)
-    low = op.Where(op.Equal(x, number(-1)), number(-math.inf), number(math.nan))
-    return op.Where(edge, op.Where(op.Equal(x, number(1)), number(math.inf), low), y)
+    low, edge = op.Less(x, op.cast(-1.0, op.dtype)), op.cast(-1.0, op.dtype)
+    below, above = op.Where(low, x, edge), op.Where(low, edge, x)
+    root, half = op.cast(math.sqrt(0.5), op.dtype), op.cast(0.5, op.dtype)
+    tail = op.Log(op.composite("Erfcx", -below * root) * half) - below * below * half
+    rest = op.composite("Erfcx", above * root) * op.Exp(-above * above * half) * half
+    return op.Where(low, tail, log1p(op, -rest))

@@ -21,6 +21,7 @@ from ontrain.providers.torch.lowering import (
     reduction,
     rows,
     shape,
+    special,
     text,
     trees,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "reduction",
     "rows",
     "shape",
+    "special",
     "text",
     "trees",
 ]

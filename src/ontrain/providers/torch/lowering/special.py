@@ -1,0 +1,45 @@
+"""Functions of mathematical physics by torch.special."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+import torch
+from torch import special
+
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers_composite
+
+__all__: list[str] = []
+
+
+def _one_call(**functions: Callable[..., object]) -> None:
+    """Lower composites to one function of torch each, called with `out=`."""
+
+    def lowering_by(function: Callable[..., object]) -> Lowering:
+        def lower(e: Emitter, node: ir.Node) -> None:
+            inputs = [e.value(v) for v in node.inputs]
+            e.call(function, *inputs, out=e.out(node.outputs[0], *inputs), elementwise=True)
+
+        return lower
+
+    for op_type, function in functions.items():
+        lowers_composite(op_type)(lowering_by(function))
+
+
+_one_call(
+    AiryAi=special.airy_ai, BesselI0=special.i0, BesselI0e=special.i0e, BesselI1=special.i1, BesselI1e=special.i1e,
+    BesselJ0=special.bessel_j0, BesselJ1=special.bessel_j1, BesselK0=special.modified_bessel_k0,
+    BesselK0e=special.scaled_modified_bessel_k0, BesselK1=special.modified_bessel_k1,
+    BesselK1e=special.scaled_modified_bessel_k1, BesselY0=special.bessel_y0, BesselY1=special.bessel_y1,
+    Digamma=torch.digamma, Erfcx=special.erfcx, Erfinv=torch.erfinv, GammaP=special.gammainc,
+    GammaQ=special.gammaincc, LogGamma=torch.lgamma, Ndtri=special.ndtri, Zeta=special.zeta,
+)  # fmt: skip
+
+
+@lowers_composite("OrthogonalPolynomial")
+def orthogonal_polynomial(e: Emitter, node: ir.Node) -> None:
+    function = getattr(special, attributes(node).get("family", "legendre_polynomial_p"))
+    x, degree = (e.value(v) for v in node.inputs)
+    e.call(function, x, e.cast(degree, x.dtype), out=e.out(node.outputs[0], x), elementwise=True)

@@ -1,0 +1,10 @@
+"""Functions of mathematical physics: kernels give what the operators' bodies give, gradients included."""
+
+from __future__ import annotations
+
+from tests.providers.bodies import compare, lowered_in
+
+
+@lowered_in("special")
+def test_kernels_equal_the_bodies(sample, rng):
+    compare(sample, rng, "TorchExecutionProvider")
