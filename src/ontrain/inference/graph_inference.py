@@ -8,7 +8,7 @@ import secrets
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -29,6 +29,7 @@ from ontrain.inference.stepwise.values import Value
 from ontrain.inference.timeline import run_plan
 from ontrain.locks import Lock
 from ontrain.passes import Journal
+from ontrain.passes.serving import Padding, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
 from ontrain.session.failures import explained
 from ontrain.session.feeds import check_feeds
@@ -39,6 +40,8 @@ from ontrain.session.recent import Recent
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
 
 Array = np.ndarray[Any, Any]
+_SERVING = ("TorchExecutionProvider",)
+"""Providers for which formulas of attention become one operator, and that leave out rows of padding."""
 _FEW = 64
 """Elements that such an input has at most: axes, sizes, pads. A larger one is data."""
 
@@ -77,7 +80,8 @@ class GraphSession:
     Args:
         source: a path, the file's bytes, or a message.
         provider: name of one of ontrain's providers.
-        options: its options; `device`, a torch device string, is the only one.
+        options: its options: `device`, a torch device string; and on `TorchExecutionProvider` `padding`, which says
+            what outputs hold for padding, see `ontrain.passes.serving.Serving`.
         evaluates: whether what the provider lacks is run by onnx's evaluator, node by node.
         following: the next provider of a list, which runs what this one lacks.
 
@@ -91,10 +95,7 @@ class GraphSession:
         self, source: Source, provider: str, options: Mapping[str, object], *, evaluates: bool = True,
         following: Following | None = None,
     ) -> None:  # fmt: skip
-        for key in options:
-            if key != "device":
-                raise OptionError(f"{provider} has no option {key!r}", way_out="the only option is 'device'")
-        self._name, self._options = provider, {"device": str(options.get("device", "cpu"))}
+        self._name, self._options = provider, _checked(provider, options)
         self.device = torch.device(self._options["device"])
         self._provider = get_provider(provider, self._options["device"])
         proto, _ = read_proto(source)
@@ -129,8 +130,11 @@ class GraphSession:
         self._structures: Recent[Hashable, Structure] = Recent(PLANS)
         self._build = _with_derivatives if asks_for_derivatives(self._model.graph) else None
         self._settings = fed_settings(self._model.graph, filed.input_names)
+        is_served = self._build is None and provider in _SERVING
+        if is_served:
+            serve(self._model, Serving(padding=self._options.get("padding", "states")))
         compiler = functools.partial(self._provider.compile, state=self._state)
-        self._planner: Planner[Executable] = Planner(self._provider, compiler, self.device, counts_rows=False)
+        self._planner: Planner[Executable] = Planner(self._provider, compiler, self.device, counts_rows=is_served)
 
     def compute(self, output_names: Sequence[str] | None, feeds: Mapping[str, Value]) -> list[Value]:
         """Run the graph.
@@ -228,6 +232,21 @@ class GraphSession:
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the file says about itself."""
         return self._metadata
+
+
+def _checked(provider: str, options: Mapping[str, object]) -> dict[str, Any]:
+    """The options of a provider, the device among them."""
+    known = ["device", "padding"] if provider in _SERVING else ["device"]
+    for key in options:
+        if key not in known:
+            told = "its options are" if len(known) > 1 else "the only option is"
+            raise OptionError(f"{provider} has no option {key!r}", way_out=f"{told} {' and '.join(map(repr, known))}")
+    chosen = {"device": "cpu", **{key: str(value) for key, value in options.items()}}
+    if "padding" in chosen and chosen["padding"] not in get_args(Padding):
+        raise OptionError(
+            f"padding is {chosen['padding']!r}", way_out=f"choose one of {', '.join(map(repr, get_args(Padding)))}"
+        )
+    return chosen
 
 
 def _typed(filed: FiledModel) -> ir.Model | None:

@@ -24,10 +24,12 @@ class Pass:
     Attributes:
         changes_numerics: whether results may differ by more than rounding; such passes run only when named.
         attends_sequences: whether the pass is worth while only where a provider's attention takes packed sequences.
+        serves: whether the pass is for graphs that a session for inference runs; see `ontrain.passes.serving`.
     """
 
     changes_numerics = False
     attends_sequences = False
+    serves = False
 
     @property
     def name(self) -> str:

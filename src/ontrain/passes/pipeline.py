@@ -9,10 +9,12 @@ from ontrain.errors import OptionError, nearest
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
 from ontrain.passes.fuse_activations import FuseActivations
+from ontrain.passes.fuse_attention import FuseAttention
 from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.inference import (
     FoldBatchNormalization,
     FoldChannelArithmetic,
+    FuseLayerNormalization,
     FuseMatMulAdd,
     RemoveIdentities,
     TransposeWeights,
@@ -25,6 +27,7 @@ from ontrain.passes.rows import (
     EliminatePadding,
     EliminateUnlabelledRows,
     EliminateUnreadRows,
+    HidePaddedStates,
     MultiplyPresentRows,
 )
 from ontrain.passes.simplify import Simplify
@@ -40,6 +43,8 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     ExpandRecurrent(),
     Simplify(),
     ShareCommonSubexpressions(),
+    FuseAttention(),
+    HidePaddedStates(),
     EliminateUnlabelledRows(),
     EliminateUnreadRows(),
     EliminatePadding(),
@@ -58,6 +63,7 @@ INFERENCE_PASSES: tuple[Pass, ...] = (
     RemoveIdentities(),
     FoldBatchNormalization(),
     FoldChannelArithmetic(),
+    FuseLayerNormalization(),
     FuseActivations(),
     FuseMatMulAdd(),
     TransposeWeights(),

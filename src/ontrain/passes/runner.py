@@ -12,6 +12,7 @@ from ontrain.passes.infra import Fuel, Pass, PassReport, limited
 from ontrain.passes.journal import Journal
 from ontrain.passes.pipeline import check_names, pipeline
 from ontrain.passes.rows import Keep, RowPass
+from ontrain.passes.serving import serving
 
 __all__ = ["run_passes"]
 
@@ -50,7 +51,7 @@ def run_passes(
     reports: list[PassReport] = []
     for graph_pass in passes:
         name, fuel = graph_pass.name, Fuel(journal.fuel())
-        if name in off or fuel.left <= 0:
+        if name in off or fuel.left <= 0 or (graph_pass.serves and serving(model.graph) is None):
             continue
         before, start = len(model.graph), time.perf_counter()
         with limited(fuel):

@@ -2,12 +2,14 @@
 
 from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldChannelArithmetic
 from ontrain.passes.inference.identities import RemoveIdentities
+from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
 from ontrain.passes.inference.weights import Weights, weights_of, with_weights
 
 __all__ = [
     "FoldBatchNormalization",
     "FoldChannelArithmetic",
+    "FuseLayerNormalization",
     "FuseMatMulAdd",
     "RemoveIdentities",
     "TransposeWeights",

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ontrain.graph import Builder
 from ontrain.operators import each
+from ontrain.passes.inference.makers import axes_of, maker_of, permutation_of
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["RemoveIdentities"]
@@ -71,30 +72,30 @@ class RemoveIdentities(RewritePass):
         x, shape = inputs
         if _same_shape(x, node.outputs[0]):
             return x
-        inner = _maker(x, "Reshape")
+        inner = maker_of(x, "Reshape")
         if inner is None or shape is None or shape.const_value is None or 0 in shape.const_value.numpy():
             return None
         return op.Reshape(inner.inputs[0], shape)
 
     def _transpose(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
         x = inputs[0]
-        perm = _perm(node)
+        perm = permutation_of(node)
         if perm is None:
             return None
         if perm == list(range(len(perm))):
             return x
-        inner = _maker(x, "Transpose")
-        before = _perm(inner) if inner is not None else None
+        inner = maker_of(x, "Transpose")
+        before = permutation_of(inner) if inner is not None else None
         if inner is None or before is None:
             return None
         both = [before[axis] for axis in perm]
         return inner.inputs[0] if both == list(range(len(both))) else op.Transpose(inner.inputs[0], perm=both)
 
     def _unsqueeze(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Any:
-        inner = _maker(inputs[0], "Unsqueeze")
+        inner = maker_of(inputs[0], "Unsqueeze")
         if inner is None or inner.inputs[0] is None or inner.inputs[0].shape is None:
             return None
-        first, second = _axes(inner.inputs[1]), _axes(inputs[1])
+        first, second = axes_of(inner), axes_of(node)
         if first is None or second is None:
             return None
         rank = len(inner.inputs[0].shape)
@@ -128,21 +129,3 @@ def _same_shape(x: ir.Value | None, y: ir.Value) -> bool:
         return False
     sizes = [d if isinstance(d, int) else d.value for d in x.shape]
     return None not in sizes and sizes == [d if isinstance(d, int) else d.value for d in y.shape]
-
-
-def _maker(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    node = value.producer() if value is not None else None
-    return node if node is not None and not node.domain and node.op_type == op_type else None
-
-
-def _perm(node: ir.Node) -> list[int] | None:
-    perm, x = node.attributes.get("perm"), node.inputs[0]
-    if perm is not None:
-        return list(perm.as_ints())
-    return None if x is None or x.shape is None else list(range(len(x.shape)))[::-1]
-
-
-def _axes(value: ir.Value | None) -> list[int] | None:
-    if value is None or value.const_value is None:
-        return None
-    return [int(axis) for axis in np.asarray(value.const_value.numpy()).reshape(-1)]

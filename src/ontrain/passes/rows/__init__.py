@@ -6,6 +6,7 @@ from ontrain.passes.rows.labels import EliminateUnlabelledRows
 from ontrain.passes.rows.padding import EliminatePadding
 from ontrain.passes.rows.selection import Keep, RowPass, Selection, bucket, counting
 from ontrain.passes.rows.sequences import AttendSequences
+from ontrain.passes.rows.states import HidePaddedStates
 from ontrain.passes.rows.unread import EliminateUnreadRows
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "EliminateUnlabelledRows",
     "EliminateUnreadRows",
     "HidePaddedCandidates",
+    "HidePaddedStates",
     "Keep",
     "MultiplyPresentRows",
     "RowPass",

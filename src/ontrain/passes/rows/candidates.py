@@ -10,9 +10,8 @@ from ontrain.graph import DOMAIN, Builder, emit, is_float, live_nodes, rebuild, 
 from ontrain.passes.infra import Pass, note
 from ontrain.passes.rows.labels import losses
 from ontrain.passes.rows.layout import Layout
-from ontrain.passes.rows.masks import find_mask
 from ontrain.passes.rows.section import Demand, Section, find_section
-from ontrain.passes.rows.selection import keep_model
+from ontrain.passes.rows.seen import seen_keys
 
 __all__ = ["HidePaddedCandidates"]
 
@@ -42,7 +41,7 @@ class HidePaddedCandidates(Pass):
 
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rewrite the losses whose scores have a candidate a token."""
-        seen = {shape: keep for shape, bias in _biases(model.graph).items() if (keep := _seen(model, bias, shape))}
+        seen = {shape: keep for shape, bias in _biases(model.graph).items() if (keep := seen_keys(model, bias, shape))}
         chosen = {node: seen[shape] for node, shape in _scored(model.graph).items() if shape in seen}
         if not chosen:
             return model, 0
@@ -107,14 +106,3 @@ def _biases(graph: ir.Graph) -> dict[tuple[int, ...], ir.Value]:
                 batch, _, length, _ = static_dims(key)
                 masks.setdefault((batch, length), bias)
     return masks
-
-
-def _seen(model: ir.Model, bias: ir.Value, shape: tuple[int, ...]) -> ir.Model | None:
-    """A closed model of the keys that any query sees, bool [sequences, keys]."""
-    mask = find_mask(model.graph, bias)
-    if mask is None or not mask.computed:
-        return None
-    values = [v for v, _ in sorted(mask.computed, key=lambda one: str(one[0].name))]
-    return keep_model(
-        model, list(dict.fromkeys(values)), lambda op, made: mask.seen(op, dict(zip(values, made, strict=True)), shape)
-    )

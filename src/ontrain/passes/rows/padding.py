@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -32,8 +33,9 @@ class EliminatePadding(RowPass):
         with i [T] = SelectRows(keep)
 
     A row is kept if a query of its sequence sees it as a key, if it has a label, or if it is read by itself, as the
-    first token by a pooler, or by a Where that puts a constant in place of the others. Equal because the weight of a
-    key that is hidden is zero whatever key and value are, and the result of a query that is not kept reaches nothing.
+    first token by a pooler, or by a Where that puts a constant in place of the others, or a product with zero for
+    these. Equal because the weight of a key that is hidden is zero whatever key and value are, and the result of a
+    query that is not kept reaches nothing.
     Where a row that is kept sees no key at all (its weights are then even over all keys) its sequence is kept whole.
     Left alone: values that are read whole, such as outputs of the model or scores over all places, and all that comes
     before them; attention whose mask the batch alone does not determine.
@@ -162,8 +164,8 @@ def _row_readers(graph: ir.Graph, group: _Group) -> dict[ir.Node, _Reader]:
         x = node.inputs[0] if node.inputs else None
         if x is None:
             continue
-        if node.op_type == "Where" and not node.domain:
-            if (reader := _of_hidden(graph, node, group)) is not None:
+        if node.op_type in _HIDING and not node.domain:
+            if (reader := _HIDING[node.op_type](graph, node, group)) is not None:
                 readers[node] = reader
             continue
         if (node.domain, node.op_type) == (DOMAIN, "PackRows") and is_float(x) and static_dims(x)[0] == rows:
@@ -203,6 +205,31 @@ def _of_hidden(graph: ir.Graph, node: ir.Node, group: _Group) -> _Reader | None:
 def _let_through(condition: ir.Value, where: bool, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
     flat: ir.Value = op.Reshape(copies[condition], [-1])
     return flat if where else op.Not(flat)
+
+
+def _of_weighted(graph: ir.Graph, node: ir.Node, group: _Group) -> _Reader | None:
+    """The rows that are multiplied by numbers of the batch, as for a mean over the tokens, where these are not zero."""
+    shape = static_dims(node.outputs[0])
+    for operand in (0, 1):
+        x, weight = node.inputs[operand], node.inputs[1 - operand]
+        if x is None or weight is None or not is_float(x) or static_dims(x) != shape or shape[:2] != group.shape:
+            continue
+        dims = static_dims(weight)
+        by_row = len(dims) == len(shape) and dims[:2] == group.shape
+        if by_row and weight.const_value is None and batch_only(graph, [weight]):
+            needed = functools.partial(_not_zero, weight)
+            return _Reader(Layout.leading(group.shape), [weight], needed, operand=operand, works_on_rows=True)
+    return None
+
+
+def _not_zero(weight: ir.Value, op: Builder, copies: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    by_row = op.Reshape(op.Abs(copies[weight]), [math.prod(static_dims(weight)[:2]), -1])
+    flat: ir.Value = op.Reshape(op.Greater(op.ReduceMax(by_row, [1], keepdims=1), 0.0), [-1])
+    return flat
+
+
+_HIDING = {"Where": _of_hidden, "Mul": _of_weighted}
+"""Operators that leave nothing of some rows."""
 
 
 def _of_chosen(node: ir.Node, rows: int) -> _Reader | None:
