@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -18,9 +18,12 @@ from ontrain.graph import Builder
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
-__all__ = ["AtenBuilder", "Dim", "dtype_of"]
+__all__ = ["AtenBuilder", "Dim", "Scalar", "dtype_of"]
 
 Dim = int | Size
+Scalar = bool | int | float | Size
+"""A number among the arguments of an operator, or a size that varies."""
+Made = TypeVar("Made")
 
 _DTYPES = {
     torch.float32: ir.DataType.FLOAT,
@@ -64,7 +67,7 @@ class AtenBuilder(Builder):
         inner.trained, inner._memo = self.trained, dict(self._memo)
         return inner
 
-    def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Any:
+    def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Value | tuple[Value, ...]:
         """Append a node, noting whether its outputs depend on a parameter."""
         outputs = super().add(node, names)
         if any(value in self.trained for value in node.inputs if value is not None):
@@ -112,12 +115,12 @@ class AtenBuilder(Builder):
         if isinstance(target, fx.Node):
             self.environment[target] = value
 
-    def cast(self, value: Any, dtype: ir.DataType) -> Any:
+    def cast(self, value: ir.Value | Scalar, dtype: ir.DataType) -> Value:
         """Return a value, number or size as a value of `dtype`."""
         if isinstance(value, Size):
             value = self.scalar(value)
         if isinstance(value, ir.Value):
-            return value if value.dtype == dtype else self.Cast(value, to=dtype)
+            return cast(Value, value) if value.dtype == dtype else self.Cast(value, to=dtype)
         return self.const(value, dtype)
 
     def scalar(self, size: Dim) -> Value:
@@ -126,7 +129,7 @@ class AtenBuilder(Builder):
             return self.const(np.array(size, np.int64))
         return self.Squeeze(self.symbols.emit(self, size), [0])
 
-    def sizes(self, items: Sequence[Dim]) -> Any:
+    def sizes(self, items: Sequence[Dim]) -> list[int] | Value:
         """Return sizes as an operand: a list where all are numbers, else an int64 vector."""
         numbers = [int(item) for item in items if not isinstance(item, Size)]
         if len(numbers) == len(items):
@@ -134,13 +137,13 @@ class AtenBuilder(Builder):
         key = ("sizes", tuple(items))
         return self.memo(key, lambda: self._vector(items))
 
-    def count(self, items: Sequence[Dim]) -> Any:
+    def count(self, items: Sequence[Dim]) -> int | Value:
         """Return the product of sizes: a number, or a 0-d int64 value."""
         known = [int(item) for item in items if not isinstance(item, Size)]
         return math.prod(known) if len(known) == len(items) else self.ReduceProd(self.sizes(items), keepdims=0)
 
-    def _vector(self, items: Sequence[Dim]) -> ir.Value:
-        parts: list[ir.Value] = []
+    def _vector(self, items: Sequence[Dim]) -> Value:
+        parts: list[Value] = []
         run: list[int] = []
         for item in (*items, None):
             if isinstance(item, int):
@@ -151,14 +154,14 @@ class AtenBuilder(Builder):
                 run = []
             if isinstance(item, Size):
                 parts.append(self.symbols.emit(self, item))
-        vector: ir.Value = parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
-        return vector
+        return parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
 
-    def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what `make` made for this key, made once a graph."""
         if key not in self._memo:
             self._memo[key] = make()
-        return self._memo[key]
+        result: Made = self._memo[key]
+        return result
 
     def typed(self, value: Value, shape: Sequence[Dim]) -> Value:
         """State the shape of a value where inference could not read it off a computed size."""

@@ -14,6 +14,7 @@ from ontrain.errors import CaptureError
 from ontrain.graph import Builder
 from ontrain.graph.size_arithmetic import SizeArithmetic
 from ontrain.internals import OpOverload, of
+from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__ = ["Symbols"]
@@ -31,7 +32,7 @@ class Symbols:
         self.by_values = by_values
         self._names: dict[str, str] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
-        self._numbers: dict[str, ir.Value] = {}
+        self._numbers: dict[str, Value] = {}
         self.decided: dict[str, ir.Value] = {}
         """Vectors of one element that forward branches on, by torch's symbol for the number."""
         self._derived: set[str] = set()
@@ -59,7 +60,7 @@ class Symbols:
         if isinstance(converted, Size) and converted.as_symbol is not None:
             self._sources.setdefault(converted.as_symbol, (value, axis))
 
-    def define(self, number: Any, value: ir.Value) -> None:
+    def define(self, number: torch.SymInt | torch.SymFloat, value: Value) -> None:
         """Record the vector of one element that holds a number taken out of a tensor."""
         symbol = size_of(number.node.expr).as_symbol
         if symbol is not None:
@@ -158,18 +159,17 @@ class Symbols:
                 raise _depends_on_data(size)
         return [str(size) if isinstance(size, Size) else int(size) for size in converted]
 
-    def emit(self, op: Builder, size: Size) -> ir.Value:
+    def emit(self, op: Builder, size: Size) -> Value:
         """Return the size as an int64 (or, for a quotient, float32) vector of one element."""
         return self._arithmetic.value(op, size)
 
-    def _locate(self, op: Builder, symbol: str) -> ir.Value:
+    def _locate(self, op: Builder, symbol: str) -> Value:
         if symbol in self._numbers:
             return self._numbers[symbol]
         if symbol not in self._sources:
             raise _depends_on_data(symbol)
         value, axis = self._sources[symbol]
-        shape: ir.Value = op.Shape(value, start=axis, end=axis + 1)
-        return shape
+        return op.Shape(value, start=axis, end=axis + 1)
 
 
 def _in_sizes(node: fx.Node) -> Iterator[str]:

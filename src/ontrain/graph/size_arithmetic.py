@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ontrain.errors import CaptureError
 from ontrain.graph.builder import Builder
+from ontrain.operators import Value
 from ontrain.sizes import Call, Number, Size
 
 __all__ = ["SizeArithmetic", "dimension_of_inputs"]
@@ -22,17 +23,17 @@ class SizeArithmetic:
         locate: appends what holds a symbol's number, as a vector of one element, and returns it.
     """
 
-    def __init__(self, locate: Callable[[Builder, str], ir.Value]) -> None:
+    def __init__(self, locate: Callable[[Builder, str], Value]) -> None:
         self._locate = locate
-        self._values: dict[Hashable, ir.Value] = {}
+        self._values: dict[Hashable, Value] = {}
 
-    def inside(self, locate: Callable[[Builder, str], ir.Value]) -> SizeArithmetic:
+    def inside(self, locate: Callable[[Builder, str], Value]) -> SizeArithmetic:
         """Return the same for a graph inside: what is computed there is not known out here."""
         arithmetic = SizeArithmetic(locate)
         arithmetic._values = dict(self._values)
         return arithmetic
 
-    def value(self, op: Builder, size: Size) -> ir.Value:
+    def value(self, op: Builder, size: Size) -> Value:
         """Return the size as a vector of one element: int64, float32 for what may be a fraction, bool for a condition.
 
         Raises:
@@ -43,7 +44,7 @@ class SizeArithmetic:
             self._values[size] = _chain(op, "Add", terms) if terms else op.const(np.zeros(1, np.int64))
         return self._values[size]
 
-    def _term(self, op: Builder, factors: tuple[str | Call, ...], coefficient: Number) -> ir.Value:
+    def _term(self, op: Builder, factors: tuple[str | Call, ...], coefficient: Number) -> Value:
         if factors and factors not in self._values:
             self._values[factors] = _chain(op, "Mul", [self._factor(op, factor) for factor in factors])
         product = self._values[factors] if factors else None
@@ -53,7 +54,7 @@ class SizeArithmetic:
         number = op.const(np.array([coefficient if whole else float(coefficient)], np.int64 if whole else np.float32))
         return number if product is None else _chain(op, "Mul", [product, number])
 
-    def _factor(self, op: Builder, factor: str | Call) -> ir.Value:
+    def _factor(self, op: Builder, factor: str | Call) -> Value:
         if factor not in self._values:
             if isinstance(factor, str):
                 self._values[factor] = self._locate(op, factor)
@@ -65,7 +66,7 @@ class SizeArithmetic:
         return self._values[factor]
 
 
-def dimension_of_inputs(op: Builder, symbol: str) -> ir.Value:
+def dimension_of_inputs(op: Builder, symbol: str) -> Value:
     """Return a dimension as a vector of one element, from the first input of the graph that has it."""
     value, axis = next(
         (value, axis)
@@ -73,36 +74,36 @@ def dimension_of_inputs(op: Builder, symbol: str) -> ir.Value:
         for axis, dim in enumerate(value.shape or ())
         if not isinstance(dim, int) and dim.value == symbol
     )
-    shape: ir.Value = op.Shape(value, start=axis, end=axis + 1)
+    shape: Value = op.Shape(value, start=axis, end=axis + 1)
     return shape
 
 
-def _of_one_type(op: Any, values: list[ir.Value]) -> list[ir.Value]:
+def _of_one_type(op: Builder, values: list[Value]) -> list[Value]:
     if all(value.dtype == values[0].dtype for value in values):
         return values
     return [value if value.dtype == ir.DataType.FLOAT else op.Cast(value, to=ir.DataType.FLOAT) for value in values]
 
 
-def _chain(op: Any, op_type: str, values: list[ir.Value]) -> ir.Value:
+def _chain(op: Builder, op_type: str, values: list[Value]) -> Value:
     first, *rest = _of_one_type(op, values)
     for value in rest:
-        first = getattr(op, op_type)(first, value)
+        first = op.call("", op_type, [first, value], {})
     return first
 
 
-def _floor_div(op: Any, a: Any, b: Any) -> Any:
+def _floor_div(op: Builder, a: Value, b: Value) -> Value:
     # Integer division cuts towards zero, torch's floors: take off the remainder, which has the divisor's sign.
     return op.Div(op.Sub(a, op.Mod(a, b)), b) if a.dtype == ir.DataType.INT64 else op.Floor(op.Div(a, b))
 
 
-def _float(op: Any, x: Any) -> Any:
+def _float(op: Builder, x: Value) -> Value:
     return op.Cast(x, to=ir.DataType.FLOAT)
 
 
 def _whole(rounding: str | None = None) -> Callable[..., Any]:
-    def make(op: Any, x: Any) -> Any:
+    def make(op: Builder, x: Value) -> Value:
         return op.Cast(
-            getattr(op, rounding)(x) if rounding and x.dtype != ir.DataType.INT64 else x, to=ir.DataType.INT64
+            op.call("", rounding, [x], {}) if rounding and x.dtype != ir.DataType.INT64 else x, to=ir.DataType.INT64
         )
 
     return make

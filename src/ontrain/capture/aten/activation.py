@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -22,9 +23,9 @@ _SAME = {
 }  # fmt: skip
 
 
-def _same(op_type: str) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, x: Any) -> Any:
-        return getattr(op, op_type)(op.cast(x, op.dtype))
+def _same(op_type: str) -> Callable[..., Value]:
+    def translate(op: AtenBuilder, x: Value) -> Value:
+        return op.call("", op_type, [op.cast(x, op.dtype)], {})
 
     return translate
 
@@ -34,39 +35,39 @@ for _name, _op_type in _SAME.items():
 
 
 @aten("floor", "ceil", "round.default")
-def rounding(op: AtenBuilder, x: Any) -> Any:
+def rounding(op: AtenBuilder, x: Value) -> Value:
     name = str(op.node.target).split(".")[1].removesuffix("_")
-    return getattr(op, name.capitalize())(x) if op.val.dtype.is_floating_point else x
+    return op.call("", name.capitalize(), [x], {}) if op.val.dtype.is_floating_point else x
 
 
 @aten("round.decimals")
-def round_decimals(op: AtenBuilder, x: Any, *, decimals: int) -> Any:
+def round_decimals(op: AtenBuilder, x: Value, *, decimals: int) -> Value:
     factor = op.cast(10.0**decimals, x.dtype)
     return op.Round(x * factor) / factor
 
 
 @aten("trunc", "fix")
-def trunc(op: AtenBuilder, x: Any) -> Any:
+def trunc(op: AtenBuilder, x: Value) -> Value:
     return op.Sign(x) * op.Floor(op.Abs(x)) if op.val.dtype.is_floating_point else x
 
 
 @aten("frac")
-def frac(op: AtenBuilder, x: Any) -> Any:
+def frac(op: AtenBuilder, x: Value) -> Value:
     return x - trunc(op, x)
 
 
 @aten("rsqrt")
-def rsqrt(op: AtenBuilder, x: Any) -> Any:
+def rsqrt(op: AtenBuilder, x: Value) -> Value:
     return op.Reciprocal(op.Sqrt(op.cast(x, op.dtype)))
 
 
 @aten("square")
-def square(op: AtenBuilder, x: Any) -> Any:
+def square(op: AtenBuilder, x: Value) -> Value:
     return x * x
 
 
 @aten("log1p")
-def log1p(op: AtenBuilder, x: Any) -> Any:
+def log1p(op: AtenBuilder, x: Value) -> Value:
     x = op.cast(x, op.dtype)
     zero, one, two = (op.cast(value, op.dtype) for value in (0, 1, 2))
     # 1 + x forgets the last places of a small x; log(1 + x) = 2 atanh(x / (2 + x)) does not.
@@ -76,7 +77,7 @@ def log1p(op: AtenBuilder, x: Any) -> Any:
 
 
 @aten("expm1")
-def expm1(op: AtenBuilder, x: Any) -> Any:
+def expm1(op: AtenBuilder, x: Value) -> Value:
     x = op.cast(x, op.dtype)
     zero, one, half = (op.cast(value, op.dtype) for value in (0, 1, 0.5))
     # exp(x) - 1 forgets the last places of a small x; tanh(x / 2) · (exp(x) + 1) does not.
@@ -86,33 +87,33 @@ def expm1(op: AtenBuilder, x: Any) -> Any:
 
 
 @aten("log2", "log10")
-def log_base(op: AtenBuilder, x: Any) -> Any:
+def log_base(op: AtenBuilder, x: Value) -> Value:
     base = 2.0 if "log2" in str(op.node.target) else 10.0
     return op.Log(op.cast(x, op.dtype)) * op.cast(1 / np.log(base), op.dtype)
 
 
 @aten("exp2")
-def exp2(op: AtenBuilder, x: Any) -> Any:
+def exp2(op: AtenBuilder, x: Value) -> Value:
     return op.Exp(op.cast(x, op.dtype) * op.cast(np.log(2.0), op.dtype))
 
 
 @aten("erfc")
-def erfc(op: AtenBuilder, x: Any) -> Any:
+def erfc(op: AtenBuilder, x: Value) -> Value:
     return op.cast(1, op.dtype) - op.Erf(op.cast(x, op.dtype))
 
 
 @aten("gelu")
-def gelu(op: AtenBuilder, x: Any, *, approximate: str = "none") -> Any:
+def gelu(op: AtenBuilder, x: Value, *, approximate: str = "none") -> Value:
     return op.Gelu(x, approximate=approximate)
 
 
 @aten("silu")
-def silu(op: AtenBuilder, x: Any) -> Any:
+def silu(op: AtenBuilder, x: Value) -> Value:
     return x * op.Sigmoid(x)
 
 
 @aten("softplus")
-def softplus(op: AtenBuilder, x: Any, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(op: AtenBuilder, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     if beta == 1 and threshold == 20:
         return op.Softplus(x)
     b = op.cast(beta, x.dtype)
@@ -120,17 +121,17 @@ def softplus(op: AtenBuilder, x: Any, beta: float = 1, threshold: float = 20) ->
 
 
 @aten("log_sigmoid")
-def log_sigmoid(op: AtenBuilder, x: Any) -> Any:
+def log_sigmoid(op: AtenBuilder, x: Value) -> Value:
     return op.Neg(op.Softplus(op.Neg(x)))
 
 
 @aten("log_sigmoid_forward")
-def log_sigmoid_forward(op: AtenBuilder, x: Any) -> Any:
+def log_sigmoid_forward(op: AtenBuilder, x: Value) -> tuple[Value, None]:
     return log_sigmoid(op, x), None
 
 
 @aten("elu")
-def elu(op: AtenBuilder, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+def elu(op: AtenBuilder, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
     if input_scale != 1:
         # The exponential of a great x would be infinite, and its gradient no number though it is not chosen.
         low = op.Min(x, op.cast(0, x.dtype)) * op.cast(input_scale, x.dtype)
@@ -142,12 +143,12 @@ def elu(op: AtenBuilder, x: Any, alpha: float = 1, scale: float = 1, input_scale
 
 
 @aten("selu")
-def selu(op: AtenBuilder, x: Any) -> Any:
+def selu(op: AtenBuilder, x: Value) -> Value:
     return op.Selu(x)
 
 
 @aten("celu")
-def celu(op: AtenBuilder, x: Any, alpha: float = 1.0) -> Any:
+def celu(op: AtenBuilder, x: Value, alpha: float = 1.0) -> Value:
     if x.dtype == ir.DataType.FLOAT:
         return op.Celu(x, alpha=float(alpha))
     a = op.cast(alpha, x.dtype)  # ONNX has Celu in single precision only
@@ -155,12 +156,12 @@ def celu(op: AtenBuilder, x: Any, alpha: float = 1.0) -> Any:
 
 
 @aten("leaky_relu")
-def leaky_relu(op: AtenBuilder, x: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(op: AtenBuilder, x: Value, negative_slope: float = 0.01) -> Value:
     return op.LeakyRelu(x, alpha=float(negative_slope))
 
 
 @aten("prelu", "_prelu_kernel")
-def prelu(op: AtenBuilder, x: Any, weight: Any) -> Any:
+def prelu(op: AtenBuilder, x: Value, weight: Value) -> Value:
     rank = len(op.input_shape(0))
     if len(op.input_shape(1)) == 1 and rank > 2:
         weight = op.Reshape(weight, [-1, *[1] * (rank - 2)])
@@ -168,48 +169,48 @@ def prelu(op: AtenBuilder, x: Any, weight: Any) -> Any:
 
 
 @aten("hardtanh")
-def hardtanh(op: AtenBuilder, x: Any, min_val: float = -1, max_val: float = 1) -> Any:
+def hardtanh(op: AtenBuilder, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
     return op.composite("Hardtanh", x, op.cast(min_val, x.dtype), op.cast(max_val, x.dtype))
 
 
 @aten("relu6")
-def relu6(op: AtenBuilder, x: Any) -> Any:
+def relu6(op: AtenBuilder, x: Value) -> Value:
     return hardtanh(op, x, 0, 6)
 
 
 @aten("hardsigmoid")
-def hardsigmoid(op: AtenBuilder, x: Any) -> Any:
+def hardsigmoid(op: AtenBuilder, x: Value) -> Value:
     return op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
 
 
 @aten("softsign")
-def softsign(op: AtenBuilder, x: Any) -> Any:
+def softsign(op: AtenBuilder, x: Value) -> Value:
     return x / (op.cast(1, x.dtype) + op.Abs(x))
 
 
 @aten("threshold")
-def threshold(op: AtenBuilder, x: Any, limit: float, value: float) -> Any:
+def threshold(op: AtenBuilder, x: Value, limit: float, value: float) -> Value:
     return op.Where(op.Greater(x, op.cast(limit, x.dtype)), x, op.cast(value, x.dtype))
 
 
 @aten("glu")
-def glu(op: AtenBuilder, x: Any, dim: int = -1) -> Any:
+def glu(op: AtenBuilder, x: Value, dim: int = -1) -> Value:
     a, b = op.Split(x, axis=dim, num_outputs=2, outputs=2)
     return a * op.Sigmoid(b)
 
 
 @aten("softmax.int", "_softmax")
-def softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
+def softmax(op: AtenBuilder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     return op.Softmax(op.cast(x, op.dtype), axis=dim)
 
 
 @aten("log_softmax.int", "_log_softmax")
-def log_softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
+def log_softmax(op: AtenBuilder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     return op.LogSoftmax(op.cast(x, op.dtype), axis=dim)
 
 
 @aten("_safe_softmax")
-def safe_softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
+def safe_softmax(op: AtenBuilder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
     lowest = op.cast(-np.inf, op.dtype)
     dead = op.Equal(op.ReduceMax(x, [dim], keepdims=1), lowest)
@@ -218,7 +219,7 @@ def safe_softmax(op: AtenBuilder, x: Any, dim: int, dtype: Any = None) -> Any:
 
 
 @aten("dropout", "native_dropout")
-def dropout(op: AtenBuilder, x: Any, p: float, train: bool | None = True) -> Any:
+def dropout(op: AtenBuilder, x: Value, p: float, train: bool | None = True) -> Value | tuple[Value, Value]:
     native = "native" in str(op.node.target)
     if train is False or p == 0:
         return (x, op.expand(op.const(True), op.shape, [])) if native else x
@@ -227,7 +228,7 @@ def dropout(op: AtenBuilder, x: Any, p: float, train: bool | None = True) -> Any
 
 
 @aten("feature_dropout")
-def feature_dropout(op: AtenBuilder, x: Any, p: float, train: bool) -> Any:
+def feature_dropout(op: AtenBuilder, x: Value, p: float, train: bool) -> Value:
     """Drops whole channels: Dropout on a tensor of ones [N, C, 1, …]."""
     if not train or p == 0:
         return x

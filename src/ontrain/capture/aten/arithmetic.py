@@ -11,53 +11,54 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, dtype_of
+from ontrain.capture.context import AtenBuilder, Scalar, dtype_of
+from ontrain.operators import Value
 
 __all__ = ["atan2", "difference", "not_negative"]
 
 
-def _scaled(op: AtenBuilder, x: Any, alpha: Any) -> Any:
+def _scaled(op: AtenBuilder, x: Value | Scalar, alpha: Scalar) -> Value:
     x = op.cast(x, op.dtype)
     return x if alpha == 1 else x * op.cast(alpha, op.dtype)
 
 
 @aten("add")
-def add(op: AtenBuilder, a: Any, b: Any, *, alpha: Any = 1) -> Any:
+def add(op: AtenBuilder, a: Value, b: Value | Scalar, *, alpha: Scalar = 1) -> Value:
     if op.dtype == ir.DataType.BOOL:
         return op.Or(a, op.cast(b, ir.DataType.BOOL))
     return op.cast(a, op.dtype) + _scaled(op, b, alpha)
 
 
 @aten("sub")
-def sub(op: AtenBuilder, a: Any, b: Any, *, alpha: Any = 1) -> Any:
+def sub(op: AtenBuilder, a: Value, b: Value | Scalar, *, alpha: Scalar = 1) -> Value:
     return op.cast(a, op.dtype) - _scaled(op, b, alpha)
 
 
 @aten("rsub")
-def rsub(op: AtenBuilder, a: Any, b: Any, alpha: Any = 1) -> Any:
+def rsub(op: AtenBuilder, a: Value, b: Value | Scalar, alpha: Scalar = 1) -> Value:
     return op.cast(b, op.dtype) - _scaled(op, a, alpha)
 
 
 @aten("mul")
-def mul(op: AtenBuilder, a: Any, b: Any) -> Any:
+def mul(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     if op.dtype == ir.DataType.BOOL:
         return op.And(a, op.cast(b, ir.DataType.BOOL))
     return op.cast(a, op.dtype) * op.cast(b, op.dtype)
 
 
 @aten("addcmul", "addcdiv")
-def addc(op: AtenBuilder, x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
+def addc(op: AtenBuilder, x: Value, a: Value, b: Value, *, value: Scalar = 1) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return op.cast(x, op.dtype) + _scaled(op, a * b if "addcmul" in str(op.node.target) else a / b, value)
 
 
 @aten("lerp")
-def lerp(op: AtenBuilder, a: Any, b: Any, weight: Any) -> Any:
+def lerp(op: AtenBuilder, a: Value, b: Value, weight: Value | Scalar) -> Value:
     return a + op.cast(weight, op.dtype) * (b - a)
 
 
 @aten("div", "true_divide", "divide")
-def div(op: AtenBuilder, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+def div(op: AtenBuilder, a: Value, b: Value | Scalar, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(op, a, b)
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
@@ -68,7 +69,7 @@ def div(op: AtenBuilder, a: Any, b: Any, *, rounding_mode: str | None = None) ->
 
 
 @aten("floor_divide")
-def floor_divide(op: AtenBuilder, a: Any, b: Any) -> Any:
+def floor_divide(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     if op.val.dtype.is_floating_point:
         return op.Floor(a / b)
@@ -77,18 +78,18 @@ def floor_divide(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 
 @aten("remainder")
-def remainder(op: AtenBuilder, a: Any, b: Any) -> Any:
+def remainder(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return a - op.Floor(a / b) * b if op.val.dtype.is_floating_point else op.Mod(a, b)
 
 
 @aten("fmod")
-def fmod(op: AtenBuilder, a: Any, b: Any) -> Any:
+def fmod(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     return op.Mod(op.cast(a, op.dtype), op.cast(b, op.dtype), fmod=1)
 
 
 @aten("pow")
-def power(op: AtenBuilder, a: Any, b: Any) -> Any:
+def power(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
     if isinstance(b, bool) and isinstance(a, ir.Value) and a.dtype == ir.DataType.BOOL:
         raise op.refuse("a bool to the power of a bool", "torch.export says int64 of it where eager computes a bool",
                         "write a.clone() for True, torch.ones_like(a) for False")  # fmt: skip
@@ -113,7 +114,7 @@ _NARROW = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16)
 
 
 @aten("atan2")
-def atan2(op: AtenBuilder, y: Any, x: Any) -> Any:
+def atan2(op: AtenBuilder, y: Value | Scalar, x: Value | Scalar) -> Value:
     """Return the angle of the point (x, y), whose gradient is finite on the axes."""
     y, x = op.cast(y, op.dtype), op.cast(x, op.dtype)
     zero, one, pi = (op.cast(value, op.dtype) for value in (0, 1, math.pi))
@@ -127,12 +128,12 @@ def atan2(op: AtenBuilder, y: Any, x: Any) -> Any:
     return op.Where(steep, half - angle, op.Where(op.Less(x, zero), turned, angle))
 
 
-def _extreme(op_type: str) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+def _extreme(op_type: str) -> Callable[..., Value]:
+    def translate(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
         a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
         if op.dtype == ir.DataType.BOOL:
             return op.Or(a, b) if op_type == "Max" else op.And(a, b)
-        return getattr(op, op_type)(a, b)
+        return op.call("", op_type, [a, b], {})
 
     return translate
 
@@ -141,15 +142,15 @@ aten("maximum", "max.other")(_extreme("Max"))
 aten("minimum", "min.other")(_extreme("Min"))
 
 
-def _extreme_number(op_type: str, wins: str) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+def _extreme_number(op_type: str, wins: str) -> Callable[..., Value]:
+    def translate(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
         """The extreme of those that are no NaN."""
         if not op.dtype.is_floating_point():
             return _extreme(op_type)(op, a, b)
         a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
         if not _ties_are_shared():
-            return op.Where(op.Or(getattr(op, wins)(a, b), op.IsNaN(b)), a, b)
-        return op.Where(op.IsNaN(a), b, op.Where(op.IsNaN(b), a, getattr(op, op_type)(a, b)))
+            return op.Where(op.Or(op.call("", wins, [a, b], {}), op.IsNaN(b)), a, b)
+        return op.Where(op.IsNaN(a), b, op.Where(op.IsNaN(b), a, op.call("", op_type, [a, b], {})))
 
     return translate
 
@@ -159,7 +160,7 @@ aten("fmin")(_extreme_number("Min", "LessOrEqual"))
 
 
 @aten("clamp", "clip")
-def clamp(op: AtenBuilder, x: Any, min: Any = None, max: Any = None) -> Any:
+def clamp(op: AtenBuilder, x: Value, min: Value | Scalar | None = None, max: Value | Scalar | None = None) -> Value:
     x, shared = op.cast(x, op.dtype), op.dtype.is_floating_point() and _ties_are_shared()
     low, high = (None if bound is None else op.cast(bound, op.dtype) for bound in (min, max))
     if getattr(op.node.target, "_overloadname", "") != "Tensor":
@@ -179,16 +180,16 @@ def clamp(op: AtenBuilder, x: Any, min: Any = None, max: Any = None) -> Any:
 
 
 @aten("clamp_min", "clamp_min.Tensor")
-def clamp_min(op: AtenBuilder, x: Any, min: Any) -> Any:
+def clamp_min(op: AtenBuilder, x: Value, min: Value | Scalar) -> Value:
     return clamp(op, x, min)
 
 
 @aten("clamp_max", "clamp_max.Tensor")
-def clamp_max(op: AtenBuilder, x: Any, max: Any) -> Any:
+def clamp_max(op: AtenBuilder, x: Value, max: Value | Scalar) -> Value:
     return clamp(op, x, None, max)
 
 
-def not_negative(op: AtenBuilder, x: Any) -> Any:
+def not_negative(op: AtenBuilder, x: Value) -> Value:
     """Return what torch's losses take from x: clamp_min(x, 0)."""
     return op.Relu(x) if _ties_are_shared() else op.Clip(x, op.cast(0, x.dtype), None)
 
@@ -204,7 +205,7 @@ def _ties_are_shared() -> bool:
         return not torch.autograd.grad(x.clamp(0, 1), x, torch.ones(1, device="cpu"))[0].item()
 
 
-def difference(op: AtenBuilder, a: Any, b: Any, places: tuple[int, int] = (0, 1)) -> Any:
+def difference(op: AtenBuilder, a: Value, b: Value, places: tuple[int, int] = (0, 1)) -> Value:
     """Return a − b, the current node's arguments at two places, in the dtype in which torch subtracts them."""
     dtype = _common(op, places)
     return op.cast(a, dtype) - op.cast(b, dtype)
@@ -221,12 +222,12 @@ def _common(op: AtenBuilder, places: tuple[int, int] = (0, 1)) -> ir.DataType:
     return dtype_of(torch.result_type(*shown))
 
 
-def _comparison(op_type: str, negated: bool = False) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+def _comparison(op_type: str, negated: bool = False) -> Callable[..., Value]:
+    def translate(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
         dtype = _common(op)
         if dtype == ir.DataType.BOOL and op_type != "Equal":
             dtype = ir.DataType.INT32
-        found = getattr(op, op_type)(op.cast(a, dtype), op.cast(b, dtype))
+        found = op.call("", op_type, [op.cast(a, dtype), op.cast(b, dtype)], {})
         return op.Not(found) if negated else found
 
     return translate
@@ -239,15 +240,15 @@ for _name, _op_type in (
 aten("ne")(_comparison("Equal", negated=True))
 
 
-def _boolean(op: AtenBuilder, x: Any) -> Any:
+def _boolean(op: AtenBuilder, x: Value | Scalar) -> Value:
     return op.cast(x, ir.DataType.BOOL)
 
 
-def _logical(op_type: str, bitwise: str | None = None) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, a: Any, b: Any) -> Any:
+def _logical(op_type: str, bitwise: str | None = None) -> Callable[..., Value]:
+    def translate(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
         if bitwise is not None and op.dtype != ir.DataType.BOOL:
-            return getattr(op, bitwise)(op.cast(a, op.dtype), op.cast(b, op.dtype))
-        return getattr(op, op_type)(_boolean(op, a), _boolean(op, b))
+            return op.call("", bitwise, [op.cast(a, op.dtype), op.cast(b, op.dtype)], {})
+        return op.call("", op_type, [_boolean(op, a), _boolean(op, b)], {})
 
     return translate
 
@@ -258,32 +259,34 @@ for _word, _op_type in (("and", "And"), ("or", "Or"), ("xor", "Xor")):
 
 
 @aten("logical_not", "bitwise_not")
-def logical_not(op: AtenBuilder, x: Any) -> Any:
+def logical_not(op: AtenBuilder, x: Value) -> Value:
     return op.Not(_boolean(op, x)) if op.dtype == ir.DataType.BOOL else op.BitwiseNot(x)
 
 
 @aten("isnan")
-def isnan(op: AtenBuilder, x: Any) -> Any:
+def isnan(op: AtenBuilder, x: Value) -> Value:
     return op.IsNaN(_real(op, x))
 
 
 @aten("isinf")
-def isinf(op: AtenBuilder, x: Any) -> Any:
+def isinf(op: AtenBuilder, x: Value) -> Value:
     return op.IsInf(_real(op, x))
 
 
 @aten("isfinite")
-def isfinite(op: AtenBuilder, x: Any) -> Any:
+def isfinite(op: AtenBuilder, x: Value) -> Value:
     x = _real(op, x)
     return op.Not(op.Or(op.IsInf(x), op.IsNaN(x)))
 
 
-def _real(op: AtenBuilder, x: Any) -> Any:
+def _real(op: AtenBuilder, x: Value) -> Value:
     return x if x.dtype.is_floating_point() else op.cast(x, ir.DataType.FLOAT)
 
 
 @aten("nan_to_num")
-def nan_to_num(op: AtenBuilder, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+def nan_to_num(
+    op: AtenBuilder, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
     limits = torch.finfo(op.val.dtype)
     high = op.cast(limits.max if posinf is None else posinf, op.dtype)
     low = op.cast(limits.min if neginf is None else neginf, op.dtype)
@@ -293,17 +296,17 @@ def nan_to_num(op: AtenBuilder, x: Any, nan: Any = None, posinf: Any = None, neg
 
 
 @aten("where")
-def where(op: AtenBuilder, condition: Any, a: Any, b: Any) -> Any:
+def where(op: AtenBuilder, condition: Value, a: Value | Scalar, b: Value | Scalar) -> Value:
     return op.Where(_boolean(op, condition), op.cast(a, op.dtype), op.cast(b, op.dtype))
 
 
 @aten("masked_fill")
-def masked_fill(op: AtenBuilder, x: Any, mask: Any, value: Any) -> Any:
+def masked_fill(op: AtenBuilder, x: Value, mask: Value, value: Value | Scalar) -> Value:
     return op.Where(_boolean(op, mask), op.cast(value, op.dtype), op.cast(x, op.dtype))
 
 
 @aten("signbit")
-def signbit(op: AtenBuilder, x: Any) -> Any:
+def signbit(op: AtenBuilder, x: Value) -> Value:
     if not op.argument(0).dtype.is_floating_point:
         return (
             op.Less(x, op.cast(0, x.dtype)) if x.dtype != ir.DataType.BOOL else op.expand(op.const(False), op.shape, [])
@@ -314,7 +317,7 @@ def signbit(op: AtenBuilder, x: Any) -> Any:
 
 
 @aten("copysign")
-def copysign(op: AtenBuilder, a: Any, b: Any) -> Any:
+def copysign(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     a, b = op.Abs(op.cast(a, op.dtype)), op.cast(b, op.dtype)
     zero = op.cast(0, op.dtype)
     negative = op.Or(op.Less(b, zero), op.And(op.Equal(b, zero), op.Less(op.Reciprocal(b), zero)))
@@ -322,25 +325,25 @@ def copysign(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 
 @aten("hypot")
-def hypot(op: AtenBuilder, a: Any, b: Any) -> Any:
+def hypot(op: AtenBuilder, a: Value, b: Value) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return op.Sqrt(a * a + b * b)
 
 
 @aten("ldexp")
-def ldexp(op: AtenBuilder, x: Any, exponent: Any) -> Any:
+def ldexp(op: AtenBuilder, x: Value, exponent: Value | int) -> Value:
     return op.cast(x, op.dtype) * op.Pow(op.cast(2, op.dtype), op.cast(exponent, op.dtype))
 
 
 @aten("angle")
-def angle(op: AtenBuilder, x: Any) -> Any:
+def angle(op: AtenBuilder, x: Value) -> Value:
     x = op.cast(x, op.dtype)
     turned = op.Where(op.Less(x, op.cast(0, op.dtype)), op.cast(math.pi, op.dtype), op.cast(0, op.dtype))
     return op.Where(op.IsNaN(x), x, turned)
 
 
 @aten("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
-def shift(op: AtenBuilder, a: Any, b: Any) -> Any:
+def shift(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     """A product with a power of two, or the floor of a quotient: ONNX shifts unsigned integers only."""
     dtype = ir.DataType.INT64 if op.dtype in _NARROW else op.dtype
     a, b = op.cast(a, dtype), op.cast(b, dtype)
@@ -351,22 +354,22 @@ def shift(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 
 @aten("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine")
-def fake_quantize(op: AtenBuilder, x: Any, scale: Any, zero_point: Any, *rest: Any) -> Any:
+def fake_quantize(op: AtenBuilder, x: Value, scale: Value | float, zero_point: Value | int, *rest: int) -> Value:
     """Rounded to the grid; the gradient passes as if it were not, where the grid reaches."""
     *axis, low, high = rest
     if axis:
         shape = [-1 if d == axis[0] % len(op.input_shape(0)) else 1 for d in range(len(op.input_shape(0)))]
         scale, zero_point = op.Reshape(scale, shape), op.Reshape(zero_point, shape)
     scale, zero_point = op.cast(scale, op.dtype), op.cast(zero_point, op.dtype)
-    low, high = op.cast(low, op.dtype), op.cast(high, op.dtype)
+    least, most = op.cast(low, op.dtype), op.cast(high, op.dtype)
     place = op.Round(op.composite("Detach", x) / scale + zero_point)
-    y = (op.Min(op.Max(place, low), high) - zero_point) * scale
-    inside = op.And(op.GreaterOrEqual(place, low), op.LessOrEqual(place, high))
+    y = (op.Min(op.Max(place, least), most) - zero_point) * scale
+    inside = op.And(op.GreaterOrEqual(place, least), op.LessOrEqual(place, most))
     return op.Where(inside, x - op.composite("Detach", x) + y, y)
 
 
 @aten("xlogy")
-def xlogy(op: AtenBuilder, x: Any, y: Any) -> Any:
+def xlogy(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
     x, y = op.cast(x, op.dtype), op.cast(y, op.dtype)
     zero = op.Equal(x, op.cast(0, op.dtype))
     return op.Where(zero, op.cast(0, op.dtype), x * op.Log(op.Where(zero, op.cast(1, op.dtype), y)))

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -20,7 +21,7 @@ def _lowest(dtype: ir.DataType) -> float:
     return -3e4 if dtype == ir.DataType.FLOAT16 else -1e30
 
 
-def _bias(op: AtenBuilder, mask: Any, dtype: ir.DataType) -> tuple[Any, Any]:
+def _bias(op: AtenBuilder, mask: Value, dtype: ir.DataType) -> tuple[Any, Any]:
     """Return a finite additive bias [.., L, S] for a mask, and 1 or 0 for each row [.., L, 1] that sees a key or none.
 
     The second is None where every row is known to see one.
@@ -41,7 +42,7 @@ def _bias(op: AtenBuilder, mask: Any, dtype: ir.DataType) -> tuple[Any, Any]:
     return bias, None if always else seen
 
 
-def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Any:
+def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Value:
     """The bias [L, S] under which row i sees keys 0…i."""
     rows = op.Unsqueeze(op.counted(length), [1])
     columns = op.Unsqueeze(op.counted(keys), [0])
@@ -50,9 +51,10 @@ def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Any:
 
 @aten("scaled_dot_product_attention")
 def scaled_dot_product_attention(
-    op: AtenBuilder, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    op: AtenBuilder, q: Value, k: Value, v: Value, attn_mask: Value | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False,
     *, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     shapes = [op.input_shape(i) for i in range(3)]
     rank = len(shapes[0])
     if rank > 4:
@@ -96,7 +98,7 @@ def _with_equal_leads(op: AtenBuilder, tensors: Sequence[Any], shapes: Sequence[
     return [op.expand(x, [*lead, *s[2:]], s) for x, s in zip(tensors, shapes, strict=True)]
 
 
-def _repeat_heads(op: AtenBuilder, x: Any, q_shape: list[Dim], shape: list[Dim]) -> Any:
+def _repeat_heads(op: AtenBuilder, x: Value, q_shape: list[Dim], shape: list[Dim]) -> Value:
     heads, groups = q_shape[1], shape[1]
     if heads == groups:
         return x

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__ = ["full"]
@@ -22,7 +23,7 @@ def _kernel(op: AtenBuilder) -> list[int]:
     return [int(size) for size in op.input_shape(1)[2:]]  # type: ignore[arg-type]
 
 
-def _batched(op: AtenBuilder, x: Any, rank: int, make: Any) -> Any:
+def _batched(op: AtenBuilder, x: Value, rank: int, make: Callable[[Value], Value]) -> Value:
     if len(op.input_shape(0)) == rank + 2:
         return make(x)
     return op.Squeeze(make(op.Unsqueeze(x, [0])), [0])
@@ -30,9 +31,9 @@ def _batched(op: AtenBuilder, x: Any, rank: int, make: Any) -> Any:
 
 @aten("conv1d", "conv2d", "conv3d")
 def conv(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, weight: Value, bias: Value | None = None, stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
+) -> Value:  # fmt: skip
     kernel: Any = op.input_shape(1)[2:]
     rank = len(kernel)
     dilations = full(dilation, rank)
@@ -55,9 +56,10 @@ def conv(
 
 @aten("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
 def conv_transpose(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, weight: Value, bias: Value | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Value:  # fmt: skip
     kernel = _kernel(op)
     rank = len(kernel)
     return _batched(op, x, rank, lambda one: op.ConvTranspose(
@@ -68,9 +70,9 @@ def conv_transpose(
 
 @aten("convolution", "_convolution")
 def convolution(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int, *_: Any,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, weight: Value, bias: Value | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, *_: object,
+) -> Value:  # fmt: skip
     if transposed:
         return conv_transpose(op, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return conv(op, x, weight, bias, stride, padding, dilation, groups)

@@ -9,12 +9,13 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Dim, Scalar
+from ontrain.operators import Value
 
 __all__ = ["filled"]
 
 
-def filled(op: AtenBuilder, value: Any) -> Any:
+def filled(op: AtenBuilder, value: Value | Scalar) -> Value:
     """Return a tensor of the current node's shape and dtype with one value everywhere."""
     value = op.cast(value, op.dtype)
     return op.expand(value, op.shape, [])
@@ -22,29 +23,29 @@ def filled(op: AtenBuilder, value: Any) -> Any:
 
 @aten("zeros", "zeros_like", "new_zeros", "zero", "empty", "empty_like", "new_empty", "empty_permuted",
       "new_empty_strided")  # fmt: skip
-def zeros(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def zeros(op: AtenBuilder, *_: object, **__: object) -> Value:
     return filled(op, 0)
 
 
 @aten("ones", "ones_like", "new_ones")
-def ones(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def ones(op: AtenBuilder, *_: object, **__: object) -> Value:
     return filled(op, 1)
 
 
 @aten("full", "full_like", "new_full", "fill")
-def full(op: AtenBuilder, *arguments: Any, **named: Any) -> Any:
+def full(op: AtenBuilder, *arguments: Any, **named: Any) -> Value:
     value = named["fill_value"] if "fill_value" in named else arguments[-1]
     return filled(op, value)
 
 
 @aten("scalar_tensor", "tensor")
-def scalar_tensor(op: AtenBuilder, value: Any, **_: Any) -> Any:
+def scalar_tensor(op: AtenBuilder, value: Scalar, **_: object) -> Value:
     return op.cast(value, op.dtype)
 
 
 @aten("arange.default", "arange.start", "arange.start_step")
-def arange(op: AtenBuilder, *bounds: Any, **_: Any) -> Any:
-    start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+def arange(op: AtenBuilder, *bounds: Scalar, **_: object) -> Value:
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     # torch counts in double precision whatever the dtype of the result.
     inner = op.dtype if not op.val.dtype.is_floating_point else ir.DataType.DOUBLE
     inner = inner if inner in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.DOUBLE) else ir.DataType.INT64
@@ -53,7 +54,7 @@ def arange(op: AtenBuilder, *bounds: Any, **_: Any) -> Any:
 
 
 @aten("linspace.default")
-def linspace(op: AtenBuilder, start: Any, end: Any, steps: int, **_: Any) -> Any:
+def linspace(op: AtenBuilder, start: float, end: float, steps: int, **_: object) -> Value:
     made = torch.linspace(start, end, steps, dtype=torch.float64)
     return op.cast(op.const(made.numpy()), op.dtype)
 
@@ -64,12 +65,12 @@ def _rows_and_columns(op: AtenBuilder) -> tuple[Any, Any]:
 
 
 @aten("eye")
-def eye(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def eye(op: AtenBuilder, *_: object, **__: object) -> Value:
     return op.cast(op.Equal(*_rows_and_columns(op)), op.dtype)
 
 
-def _triangle(op: AtenBuilder, x: Any, diagonal: Any, lower: bool) -> Any:
-    def mask() -> Any:
+def _triangle(op: AtenBuilder, x: Value, diagonal: Dim, lower: bool) -> Value:
+    def mask() -> Value:
         rows, columns = _rows_and_columns(op)
         edge = rows + op.cast(diagonal, ir.DataType.INT64)
         return op.LessOrEqual(columns, edge) if lower else op.GreaterOrEqual(columns, edge)
@@ -79,17 +80,17 @@ def _triangle(op: AtenBuilder, x: Any, diagonal: Any, lower: bool) -> Any:
 
 
 @aten("tril")
-def tril(op: AtenBuilder, x: Any, diagonal: Any = 0) -> Any:
+def tril(op: AtenBuilder, x: Value, diagonal: Dim = 0) -> Value:
     return _triangle(op, x, diagonal, lower=True)
 
 
 @aten("triu")
-def triu(op: AtenBuilder, x: Any, diagonal: Any = 0) -> Any:
+def triu(op: AtenBuilder, x: Value, diagonal: Dim = 0) -> Value:
     return _triangle(op, x, diagonal, lower=False)
 
 
 @aten("one_hot")
-def one_hot(op: AtenBuilder, ids: Any, num_classes: int = -1) -> Any:
+def one_hot(op: AtenBuilder, ids: Value, num_classes: int = -1) -> Value:
     if num_classes < 0:
         raise op.refuse(
             "one_hot without num_classes", "the number of classes would depend on the data", "pass num_classes"
@@ -99,18 +100,18 @@ def one_hot(op: AtenBuilder, ids: Any, num_classes: int = -1) -> Any:
 
 
 @aten("empty_strided")
-def empty_strided(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def empty_strided(op: AtenBuilder, *_: object, **__: object) -> Value:
     return filled(op, 0)
 
 
 @aten("tril_indices", "triu_indices")
-def triangle_indices(op: AtenBuilder, rows: int, columns: int, offset: int = 0, **_: Any) -> Any:
+def triangle_indices(op: AtenBuilder, rows: int, columns: int, offset: int = 0, **_: object) -> Value:
     find = torch.tril_indices if "tril" in str(op.node.target) else torch.triu_indices
     return op.cast(op.const(find(rows, columns, offset).numpy()), op.dtype)
 
 
 @aten("hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
-def window(op: AtenBuilder, length: int, *rest: Any, **named: Any) -> Any:
+def window(op: AtenBuilder, length: int, *rest: float, **named: Any) -> Value:
     """A constant: what torch itself computes."""
     make = getattr(torch, str(op.node.target).split(".")[1])
     made = make(length, *rest, **{**named, "dtype": torch.float64})

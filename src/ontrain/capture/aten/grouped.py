@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 # transformers wraps its own loop over groups in an operator with the same meaning, for dtypes that torch's lacks.
 @aten("_grouped_mm", "transformers::grouped_mm_fallback")
-def grouped_mm(op: AtenBuilder, x: Any, w: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+def grouped_mm(
+    op: AtenBuilder, x: Value, w: Value, offs: Value | None = None, bias: Value | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Value:  # fmt: skip
     """y[t] = x[t] w[g] for the rows t of group g: x [T, K] sorted by group, w [G, K, N], offs [G] where groups end.
 
     Which row meets which matrix is data, so each matrix sees all rows, those of other groups as zeros: G times the

@@ -12,6 +12,7 @@ from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.selection import indexed_places, together
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__ = ["select_scatter", "slice_written"]
@@ -20,7 +21,7 @@ _INT64 = ir.DataType.INT64
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def index(op: AtenBuilder, x: Any, indices: Sequence[Any]) -> Any:
+def index(op: AtenBuilder, x: Value, indices: Sequence[Any]) -> Value:
     given, shapes = indexed_places(op, indices, 1)
     adjacent = [axis for axis, _ in given] == list(range(given[0][0], given[0][0] + len(given)))
     for at, size in enumerate(together(shapes)):
@@ -41,13 +42,13 @@ def index(op: AtenBuilder, x: Any, indices: Sequence[Any]) -> Any:
     return op.Transpose(y, perm=[*head, *range(block), *range(block + axes[0], block + rest)])
 
 
-def _indexed_first(op: AtenBuilder, x: Any, axes: list[int]) -> tuple[Any, list[int]]:
+def _indexed_first(op: AtenBuilder, x: Value, axes: list[int]) -> tuple[Any, list[int]]:
     rank = len(op.input_shape(0))
     perm = [*axes, *(axis for axis in range(rank) if axis not in axes)]
     return (x if perm == sorted(perm) else op.Transpose(x, perm=perm)), axes
 
 
-def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Dim]) -> Any:
+def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Dim]) -> Value:
     """Index tensors broadcast together and stacked along a new last axis."""
     target = op.sizes(shape)
     spread = [op.cast(i, _INT64) for i in indices]
@@ -59,8 +60,8 @@ def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Dim]) -> Any:
 
 @aten("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(
-    op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, unsafe: bool = False
-) -> Any:
+    op: AtenBuilder, x: Value, indices: Sequence[Any], values: Value, accumulate: bool = False, unsafe: bool = False
+) -> Value:
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     value_shape = op.input_shape(2)
     if given[0][1].dtype == ir.DataType.BOOL:
@@ -73,7 +74,9 @@ def index_put(
     return _put(op, x, indices, values, value_shape, accumulate)
 
 
-def _put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, value_shape: list[Dim], accumulate: bool) -> Any:
+def _put(
+    op: AtenBuilder, x: Value, indices: Sequence[Any], values: Value, value_shape: list[Dim], accumulate: bool
+) -> Value:
     given, shapes = indexed_places(op, indices, 1)
     rank = len(op.input_shape(0))
     axes = [axis for axis, _ in given]
@@ -95,7 +98,7 @@ def _put(op: AtenBuilder, x: Any, indices: Sequence[Any], values: Any, value_sha
 
 
 @aten("gather")
-def gather(op: AtenBuilder, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+def gather(op: AtenBuilder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     have, want = op.input_shape(0), op.shape
     if not have:
         return x
@@ -107,7 +110,7 @@ def gather(op: AtenBuilder, x: Any, dim: int, index: Any, *, sparse_grad: bool =
 
 
 @aten("take_along_dim")
-def take_along_dim(op: AtenBuilder, x: Any, index: Any, dim: int | None = None) -> Any:
+def take_along_dim(op: AtenBuilder, x: Value, index: Value, dim: int | None = None) -> Value:
     if dim is None:
         return op.GatherElements(op.Reshape(x, [-1]), op.Reshape(index, [-1]), axis=0)
     shape = [op.input_shape(0), op.input_shape(1)]
@@ -118,7 +121,7 @@ def take_along_dim(op: AtenBuilder, x: Any, index: Any, dim: int | None = None) 
 
 
 @aten("index_select")
-def index_select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
+def index_select(op: AtenBuilder, x: Value, dim: int, index: Value) -> Value:
     if not op.input_shape(0):
         return op.Reshape(x, [1]) if op.shape else x
     return op.Gather(x, op.cast(index, _INT64), axis=dim)
@@ -126,14 +129,15 @@ def index_select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
 
 @aten("slice_scatter")
 def slice_scatter(
-    op: AtenBuilder, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Any:
+    op: AtenBuilder, x: Value, source: Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None,
+    step: int = 1,
+) -> Value:  # fmt: skip
     return slice_written(op, x, source, op.input_shape(1), dim, start, step)
 
 
 def slice_written(
-    op: AtenBuilder, x: Any, source: Any, source_shape: list[Dim], dim: int, start: Any, step: int
-) -> Any:
+    op: AtenBuilder, x: Value, source: Value, source_shape: list[Dim], dim: int, start: Dim | None, step: int
+) -> Value:
     """Return the current node's first argument with a slice replaced: what lies before, the source, what follows."""
     shape = op.input_shape(0)
     dim %= len(shape)
@@ -156,7 +160,9 @@ def slice_written(
     return op.Concat(*parts, axis=dim) if len(parts) > 1 else source
 
 
-def _strided_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, first: Any, shape: list[Dim], step: int) -> Any:
+def _strided_scatter(
+    op: AtenBuilder, x: Value, source: Value, dim: int, first: Dim, shape: list[Dim], step: int
+) -> Value:
     positions = op.counted(shape[dim]) * op.cast(step, _INT64) + op.scalar(first)
     column = op.Reshape(positions, [-1 if axis == dim else 1 for axis in range(len(shape))])
     spread = op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(len(shape))])
@@ -164,7 +170,7 @@ def _strided_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, first: Any,
 
 
 @aten("select_scatter")
-def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -> Any:
+def select_scatter(op: AtenBuilder, x: Value, source: Value, dim: int, index: Dim) -> Value:
     """Return x with one place along an axis replaced."""
     shape = op.input_shape(0)
     dim %= len(shape)
@@ -181,7 +187,9 @@ def select_scatter(op: AtenBuilder, x: Any, source: Any, dim: int, index: Any) -
 
 
 @aten("topk")
-def topk(op: AtenBuilder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def topk(
+    op: AtenBuilder, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, ...]:
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
     count = op.symbols.emit(op, k) if isinstance(k, Size) else op.const(np.array([k], np.int64))
@@ -189,12 +197,14 @@ def topk(op: AtenBuilder, x: Any, k: Any, dim: int = -1, largest: bool = True, s
 
 
 @aten("sort.default", "sort.stable")
-def sort(op: AtenBuilder, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
+def sort(
+    op: AtenBuilder, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Value, ...]:
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
     return topk(op, x, op.input_shape(0)[dim], dim, descending)
 
 
 @aten("argsort.default", "argsort.stable")
-def argsort(op: AtenBuilder, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
+def argsort(op: AtenBuilder, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Value:
     return sort(op, x, dim, descending)[1]

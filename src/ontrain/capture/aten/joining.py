@@ -6,14 +6,14 @@ from typing import Any
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
-from ontrain.operators import each
+from ontrain.operators import Value, each
 
 __all__: list[str] = []
 
 
 @aten("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes",
       "split_copy", "split_with_sizes_copy")  # fmt: skip
-def split(op: AtenBuilder, x: Any, _: Any, dim: int = 0) -> Any:
+def split(op: AtenBuilder, x: Value, _: object, dim: int = 0) -> list[Value]:
     parts = op.node.meta["val"]
     if len(parts) == 1:
         return [x]
@@ -22,21 +22,21 @@ def split(op: AtenBuilder, x: Any, _: Any, dim: int = 0) -> Any:
 
 
 @aten("unbind")
-def unbind(op: AtenBuilder, x: Any, dim: int = 0) -> Any:
+def unbind(op: AtenBuilder, x: Value, dim: int = 0) -> list[Value]:
     count = len(op.node.meta["val"])
     parts = each(op.Split(x, axis=dim, num_outputs=count, outputs=count)) if count > 1 else [x]
     return [op.Squeeze(part, [dim]) for part in parts]
 
 
 @aten("cat", "concat", "concatenate")
-def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
+def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Value:
     # torch lets an empty vector join anything.
     parts = [op.cast(x, op.dtype) for x, shape in zip(tensors, op.listed_shapes(), strict=True) if shape != [0]]
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=dim)
 
 
 @aten("stack")
-def stack(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Any:
+def stack(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Value:
     axis = dim % len(op.shape)
     made = [op.Unsqueeze(op.cast(x, op.dtype), [axis]) for x in tensors]
     return made[0] if len(made) == 1 else op.Concat(*made, axis=axis)

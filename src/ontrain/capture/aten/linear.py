@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.creation import filled
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Scalar
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
-def transposed(op: AtenBuilder, x: ir.Value) -> Any:
+def transposed(op: AtenBuilder, x: Value) -> Value:
     """Swap the last two axes."""
     rank = len(x.shape or ())
     if rank < 2:
@@ -26,18 +28,18 @@ def transposed(op: AtenBuilder, x: ir.Value) -> Any:
 
 
 @aten("linear")
-def linear(op: AtenBuilder, x: Any, weight: Any, bias: Any = None) -> Any:
+def linear(op: AtenBuilder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     y = op.MatMul(x, transposed(op, weight))
     return y if bias is None else y + bias
 
 
 @aten("matmul", "mm", "bmm", "mv", "dot")
-def matmul(op: AtenBuilder, a: Any, b: Any) -> Any:
+def matmul(op: AtenBuilder, a: Value, b: Value) -> Value:
     return op.MatMul(a, b)
 
 
 @aten("inner")
-def inner(op: AtenBuilder, a: Any, b: Any) -> Any:
+def inner(op: AtenBuilder, a: Value, b: Value) -> Value:
     """Sum of products along the last axis of both; a scalar multiplies."""
     ranks = len(op.input_shape(0)), len(op.input_shape(1))
     if 0 in ranks:
@@ -50,7 +52,7 @@ def inner(op: AtenBuilder, a: Any, b: Any) -> Any:
 
 
 @aten("addmm", "baddbmm", "addbmm", "addmv")
-def addmm(op: AtenBuilder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(op: AtenBuilder, c: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
     y = op.MatMul(a, b)
     if "aten.addbmm" in str(op.node.target):
         y = op.ReduceSum(y, [0], keepdims=0)
@@ -58,32 +60,32 @@ def addmm(op: AtenBuilder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any 
     return y if beta == 0 else y + _scaled(op, c, beta)
 
 
-def _scaled(op: AtenBuilder, x: Any, factor: Any) -> Any:
+def _scaled(op: AtenBuilder, x: Value, factor: Scalar) -> Value:
     return x if factor == 1 else x * op.cast(factor, x.dtype)
 
 
 @aten("outer", "ger")
-def outer(op: AtenBuilder, a: Any, b: Any) -> Any:
+def outer(op: AtenBuilder, a: Value, b: Value) -> Value:
     times = op.And if op.dtype == ir.DataType.BOOL else op.Mul
     return times(op.Unsqueeze(op.cast(a, op.dtype), [1]), op.Unsqueeze(op.cast(b, op.dtype), [0]))
 
 
 @aten("einsum")
-def einsum(op: AtenBuilder, equation: str, operands: list[Any], *, path: Any = None) -> Any:
+def einsum(op: AtenBuilder, equation: str, operands: list[Any], *, path: Sequence[int] | None = None) -> Value:
     return op.Einsum(*(op.cast(operand, op.dtype) for operand in operands), equation=equation)
 
 
 @aten("_linalg_det")
-def determinant(op: AtenBuilder, x: Any) -> Any:
+def determinant(op: AtenBuilder, x: Value) -> tuple[Value, None, None]:
     # That of a matrix without rows is the empty product.
     return (op.Det(x) if op.input_shape(0)[-1] else filled(op, 1)), None, None
 
 
 @aten("embedding")
 def embedding(
-    op: AtenBuilder, weight: Any, ids: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    op: AtenBuilder, weight: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     if scale_grad_by_freq:
         raise op.refuse(
             "an embedding scales its gradient by frequency",
@@ -96,10 +98,10 @@ def embedding(
 
 @aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(
-    op: AtenBuilder, weight: Any, ids: Any, offsets: Any, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
+    op: AtenBuilder, weight: Value, ids: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
     padding_idx: int | None = -1,
-) -> Any:  # fmt: skip
+) -> tuple[Value, None, None, None]:  # fmt: skip
     """Sums, means or maxima over bags of rows: a matrix [bags, ids] says what belongs where."""
     if scale_grad_by_freq:
         raise op.refuse("an embedding bag scales its gradient by frequency", "its gradient is not the one of a sum",
@@ -133,6 +135,6 @@ def embedding_bag(
 
 
 @aten("bilinear")
-def bilinear(op: AtenBuilder, a: Any, b: Any, weight: Any, bias: Any = None) -> Any:
+def bilinear(op: AtenBuilder, a: Value, b: Value, weight: Value, bias: Value | None = None) -> Value:
     y = op.Einsum(a, weight, b, equation="...i,oij,...j->...o")
     return y if bias is None else y + bias

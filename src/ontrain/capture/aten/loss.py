@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.arithmetic import difference, not_negative
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__: list[str] = []
@@ -17,15 +18,15 @@ __all__: list[str] = []
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-def _reduced(op: AtenBuilder, x: Any, reduction: int) -> Any:
+def _reduced(op: AtenBuilder, x: Value, reduction: int) -> Value:
     return x if reduction == 0 else (op.ReduceMean if reduction == 1 else op.ReduceSum)(x, keepdims=0)
 
 
 @aten("cross_entropy_loss")
 def cross_entropy_loss(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Dim = -100,
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: Dim = -100,
     label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     unbatched = len(op.input_shape(0)) == 1
     if unbatched:
         x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
@@ -41,7 +42,7 @@ def cross_entropy_loss(
     return op.Squeeze(loss, [0]) if unbatched and reduction == 0 else loss
 
 
-def _fixed_ignore(op: AtenBuilder, target: Any, ignore_index: Dim) -> tuple[Any, int]:
+def _fixed_ignore(op: AtenBuilder, target: Value, ignore_index: Dim) -> tuple[Any, int]:
     """Labels and an ignore_index that is a number: one that is a varying size (Hugging Face's span heads ignore the
     place after the last token) is moved to −100, as the operator's attribute cannot vary."""
     if not isinstance(ignore_index, Size):
@@ -51,11 +52,11 @@ def _fixed_ignore(op: AtenBuilder, target: Any, ignore_index: Dim) -> tuple[Any,
     return op.Where(ignored, op.cast(-100, labels.dtype), labels), -100
 
 
-def _labels(op: AtenBuilder, target: Any) -> Any:
+def _labels(op: AtenBuilder, target: Value) -> Value:
     return target if target.dtype in (ir.DataType.INT64, ir.DataType.INT32) else op.Cast(target, to=ir.DataType.INT64)
 
 
-def _class_weights(op: AtenBuilder, weight: Any, rank: int) -> Any:
+def _class_weights(op: AtenBuilder, weight: Value, rank: int) -> Value:
     return op.Reshape(weight, [-1, *[1] * (rank - 2)])
 
 
@@ -67,8 +68,8 @@ def _classes(op: AtenBuilder) -> int:
 
 
 def _probability_targets(
-    op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, label_smoothing: float
-) -> Any:
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None, reduction: int, label_smoothing: float
+) -> Value:
     classes, log_prob, target = _classes(op), op.cast(op.LogSoftmax(x, axis=1), op.dtype), op.cast(target, op.dtype)
     if label_smoothing:
         target = target * op.cast(1 - label_smoothing, op.dtype) + op.cast(label_smoothing / classes, op.dtype)
@@ -80,8 +81,9 @@ def _probability_targets(
 
 
 def _smoothed(
-    op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int, label_smoothing: float
-) -> Any:
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int,
+    label_smoothing: float,
+) -> Value:  # fmt: skip
     """(1 − ε) · nll + ε/C · Σ_c −log p_c, the second term weighted and averaged as torch does it."""
     labels, log_prob = _labels(op, target), op.LogSoftmax(x, axis=1)
     nll = op.NegativeLogLikelihoodLoss(
@@ -104,8 +106,8 @@ def _smoothed(
 
 @aten("nll_loss_nd", "nll_loss", "nll_loss2d")
 def nll_loss(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Dim = -100
-) -> Any:
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: Dim = -100
+) -> Value:
     unbatched = len(op.input_shape(0)) == 1
     if unbatched:
         x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
@@ -117,22 +119,24 @@ def nll_loss(
 
 
 @aten("nll_loss_forward", "nll_loss2d_forward")
-def nll_loss_forward(op: AtenBuilder, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
+def nll_loss_forward(
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> tuple[Value, None]:
     return nll_loss(op, x, target, weight, reduction, ignore_index), None
 
 
 @aten("mse_loss")
-def mse_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1) -> Any:
+def mse_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Value:
     error = op.cast(x, op.dtype) - op.cast(target, op.dtype)
     return _reduced(op, error * error, reduction)
 
 
 @aten("l1_loss")
-def l1_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1) -> Any:
+def l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Value:
     return _reduced(op, op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype)), reduction)
 
 
-def _huber(op: AtenBuilder, x: Any, target: Any, quadratic: float, beta: float, linear: float) -> Any:
+def _huber(op: AtenBuilder, x: Value, target: Value, quadratic: float, beta: float, linear: float) -> Value:
     """quadratic·d² where d = |x − target| < beta, else linear·(d − beta/2)."""
     d = op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype))
     inner = d * d * op.cast(quadratic, op.dtype)
@@ -141,19 +145,21 @@ def _huber(op: AtenBuilder, x: Any, target: Any, quadratic: float, beta: float, 
 
 
 @aten("smooth_l1_loss")
-def smooth_l1_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+def smooth_l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, beta: float = 1.0) -> Value:
     if beta == 0:
         return l1_loss(op, x, target, reduction)
     return _reduced(op, _huber(op, x, target, 0.5 / beta, beta, 1.0), reduction)
 
 
 @aten("huber_loss")
-def huber_loss(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+def huber_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, delta: float = 1.0) -> Value:
     return _reduced(op, _huber(op, x, target, 0.5, delta, delta), reduction)
 
 
 @aten("binary_cross_entropy")
-def binary_cross_entropy(op: AtenBuilder, x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+def binary_cross_entropy(
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = 1
+) -> Value:
     # torch clamps the logarithms at −100.
     one, floor = op.cast(1, x.dtype), op.cast(-100, x.dtype)
     loss = op.Neg(target * op.Max(op.Log(x), floor) + (one - target) * op.Max(op.Log(one - x), floor))
@@ -162,8 +168,9 @@ def binary_cross_entropy(op: AtenBuilder, x: Any, target: Any, weight: Any = Non
 
 @aten("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(
-    op: AtenBuilder, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
-) -> Any:
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, pos_weight: Value | None = None,
+    reduction: int = 1,
+) -> Value:  # fmt: skip
     # −log σ(x) = Softplus(−x), which does not overflow and whose derivative at 0 is right.
     one = op.cast(1, op.dtype)
     x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
@@ -175,7 +182,7 @@ def binary_cross_entropy_with_logits(
 
 
 @aten("kl_div")
-def kl_div(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, *, log_target: bool = False) -> Any:
+def kl_div(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, *, log_target: bool = False) -> Value:
     x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
     if log_target:
         return _reduced(op, op.Exp(target) * (target - x), reduction)
@@ -186,8 +193,8 @@ def kl_div(op: AtenBuilder, x: Any, target: Any, reduction: int = 1, *, log_targ
 
 
 @aten("cosine_similarity")
-def cosine_similarity(op: AtenBuilder, a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    def length(x: Any) -> Any:
+def cosine_similarity(op: AtenBuilder, a: Value, b: Value, dim: int = 1, eps: float = 1e-8) -> Value:
+    def length(x: Value) -> Value:
         return op.Max(op.Sqrt(op.ReduceSum(x * x, [dim], keepdims=1)), op.cast(eps, x.dtype))
 
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
@@ -195,7 +202,9 @@ def cosine_similarity(op: AtenBuilder, a: Any, b: Any, dim: int = 1, eps: float 
 
 
 @aten("margin_ranking_loss")
-def margin_ranking_loss(op: AtenBuilder, a: Any, b: Any, target: Any, margin: float = 0.0, reduction: int = 1) -> Any:
+def margin_ranking_loss(
+    op: AtenBuilder, a: Value, b: Value, target: Value, margin: float = 0.0, reduction: int = 1
+) -> Value:
     apart = op.cast(difference(op, a, b), op.dtype)
     raw = op.Neg(op.cast(target, op.dtype)) * apart + op.cast(margin, op.dtype)
     return _reduced(op, not_negative(op, raw), reduction)
@@ -203,13 +212,13 @@ def margin_ranking_loss(op: AtenBuilder, a: Any, b: Any, target: Any, margin: fl
 
 @aten("triplet_margin_loss")
 def triplet_margin_loss(
-    op: AtenBuilder, anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6,
-    swap: bool = False, reduction: int = 1,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, anchor: Value, positive: Value, negative: Value, margin: float = 1.0, p: float = 2.0,
+    eps: float = 1e-6, swap: bool = False, reduction: int = 1,
+) -> Value:  # fmt: skip
     if p != 2.0 or swap:
         raise op.refuse("triplet_margin_loss with p other than 2 or with swap", "it has no translation", "use p=2")
 
-    def distance(b: Any, place: int) -> Any:
+    def distance(b: Value, place: int) -> Value:
         d = op.cast(difference(op, anchor, b, (0, place)), op.dtype) + op.cast(eps, op.dtype)
         return op.ReduceL2(d, np.array([-1]), keepdims=0)  # whose derivative at zero is zero
 

@@ -10,20 +10,21 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 @aten("layer_norm", "native_layer_norm")
 def layer_norm(
-    op: AtenBuilder, x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Value | tuple[Value, ...]:  # fmt: skip
     shape = [int(size) for size in normalized_shape]
     # Under autocast the parameters keep single precision, and torch computes in it.
     mixed = weight is not None and weight.dtype != x.dtype
-    x = op.cast(x, weight.dtype) if mixed else x
+    x = op.cast(x, weight.dtype) if weight is not None and mixed else x
     scale = weight if weight is not None else op.const(np.ones(shape, x.dtype.numpy()))
     # The gradient reads the mean and the inverse deviation.
     outputs = op.LayerNormalization(x, scale, bias, axis=-len(shape), epsilon=eps, outputs=3)
@@ -36,8 +37,8 @@ def layer_norm(
 
 @aten("rms_norm", "_fused_rms_norm")
 def rms_norm(
-    op: AtenBuilder, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
-) -> Any:
+    op: AtenBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+) -> tuple[Value, Value] | Value:
     axes = list(range(-len(normalized_shape), 0))
     eps = torch.finfo(op.val.dtype).eps if eps is None else eps
     inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(x * x, axes, keepdims=1) + op.cast(eps, x.dtype)))
@@ -46,7 +47,7 @@ def rms_norm(
     return (y, inverse) if "fused" in str(op.node.target) else y
 
 
-def _ones_and_zeros(op: AtenBuilder, x: Any) -> tuple[Any, Any]:
+def _ones_and_zeros(op: AtenBuilder, x: Value) -> tuple[Any, Any]:
     channels = op.input_shape(0)[1]
     assert isinstance(channels, int), "the number of channels varies"
     dtype = x.dtype.numpy()
@@ -54,8 +55,9 @@ def _ones_and_zeros(op: AtenBuilder, x: Any) -> tuple[Any, Any]:
 
 
 def _batch_norm_training(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None,
+    momentum: float, eps: float,
+) -> tuple[Value, Value | None, Value | None]:  # fmt: skip
     """Return y and the next running mean and variance (None where the module keeps none)."""
     ones, zeros = _ones_and_zeros(op, x)
     y, next_mean, next_var = op.BatchNormalization(
@@ -63,14 +65,14 @@ def _batch_norm_training(
         mean if mean is not None else zeros, var if var is not None else ones,
         epsilon=eps, momentum=1 - momentum, training_mode=1, outputs=3,
     )  # fmt: skip
-    if mean is None:
+    if mean is None or var is None:
         return y, None, None
     # ONNX averages the biased variance b into r = (1−m)·v + m·b, torch b + b/(n−1): r + (r − (1−m)·v)/(n−1).
     fresh = next_var - var * op.cast(1 - momentum, next_var.dtype)
     return y, next_mean, next_var + fresh * _correction(op, next_var.dtype)
 
 
-def _correction(op: AtenBuilder, dtype: ir.DataType) -> Any:
+def _correction(op: AtenBuilder, dtype: ir.DataType) -> Value:
     """1 / (n − 1) for the number n of values per channel; 0 for one."""
     shape = op.input_shape(0)
     counted = [shape[0], *shape[2:]]
@@ -82,15 +84,15 @@ def _correction(op: AtenBuilder, dtype: ir.DataType) -> Any:
 
 @aten("batch_norm", "cudnn_batch_norm")
 def batch_norm(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
-    momentum: float, eps: float, cudnn_enabled: bool = True,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Value:  # fmt: skip
     if not training:
         ones, zeros = _ones_and_zeros(op, x)
         scale, shift = (weight if weight is not None else ones), (bias if bias is not None else zeros)
         return op.BatchNormalization(x, scale, shift, running_mean, running_var, epsilon=eps)
     y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
-    if mean is not None:
+    if mean is not None and var is not None:
         # The operator changes these two arguments though its schema does not say so.
         op.assign(op.node.args[3], mean)
         op.assign(op.node.args[4], var)
@@ -99,9 +101,9 @@ def batch_norm(
 
 @aten("_native_batch_norm_legit_functional")
 def batch_norm_functional(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
-    momentum: float, eps: float,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    training: bool, momentum: float, eps: float,
+) -> tuple[Value, None, None, Value | None, Value | None]:  # fmt: skip
     if not training:
         y = batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
         return y, None, None, running_mean, running_var
@@ -111,26 +113,27 @@ def batch_norm_functional(
 
 @aten("_native_batch_norm_legit_no_training")
 def batch_norm_inference(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> Any:
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    momentum: float, eps: float,
+) -> tuple[Value, None, None]:  # fmt: skip
     return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps), None, None
 
 
 @aten("_native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> Any:
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, Value | None, Value | None]:
     return _batch_norm_training(op, x, weight, bias, None, None, momentum, eps)
 
 
-def _per_channel(op: AtenBuilder, y: Any, weight: Any, bias: Any) -> Any:
+def _per_channel(op: AtenBuilder, y: Value, weight: Value | None, bias: Value | None) -> Value:
     """Scale and shift by vectors [C] along axis 1."""
     shape = [-1, *[1] * (len(op.input_shape(0)) - 2)]
     y = y if weight is None else y * op.Reshape(weight, shape)
     return y if bias is None else y + op.Reshape(bias, shape)
 
 
-def _standardised(op: AtenBuilder, x: Any, axes: list[int], eps: float) -> Any:
+def _standardised(op: AtenBuilder, x: Value, axes: list[int], eps: float) -> Value:
     centred = x - op.ReduceMean(x, axes, keepdims=1)
     variance = op.ReduceMean(centred * centred, axes, keepdims=1)
     return centred * op.Reciprocal(op.Sqrt(variance + op.cast(eps, x.dtype)))
@@ -138,9 +141,9 @@ def _standardised(op: AtenBuilder, x: Any, axes: list[int], eps: float) -> Any:
 
 @aten("group_norm")
 def group_norm(
-    op: AtenBuilder, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None,
+    eps: float = 1e-5, cudnn_enabled: bool = True,
+) -> Value:  # fmt: skip
     shape = op.input_shape(0)
     y = _standardised(op, op.Reshape(x, [0, num_groups, -1]), [2], eps)
     return _per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias)
@@ -148,8 +151,8 @@ def group_norm(
 
 @aten("native_group_norm")
 def native_group_norm(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, group: int, eps: float
-) -> Any:
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, n: Dim, c: Dim, hw: Dim, group: int, eps: float
+) -> tuple[Value, Value | None, Value | None]:
     shape = op.input_shape(0)
     flat = op.Reshape(x, [0, group, -1])
     mean, variance = _moments(op, flat, [2])
@@ -160,24 +163,24 @@ def native_group_norm(
 
 @aten("instance_norm")
 def instance_norm(
-    op: AtenBuilder, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool,
-    momentum: float, eps: float, cudnn_enabled: bool,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None, use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Value:  # fmt: skip
     if not use_input_stats:
         return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
     axes = list(range(2, len(op.input_shape(0))))
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
         _track(op, x, axes, running_mean, running_var, momentum)
     return _per_channel(op, _standardised(op, x, axes, eps), weight, bias)
 
 
-def _moments(op: AtenBuilder, x: Any, axes: list[int]) -> tuple[Any, Any]:
+def _moments(op: AtenBuilder, x: Value, axes: list[int]) -> tuple[Value, Value]:
     mean = op.ReduceMean(x, axes, keepdims=1)
     centred = x - mean
     return mean, op.ReduceMean(centred * centred, axes, keepdims=1)
 
 
-def _track(op: AtenBuilder, x: Any, axes: list[int], mean: Any, var: Any, momentum: float) -> None:
+def _track(op: AtenBuilder, x: Value, axes: list[int], mean: Value, var: Value, momentum: float) -> None:
     """Give running statistics their next values: those of the instances, averaged over the batch."""
     found = _moments(op, x, axes)
     sizes = op.input_shape(0)[2:]

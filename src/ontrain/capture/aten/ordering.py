@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -24,7 +26,7 @@ def _size(op: AtenBuilder, dim: int) -> Dim:
 
 
 @aten("kthvalue")
-def kthvalue(op: AtenBuilder, x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+def kthvalue(op: AtenBuilder, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     """The k-th smallest; ties go to the one that comes first."""
     if not op.input_shape(0):
         return op.reshape(x, op.shape, []), op.expand(op.const(np.array(0, np.int64)), op.shape, [])
@@ -42,12 +44,12 @@ def _fixed(op: AtenBuilder, size: Dim, what: str) -> int:
 
 
 @aten("median.dim")
-def median_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
+def median_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return kthvalue(op, x, (_fixed(op, _size(op, dim), "a median") + 1) // 2, dim, keepdim)
 
 
 @aten("median.default")
-def median(op: AtenBuilder, x: Any) -> Any:
+def median(op: AtenBuilder, x: Value) -> Value:
     """The lower middle; its gradient is shared among equal elements, as torch's."""
     shape = op.input_shape(0)
     if not shape:
@@ -64,7 +66,7 @@ def median(op: AtenBuilder, x: Any) -> Any:
     return op.ReduceSum(chosen, [0], keepdims=0) / op.ReduceSum(op.Cast(equal, to=x.dtype), [0], keepdims=0)
 
 
-def _prefixes(op: AtenBuilder, x: Any, dim: int, fill: float) -> tuple[Any, int]:
+def _prefixes(op: AtenBuilder, x: Value, dim: int, fill: float) -> tuple[Any, int]:
     """x with a new last axis over its elements along `dim`, those that come later being `fill`; and that axis."""
     shape = op.input_shape(0)
     rank, size = len(shape), shape[dim]
@@ -75,14 +77,14 @@ def _prefixes(op: AtenBuilder, x: Any, dim: int, fill: float) -> tuple[Any, int]
     return op.Where(until, rows, op.cast(fill, x.dtype)), rank
 
 
-def _back(op: AtenBuilder, y: Any, dim: int) -> Any:
+def _back(op: AtenBuilder, y: Value, dim: int) -> Value:
     rank = len(op.input_shape(0))
     perm = [*range(dim), rank - 1, *range(dim, rank - 1)]
     return y if perm == sorted(perm) else op.Transpose(y, perm=perm)
 
 
 @aten("cumprod")
-def cumprod(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
+def cumprod(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):
         return x
@@ -92,7 +94,7 @@ def cumprod(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 @aten("cummax", "cummin")
-def cummax(op: AtenBuilder, x: Any, dim: int) -> Any:
+def cummax(op: AtenBuilder, x: Value, dim: int) -> tuple[Value, Value]:
     """Of equal elements the last is the one, as in torch."""
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
@@ -107,7 +109,7 @@ def cummax(op: AtenBuilder, x: Any, dim: int) -> Any:
 
 
 @aten("logcumsumexp")
-def logcumsumexp(op: AtenBuilder, x: Any, dim: int) -> Any:
+def logcumsumexp(op: AtenBuilder, x: Value, dim: int) -> Value:
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):
         return x
@@ -119,13 +121,13 @@ def logcumsumexp(op: AtenBuilder, x: Any, dim: int) -> Any:
     return _back(op, op.Squeeze(total, [axis]), dim)
 
 
-def _below(op: AtenBuilder, boundaries: Any, values: Any, right: bool) -> Any:
+def _below(op: AtenBuilder, boundaries: Value, values: Value | float, right: bool) -> Value:
     """How many boundaries [.., 1, K] lie before each value [.., M, 1], equal ones too with `right`."""
     before = op.LessOrEqual(boundaries, values) if right else op.Less(boundaries, values)
     return op.cast(op.ReduceSum(op.Cast(before, to=_INT64), [-1], keepdims=0), op.dtype)
 
 
-def _common(op: AtenBuilder, *values: Any) -> list[Any]:
+def _common(op: AtenBuilder, *values: Value) -> list[Any]:
     dtypes = {value.dtype for value in values}
     if len(dtypes) == 1:
         return list(values)
@@ -134,7 +136,9 @@ def _common(op: AtenBuilder, *values: Any) -> list[Any]:
 
 
 @aten("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(op: AtenBuilder, x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+def bucketize(
+    op: AtenBuilder, x: Value | float, boundaries: Value, *, out_int32: bool = False, right: bool = False
+) -> Value:
     x = x if isinstance(x, ir.Value) else op.cast(x, boundaries.dtype)
     boundaries, x = _common(op, boundaries, op.Unsqueeze(x, [-1]))
     return _below(op, boundaries, x, right)
@@ -142,9 +146,9 @@ def bucketize(op: AtenBuilder, x: Any, boundaries: Any, *, out_int32: bool = Fal
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(
-    op: AtenBuilder, boundaries: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
-    sorter: Any = None,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, boundaries: Value, x: Value | float,
+    *, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Value | None = None,
+) -> Value:  # fmt: skip
     if sorter is not None:
         boundaries = op.GatherElements(boundaries, op.cast(sorter, _INT64), axis=-1)
     right = right or side == "right"
@@ -155,7 +159,7 @@ def searchsorted(
 
 
 @aten("histc")
-def histc(op: AtenBuilder, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+def histc(op: AtenBuilder, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     x = op.Reshape(x, [-1])
     low, high = op.cast(min, x.dtype), op.cast(max, x.dtype)
     one = op.cast(1, x.dtype)
@@ -173,7 +177,7 @@ def histc(op: AtenBuilder, x: Any, bins: int = 100, min: float = 0, max: float =
 
 
 @aten("masked_scatter")
-def masked_scatter(op: AtenBuilder, x: Any, mask: Any, source: Any) -> Any:
+def masked_scatter(op: AtenBuilder, x: Value, mask: Value, source: Value) -> Value:
     """The k-th true place of the mask takes the k-th element of the source: a Gather by a running count."""
     shape = op.shape
     mask = op.expand(op.cast(mask, ir.DataType.BOOL), shape, op.input_shape(1))

@@ -13,6 +13,7 @@ import torch
 from ontrain.capture.aten.convolution import full
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -22,16 +23,16 @@ def _spatial(op: AtenBuilder) -> int:
     return next(rank for rank in (1, 2, 3) if f"{rank}d" in name)
 
 
-def _batched(op: AtenBuilder, x: Any, rank: int) -> tuple[Any, bool]:
+def _batched(op: AtenBuilder, x: Value, rank: int) -> tuple[Any, bool]:
     batched = len(op.input_shape(0)) == rank + 2
     return (x if batched else op.Unsqueeze(x, [0])), batched
 
 
 @aten("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(
-    op: AtenBuilder, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1, ceil_mode: bool = False,
+) -> Value | tuple[Value, Value]:  # fmt: skip
     rank = _spatial(op)
     kernel = full(kernel_size, rank)
     x, batched = _batched(op, x, rank)
@@ -50,9 +51,9 @@ def max_pool(
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(
-    op: AtenBuilder, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Any:  # fmt: skip
+    op: AtenBuilder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Value:  # fmt: skip
     rank = _spatial(op)
     kernel = full(kernel_size, rank)
     if divisor_override is not None and ceil_mode:
@@ -71,7 +72,7 @@ def avg_pool(
 
 @aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
       "_adaptive_avg_pool3d")  # fmt: skip
-def adaptive_avg_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
+def adaptive_avg_pool(op: AtenBuilder, x: Value, output_size: Sequence[int]) -> Value:
     rank = _spatial(op)
     have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
     if all(size == 1 for size in want):
@@ -90,7 +91,7 @@ def adaptive_avg_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
+def adaptive_max_pool(op: AtenBuilder, x: Value, output_size: Sequence[int]) -> tuple[Value, Value]:
     """The elements of each window gathered along a new axis, and the first greatest of them taken."""
     rank = _spatial(op)
     have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
@@ -103,7 +104,7 @@ def adaptive_max_pool(op: AtenBuilder, x: Any, output_size: Any) -> Any:
         own = np.array([[*window, *[window[-1]] * (longest - len(window))] for window in windows])
         table = table[:, None, :, None] * (windows[-1][-1] + 1) + own[None, :, None, :]
         table = table.reshape(table.shape[0] * table.shape[1], -1)
-    flat = op.reshape(x, [*lead, op.count(have)], op.input_shape(0))
+    flat = op.reshape(x, [*lead, math.prod(have)], op.input_shape(0))
     table = np.sort(table, axis=1)
     gathered = op.Gather(flat, op.const(table), axis=-1)
     at = op.ArgMax(gathered, axis=-1, keepdims=1)
@@ -127,7 +128,7 @@ def _windows(op: AtenBuilder, have: Dim, want: Dim) -> list[list[int]]:
     return [list(range(i * have // want, -(-(i + 1) * have // want))) for i in range(want)]
 
 
-def _along(op: AtenBuilder, x: Any, axis: int, matrix: np.ndarray[Any, Any]) -> Any:
+def _along(op: AtenBuilder, x: Value, axis: int, matrix: np.ndarray[Any, Any]) -> Value:
     """x times a matrix over one axis."""
     rank = len(x.shape)
     axis %= rank
@@ -138,7 +139,7 @@ def _along(op: AtenBuilder, x: Any, axis: int, matrix: np.ndarray[Any, Any]) -> 
     return op.Transpose(made, perm=[perm.index(d) for d in range(rank)])
 
 
-def _divided(op: AtenBuilder, x: Any, rank: int) -> Any:
+def _divided(op: AtenBuilder, x: Value, rank: int) -> Value:
     """Average over windows of equal size, which torch's are when the sizes divide."""
     have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
     kernel = [a // b for a, b in zip(have, want, strict=True) if isinstance(a, int) and isinstance(b, int)]
@@ -155,7 +156,7 @@ _UPSAMPLE = [
 
 
 @aten(*_UPSAMPLE)
-def upsample(op: AtenBuilder, x: Any, output_size: Any, *rest: Any) -> Any:
+def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Value:
     name = str(op.node.target)
     mode = "linear" if "linear" in name else "cubic" if "cubic" in name else "nearest"
     aligned = mode != "nearest" and bool(rest and rest[0])
@@ -177,7 +178,7 @@ def upsample(op: AtenBuilder, x: Any, output_size: Any, *rest: Any) -> Any:
     )  # fmt: skip
 
 
-def _nearest(op: AtenBuilder, x: Any, factors: Sequence[float], mode: str) -> Any:
+def _nearest(op: AtenBuilder, x: Value, factors: Sequence[float], mode: str) -> Value:
     """The places that torch itself takes: where a factor is no exact number, rounding decides which of two."""
     have, want = op.input_shape(0)[2:], op.shape[2:]
     for axis, (size, factor, made) in enumerate(zip(have, factors, want, strict=True)):
@@ -205,8 +206,8 @@ def _factors(op: AtenBuilder, rest: Sequence[Any], vector: bool) -> list[float] 
 
 @aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(
-    op: AtenBuilder, x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Any:
+    op: AtenBuilder, x: Value, grid: Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Value:
     return op.GridSample(
         x, grid, mode=("linear", "nearest", "cubic")[interpolation_mode],
         padding_mode=("zeros", "border", "reflection")[padding_mode], align_corners=int(align_corners),

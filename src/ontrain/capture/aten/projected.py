@@ -13,7 +13,7 @@ __all__ = ["projected_lstm"]
 
 
 def projected_lstm(
-    op: AtenBuilder, x: Any, states: Sequence[Any], directions: Sequence[Sequence[Any]], length: int
+    op: AtenBuilder, x: Value, states: Sequence[Any], directions: Sequence[Sequence[Any]], length: int
 ) -> tuple[Any, Any, Any]:
     """Append one layer over x [T, B, I], T being `length`.
 
@@ -37,7 +37,7 @@ def projected_lstm(
 
 
 def _direction(
-    op: AtenBuilder, x: Any, states: Sequence[Any], weights: Sequence[Any], length: int, *, backwards: bool
+    op: AtenBuilder, x: Value, states: Sequence[Any], weights: Sequence[Any], length: int, *, backwards: bool
 ) -> tuple[Any, Any, Any]:
     """The outputs [T, B, P], and the last hidden state [B, P] and cell [B, H]."""
     w_ih, w_hh, *biases, projection = weights
@@ -56,5 +56,5 @@ def _direction(
     return _stacked(op, [rows[t] for t in range(length)], 0), h, c
 
 
-def _stacked(op: AtenBuilder, parts: Sequence[Any], axis: int) -> Any:
+def _stacked(op: AtenBuilder, parts: Sequence[Any], axis: int) -> Value:
     return op.Concat(*parts, axis=axis) if len(parts) > 1 else parts[0]

@@ -5,91 +5,90 @@ No two draws of eager PyTorch and of a graph are equal; their distributions are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 _INT64 = ir.DataType.INT64
 
 
-def _uniform(op: AtenBuilder, dtype: ir.DataType | None = None) -> Any:
+def _uniform(op: AtenBuilder, dtype: ir.DataType | None = None) -> Value:
     """Numbers of [0, 1) in the shape of the current node's result."""
     dtype = op.dtype if dtype is None else dtype
     like = op.expand(op.cast(0, dtype), op.shape, [])
     return op.RandomUniformLike(like, dtype=dtype.value)
 
 
-def _normal(op: AtenBuilder) -> Any:
+def _normal(op: AtenBuilder) -> Value:
     like = op.expand(op.cast(0, op.dtype), op.shape, [])
     return op.RandomNormalLike(like, dtype=op.dtype.value)
 
 
-def _affine(op: AtenBuilder, x: Any, scale: Any, shift: Any) -> Any:
+def _affine(op: AtenBuilder, x: Value, scale: Value | float, shift: Value | float) -> Value:
     x = x if scale == 1 else x * op.cast(scale, x.dtype)
     return x if shift == 0 else x + op.cast(shift, x.dtype)
 
 
 @aten("rand", "rand_like")
-def rand(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def rand(op: AtenBuilder, *_: object, **__: object) -> Value:
     return _uniform(op)
 
 
 @aten("uniform")
-def uniform(op: AtenBuilder, x: Any, low: float = 0.0, high: float = 1.0) -> Any:
+def uniform(op: AtenBuilder, x: Value, low: float = 0.0, high: float = 1.0) -> Value:
     return _affine(op, _uniform(op), high - low, low)
 
 
 @aten("randn", "randn_like")
-def randn(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def randn(op: AtenBuilder, *_: object, **__: object) -> Value:
     return _normal(op)
 
 
 @aten("normal_functional", "normal.default", "normal.out")
-def normal_in_place(op: AtenBuilder, x: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+def normal_in_place(op: AtenBuilder, x: Value, mean: float = 0.0, std: float = 1.0) -> Value:
     return _affine(op, _normal(op), std, mean)
 
 
 @aten("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
-def normal(op: AtenBuilder, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+def normal(op: AtenBuilder, mean: Value | float, std: Value | float = 1.0, *_: object, **__: object) -> Value:
     return _normal(op) * op.cast(std, op.dtype) + op.cast(mean, op.dtype)
 
 
 @aten("log_normal")
-def log_normal(op: AtenBuilder, x: Any, mean: float = 1.0, std: float = 2.0) -> Any:
+def log_normal(op: AtenBuilder, x: Value, mean: float = 1.0, std: float = 2.0) -> Value:
     return op.Exp(_affine(op, _normal(op), std, mean))
 
 
 @aten("exponential")
-def exponential(op: AtenBuilder, x: Any, rate: float = 1.0) -> Any:
+def exponential(op: AtenBuilder, x: Value, rate: float = 1.0) -> Value:
     return op.Log(op.cast(1, op.dtype) - _uniform(op)) * op.cast(-1 / rate, op.dtype)
 
 
 @aten("cauchy")
-def cauchy(op: AtenBuilder, x: Any, median: float = 0.0, sigma: float = 1.0) -> Any:
+def cauchy(op: AtenBuilder, x: Value, median: float = 0.0, sigma: float = 1.0) -> Value:
     return _affine(op, op.Tan((_uniform(op) - op.cast(0.5, op.dtype)) * op.cast(np.pi, op.dtype)), sigma, median)
 
 
 @aten("geometric")
-def geometric(op: AtenBuilder, x: Any, p: float) -> Any:
+def geometric(op: AtenBuilder, x: Value, p: float) -> Value:
     dtype = ir.DataType.DOUBLE
     tries = op.Log(op.cast(1, dtype) - _uniform(op, dtype)) * op.cast(1 / np.log1p(-p), dtype)
     return op.cast(op.Max(op.Ceil(tries), op.cast(1, dtype)), op.dtype)
 
 
 @aten("bernoulli.default", "bernoulli.p", "bernoulli.float", "bernoulli.Tensor")
-def bernoulli(op: AtenBuilder, x: Any, p: Any = None) -> Any:
+def bernoulli(op: AtenBuilder, x: Value, p: Value | float | None = None) -> Value:
     chance = op.cast(x if p is None else p, ir.DataType.FLOAT)
     return op.cast(op.Less(_uniform(op, ir.DataType.FLOAT), chance), op.dtype)
 
 
 @aten("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype", "random.from", "random.to")
-def randint(op: AtenBuilder, *arguments: Any, **_: Any) -> Any:
+def randint(op: AtenBuilder, *arguments: object, **_: object) -> Value:
     numbers = [a for a in arguments if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
     dtype = ir.DataType.DOUBLE
@@ -98,7 +97,7 @@ def randint(op: AtenBuilder, *arguments: Any, **_: Any) -> Any:
 
 
 @aten("randperm.default")
-def randperm(op: AtenBuilder, count: Any, **_: Any) -> Any:
+def randperm(op: AtenBuilder, count: Dim, **_: object) -> Value:
     """The order of random numbers."""
     keys = _uniform(op, ir.DataType.DOUBLE)
     size = op.symbols.emit(op, count) if not isinstance(count, int) else op.const(np.array([count], np.int64))
@@ -106,7 +105,7 @@ def randperm(op: AtenBuilder, count: Any, **_: Any) -> Any:
 
 
 @aten("multinomial")
-def multinomial(op: AtenBuilder, weights: Any, count: int, replacement: bool = False) -> Any:
+def multinomial(op: AtenBuilder, weights: Value, count: int, replacement: bool = False) -> Value:
     """The places of the greatest log-weights plus Gumbel's noise: draws without replacement; with it, one at a time."""
     rows = op.input_shape(0)
     logits = op.Unsqueeze(op.Log(weights), [-2])
@@ -121,10 +120,10 @@ def multinomial(op: AtenBuilder, weights: Any, count: int, replacement: bool = F
 
 
 @aten("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional")
-def rrelu(op: AtenBuilder, x: Any, *rest: Any, **_: Any) -> Any:
+def rrelu(op: AtenBuilder, x: Value, *rest: float, **_: object) -> tuple[Value, None] | Value:
     named = "noise" in str(op.node.target)
     lower, upper, training = (*rest[1 if named else 0 :], *(1 / 8, 1 / 3, False)[len(rest) - named :])[:3]
-    slope: Any = op.cast((lower + upper) / 2, x.dtype)
+    slope = op.cast((lower + upper) / 2, x.dtype)
     if training:
         slope = _affine(op, _uniform(op), upper - lower, lower)
     y = op.Where(op.LessOrEqual(x, op.cast(0, x.dtype)), x * slope, x)

@@ -16,7 +16,8 @@ import onnx_ir as ir
 from ontrain.capture.aten.projected import projected_lstm
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
-from ontrain.operators import each
+from ontrain.graph import static_dims
+from ontrain.operators import Value, each
 
 __all__: list[str] = []
 
@@ -49,7 +50,7 @@ _RELU = _Kind("RNN", activation="Relu")
 
 
 def _layer(
-    op: AtenBuilder, kind: _Kind, x: Any, states: Sequence[Any], directions: Sequence[Sequence[Any]]
+    op: AtenBuilder, kind: _Kind, x: Value, states: Sequence[Any], directions: Sequence[Sequence[Any]]
 ) -> tuple[Any, ...]:
     """Append one layer over x [T, B, I].
 
@@ -75,13 +76,13 @@ def _layer(
     return each(op.call("", kind.op_type, [x, w, r, bias, None, *states], attributes, outputs=1 + len(states)))
 
 
-def _arranged(op: AtenBuilder, kind: _Kind, directions: Sequence[Sequence[Any]]) -> Any:
+def _arranged(op: AtenBuilder, kind: _Kind, directions: Sequence[Sequence[Any]]) -> Value:
     """The weights or biases of each direction with ONNX's order of gates, as [D, …]: one copy, and one for gradients.
 
     A direction's biases lie one after the other in ONNX.
     """
 
-    def make() -> Any:
+    def make() -> Value:
         parts = [part for group in directions for weight in group for part in _gates(op, kind, weight)]
         joined = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
         if len(directions) == 1:
@@ -92,16 +93,16 @@ def _arranged(op: AtenBuilder, kind: _Kind, directions: Sequence[Sequence[Any]])
     return op.memo(("arranged", kind, *(weight for group in directions for weight in group)), make)
 
 
-def _gates(op: AtenBuilder, kind: _Kind, weight: Any) -> list[Any]:
+def _gates(op: AtenBuilder, kind: _Kind, weight: Value) -> list[Any]:
     if len(kind.parts) == 1:
         return [weight]
-    hidden = weight.shape[0] // sum(kind.parts)
+    hidden = static_dims(weight)[0] // sum(kind.parts)
     parts = each(op.Split(weight, [hidden * part for part in kind.parts], axis=0, outputs=len(kind.parts)))
     return [parts[i] for i in kind.order]
 
 
 def _recurrent(
-    op: AtenBuilder, kind: _Kind, x: Any, initial: Sequence[Any], params: Sequence[Any], has_biases: bool,
+    op: AtenBuilder, kind: _Kind, x: Value, initial: Sequence[Any], params: Sequence[Any], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     count = 2 if bidirectional else 1
@@ -147,12 +148,12 @@ def _is_zero(state: ir.Value) -> bool:
 
 
 @aten("lstm.input")
-def lstm(op: AtenBuilder, x: Any, hx: Sequence[Any], params: Sequence[Any], *options: Any) -> Any:
+def lstm(op: AtenBuilder, x: Value, hx: Sequence[Any], params: Sequence[Any], *options: Any) -> tuple[Value, ...]:
     return _recurrent(op, _LSTM, x, hx, params, *options)
 
 
 def _plain(kind: _Kind) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, x: Any, hx: Any, params: Sequence[Any], *options: Any) -> Any:
+    def translate(op: AtenBuilder, x: Value, hx: Value, params: Sequence[Any], *options: Any) -> tuple[Value, ...]:
         return _recurrent(op, kind, x, [hx], params, *options)
 
     return translate
@@ -163,7 +164,7 @@ for _name, _kind in (("gru.input", _GRU), ("rnn_tanh.input", _TANH), ("rnn_relu.
 
 
 @aten("lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data")
-def packed(op: AtenBuilder, *_: Any) -> Any:
+def packed(op: AtenBuilder, *_: object) -> Value:
     raise op.refuse(
         "a recurrent layer over a packed sequence", "the packing depends on the data",
         "feed padded sequences and mask the loss",

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value
 
 __all__ = ["length"]
 
 
-def _axes(dim: Any) -> list[int] | None:
+def _axes(dim: int | Sequence[int] | None) -> list[int] | None:
     """The axes as a list; None means all of them."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     return [dim] if isinstance(dim, int) else [int(d) for d in dim]
 
 
-def _reduce(op: AtenBuilder, op_type: str, x: Any, dim: Any, keepdim: bool) -> Any:
+def _reduce(op: AtenBuilder, op_type: str, x: Value, dim: int | Sequence[int] | None, keepdim: bool) -> Value:
     if not op.input_shape(0):
         return x
     axes = _axes(dim)
     operands = (x,) if axes is None else (x, axes)
-    return getattr(op, op_type)(*operands, keepdims=int(keepdim))
+    return op.call("", op_type, operands, {"keepdims": int(keepdim)})
 
 
 def _plain(op_type: str) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    def translate(
+        op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False,
+        *, dtype: torch.dtype | None = None,
+    ) -> Value:  # fmt: skip
         return _reduce(op, op_type, op.cast(x, op.dtype), dim, keepdim)
 
     return translate
@@ -41,7 +46,10 @@ _NARROW = (ir.DataType.BOOL, ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.IN
 
 
 def _total(op_type: str) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    def translate(
+        op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False,
+        *, dtype: torch.dtype | None = None,
+    ) -> Value:  # fmt: skip
         x = op.cast(x, op.dtype)
         wide = op.cast(x, ir.DataType.INT64) if op.dtype in _NARROW else x
         return op.cast(_reduce(op, op_type, wide, dim, keepdim), op.dtype)  # the low bits of what overflows
@@ -60,7 +68,7 @@ aten("prod.default", "prod.dim_int")(_total("ReduceProd"))
 
 
 def _truth(op_type: str) -> Callable[..., Any]:
-    def translate(op: AtenBuilder, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    def translate(op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
         counted = op.Cast(op.cast(x, ir.DataType.BOOL), to=ir.DataType.INT32)
         return op.Cast(_reduce(op, op_type, counted, dim, keepdim), to=ir.DataType.BOOL)
 
@@ -74,12 +82,12 @@ aten("_is_any_true")(_truth("ReduceMax"))
 
 
 @aten("count_nonzero")
-def count_nonzero(op: AtenBuilder, x: Any, dim: Any = None) -> Any:
+def count_nonzero(op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None) -> Value:
     return _reduce(op, "ReduceSum", op.Cast(op.cast(x, ir.DataType.BOOL), to=ir.DataType.INT64), dim, False)
 
 
 @aten("argmax", "argmin")
-def argmax(op: AtenBuilder, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def argmax(op: AtenBuilder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     make = op.ArgMax if "argmax" in str(op.node.target) else op.ArgMin
     if dim is None:
         return op.Squeeze(make(op.Reshape(x, [-1]), axis=0, keepdims=0), None)
@@ -87,7 +95,7 @@ def argmax(op: AtenBuilder, x: Any, dim: int | None = None, keepdim: bool = Fals
 
 
 @aten("max.dim", "min.dim")
-def max_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
+def max_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     dim %= max(len(op.input_shape(0)), 1)
     # The gradient goes to the one element chosen, as in torch; ReduceMax would share it among equals.
     ordered = op.Cast(x, to=ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x
@@ -96,7 +104,7 @@ def max_dim(op: AtenBuilder, x: Any, dim: int, keepdim: bool = False) -> Any:
     return (values, indices) if keepdim else (op.Squeeze(values, [dim]), op.Squeeze(indices, [dim]))
 
 
-def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Any:
+def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Value:
     """The number of elements that are reduced, as a scalar: a number where it is known."""
     shape = op.input_shape(0)
     sizes = [shape[axis] for axis in (axes if axes is not None else range(len(shape)))]
@@ -104,7 +112,7 @@ def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Any:
     return op.cast(float(count) if isinstance(count, int) else count, dtype)
 
 
-def _variance(op: AtenBuilder, x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
+def _variance(op: AtenBuilder, x: Value, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Value:
     axes = _axes(dim)
     operands = () if axes is None else (axes,)
     centred = x - op.ReduceMean(x, *operands, keepdims=1)
@@ -117,12 +125,13 @@ def _variance(op: AtenBuilder, x: Any, dim: Any, correction: float, keepdim: boo
 
 def _spread(root: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def corrected(
-        op: AtenBuilder, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-    ) -> Any:
+        op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None,
+        *, correction: float | None = None, keepdim: bool = False,
+    ) -> Value:  # fmt: skip
         found = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
         return op.Sqrt(found) if root else found
 
-    def unbiased(op: AtenBuilder, x: Any, *rest: Any) -> Any:
+    def unbiased(op: AtenBuilder, x: Value, *rest: Any) -> Value:
         # var(x, unbiased) or var(x, dim, unbiased, keepdim)
         dim, flags = (None, rest) if not rest or isinstance(rest[0], bool) else (rest[0], rest[1:])
         found = _variance(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
@@ -139,21 +148,22 @@ for _name, _root in (("var", False), ("std", True)):
 
 @aten("var_mean.correction")
 def var_mean(
-    op: AtenBuilder, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Any:
+    op: AtenBuilder, x: Value, dim: Sequence[int] | None = None,
+    *, correction: float | None = None, keepdim: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
     variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
     return variance, _reduce(op, "ReduceMean", x, dim, keepdim)
 
 
 @aten("cumsum")
-def cumsum(op: AtenBuilder, x: Any, dim: int, *, dtype: Any = None) -> Any:
+def cumsum(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
     wide = op.cast(x, ir.DataType.INT64) if op.dtype in _NARROW else x
     return op.cast(op.CumSum(wide, op.const(np.array(dim, np.int64))), op.dtype)
 
 
 @aten("logsumexp")
-def logsumexp(op: AtenBuilder, x: Any, dim: Any, keepdim: bool = False) -> Any:
+def logsumexp(op: AtenBuilder, x: Value, dim: Sequence[int], keepdim: bool = False) -> Value:
     axes = _axes(dim)
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):
@@ -168,12 +178,13 @@ def logsumexp(op: AtenBuilder, x: Any, dim: Any, keepdim: bool = False) -> Any:
 
 @aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype")
 def vector_norm(
-    op: AtenBuilder, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Any:
+    op: AtenBuilder, x: Value, ord: float | None = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
+    *, dtype: torch.dtype | None = None,
+) -> Value:  # fmt: skip
     return length(op, op.cast(x, op.dtype), 2 if ord is None else ord, dim, keepdim)
 
 
-def length(op: AtenBuilder, x: Any, ord: Any, dim: Any, keepdim: bool) -> Any:
+def length(op: AtenBuilder, x: Value, ord: float, dim: Sequence[int] | None, keepdim: bool) -> Value:
     """The p-norm of x along axes, whose gradient at zero is zero, as torch's."""
     if x.shape is not None and not len(x.shape):
         return op.Abs(x) if ord else op.Cast(op.Cast(x, to=ir.DataType.BOOL), to=x.dtype)
@@ -199,17 +210,17 @@ def length(op: AtenBuilder, x: Any, ord: Any, dim: Any, keepdim: bool) -> Any:
 
 
 @aten("dist")
-def dist(op: AtenBuilder, a: Any, b: Any, p: float = 2) -> Any:
+def dist(op: AtenBuilder, a: Value, b: Value, p: float = 2) -> Value:
     return length(op, op.cast(a, op.dtype) - op.cast(b, op.dtype), p, None, False)
 
 
 @aten("_cdist_forward", "cdist")
-def cdist(op: AtenBuilder, a: Any, b: Any, p: float = 2, compute_mode: int | None = None) -> Any:
+def cdist(op: AtenBuilder, a: Value, b: Value, p: float = 2, compute_mode: int | None = None) -> Value:
     return length(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p, [-1], False)
 
 
 @aten("_pdist_forward", "pdist")
-def pdist(op: AtenBuilder, x: Any, p: float = 2) -> Any:
+def pdist(op: AtenBuilder, x: Value, p: float = 2) -> Value:
     rows = op.input_shape(0)[0]
     if not isinstance(rows, int):
         raise op.refuse("pdist over a number of rows that varies", "its pairs are constant", "use torch.cdist(x, x)")

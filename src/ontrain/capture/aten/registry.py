@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ontrain.internals import OpOverload, of
 
 __all__ = ["aten", "find", "is_view", "operator_name", "table", "writes_first_only"]
 
 Handler = Callable[..., Any]
+Translation = TypeVar("Translation", bound=Handler)
 
 table: dict[str, Handler] = {}
 """Translation functions by operator name, with or without overload: "add.Tensor", "linear"."""
 
 
-def aten(*names: str) -> Callable[[Handler], Handler]:
+def aten(*names: str) -> Callable[[Translation], Translation]:
     """Register the decorated function as the translation of ATen operators.
 
     It takes an `AtenBuilder` and the operator's arguments as ATen orders and names them: tensors as graph values,
@@ -25,7 +26,7 @@ def aten(*names: str) -> Callable[[Handler], Handler]:
         names: "linear" for all overloads, "add.Tensor" for one; other namespaces as "prims::name".
     """
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: Translation) -> Translation:
         for name in names:
             assert name not in table, f"{name} is translated twice"
             table[name] = handler

@@ -10,7 +10,8 @@ import torch
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import diagonal_places, sliced
-from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.capture.context import AtenBuilder, Dim, Scalar
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -21,15 +22,17 @@ _REDUCTIONS = {None: None, "add": "add", "sum": "add", "mean": "add", "multiply"
 _IDENTITY = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -np.inf, "amin": np.inf}
 
 
-def _first(op: AtenBuilder, x: Any, shape: list[Dim]) -> tuple[Any, list[Dim]]:
+def _first(op: AtenBuilder, x: Value, shape: list[Dim]) -> tuple[Any, list[Dim]]:
     """x with at least one axis."""
     return (x, shape) if shape else (op.Reshape(x, [1]), [1])
 
 
-def _reduced(op: AtenBuilder, x: Any, index: Any, source: Any, dim: int, reduce: str | None, include_self: bool) -> Any:
+def _reduced(
+    op: AtenBuilder, x: Value, index: Value, source: Value, dim: int, reduce: str | None, include_self: bool
+) -> Value:
     """Scatter into x under a reduction; `index` and `source` have one shape, each index names a place along `dim`."""
 
-    def scattered(into: Any, values: Any, reduction: str | None) -> Any:
+    def scattered(into: Value, values: Value | None, reduction: str | None) -> Value:
         return op.ScatterElements(into, index, values, axis=dim, reduction=reduction)
 
     zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
@@ -53,9 +56,9 @@ def _reduced(op: AtenBuilder, x: Any, index: Any, source: Any, dim: int, reduce:
 
 @aten("scatter.src", "scatter.value", "scatter_add", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
 def scatter(
-    op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, reduce: str | None = None, *_: Any,
+    op: AtenBuilder, x: Value, dim: int, index: Value, source: Value | Scalar, reduce: str | None = None, *_: object,
     include_self: bool = True,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     if "scatter_add" in str(op.node.target):
         reduce = "add"
     if reduce not in _REDUCTIONS:
@@ -65,18 +68,18 @@ def scatter(
     if any(size == 0 for size in shape):
         return op.reshape(x, op.shape, [1]) if not op.shape else x
     if isinstance(source, ir.Value) and isinstance(op.argument(3, "src"), torch.Tensor):
-        source, before = _first(op, source, op.shape_of_val(op.argument(3, "src")))
+        values, before = _first(op, source, op.shape_of_val(op.argument(3, "src")))
         if before:
             for axis, (have, want) in enumerate(zip(before, shape, strict=True)):
-                source = source if have == want else sliced(op, source, axis, 0, want)
-        source = op.cast(source, op.dtype)
+                values = values if have == want else sliced(op, values, axis, 0, want)
+        source = op.cast(values, op.dtype)
     else:
         source = op.expand(op.cast(source, op.dtype), shape, [])
     y = _reduced(op, x, index, source, dim, reduce, include_self)
     return y if op.shape else op.Reshape(y, np.zeros(0, np.int64))
 
 
-def _spread(op: AtenBuilder, dim: int, index: Any, position: int) -> tuple[int, Any, list[Dim]]:
+def _spread(op: AtenBuilder, dim: int, index: Value, position: int) -> tuple[int, Any, list[Dim]]:
     """The axis, the index [n] along it, and the shape of the source, whose every row the index is repeated for."""
     shape = op.input_shape(position) or [1]
     rank = max(len(op.input_shape(0)), 1)
@@ -86,7 +89,9 @@ def _spread(op: AtenBuilder, dim: int, index: Any, position: int) -> tuple[int, 
     return dim, op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(rank)]), shape
 
 
-def _indexed(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, reduce: str | None, include_self: bool) -> Any:
+def _indexed(
+    op: AtenBuilder, x: Value, dim: int, index: Value, source: Value, reduce: str | None, include_self: bool
+) -> Value:
     shape = op.input_shape(0)
     x, _ = _first(op, x, shape)
     dim, spread, wanted = _spread(op, dim, index, 3)
@@ -96,25 +101,25 @@ def _indexed(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, reduce:
 
 
 @aten("index_add")
-def index_add(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+def index_add(op: AtenBuilder, x: Value, dim: int, index: Value, source: Value, *, alpha: Scalar = 1) -> Value:
     source = source if alpha == 1 else source * op.cast(alpha, x.dtype)
     return _indexed(op, x, dim, index, source, "sum", True)
 
 
 @aten("index_copy")
-def index_copy(op: AtenBuilder, x: Any, dim: int, index: Any, source: Any) -> Any:
+def index_copy(op: AtenBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     return _indexed(op, x, dim, index, source, None, True)
 
 
 @aten("index_reduce")
 def index_reduce(
-    op: AtenBuilder, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
-) -> Any:
+    op: AtenBuilder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
     return _indexed(op, x, dim, index, source, reduce, include_self)
 
 
 @aten("index_fill")
-def index_fill(op: AtenBuilder, x: Any, dim: int, index: Any, value: Any) -> Any:
+def index_fill(op: AtenBuilder, x: Value, dim: int, index: Value, value: Value | Scalar) -> Value:
     shape = op.input_shape(0)
     x, full = _first(op, x, shape)
     dim %= len(full)
@@ -126,7 +131,7 @@ def index_fill(op: AtenBuilder, x: Any, dim: int, index: Any, value: Any) -> Any
 
 
 @aten("put")
-def put(op: AtenBuilder, x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+def put(op: AtenBuilder, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
     shape = op.input_shape(0)
     flat, places = op.Reshape(x, [-1]), op.Reshape(op.cast(index, _INT64), [-1])
     y = op.ScatterElements(flat, places, op.Reshape(source, [-1]), axis=0, reduction="add" if accumulate else None)
@@ -134,7 +139,7 @@ def put(op: AtenBuilder, x: Any, index: Any, source: Any, accumulate: bool = Fal
 
 
 @aten("diagonal_scatter")
-def diagonal_scatter(op: AtenBuilder, x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal_scatter(op: AtenBuilder, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """The diagonal's places in the two axes flattened to one, written to."""
     shape = op.input_shape(0)
     rank = len(shape)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
-from ontrain.operators import each
+from ontrain.operators import Value, each
 from ontrain.sizes import Size
 
 __all__ = ["indexed_places", "together"]
@@ -52,7 +52,7 @@ def indexed_places(
     return places, shapes
 
 
-def _non_zero(op: AtenBuilder, x: Any) -> tuple[Any, Size]:
+def _non_zero(op: AtenBuilder, x: Value) -> tuple[Any, Size]:
     """Return the places of what is not zero as a matrix of a row for each axis, and how many there are."""
     if not op.symbols.by_values:
         raise _refusal(op)
@@ -65,7 +65,7 @@ def _non_zero(op: AtenBuilder, x: Any) -> tuple[Any, Size]:
     return found
 
 
-def _rows(op: AtenBuilder, rows: Any, rank: int, count: Size) -> list[Any]:
+def _rows(op: AtenBuilder, rows: Value, rank: int, count: Size) -> list[Any]:
     parts = each(op.Split(rows, axis=0, num_outputs=rank, outputs=rank)) if rank > 1 else (rows,)
     return [op.typed(op.Squeeze(part, [0]), [count]) for part in parts]
 
@@ -78,14 +78,14 @@ def together(shapes: Sequence[Sequence[Dim]]) -> list[Dim]:
 
 
 @aten("nonzero")
-def nonzero(op: AtenBuilder, x: Any) -> Any:
+def nonzero(op: AtenBuilder, x: Value) -> Value:
     rows, count = _non_zero(op, x)
     op.symbols.equate(op.val.shape[0], count)
     return op.Transpose(rows, perm=[1, 0])
 
 
 @aten("masked_select")
-def masked_select(op: AtenBuilder, x: Any, mask: Any) -> Any:
+def masked_select(op: AtenBuilder, x: Value, mask: Value) -> Value:
     shapes = [op.input_shape(0), op.input_shape(1)]
     shape = together(shapes)
     x, mask = (op.expand(one, shape, own) for one, own in zip((x, mask), shapes, strict=True))
@@ -99,7 +99,7 @@ def masked_select(op: AtenBuilder, x: Any, mask: Any) -> Any:
 
 
 @aten("_unique2", "unique_dim", "unique_consecutive")
-def unique(op: AtenBuilder, x: Any, *arguments: Any, **named: Any) -> Any:
+def unique(op: AtenBuilder, x: Value, *arguments: int, **_: object) -> tuple[Value, Value, Value]:
     """Values in order, the place of each element among them, and how often each occurs; see `torch.unique`."""
     if not op.symbols.by_values:
         raise _refusal(op)
@@ -108,7 +108,7 @@ def unique(op: AtenBuilder, x: Any, *arguments: Any, **named: Any) -> Any:
         return _unique_consecutive(op, x)
     axis = arguments[0] if "unique_dim" in name else None
     shape = op.input_shape(0)
-    values, _, inverse, counts = op.Unique(x, axis=axis, sorted=1, outputs=4)
+    values, _places, inverse, counts = op.Unique(x, axis=axis, sorted=1, outputs=4)
     count = op.symbols.count(counts, 0)
     op.symbols.equate(op.val.shape[axis or 0], count)
     if axis is None:
@@ -124,7 +124,7 @@ def unique(op: AtenBuilder, x: Any, *arguments: Any, **named: Any) -> Any:
     return values, inverse, counts
 
 
-def _unique_consecutive(op: AtenBuilder, x: Any) -> Any:
+def _unique_consecutive(op: AtenBuilder, x: Value) -> tuple[Value, Value, Value]:
     shape = op.input_shape(0)
     flat = x if len(shape) == 1 else op.Reshape(x, [-1])
     changes = op.Not(op.Equal(sliced(op, flat, 0, 1, _END), sliced(op, flat, 0, 0, -1)))
@@ -142,7 +142,7 @@ def _unique_consecutive(op: AtenBuilder, x: Any) -> Any:
 
 
 @aten("where.default", "nonzero_numpy")
-def where(op: AtenBuilder, condition: Any) -> list[Any]:
+def where(op: AtenBuilder, condition: Value) -> list[Any]:
     """The places of what is not zero, a vector for each axis."""
     rows, count = _non_zero(op, condition)
     op.symbols.equate(op.val.shape[0], count)
@@ -150,7 +150,7 @@ def where(op: AtenBuilder, condition: Any) -> list[Any]:
 
 
 @aten("repeat_interleave.Tensor")
-def repeat_interleave(op: AtenBuilder, repeats: Any, *, output_size: Dim | None = None) -> Any:
+def repeat_interleave(op: AtenBuilder, repeats: Value, *, output_size: Dim | None = None) -> Value:
     """0 as often as the first number says, then 1, …"""
     if output_size is None:
         output_size = _counted(op, op.ReduceSum(op.cast(repeats, _INT64), keepdims=0))
@@ -162,7 +162,7 @@ def repeat_interleave(op: AtenBuilder, repeats: Any, *, output_size: Dim | None 
 
 
 @aten("bincount")
-def bincount(op: AtenBuilder, x: Any, weights: Any = None, minlength: int = 0) -> Any:
+def bincount(op: AtenBuilder, x: Value, weights: Value | None = None, minlength: int = 0) -> Value:
     """How often each number occurs, or the sum of its weights."""
     x = op.cast(x, _INT64)
     most = op.ReduceMax(op.Concat(x, op.const(np.array([minlength - 1], np.int64)), axis=0), keepdims=0)
@@ -174,7 +174,7 @@ def bincount(op: AtenBuilder, x: Any, weights: Any = None, minlength: int = 0) -
     return op.ScatterElements(zeros, x, op.cast(weights, op.dtype), axis=0, reduction="add")
 
 
-def _counted(op: AtenBuilder, number: Any) -> Size:
+def _counted(op: AtenBuilder, number: Value) -> Size:
     """Return a number as the size of the current node's result."""
     if not op.symbols.by_values:
         raise _refusal(op)
@@ -183,7 +183,7 @@ def _counted(op: AtenBuilder, number: Any) -> Size:
     return size
 
 
-def _filled(op: AtenBuilder, number: int, shape: list[Dim]) -> Any:
+def _filled(op: AtenBuilder, number: int, shape: list[Dim]) -> Value:
     return op.typed(op.Expand(op.const(np.array(number, np.int64)), op.sizes(shape)), shape)
 
 
@@ -195,7 +195,7 @@ def decide(op: AtenBuilder, x: Any, symbol: str, axis: int) -> Any:
 
 
 @aten("_local_scalar_dense", "item")
-def item(op: AtenBuilder, *_: Any, **__: Any) -> Any:
+def item(op: AtenBuilder, *_: object, **__: object) -> Value:
     raise _refusal(op)
 
 

@@ -12,13 +12,16 @@ import numpy as np
 
 from ontrain.capture.aten.complex import Complex, on_complex
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 _LONGEST = 8192
 
 
-def _waves(op: AtenBuilder, rows: int, columns: int, period: int, scale: Any = 1.0) -> tuple[Any, Any]:
+def _waves(
+    op: AtenBuilder, rows: int, columns: int, period: int, scale: float | np.ndarray[Any, Any] = 1.0
+) -> tuple[Any, Any]:
     """cos and sin of 2π·row·column / period, [rows, columns], times `scale`."""
     if period > _LONGEST:
         raise op.refuse(
@@ -33,7 +36,7 @@ def _waves(op: AtenBuilder, rows: int, columns: int, period: int, scale: Any = 1
     return op.const((np.cos(angle) * scale).astype(dtype)), op.const((sin * scale).astype(dtype))
 
 
-def _along(op: AtenBuilder, x: Any, dim: int, matrix: Any) -> Any:
+def _along(op: AtenBuilder, x: Value, dim: int, matrix: Value) -> Value:
     """x times a matrix over one axis."""
     rank = len(op.input_shape(0))
     dim %= rank
@@ -63,7 +66,7 @@ def _turned(op: AtenBuilder, x: Complex, dim: int, forward: bool) -> Complex:
     return Complex(real[0] + real[1], imag[0] - imag[1]) if forward else Complex(real[0] - real[1], imag[0] + imag[1])
 
 
-def _scaled(op: AtenBuilder, x: Any, factor: float) -> Any:
+def _scaled(op: AtenBuilder, x: Value | Complex, factor: float) -> Complex | Value:
     if factor == 1:
         return x
     by = op.cast(factor, op.dtype)
@@ -71,7 +74,7 @@ def _scaled(op: AtenBuilder, x: Any, factor: float) -> Any:
 
 
 @on_complex("_fft_c2c")
-def c2c(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, forward: bool) -> Any:
+def c2c(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, forward: bool) -> Complex | Value:
     count = int(np.prod([_length(op, d) for d in dim]))
     for d in dim:
         x = _turned(op, x, d, forward)
@@ -79,7 +82,7 @@ def c2c(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, for
 
 
 @on_complex("_fft_r2c")
-def r2c(op: AtenBuilder, x: Any, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
+def r2c(op: AtenBuilder, x: Value, dim: Sequence[int], normalization: int, onesided: bool) -> Complex | Value:
     last = dim[-1]
     n = _length(op, last)
     count = int(np.prod([_length(op, d) for d in dim]))
@@ -91,7 +94,7 @@ def r2c(op: AtenBuilder, x: Any, dim: Sequence[int], normalization: int, oneside
 
 
 @on_complex("_fft_c2r")
-def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
+def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: int) -> Complex | Value:
     last, n = dim[-1], int(last_dim_size)
     count = int(np.prod([*(_length(op, d) for d in dim[:-1]), n]))
     for d in dim[:-1]:

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.capture.context import AtenBuilder, Dim, Scalar
+from ontrain.operators import Value, each
 from ontrain.sizes import Size
 
 __all__ = ["diagonal_places", "sliced"]
@@ -20,14 +21,14 @@ _END = 2**63 - 1
 
 @aten("view.default", "reshape", "flatten", "unflatten", "_unsafe_view", "view_as", "reshape_as", "_reshape_alias",
       "squeeze", "unsqueeze")  # fmt: skip
-def reshape(op: AtenBuilder, x: Any, *_: Any) -> Any:
+def reshape(op: AtenBuilder, x: Value, *_: object) -> Value:
     name, shape, before = str(op.node.target), op.shape, op.input_shape(0)
     if "squeeze" in name and shape != before:
         return _squeezed(op, x, shape, before)
     return op.reshape(x, shape, before)
 
 
-def _squeezed(op: AtenBuilder, x: Any, shape: list[Dim], before: list[Dim]) -> Any:
+def _squeezed(op: AtenBuilder, x: Value, shape: list[Dim], before: list[Dim]) -> Value:
     """Unsqueeze and Squeeze keep their names, which say more than a Reshape."""
     if len(shape) > len(before):
         dim = op.node.args[1]
@@ -40,46 +41,47 @@ def _squeezed(op: AtenBuilder, x: Any, shape: list[Dim], before: list[Dim]) -> A
 
 @aten("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj",
       "resolve_neg", "view.dtype", "pin_memory", "conj", "conj_physical", "real")  # fmt: skip
-def same(op: AtenBuilder, x: Any, *_: Any) -> Any:
+def same(op: AtenBuilder, x: Value, *_: object) -> Value:
     if x.dtype != op.dtype:
         raise op.refuse("a view of a tensor under another dtype", "bits have no meaning in a graph", "use .to(dtype)")
     return x
 
 
 @aten("detach")
-def detach(op: AtenBuilder, x: Any) -> Any:
+def detach(op: AtenBuilder, x: Value) -> Value:
     # A value that no gradient reaches needs no wall.
     return op.composite("Detach", x) if x.dtype.is_floating_point() and x.const_value is None else x
 
 
 @aten("ontrain::inspect")
-def inspect(op: AtenBuilder, x: Any, name: str) -> Any:
+def inspect(op: AtenBuilder, x: Value, name: str) -> Value:
     return op.composite("Inspect", x, name=name)
 
 
 @aten("ontrain::adjoint")
-def adjoint(op: AtenBuilder, y: Any) -> Any:
+def adjoint(op: AtenBuilder, y: Value) -> Value:
     return op.composite("Adjoint", y)
 
 
 @aten("ontrain::through")
-def through(op: AtenBuilder, ys: Any, adjoints: Any, xs: Any, gradients: Any) -> Any:
-    made = op.composite("Through", *ys, *adjoints, *xs, *gradients, outputs=len(ys), results=len(ys))
-    return list(made) if isinstance(made, tuple) else [made]
+def through(
+    op: AtenBuilder, ys: Sequence[Value], adjoints: Sequence[Value], xs: Sequence[Value], gradients: Sequence[Value]
+) -> list[Value]:
+    return list(each(op.composite("Through", *ys, *adjoints, *xs, *gradients, outputs=len(ys), results=len(ys))))
 
 
 @aten("to", "_to_copy", "type_as", "prims::convert_element_type")
-def to(op: AtenBuilder, x: Any, *_: Any, **__: Any) -> Any:
+def to(op: AtenBuilder, x: Value, *_: object, **__: object) -> Value:
     return op.cast(x, op.dtype)
 
 
 @aten("copy")
-def copy(op: AtenBuilder, x: Any, source: Any, non_blocking: bool = False) -> Any:
+def copy(op: AtenBuilder, x: Value, source: Value, non_blocking: bool = False) -> Value:
     return op.expand(op.cast(source, op.dtype), op.shape, op.input_shape(1))
 
 
 @aten("transpose.int", "swapaxes", "swapdims")
-def transpose(op: AtenBuilder, x: Any, a: int, b: int) -> Any:
+def transpose(op: AtenBuilder, x: Value, a: int, b: int) -> Value:
     perm = list(range(len(op.shape)))
     if not perm:
         return x
@@ -88,24 +90,24 @@ def transpose(op: AtenBuilder, x: Any, a: int, b: int) -> Any:
 
 
 @aten("t", "mT")
-def t(op: AtenBuilder, x: Any) -> Any:
+def t(op: AtenBuilder, x: Value) -> Value:
     rank = len(op.shape)
     return x if rank < 2 else _permuted(op, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 @aten("numpy_T")
-def reversed_axes(op: AtenBuilder, x: Any) -> Any:
+def reversed_axes(op: AtenBuilder, x: Value) -> Value:
     """All axes in the other order, as numpy has it."""
     return _permuted(op, x, list(reversed(range(len(op.shape)))))
 
 
 @aten("permute")
-def permute(op: AtenBuilder, x: Any, dims: Sequence[int]) -> Any:
+def permute(op: AtenBuilder, x: Value, dims: Sequence[int]) -> Value:
     return _permuted(op, x, [d % len(dims) for d in dims])
 
 
 @aten("movedim", "moveaxis")
-def movedim(op: AtenBuilder, x: Any, source: Any, destination: Any) -> Any:
+def movedim(op: AtenBuilder, x: Value, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
     rank = len(op.shape)
     sources = [d % rank for d in ([source] if isinstance(source, int) else source)]
     goals = [d % rank for d in ([destination] if isinstance(destination, int) else destination)]
@@ -115,17 +117,17 @@ def movedim(op: AtenBuilder, x: Any, source: Any, destination: Any) -> Any:
     return _permuted(op, x, order)
 
 
-def _permuted(op: AtenBuilder, x: Any, perm: list[int]) -> Any:
+def _permuted(op: AtenBuilder, x: Value, perm: list[int]) -> Value:
     return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
 
 
 @aten("expand", "expand_as", "broadcast_to")
-def expand(op: AtenBuilder, x: Any, *_: Any, **__: Any) -> Any:
+def expand(op: AtenBuilder, x: Value, *_: object, **__: object) -> Value:
     return op.expand(x, op.shape, op.input_shape(0))
 
 
 @aten("broadcast_tensors", "meshgrid")
-def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "ij") -> Any:
+def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "ij") -> list[Value]:
     results = op.node.meta["val"]
     made = []
     for i, (x, val, before) in enumerate(zip(tensors, results, op.listed_shapes(), strict=True)):
@@ -139,7 +141,7 @@ def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "i
 
 
 @aten("repeat", "tile")
-def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Dim]) -> Any:
+def repeat(op: AtenBuilder, x: Value, repeats: Sequence[Dim]) -> Value:
     rank = len(op.input_shape(0))
     if len(repeats) > rank:
         x = op.Unsqueeze(x, list(range(len(repeats) - rank)))
@@ -151,7 +153,9 @@ def repeat(op: AtenBuilder, x: Any, repeats: Sequence[Dim]) -> Any:
 
 
 @aten("repeat_interleave.self_int")
-def repeat_interleave(op: AtenBuilder, x: Any, repeats: Dim, dim: int | None = None, *, output_size: Any = None) -> Any:
+def repeat_interleave(
+    op: AtenBuilder, x: Value, repeats: Dim, dim: int | None = None, *, output_size: Dim | None = None
+) -> Value:
     before = op.input_shape(0)
     if dim is None:
         x, dim = op.Reshape(x, [-1]), 0
@@ -167,18 +171,20 @@ def _product(sizes: Sequence[Dim]) -> Dim:
     return math.prod(sizes)
 
 
-def sliced(op: AtenBuilder, x: Any, axis: int, start: Any, end: Any, step: int = 1) -> Any:
+def sliced(op: AtenBuilder, x: Value, axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
     """Return x[start:end:step] along an axis; bounds are numbers or sizes."""
     bounds = [_vector(op, bound) for bound in (start, end)]
     return op.Slice(x, *bounds, [axis], [step])
 
 
-def _vector(op: AtenBuilder, bound: Dim) -> Any:
+def _vector(op: AtenBuilder, bound: Dim) -> Value:
     return op.symbols.emit(op, bound) if isinstance(bound, Size) else op.const(np.array([bound], np.int64))
 
 
 @aten("slice.Tensor", "slice_copy.Tensor")
-def slice_tensor(op: AtenBuilder, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+def slice_tensor(
+    op: AtenBuilder, x: Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
+) -> Value:
     if op.shape == op.input_shape(0) and step == 1:
         return x
     axis = dim % len(op.shape)
@@ -186,7 +192,7 @@ def slice_tensor(op: AtenBuilder, x: Any, dim: int = 0, start: Any = None, end: 
 
 
 @aten("narrow")
-def narrow(op: AtenBuilder, x: Any, dim: int, start: Any, length: Any) -> Any:
+def narrow(op: AtenBuilder, x: Value, dim: int, start: Value | Dim, length: int) -> Value:
     if isinstance(start, ir.Value):
         first = op.Reshape(start, [1])
         return op.Slice(x, first, first + _vector(op, length), [dim])
@@ -196,7 +202,7 @@ def narrow(op: AtenBuilder, x: Any, dim: int, start: Any, length: Any) -> Any:
 
 
 @aten("select.int")
-def select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
+def select(op: AtenBuilder, x: Value, dim: int, index: int) -> Value:
     """A slice of one and a Squeeze: its gradient is a padding, where a Gather's is a scatter."""
     dim %= len(op.input_shape(0))
     if isinstance(index, ir.Value):
@@ -210,7 +216,9 @@ def select(op: AtenBuilder, x: Any, dim: int, index: Any) -> Any:
 
 
 @aten("diff")
-def diff(op: AtenBuilder, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(
+    op: AtenBuilder, x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
+) -> Value:
     parts = [op.cast(part, op.dtype) for part in (prepend, x, append) if part is not None]
     x = op.Concat(*parts, axis=dim) if len(parts) > 1 else parts[0]
     for _ in range(n):
@@ -219,17 +227,18 @@ def diff(op: AtenBuilder, x: Any, n: int = 1, dim: int = -1, prepend: Any = None
 
 
 @aten("flip")
-def flip(op: AtenBuilder, x: Any, dims: Sequence[int]) -> Any:
+def flip(op: AtenBuilder, x: Value, dims: Sequence[int]) -> Value:
     count = len(dims)
     return op.Slice(x, [-1] * count, [-_END] * count, list(dims), [-1] * count) if count else x
 
 
 @aten("roll")
-def roll(op: AtenBuilder, x: Any, shifts: Any, dims: Any = ()) -> Any:
+def roll(op: AtenBuilder, x: Value, shifts: int | Sequence[Dim], dims: int | Sequence[int] = ()) -> Value:
     shape = op.input_shape(0)
     if not shape or any(size == 0 for size in shape):
         return x
-    shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims)
     sizes = shape if dims else [_product(shape)]
     if not dims:
         x, dims = op.Reshape(x, [-1]), [0]
@@ -248,7 +257,7 @@ def _remainder(shift: Dim, size: Dim) -> Dim:
 
 @aten("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
       "replication_pad2d", "replication_pad3d")  # fmt: skip
-def pad(op: AtenBuilder, x: Any, pads: Sequence[Dim], mode: Any = "constant", value: Any = None) -> Any:
+def pad(op: AtenBuilder, x: Value, pads: Sequence[Dim], mode: str = "constant", value: Scalar | None = None) -> Value:
     name = str(op.node.target)
     if "constant_pad_nd" in name:
         mode, value = "constant", mode if not isinstance(mode, str) else 0
@@ -276,7 +285,7 @@ def pad(op: AtenBuilder, x: Any, pads: Sequence[Dim], mode: Any = "constant", va
 
 
 @aten("diagonal")
-def diagonal(op: AtenBuilder, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal(op: AtenBuilder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """Taken from the two axes flattened to one."""
     shape = op.input_shape(0)
     rank = len(shape)
@@ -297,12 +306,12 @@ def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray[Any, Any
 
 
 @aten("pixel_shuffle")
-def pixel_shuffle(op: AtenBuilder, x: Any, upscale_factor: int) -> Any:
+def pixel_shuffle(op: AtenBuilder, x: Value, upscale_factor: int) -> Value:
     return op.DepthToSpace(x, blocksize=upscale_factor, mode="CRD")
 
 
 @aten("unfold")
-def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any:
+def unfold(op: AtenBuilder, x: Value, dimension: int, size: int, step: int) -> Value:
     shape = op.input_shape(0)
     if not shape:
         return op.expand(op.Reshape(x, [1]), op.shape, [1])
@@ -317,7 +326,7 @@ def unfold(op: AtenBuilder, x: Any, dimension: int, size: int, step: int) -> Any
 
 
 @aten("as_strided", "as_strided_copy")
-def as_strided(op: AtenBuilder, x: Any, *_: Any) -> Any:
+def as_strided(op: AtenBuilder, x: Value, *_: object) -> Value:
     """A Gather from the flat tensor, where the tensor's own layout is row after row and all sizes are known."""
     base = op.argument(0)
     where: list[Any] = [*op.node.args[1:3], op.node.args[3] if len(op.node.args) > 3 else None]

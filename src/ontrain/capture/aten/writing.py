@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ontrain.capture.aten.indexing import select_scatter, slice_written
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.operators import Value
 
 __all__ = ["is_followed", "write_back"]
 
 
-def _select(op: AtenBuilder, x: Any, new: Any, dim: int, index: Any) -> Any:
+def _select(op: AtenBuilder, x: Value, new: Value, dim: int, index: Dim) -> Value:
     return select_scatter(op, x, new, dim, index)
 
 
-def _slice(op: AtenBuilder, x: Any, new: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+def _slice(
+    op: AtenBuilder, x: Value, new: Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
+) -> Value:
     return slice_written(op, x, new, op.shape, dim, start, step)
 
 
-def _reshape(op: AtenBuilder, x: Any, new: Any, *_: Any) -> Any:
+def _reshape(op: AtenBuilder, x: Value, new: Value, *_: object) -> Value:
     return op.reshape(new, op.input_shape(0), op.shape)
 
 
-def _transpose(op: AtenBuilder, x: Any, new: Any, a: int = -1, b: int = -2) -> Any:
+def _transpose(op: AtenBuilder, x: Value, new: Value, a: int = -1, b: int = -2) -> Value:
     perm = list(range(len(op.shape)))
     perm[a], perm[b] = perm[b], perm[a]
     return op.Transpose(new, perm=perm)
 
 
-def _permute(op: AtenBuilder, x: Any, new: Any, dims: Any) -> Any:
+def _permute(op: AtenBuilder, x: Value, new: Value, dims: Sequence[int]) -> Value:
     perm = [d % len(dims) for d in dims]
     return op.Transpose(new, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
 _aten = torch.ops.aten
-_WRITES: dict[Any, Callable[..., Any]] = {
+_WRITES: dict[Any, Callable[..., Value]] = {
     _aten.select.int: _select,
     _aten.slice.Tensor: _slice,
     _aten.view.default: _reshape,
@@ -56,7 +59,7 @@ def is_followed(target: Any) -> bool:
     return target in _WRITES
 
 
-def write_back(op: AtenBuilder, x: Any, new: Any, *arguments: Any) -> Any:
+def write_back(op: AtenBuilder, x: Value, new: Value, *arguments: Any) -> Value:
     """Return x with `new` in the part of it that the current node, a view of it, shows.
 
     Args:
