@@ -79,7 +79,7 @@ def set_seed(seed: int) -> None:
     Raises:
         OptionError: the seed is no whole number from 0.
     """
-    from ontrain.training.process import set_seed
+    from ontrain.training import set_seed
 
     set_seed(seed)
     stock().set_seed(seed)

@@ -9,8 +9,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import figures as results
-from benchmarks import gpu, other_tables, rows
+from benchmarks import figures as results, gpu, other_tables, rows
 
 FIGURES = {
     "step_s", "step_min_s", "step_max_s", "ratio", "ratio_min", "ratio_max", "first_step_s", "peak_bytes", "faults",

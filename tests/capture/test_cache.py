@@ -14,11 +14,8 @@ import torch
 from torch import nn
 
 from ontrain import OptionError
-from ontrain.capture import capture
-from ontrain.capture import module as capturing
-from ontrain.capture.cache import cache as caching
-from ontrain.capture.cache import folder as folders
-from ontrain.capture.cache import open_cache
+from ontrain.capture import capture, module as capturing
+from ontrain.capture.cache import cache as caching, folder as folders, open_cache
 from ontrain.graph import to_text
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, spectral_norm
-from torch.nn.utils import weight_norm as old_weight_norm
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm as old_weight_norm
 
 from ontrain.training.ortmodule import ORTModule
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ontrain.providers.torch.buffers import Buf, Storage
 from ontrain.providers.torch.emitter import Emitter

@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.thorough import __main__ as thorough
 from tests.thorough.page import NOT_YET, Row, read_rows, render, versions

@@ -5,9 +5,9 @@ import ontrain.autodiff.custom  # noqa: F401 (both register rules)
 from ontrain.autodiff.backward import ADJOINT, build_backward, differentiable_outputs
 from ontrain.autodiff.derivatives import asks_for_derivatives, with_derivatives
 from ontrain.autodiff.differentiability import Differentiability, differentiability
-from ontrain.autodiff.driver import differentiate
+from ontrain.autodiff.driver import differentiate, reached_from as reached_from
 from ontrain.autodiff.op import Op
-from ontrain.operators.gradient import elementwise, gradient, zero_gradient
+from ontrain.operators import elementwise, gradient, zero_gradient
 
 __all__ = [
     "ADJOINT",

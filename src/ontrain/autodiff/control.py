@@ -31,7 +31,7 @@ from ontrain.graph import (
     static_dims,
     trace,
 )
-from ontrain.operators.gradient import gradient
+from ontrain.operators import gradient
 
 __all__: list[str] = []
 

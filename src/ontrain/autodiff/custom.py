@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff.op import Op
 from ontrain.graph import DOMAIN, reads, static_dims, subgraphs
-from ontrain.operators.gradient import gradient
+from ontrain.operators import gradient
 
 __all__: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.autodiff.driver import differentiate
-from ontrain.functions.marks import DERIVATIVE
+from ontrain.functions import DERIVATIVE
 from ontrain.graph import DOMAIN, Builder, rebuild, static_dims
 
 __all__ = ["asks_for_derivatives", "with_derivatives"]

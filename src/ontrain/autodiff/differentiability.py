@@ -10,8 +10,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.functions import adopted, expand, expansions, has_body
 from ontrain.graph import DOMAIN, OPSET, Builder, clone_value, new_model
-from ontrain.operators import OPERATORS, record_of
-from ontrain.operators.gradient import find_limit, find_rule, rules, zero_gradient_of
+from ontrain.operators import OPERATORS, find_limit, find_rule, record_of, rules, zero_gradient_of
 
 __all__ = ["Differentiability", "differentiability"]
 

@@ -25,7 +25,7 @@ from ontrain.graph import (
     source_of,
     static_dims,
 )
-from ontrain.operators.gradient import find_rule, zero_gradient_of
+from ontrain.operators import find_rule, zero_gradient_of
 
 __all__ = ["differentiate", "reached_from", "unbroadcast"]
 

@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GradientError
-from ontrain.graph import Builder, describe, source_of
-from ontrain.graph.infer import infer_node
+from ontrain.graph import Builder, describe, infer_node, source_of
 
 __all__ = ["Op"]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from ontrain.errors import OptionError
 from ontrain.stock import stock, stock_module
-from ontrain.training import is_ortmodule_available
-from ontrain.training.process import set_seed
+from ontrain.training import is_ortmodule_available, set_seed
 
 __all__ = [
     "ArenaExtendStrategy",

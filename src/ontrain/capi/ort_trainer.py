@@ -15,8 +15,7 @@ from ontrain.capi.description import IODescription, ModelDescription, fitted, ge
 from ontrain.capi.loss_scaler import LossScaler
 from ontrain.capi.optimizer import Attributes, optimizer_config
 from ontrain.errors import InputError, OptionError
-from ontrain.training import ORTTrainer as Trainer
-from ontrain.training import amp
+from ontrain.training import ORTTrainer as Trainer, amp
 from ontrain.training.checkpoint import (
     experimental_load_checkpoint,
     experimental_load_state_dict,

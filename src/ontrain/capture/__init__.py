@@ -1,10 +1,35 @@
 """An nn.Module or an ONNX file becomes a verified graph, with parameters as named inputs."""
 
+from ontrain.capture.arrays import (
+    NARROW as NARROW,
+    tensor_dtype as tensor_dtype,
+    to_array as to_array,
+    to_tensor as to_tensor,
+)
 from ontrain.capture.aten import aten
+from ontrain.capture.autograd import traced_here as traced_here
+from ontrain.capture.cache import open_cache as open_cache
+from ontrain.capture.guards import GUARDS as GUARDS
+from ontrain.capture.inspection import (
+    Inspected as Inspected,
+    Mark as Mark,
+    Observer as Observer,
+    mark as mark,
+    numbered as numbered,
+)
 from ontrain.capture.module import Captured, capture
 from ontrain.capture.names import REQUIRES_GRAD
-from ontrain.capture.onnx_file import OnnxModel, load_onnx
-from ontrain.capture.structure import CallSpec, Spec
+from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
+from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
+from ontrain.capture.structure import (
+    CallSpec,
+    Spec,
+    bind as bind,
+    flatten as flatten,
+    leaf_paths as leaf_paths,
+    plain_leaves as plain_leaves,
+    unflatten as unflatten,
+)
 from ontrain.capture.validate import validate
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

@@ -11,8 +11,7 @@ from torch import fx
 
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.errors import CaptureError
-from ontrain.graph import Builder
-from ontrain.graph.size_arithmetic import SizeArithmetic
+from ontrain.graph import Builder, SizeArithmetic
 from ontrain.internals import OpOverload, of
 from ontrain.operators import Value
 from ontrain.sizes import Size

@@ -18,8 +18,7 @@ from ontrain.capture.module import Captured
 from ontrain.capture.structure import flatten
 from ontrain.errors import CaptureError
 from ontrain.functions import expand, inline_all
-from ontrain.graph import Builder, describe, rebuild, source_of, specialise, updates_of
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph import CORRECTIONS, Builder, describe, rebuild, source_of, specialise, updates_of
 from ontrain.internals import private, replaced
 from ontrain.operators import Chance, record_of
 

@@ -20,8 +20,7 @@ from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.program import BRANCHES, is_ignored
 from ontrain.capture.source import module_of, source_line
 from ontrain.errors import CaptureError, GraphError
-from ontrain.graph import OPSET, annotate, is_float, live_nodes, shape_text
-from ontrain.graph.replay import as_outputs
+from ontrain.graph import OPSET, annotate, as_outputs, is_float, live_nodes, shape_text
 from ontrain.internals import available
 
 __all__ = ["Walk", "constant", "written"]

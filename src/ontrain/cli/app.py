@@ -8,16 +8,12 @@ from typing import Annotated
 import typer
 
 from ontrain import __version__
-from ontrain.cli.compare import MANUAL as COMPARE
-from ontrain.cli.compare import compare
-from ontrain.cli.env import MANUAL as ENV
-from ontrain.cli.env import env
+from ontrain.cli.compare import MANUAL as COMPARE, compare
+from ontrain.cli.env import MANUAL as ENV, env
 from ontrain.cli.manual import JSON, LOSS, find_function, manual, sizes_of
 from ontrain.cli.output import fail, print_finding, print_json, print_markdown, print_operators, print_report
-from ontrain.cli.plan import MANUAL as PLAN
-from ontrain.cli.plan import plan
-from ontrain.cli.products import MANUAL as PRODUCTS
-from ontrain.cli.products import products
+from ontrain.cli.plan import MANUAL as PLAN, plan
+from ontrain.cli.products import MANUAL as PRODUCTS, products
 from ontrain.cli.profile import BENCH_MANUAL, PROFILE_MANUAL, bench, profile
 from ontrain.errors import OntrainError, OptionError
 from ontrain.places import model_file
@@ -163,7 +159,7 @@ def check(
     from ontrain.session.check import check_file, check_module, load_factory
 
     if verbose:
-        from ontrain.capture.phases import show_phases
+        from ontrain.capture import show_phases
 
         show_phases()
     if is_factory:
@@ -203,8 +199,7 @@ def bisect(
     """
     find_function(function)
 
-    from ontrain.passes import NothingWrongError
-    from ontrain.passes import bisect as search
+    from ontrain.passes import NothingWrongError, bisect as search
     from ontrain.session.check import load_function
 
     check_number = load_function(function)

@@ -12,7 +12,7 @@ from ontrain.cli.output import console_of, print_json
 from ontrain.units import byte_text
 
 if TYPE_CHECKING:
-    from ontrain.training.environment import Environment
+    from ontrain.training import Environment
 
 __all__ = ["MANUAL", "env"]
 
@@ -32,7 +32,7 @@ def env(as_json: Annotated[bool, JSON] = False) -> None:
     That is versions, the machine, threads, caches, the environment variables that ontrain reads, and a trial of each
     name that ontrain takes of torch without torch's promise.
     """
-    from ontrain.training.environment import collect_environment
+    from ontrain.training import collect_environment
 
     environment = collect_environment()
     if as_json:

@@ -1,1 +1,39 @@
-"""ONNX files as they lie on the disk: read, checked, and guarded for stock onnxruntime. Needs the package onnx only."""
+"""ONNX files as they lie on the disk: read, checked, and guarded for stock onnxruntime. Needs the package onnx only.
+
+What is named here is loaded when it is first asked for: onnxruntime's own sessions run files that nobody reads here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ontrain.files.checks import check_proto as check_proto
+    from ontrain.files.expansion import call_depth as call_depth, check_expansion as check_expansion
+    from ontrain.files.read import (
+        Source as Source,
+        check_external as check_external,
+        read_proto as read_proto,
+        tensors_of as tensors_of,
+    )
+    from ontrain.files.schemas import OPSET as OPSET, schema_of as schema_of
+    from ontrain.files.suspicion import TRAPS as TRAPS, suspect as suspect
+    from ontrain.files.traps import guard as guard, sprung as sprung
+
+_HOMES = {
+    "checks": ("check_proto",),
+    "expansion": ("call_depth", "check_expansion"),
+    "read": ("Source", "check_external", "read_proto", "tensors_of"),
+    "schemas": ("OPSET", "schema_of"),
+    "suspicion": ("TRAPS", "suspect"),
+    "traps": ("guard", "sprung"),
+}
+"""The file in which each name stands."""
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"ontrain.files.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,8 +36,19 @@ from ontrain.functions import (
     trees,
     windows,
 )
+from ontrain.functions.attention import probabilities_are_read as probabilities_are_read
+from ontrain.functions.cost import (
+    Flops as Flops,
+    count_flops as count_flops,
+    live_bytes as live_bytes,
+    node_flops as node_flops,
+    resident_bytes as resident_bytes,
+)
+from ontrain.functions.labels import table_of as table_of
 from ontrain.functions.local import with_local_functions
-from ontrain.functions.marks import without_own_backwards
+from ontrain.functions.machines import Machine as Machine, machine_of as machine_of, pairs as pairs
+from ontrain.functions.marks import DERIVATIVE as DERIVATIVE, without_own_backwards
+from ontrain.functions.optimizer import decimal as decimal, lamb_direction as lamb_direction, lamb_move as lamb_move
 from ontrain.functions.registry import (
     Composite,
     NoBodyError,
@@ -55,6 +66,13 @@ from ontrain.functions.registry import (
     lookup,
 )
 from ontrain.functions.specification import inline_specified, specified_body
+from ontrain.functions.trees import (
+    AGGREGATES as AGGREGATES,
+    MODES as MODES,
+    Forest as Forest,
+    class_count as class_count,
+    forest_of as forest_of,
+)
 
 __all__ = [
     "Composite",

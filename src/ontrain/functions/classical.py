@@ -14,8 +14,7 @@ import onnx_ir as ir
 from ontrain.functions.registry import NoBodyError, composite
 from ontrain.functions.scores import of_two_classes, transformed
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Value
-from ontrain.operators.classical import ML
+from ontrain.operators import ML, Value
 
 __all__: list[str] = []
 

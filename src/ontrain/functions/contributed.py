@@ -12,8 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import Builder, static_dims
-from ontrain.graph.infer import infer_node
+from ontrain.graph import Builder, infer_node, static_dims
 from ontrain.operators import Attribute, Value
 
 __all__: list[str] = []

@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from ontrain.functions.contributed import MICROSOFT
 from ontrain.functions.registry import NoBodyError, composite
-from ontrain.graph import Builder, static_dims
-from ontrain.graph.infer import infer_node
+from ontrain.graph import Builder, infer_node, static_dims
 from ontrain.operators import Attribute, Value
 
 __all__ = ["standard_types"]

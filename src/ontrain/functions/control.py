@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import OPSET, Builder, emit, static_dims
-from ontrain.graph.replay import as_outputs
+from ontrain.graph import OPSET, Builder, as_outputs, emit, static_dims
 from ontrain.operators import Value, each
 
 __all__: list[str] = []

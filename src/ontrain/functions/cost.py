@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ontrain.functions import expand, has_body
+from ontrain.functions.registry import expand, has_body
 from ontrain.graph import DOMAIN, Builder, Role, clone_value, is_float, new_model, role_of
-from ontrain.operators import View, record_of
-from ontrain.operators.agreement import size_of
+from ontrain.operators import View, record_of, size_of
 
 __all__ = ["Flops", "count_flops", "live_bytes", "node_flops", "resident_bytes"]
 

@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value
-from ontrain.operators.contributed import MICROSOFT
+from ontrain.operators import MICROSOFT, Value
 
 __all__: list[str] = []
 

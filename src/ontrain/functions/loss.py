@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Value
-from ontrain.operators.loss import NO_IGNORE
+from ontrain.operators import NO_IGNORE, Value
 
 __all__: list[str] = []
 

@@ -15,7 +15,7 @@ from ontrain.errors import GraphError
 from ontrain.functions.registry import attributes_of
 from ontrain.functions.trees import class_count
 from ontrain.graph import describe, register_inference
-from ontrain.operators.classical import ML
+from ontrain.operators import ML
 
 __all__ = ["Machine", "machine_of", "pairs"]
 

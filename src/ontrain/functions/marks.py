@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild, register_inference
-from ontrain.graph.infer import type_and_shape
+from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild, register_inference, type_and_shape
 from ontrain.operators import Value
 
 __all__ = ["DERIVATIVE", "without_own_backwards"]

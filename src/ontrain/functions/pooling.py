@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Value
-from ontrain.operators.pooling import window_counts, window_places
+from ontrain.operators import Value, window_counts, window_places
 
 __all__: list[str] = []
 

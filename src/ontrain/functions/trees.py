@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.functions.registry import attributes_of
 from ontrain.graph import describe, register_inference
-from ontrain.operators.classical import ML
+from ontrain.operators import ML
 
 __all__ = ["AGGREGATES", "MODES", "Forest", "class_count", "forest_of", "target_count"]
 

@@ -12,9 +12,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop as onnx_loop
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
-from ontrain.operators.conv import resolved_pads
-from ontrain.operators.division import check_divisor, divided
-from ontrain.operators.pooling import window_counts, window_places
+from ontrain.operators import check_divisor, divided, resolved_pads, window_counts, window_places
 from ontrain.rounds import counted_rounds
 
 __all__ = ["CORRECTIONS"]

@@ -29,7 +29,7 @@ def fed_value(value: Any, kind: str = "") -> Any:
     knows stays as it is.
     """
     if not isinstance(value, np.ndarray) and _is_tensor(value):
-        from ontrain.capture.arrays import to_array
+        from ontrain.capture import to_array
 
         value = to_array(value)
     if isinstance(value, np.ndarray):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ontrain.capture.arrays import to_tensor
+from ontrain.capture import to_tensor
 from ontrain.errors import InputError
 from ontrain.inference.fed import listed
 from ontrain.inference.stepwise.values import Items, Value

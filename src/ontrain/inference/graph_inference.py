@@ -17,13 +17,10 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.autodiff import asks_for_derivatives, with_derivatives
-from ontrain.capture.arrays import NARROW, to_array
-from ontrain.capture.onnx_file import FiledModel, load_filed
+from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
-from ontrain.files.read import Source, read_proto
-from ontrain.graph import StateKind, all_nodes
-from ontrain.graph.infer import UntypedError
-from ontrain.graph.settings import fed_settings, with_values
+from ontrain.files import Source, read_proto
+from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
 from ontrain.inference.timeline import run_plan
@@ -31,11 +28,7 @@ from ontrain.locks import Lock
 from ontrain.passes import Journal
 from ontrain.passes.serving import Padding, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
-from ontrain.session.failures import explained
-from ontrain.session.feeds import check_feeds
-from ontrain.session.planner import Planner, Structure
-from ontrain.session.plans import PLANS
-from ontrain.session.recent import Recent
+from ontrain.session import PLANS, Planner, Recent, Structure, check_feeds, explained
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
 

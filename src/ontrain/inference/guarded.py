@@ -10,10 +10,7 @@ import onnx
 import onnx.inliner
 
 from ontrain.errors import GraphError
-from ontrain.files.expansion import call_depth, check_expansion
-from ontrain.files.read import check_external, tensors_of
-from ontrain.files.suspicion import TRAPS
-from ontrain.files.traps import guard
+from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, tensors_of
 from ontrain.inference.options import SessionOptions, config_entry
 
 __all__ = ["guarded"]

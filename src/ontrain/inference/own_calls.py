@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import torch
 
-from ontrain.capture.arrays import to_array
+from ontrain.capture import to_array
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
-from ontrain.files.read import read_proto
+from ontrain.files import read_proto
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of

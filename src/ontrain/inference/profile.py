@@ -17,7 +17,7 @@ import onnx
 import torch
 
 from ontrain.errors import OptionError
-from ontrain.files.read import read_proto
+from ontrain.files import read_proto
 from ontrain.inference.provider_lists import Providers, stock_providers
 from ontrain.inference.samples import sample_feeds
 from ontrain.inference.session import InferenceSession, SessionOptions

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from ontrain.errors import InputError, OptionError, nearest
-from ontrain.files.read import read_proto
+from ontrain.files import read_proto
 from ontrain.inference.inner_values import exposed
 from ontrain.inference.provider_lists import Providers
 from ontrain.inference.session import InferenceSession

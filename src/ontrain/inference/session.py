@@ -15,7 +15,7 @@ import numpy as np
 
 from ontrain.disk import open_file
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
-from ontrain.files.suspicion import suspect
+from ontrain.files import suspect
 from ontrain.inference.binding import IOBinding
 from ontrain.inference.fed import fed_value, run_by_values
 from ontrain.inference.inner_values import exposed, inner_names
@@ -316,7 +316,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         """
         import torch
 
-        from ontrain.capture.arrays import to_array
+        from ontrain.capture import to_array
         from ontrain.inference.fed_tensors import fed_tensor
 
         if self._own is not None:
@@ -416,7 +416,7 @@ def _not_loaded(error: Exception) -> OntrainError:
 
 def _sprung(error: Exception) -> OntrainError | None:
     """The error that onnxruntime's means where a guard raised it."""
-    from ontrain.files.traps import sprung
+    from ontrain.files import sprung
 
     return sprung(str(error))
 

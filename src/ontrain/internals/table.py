@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ontrain.internals import canaries as c
-from ontrain.internals import kernel_canaries as k
+from ontrain.internals import canaries as c, kernel_canaries as k
 from ontrain.internals.constants import LIBRARY_FUNCTIONS, MODULE_HOOKS, MODULE_STATE, TALKATIVE_LOGGERS
 from ontrain.internals.row import Row
 

@@ -32,9 +32,25 @@ from ontrain.operators import (
     special,
     text,
 )
-from ontrain.operators.agreement import broadcast
+from ontrain.operators.agreement import broadcast, size_of
+from ontrain.operators.classical import ML
+from ontrain.operators.contributed import MICROSOFT
+from ontrain.operators.conv import resolved_pads
+from ontrain.operators.division import check_divisor, divided
 from ontrain.operators.emit import Attribute, Constant, Emit, Emitter, Operand, Several, Value, each
 from ontrain.operators.forms import form_of
+from ontrain.operators.gradient import (
+    elementwise,
+    find_limit,
+    find_rule,
+    gradient,
+    rules,
+    zero_gradient,
+    zero_gradient_of,
+)
+from ontrain.operators.loss import NO_IGNORE
+from ontrain.operators.math import erf
+from ontrain.operators.pooling import window_counts, window_places
 from ontrain.operators.record import (
     DOMAIN,
     ELEMENTWISE,
@@ -123,4 +139,21 @@ __all__ = [
     "static_dims",
     "record_of",
     "schema_of",
+    "size_of",
+    "ML",
+    "MICROSOFT",
+    "resolved_pads",
+    "check_divisor",
+    "divided",
+    "elementwise",
+    "find_limit",
+    "find_rule",
+    "gradient",
+    "rules",
+    "zero_gradient",
+    "zero_gradient_of",
+    "NO_IGNORE",
+    "erf",
+    "window_counts",
+    "window_places",
 ]

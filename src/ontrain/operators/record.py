@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ontrain.files.schemas import OPSET, schema_of
+from ontrain.files import OPSET, schema_of
 
 __all__ = [
     "DOMAIN",

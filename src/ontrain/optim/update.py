@@ -9,7 +9,7 @@ from typing import Any, cast
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.functions.optimizer import lamb_direction, lamb_move
+from ontrain.functions import lamb_direction, lamb_move
 from ontrain.graph import (
     Builder,
     Role,

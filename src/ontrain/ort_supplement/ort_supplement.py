@@ -12,7 +12,7 @@ from ontrain.capi.ort_trainer import IODescription, LossScaler, ModelDescription
 from ontrain.errors import OptionError, nearest
 from ontrain.ort_supplement.azureml_adapter import get_local_rank, get_local_size, get_world_rank, get_world_size
 from ontrain.ort_supplement.lr_schedules import SCHEDULES
-from ontrain.training.process import set_seed
+from ontrain.training import set_seed
 
 __all__ = [
     "bert_model_description",

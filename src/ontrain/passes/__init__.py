@@ -18,7 +18,22 @@ from ontrain.passes.pipeline import (
     unregister_pass,
 )
 from ontrain.passes.powers_to_products import PowersToProducts
-from ontrain.passes.rows import HidePaddedCandidates
+from ontrain.passes.recompute import (
+    BUDGET_ALLOWED as BUDGET_ALLOWED,
+    Recomputation as Recomputation,
+    Recompute as Recompute,
+    Schedule as Schedule,
+    clusters as clusters,
+    parse_budget as parse_budget,
+    parse_clusters as parse_clusters,
+)
+from ontrain.passes.rows import (
+    HidePaddedCandidates,
+    RowPass as RowPass,
+    Selection as Selection,
+    bucket as bucket,
+    counting as counting,
+)
 from ontrain.passes.runner import run_passes
 from ontrain.passes.simplify import Simplify
 

@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
-from ontrain.operators.loss import NO_IGNORE
+from ontrain.operators import NO_IGNORE
 from ontrain.passes.fusion import Fusion, Match, Pattern, fail
 
 __all__ = ["FuseHead"]

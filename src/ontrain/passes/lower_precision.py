@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.autodiff.driver import reached_from
+from ontrain.autodiff import reached_from
 from ontrain.graph import DOMAIN, Builder, Role, by_role, rebuild, schema_of
 from ontrain.operators import Precision, record_of
 from ontrain.passes.infra import Pass

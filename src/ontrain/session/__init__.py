@@ -1,7 +1,26 @@
 """Sessions: what holds state and plans between calls."""
 
 from ontrain.session.description import PlanOptions, TrainingTask
-from ontrain.session.plans import Plan, make_plan
+from ontrain.session.export import (
+    EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD,
+    inference_model as inference_model,
+    save_model as save_model,
+    training_model as training_model,
+)
+from ontrain.session.failures import explained as explained
+from ontrain.session.feeds import check_feed as check_feed, check_feeds as check_feeds
+from ontrain.session.module_session import ModulePlan as ModulePlan, ModuleSession as ModuleSession
+from ontrain.session.opsets import (
+    check_opset as check_opset,
+    import_opset as import_opset,
+    with_operators_of as with_operators_of,
+)
+from ontrain.session.partial import without_inputs as without_inputs
+from ontrain.session.planner import Planner as Planner, Structure as Structure
+from ontrain.session.plans import PLANS as PLANS, Plan, make_plan
+from ontrain.session.recent import Recent as Recent
+from ontrain.session.selection import non_zero as non_zero, unique as unique
+from ontrain.session.staged_session import StagedPlan as StagedPlan, StagedSession as StagedSession
 from ontrain.session.training import Counters, Exchange, TrainingSession
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import onnx_ir as ir
 
 from ontrain.optim import OptimizerSpec
-from ontrain.passes.recompute import Recomputation
+from ontrain.passes import Recomputation
 
 __all__ = ["PlanOptions", "TrainingTask"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import onnx_ir as ir
 
-from ontrain.graph.family import Bound, Family
+from ontrain.graph import Bound, Family
 from ontrain.session.feeds import Signature
 from ontrain.session.recent import Recent
 

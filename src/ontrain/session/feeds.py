@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import tensor_dtype
-from ontrain.capture.guards import GUARDS
+from ontrain.capture import GUARDS, tensor_dtype
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.operators import record_of

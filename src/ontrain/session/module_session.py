@@ -11,11 +11,10 @@ import onnx_ir as ir
 import torch
 
 from ontrain.autodiff import build_backward, differentiable_outputs
-from ontrain.capture.phases import tell_phases
+from ontrain.capture import tell_phases
 from ontrain.errors import InputError, OntrainError
 from ontrain.graph import reads, updates_of
-from ontrain.passes import Journal
-from ontrain.passes.recompute import Recomputation
+from ontrain.passes import Journal, Recomputation
 from ontrain.providers import ExecutionProvider, ModuleExecutable
 from ontrain.session.feeds import Signature, batch_inputs, explain_index_error
 from ontrain.session.planner import Planner, Structure

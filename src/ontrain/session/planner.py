@@ -11,8 +11,7 @@ from typing import Generic
 import onnx_ir as ir
 import torch
 
-from ontrain.passes import Journal, pipeline
-from ontrain.passes.recompute import Recomputation
+from ontrain.passes import Journal, Recomputation, pipeline
 from ontrain.providers import ExecutionProvider
 from ontrain.session.families import Families, ranks, sizes_of
 from ontrain.session.feeds import Signature, check_feeds, check_guards

@@ -10,13 +10,11 @@ from typing import Generic
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import tensor_dtype
-from ontrain.capture.phases import tell_phases
+from ontrain.capture import tell_phases, tensor_dtype
 from ontrain.functions import without_own_backwards
 from ontrain.graph import adjoint_of, check_sizes, drop_outputs, specialise, static_dims, verify, verify_requested
 from ontrain.locks import Lock
-from ontrain.passes import Journal, PassReport, pipeline, run_passes
-from ontrain.passes.rows import RowPass
+from ontrain.passes import Journal, PassReport, RowPass, pipeline, run_passes
 from ontrain.session.collector import collector
 from ontrain.session.feeds import Signature
 from ontrain.session.memory_limit import memory_limit

@@ -10,10 +10,9 @@ from typing import Protocol, TypeVar
 import onnx_ir as ir
 
 from ontrain.errors import OptionError
-from ontrain.functions.cost import count_flops
+from ontrain.functions import count_flops
 from ontrain.graph import MemoryOf
-from ontrain.passes import Journal, run_passes
-from ontrain.passes.recompute import Recomputation, Recompute, Schedule, clusters
+from ontrain.passes import Journal, Recomputation, Recompute, Schedule, clusters, run_passes
 from ontrain.providers import ExecutionProvider
 from ontrain.units import byte_text
 

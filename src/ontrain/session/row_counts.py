@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 import torch
 
-from ontrain.functions.cost import count_flops
+from ontrain.functions import count_flops
 from ontrain.graph import new_model
-from ontrain.passes.rows import RowPass, Selection, bucket, counting
+from ontrain.passes import RowPass, Selection, bucket, counting
 from ontrain.providers import Executable, ExecutionProvider
 from ontrain.session.families import Families, ranks, sizes_of
 from ontrain.session.feeds import Signature

@@ -12,11 +12,9 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import GraphError, InputError
-from ontrain.graph import Role, blamed_on, draws_random, extract, role_of, set_role, updates_of
-from ontrain.graph.stages import Stage, stages
+from ontrain.graph import Role, Stage, blamed_on, draws_random, extract, role_of, set_role, stages, updates_of
 from ontrain.internals import of
-from ontrain.passes import Journal
-from ontrain.passes.recompute import Recomputation
+from ontrain.passes import Journal, Recomputation
 from ontrain.providers import ExecutionProvider
 from ontrain.session.feeds import batch_inputs
 from ontrain.session.module_session import ModulePlan, ModuleSession

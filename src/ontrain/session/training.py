@@ -14,7 +14,7 @@ from typing import Protocol
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.phases import tell_phases
+from ontrain.capture import tell_phases
 from ontrain.errors import InputError, NonFiniteLossError, OptionError
 from ontrain.optim import Hyper, OptimizerSpec, StepKind, build_step
 from ontrain.passes import Journal, LowerPrecision, run_passes

@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ontrain.training import amp, checkpoint, optim
+    from ontrain.training.environment import Environment as Environment, collect_environment as collect_environment
     from ontrain.training.options import ORTTrainerOptions
     from ontrain.training.orttrainer import ORTTrainer
+    from ontrain.training.process import set_seed as set_seed
     from ontrain.training.step_info import TrainStepInfo
 
 __all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo", "amp", "checkpoint", "is_ortmodule_available", "optim"]
 
-_HOMES = {"ORTTrainer": "orttrainer", "ORTTrainerOptions": "options", "TrainStepInfo": "step_info"}
+_HOMES = {
+    "Environment": "environment",
+    "ORTTrainer": "orttrainer",
+    "ORTTrainerOptions": "options",
+    "TrainStepInfo": "step_info",
+    "collect_environment": "environment",
+    "set_seed": "process",
+}
+"""The file in which each name stands."""
 
 
 def is_ortmodule_available() -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 import torch
 
-from ontrain.session.partial import without_inputs
+from ontrain.session import without_inputs
 from ontrain.training.postprocess import postprocessed
 from ontrain.training.setup import Setup
 from ontrain.training.source import Form

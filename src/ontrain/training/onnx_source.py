@@ -16,8 +16,7 @@ from ontrain.capture import OnnxModel, capture, load_onnx
 from ontrain.errors import CaptureError, OptionError, nearest
 from ontrain.functions import inline_all
 from ontrain.graph import Builder, Role, by_role, emit, rebuild, set_role, specialise, static_dims, updates_of
-from ontrain.optim import LOSSES
-from ontrain.optim.loss import TORCH_NAMES
+from ontrain.optim import LOSSES, TORCH_NAMES
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription, TensorDescription
 from ontrain.training.source import Form

@@ -10,8 +10,8 @@ import onnx
 import torch
 
 from ontrain.errors import OptionError, nearest
-from ontrain.passes.recompute import BUDGET_ALLOWED, Recomputation, parse_budget
-from ontrain.session.opsets import check_opset
+from ontrain.passes import BUDGET_ALLOWED, Recomputation, parse_budget
+from ontrain.session import check_opset
 from ontrain.training.amp.loss_scaler import DynamicLossScaler, LossScaler
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 

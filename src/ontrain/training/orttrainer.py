@@ -11,13 +11,12 @@ import onnx_ir as ir
 import torch
 
 from ontrain.arguments import checked_flag, checked_kind, checked_path, checked_whole
-from ontrain.capture.phases import show_phases
+from ontrain.capture import show_phases
 from ontrain.errors import OptionError
 from ontrain.locks import in_turn
 from ontrain.passes import check_names
 from ontrain.providers import get_provider
-from ontrain.session import TrainingSession
-from ontrain.session.export import EXTERNAL_DATA_THRESHOLD, save_model
+from ontrain.session import EXTERNAL_DATA_THRESHOLD, TrainingSession, save_model
 from ontrain.training import process, processes
 from ontrain.training.fetches import check_fetches, chosen_names, compare_description, fetched, refuse_empty
 from ontrain.training.model_desc import ModelDescription

@@ -8,8 +8,7 @@ import torch
 from ontrain.graph import is_random, verify
 from ontrain.passes.recompute import ClusterRequest, Recomputation
 from ontrain.providers.torch.lowering import attention_tiles
-from tests.passes.recompute.models import plan, session, trained
-from tests.passes.recompute.models import sample as sample_of
+from tests.passes.recompute.models import plan, sample as sample_of, session, trained
 
 pytestmark = pytest.mark.sampled(4)
 

@@ -6,9 +6,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import example, settings
-from hypothesis import given as drawn
-from hypothesis import strategies as st
+from hypothesis import example, given as drawn, settings, strategies as st
 from torch import nn
 from torch.nn import functional as F
 

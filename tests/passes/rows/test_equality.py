@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import example, settings
-from hypothesis import given as drawn
-from hypothesis import strategies as st
+from hypothesis import example, given as drawn, settings, strategies as st
 
 from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, Classifier, Pair, Tagger
 

@@ -10,9 +10,7 @@ from functools import cache
 import onnx_ir as ir
 import pytest
 import torch
-from hypothesis import given as drawn
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given as drawn, settings, strategies as st
 
 from ontrain.passes.rows import sequences
 from ontrain.providers.torch import TorchExecutionProvider

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.nn import functional as F
 
 from ontrain.graph import Builder, new_model

@@ -19,8 +19,7 @@ from torch import nn
 from ontrain import OptionError
 from ontrain.providers import get_provider
 from ontrain.providers.torch import norms, plan
-from ontrain.providers.torch.lowering import attention_tiles, layer_norm, product
-from ontrain.providers.torch.lowering import random as masks
+from ontrain.providers.torch.lowering import attention_tiles, layer_norm, product, random as masks
 from ontrain.providers.torch.tuning import formulations
 from ontrain.training import ORTTrainer, optim
 from tests.providers.torch.doubled import assert_trains_as_in_double, mixed

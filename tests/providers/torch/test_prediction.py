@@ -6,8 +6,7 @@ import math
 
 import onnx_ir as ir
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ontrain.graph import Builder, Role, new_model, set_role, set_updates
 from ontrain.providers.torch.prediction import contiguous, memory_of, reshaped

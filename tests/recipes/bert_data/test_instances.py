@@ -11,8 +11,7 @@ from corpus.instances import Documents, Pairs, build, cut, cut_sizes, make_insta
 from corpus.wordpiece import Vocabulary, read_vocabulary
 from corpus.workspace import Settings
 from harness.files import DataError
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 from benchmarks.bert_data import plain_cut, plain_pairs

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import published_bpe
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lm import text as module
 from lm.text import Batches, Vocabulary, batches, blocks, epoch_order, read_text, unigram_loss
 

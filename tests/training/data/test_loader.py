@@ -11,8 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.utils.data import IterableDataset, TensorDataset
 
 from ontrain import CheckpointError, OptionError

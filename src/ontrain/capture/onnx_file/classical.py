@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import DOMAIN, all_nodes
-from ontrain.operators.classical import ML
+from ontrain.operators import ML
 
 __all__ = ["number_labels", "numbers_only"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ontrain.graph import all_nodes
-from ontrain.graph.fold import evaluate
+from ontrain.graph import all_nodes, evaluate
 from ontrain.operators import record_of
 
 __all__ = ["settle_constants"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.functions.marks import DERIVATIVE
+from ontrain.functions import DERIVATIVE
 from ontrain.graph import DOMAIN, describe, source_of
 
 __all__ = ["mark_derivatives"]

@@ -11,8 +11,7 @@ import torch
 from onnx_ir.tensor_adapters import to_torch_dtype
 
 from ontrain.errors import GraphError, ProviderError
-from ontrain.graph import blamed_on, describe, reads, source_of, subgraphs
-from ontrain.graph.plain_control import scan_axes
+from ontrain.graph import blamed_on, describe, reads, scan_axes, source_of, subgraphs
 from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.step import Environment, inputs_of
 from ontrain.inference.stepwise.values import Items, Value, is_text

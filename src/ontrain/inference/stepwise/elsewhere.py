@@ -19,7 +19,7 @@ from ontrain.inference.stepwise.values import Value, as_array, as_value, is_text
 from ontrain.inference.timeline import timed_node
 from ontrain.operators import DOMAIN, OPSET
 from ontrain.providers import ExecutionProvider
-from ontrain.session.recent import Recent
+from ontrain.session import Recent
 
 __all__ = ["Elsewhere", "Following"]
 

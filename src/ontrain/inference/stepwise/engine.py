@@ -15,7 +15,7 @@ from ontrain.inference.stepwise.kernels.registry import CONTROL, find_kernel
 from ontrain.inference.stepwise.values import Value, as_value, storage
 from ontrain.operators import record_of
 from ontrain.providers import Executable, ExecutionProvider, State
-from ontrain.session.planner import Planner
+from ontrain.session import Planner
 
 __all__ = ["Engine", "lacks"]
 

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import NARROW, to_array
-from ontrain.capture.onnx_file import FiledModel
+from ontrain.capture import NARROW, FiledModel, to_array
 from ontrain.errors import GraphError, InputError
 from ontrain.graph import all_nodes, describe, schema_of, source_of
 from ontrain.inference.stepwise.engine import Engine
@@ -17,7 +16,7 @@ from ontrain.inference.stepwise.kernels import runs_as_step
 from ontrain.inference.stepwise.program import Program
 from ontrain.inference.stepwise.values import Value, is_text, owned, storage
 from ontrain.rounds import counted_rounds
-from ontrain.session.feeds import check_feed
+from ontrain.session import check_feed
 
 __all__ = ["StepwiseGraph", "is_numeric", "may_need_steps"]
 

@@ -10,10 +10,9 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from ontrain.capture.arrays import NARROW, to_array, to_tensor
+from ontrain.capture import NARROW, to_array, to_tensor
 from ontrain.errors import GraphError, InputError, OntrainError, ProviderError
-from ontrain.graph import subgraphs
-from ontrain.graph.settings import fed_settings
+from ontrain.graph import fed_settings, subgraphs
 from ontrain.inference.stepwise.cutting import Kind, cut_out, read_outside
 from ontrain.inference.stepwise.elsewhere import Elsewhere
 from ontrain.inference.stepwise.engine import Engine
@@ -22,10 +21,7 @@ from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Array, Value, as_value, is_text
 from ontrain.inference.timeline import run_plan
 from ontrain.passes import Journal
-from ontrain.session.failures import explained
-from ontrain.session.planner import Structure
-from ontrain.session.plans import PLANS
-from ontrain.session.recent import Recent
+from ontrain.session import PLANS, Recent, Structure, explained
 
 __all__ = ["Region"]
 

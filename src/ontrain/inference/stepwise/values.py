@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import NARROW, to_array, to_tensor
+from ontrain.capture import NARROW, to_array, to_tensor
 from ontrain.errors import InputError
 
 __all__ = ["Array", "Items", "Value", "as_array", "as_value", "is_text", "owned", "storage"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ontrain.functions.cost import Flops
+from ontrain.functions import Flops
 from ontrain.passes.recompute.schedule import Profile, Schedule
 
 __all__ = ["Choice", "choose"]

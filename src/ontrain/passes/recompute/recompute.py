@@ -6,7 +6,7 @@ import sys
 
 import onnx_ir as ir
 
-from ontrain.functions.cost import Flops
+from ontrain.functions import Flops
 from ontrain.graph import MemoryOf, rebuild
 from ontrain.passes.infra import Pass
 from ontrain.passes.recompute.choose import Choice, choose

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.cost import Flops, node_flops
+from ontrain.functions import Flops, node_flops
 from ontrain.graph import DOMAIN, Role, WorkingMemory, is_random, reads, role_of, subgraphs
 from ontrain.operators import record_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.attention import probabilities_are_read
+from ontrain.functions import probabilities_are_read
 from ontrain.graph import DOMAIN, Builder, Rewrite, live_nodes, rebuild, static_dims
 from ontrain.passes.infra import note
 from ontrain.passes.rows.masks import find_mask

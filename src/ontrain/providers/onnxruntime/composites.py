@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.functions import attributes_of
 from ontrain.graph import Builder, static_dims
-from ontrain.operators.loss import NO_IGNORE
+from ontrain.operators import NO_IGNORE
 from ontrain.providers.onnxruntime.random import drawn_share
 from ontrain.providers.onnxruntime.rules import Inputs, Outputs
 

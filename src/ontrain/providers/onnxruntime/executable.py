@@ -15,8 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ontrain.errors import ProviderError
-from ontrain.files.suspicion import TRAPS
-from ontrain.files.traps import guard, sprung
+from ontrain.files import TRAPS, guard, sprung
 from ontrain.graph import Role, role_of, static_dims, updates_of
 from ontrain.providers import base
 from ontrain.providers.base import NodeTime, OperatorTime, as_array

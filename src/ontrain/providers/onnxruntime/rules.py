@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Chance, record_of
-from ontrain.operators.conv import resolved_pads
+from ontrain.operators import Chance, record_of, resolved_pads
 from ontrain.providers.onnxruntime.random import Streams, drawn_share
 
 __all__ = ["RULES", "Inputs", "Outputs", "is_random"]

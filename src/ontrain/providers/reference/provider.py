@@ -17,8 +17,7 @@ from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
 from ontrain.functions import expand, has_body, inline_all, is_plain
-from ontrain.graph import OPSET, Builder, rebuild, role_of, source_of, static_dims, updates_of
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph import CORRECTIONS, OPSET, Builder, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.operators import Evaluator, record_of
 from ontrain.providers import base
 from ontrain.providers.base import Capabilities, NodeTime, OperatorTime, State, StateSpec, as_array

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import tensor_dtype
+from ontrain.capture import tensor_dtype
 from ontrain.errors import ProviderError
 
 __all__ = ["Buf", "Layout", "Storage", "new_buf", "order_of", "torch_dtype"]

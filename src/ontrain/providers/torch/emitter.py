@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import to_tensor
+from ontrain.capture import to_tensor
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, Storage, new_buf, order_of, torch_dtype
 from ontrain.providers.torch.constants import Constants

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.functions.attention import probabilities_are_read
+from ontrain.functions import probabilities_are_read
 from ontrain.graph import DOMAIN, WorkingMemory, gradient_of, nbytes, role_of, static_dims, updates_of
 from ontrain.operators import View, record_of
 from ontrain.providers.torch.lowering.attention_tiles import runs_in_tiles

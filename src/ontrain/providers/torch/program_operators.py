@@ -14,13 +14,11 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.autodiff import Op
-from ontrain.capture.arrays import to_tensor
+from ontrain.capture import to_tensor
 from ontrain.errors import GraphError, OptionError
 from ontrain.functions import adopted, attributes_of, composite
-from ontrain.graph import describe, register_inference, source_of
-from ontrain.graph.infer import TypeAndShape, UntypedError
-from ontrain.operators import DOMAIN, OPERATORS, Operator, schema_of, static_dims
-from ontrain.operators.gradient import gradient
+from ontrain.graph import TypeAndShape, UntypedError, describe, register_inference, source_of
+from ontrain.operators import DOMAIN, OPERATORS, Operator, gradient, schema_of, static_dims
 from ontrain.providers.torch.buffers import torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import lowers

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from ontrain.autodiff import Differentiability, differentiability
-from ontrain.capture.arrays import tensor_dtype
+from ontrain.capture import tensor_dtype
 from ontrain.errors import GradientError, GraphError, OntrainError, OptionError, ProviderError, nearest
-from ontrain.functions.cost import count_flops, live_bytes, resident_bytes
+from ontrain.functions import count_flops, live_bytes, resident_bytes
 from ontrain.graph import (
     Builder,
     Role,
@@ -26,8 +26,7 @@ from ontrain.graph import (
     specialise,
     static_dims,
 )
-from ontrain.optim import LOSSES, OptimizerSpec, StepKind, add_loss, build_step
-from ontrain.optim.loss import TORCH_NAMES
+from ontrain.optim import LOSSES, TORCH_NAMES, OptimizerSpec, StepKind, add_loss, build_step
 from ontrain.passes import pipeline, run_passes
 from ontrain.providers import ExecutionProvider
 from ontrain.session.check.report import CheckReport, Cost, GradientKind, OperatorUse, ParameterUse, Problem

@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 
-from ontrain.capture import Captured, capture
-from ontrain.capture.arrays import tensor_dtype
-from ontrain.capture.structure import flatten
+from ontrain.capture import Captured, capture, flatten, tensor_dtype
 from ontrain.errors import CaptureError, OptionError
-from ontrain.functions.cost import resident_bytes
+from ontrain.functions import resident_bytes
 from ontrain.graph import Role, dims
 from ontrain.optim import OptimizerSpec, StepKind
-from ontrain.passes.recompute import Recomputation, Schedule, clusters, parse_budget
+from ontrain.passes import Recomputation, Schedule, clusters, parse_budget
 from ontrain.providers import get_provider
 from ontrain.session.check.examine import with_loss
 from ontrain.session.description import PlanOptions, TrainingTask

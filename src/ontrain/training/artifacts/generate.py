@@ -13,10 +13,9 @@ import onnx_ir as ir
 
 from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_path
 from ontrain.errors import OptionError, nearest
-from ontrain.files.checks import check_proto
-from ontrain.files.read import read_proto
+from ontrain.files import check_proto, read_proto
 from ontrain.graph import DOMAIN, Builder
-from ontrain.session.opsets import check_opset, import_opset, with_operators_of
+from ontrain.session import check_opset, import_opset, with_operators_of
 from ontrain.training import onnxblock
 from ontrain.training.artifacts.graphs import training_graph
 from ontrain.training.artifacts.optimizer import add_update

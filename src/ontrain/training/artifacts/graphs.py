@@ -13,10 +13,20 @@ import onnx_ir as ir
 from ontrain.autodiff import differentiate
 from ontrain.capture import OnnxModel, load_onnx
 from ontrain.errors import GradientError, OptionError, nearest
-from ontrain.graph import Builder, Role, by_role, rebuild, set_gradient_of, specialise, static_dims, updates_of
-from ontrain.graph.fold import KEEPS_FILLS
-from ontrain.graph.generalise import generalise
-from ontrain.graph.settle import settle, with_sizes
+from ontrain.graph import (
+    KEEPS_FILLS,
+    Builder,
+    Role,
+    by_role,
+    generalise,
+    rebuild,
+    set_gradient_of,
+    settle,
+    specialise,
+    static_dims,
+    updates_of,
+    with_sizes,
+)
 from ontrain.operators import OPERATORS, Chance
 from ontrain.passes import ExpandRecurrent, LinearToGemm, Pass, ShareCommonSubexpressions, Simplify, run_passes
 from ontrain.providers.onnxruntime.rewriting import prepare

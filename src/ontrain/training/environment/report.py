@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import ontrain
-from ontrain.capture.cache import open_cache
+from ontrain.capture import open_cache
 from ontrain.errors import OntrainError
 from ontrain.internals import check_all
 from ontrain.providers import available_providers

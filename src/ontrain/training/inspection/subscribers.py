@@ -11,9 +11,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ontrain.capture.autograd import traced_here
-from ontrain.capture.inspection import Mark, mark, numbered
-from ontrain.capture.structure import flatten, unflatten
+from ontrain.capture import Mark, flatten, mark, numbered, traced_here, unflatten
 from ontrain.errors import OptionError
 from ontrain.internals import private
 

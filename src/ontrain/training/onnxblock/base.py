@@ -16,9 +16,7 @@ import onnx_ir as ir
 from ontrain.arguments import checked_kind, checked_path, checked_whole, told
 from ontrain.capture import load_onnx
 from ontrain.errors import GraphError, InputError, OptionError, nearest
-from ontrain.graph import OPSET
-from ontrain.graph.settle import settled
-from ontrain.graph.symbolic_shapes import output_shapes
+from ontrain.graph import OPSET, output_shapes, settled
 
 __all__ = ["ModelAccessor", "base", "current", "custom_op_library", "empty_base"]
 

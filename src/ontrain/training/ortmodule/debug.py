@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ontrain.arguments import told
-from ontrain.capture.phases import show_phases
+from ontrain.capture import show_phases
 from ontrain.errors import OptionError, nearest
 from ontrain.passes import Journal
 from ontrain.training.environment import is_on

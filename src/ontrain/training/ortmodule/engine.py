@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import capture
-from ontrain.capture.structure import bind, flatten
+from ontrain.capture import bind, capture, flatten
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
-from ontrain.passes.recompute import Recomputation
+from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site

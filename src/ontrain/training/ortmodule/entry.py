@@ -8,14 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ontrain.capture import Captured
-from ontrain.capture.structure import leaf_paths
-from ontrain.graph import updates_of
-from ontrain.graph.stages import is_sized_by_values
-from ontrain.passes.recompute import Recomputation
+from ontrain.capture import Captured, leaf_paths
+from ontrain.graph import is_sized_by_values, updates_of
+from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
-from ontrain.session.module_session import ModuleSession
-from ontrain.session.staged_session import StagedSession
+from ontrain.session import ModuleSession, StagedSession
 from ontrain.training.environment import is_on
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture.structure import flatten, leaf_paths, plain_leaves
+from ontrain.capture import flatten, leaf_paths, plain_leaves
 from ontrain.errors import InputError
 
 __all__ = ["PLAIN", "canonical", "walk"]

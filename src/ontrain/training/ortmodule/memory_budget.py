@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ontrain.errors import OptionError
-from ontrain.passes.recompute import Recomputation, parse_budget, parse_clusters
+from ontrain.passes import Recomputation, parse_budget, parse_clusters
 
 __all__ = ["recomputation_of"]
 

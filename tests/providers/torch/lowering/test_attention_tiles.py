@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from ontrain.graph import Builder, new_model
 from ontrain.providers import get_provider

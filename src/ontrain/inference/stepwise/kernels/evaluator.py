@@ -8,8 +8,7 @@ import onnx_ir as ir
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from ontrain.graph import schema_of, subgraphs
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph import CORRECTIONS, schema_of, subgraphs
 from ontrain.inference.stepwise.values import Value, as_array, as_value
 from ontrain.operators import Evaluator, record_of
 

@@ -9,7 +9,7 @@ import numpy as np
 from ontrain.functions import attributes_of
 from ontrain.inference.stepwise.kernels.registry import Call, kernel
 from ontrain.inference.stepwise.values import Value, as_value
-from ontrain.operators.classical import ML
+from ontrain.operators import ML
 
 __all__: list[str] = []
 

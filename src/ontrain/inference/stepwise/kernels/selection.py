@@ -7,7 +7,7 @@ import torch
 from ontrain.errors import ProviderError
 from ontrain.inference.stepwise.kernels.registry import Call, kernel
 from ontrain.inference.stepwise.values import Value
-from ontrain.session.selection import non_zero, unique
+from ontrain.session import non_zero, unique
 
 __all__: list[str] = []
 

@@ -9,11 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.functions import attributes_of
-from ontrain.functions.labels import table_of
+from ontrain.functions import attributes_of, table_of
 from ontrain.inference.stepwise.kernels.registry import Call, UnfitError, kernel
 from ontrain.inference.stepwise.values import Value, as_array, as_value, is_text
-from ontrain.operators.classical import ML
+from ontrain.operators import ML
 
 __all__: list[str] = []
 

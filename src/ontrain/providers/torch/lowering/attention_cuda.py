@@ -18,7 +18,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from ontrain.functions.attention import probabilities_are_read
+from ontrain.functions import probabilities_are_read
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from ontrain.functions.attention import probabilities_are_read
+from ontrain.functions import probabilities_are_read
 from ontrain.graph import static_dims
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf

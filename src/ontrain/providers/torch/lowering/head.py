@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ontrain.operators.loss import NO_IGNORE
+from ontrain.operators import NO_IGNORE
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.product import Factors, multiply

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import to_tensor
-from ontrain.functions.labels import table_of
-from ontrain.operators.classical import ML
+from ontrain.capture import to_tensor
+from ontrain.functions import table_of
+from ontrain.operators import ML
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from ontrain.operators.contributed import MICROSOFT
+from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 

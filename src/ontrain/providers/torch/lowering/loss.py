@@ -6,7 +6,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.internals import private
-from ontrain.operators.loss import NO_IGNORE
+from ontrain.operators import NO_IGNORE
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite

@@ -5,9 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from ontrain.functions import attributes_of
-from ontrain.functions.machines import Machine, machine_of, pairs
-from ontrain.operators.classical import ML
+from ontrain.functions import Machine, attributes_of, machine_of, pairs
+from ontrain.operators import ML
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import lowers
 from ontrain.providers.torch.lowering.scores import of_two_classes, transformed

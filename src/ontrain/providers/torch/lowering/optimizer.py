@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ontrain.functions import composites
-from ontrain.functions.optimizer import decimal
+from ontrain.functions import composites, decimal
 from ontrain.internals import private
 from ontrain.operators import record_of
 from ontrain.providers.torch.buffers import Buf

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
-from ontrain.operators.pooling import window_counts, window_places
+from ontrain.operators import window_counts, window_places
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.convolution import geometry

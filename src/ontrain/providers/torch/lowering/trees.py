@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.functions import attributes_of
-from ontrain.functions.trees import AGGREGATES, MODES, Forest, class_count, forest_of
-from ontrain.operators.classical import ML
+from ontrain.functions import AGGREGATES, MODES, Forest, attributes_of, class_count, forest_of
+from ontrain.operators import ML
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import lowers
 from ontrain.providers.torch.lowering.scores import TRANSFORMS, of_two_classes, transformed
