@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import circles, ignores, past_faces
+from tests.house import annotations, behind_faces, circles, ignores, past_faces
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ontrain"
@@ -169,6 +169,15 @@ def test_no_files_import_one_another():
 
 def test_what_a_room_shows_is_taken_from_its_face():
     assert not past_faces(SOURCE)
+
+
+def test_few_imports_go_behind_a_face():
+    assert behind_faces(SOURCE) < 30
+
+
+def test_annotations_name_a_type():
+    bare, total = annotations(SOURCE)
+    assert bare < 0.06 * total
 
 
 def test_the_type_checker_looks_away_seldom():
