@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value
-from ontrain.operators.matmul import transposed
+from ontrain.operators import Value, transposed
 
 __all__: list[str] = []
 

@@ -50,6 +50,7 @@ from ontrain.operators.gradient import (
 )
 from ontrain.operators.loss import NO_IGNORE
 from ontrain.operators.math import erf
+from ontrain.operators.matmul import transposed
 from ontrain.operators.pooling import window_counts, window_places
 from ontrain.operators.record import (
     DOMAIN,
@@ -156,4 +157,5 @@ __all__ = [
     "erf",
     "window_counts",
     "window_places",
+    "transposed",
 ]

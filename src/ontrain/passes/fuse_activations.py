@@ -11,8 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ontrain.graph import Builder, is_float
-from ontrain.operators import dims, record_of
-from ontrain.operators.math import erf
+from ontrain.operators import dims, erf, record_of
 from ontrain.passes.infra import RewritePass, left_alone
 
 __all__ = ["FuseActivations"]

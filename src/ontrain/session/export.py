@@ -25,8 +25,7 @@ from ontrain.graph import (
     rebuild,
     subgraphs,
 )
-from ontrain.passes import pipeline, run_passes
-from ontrain.passes.inference import with_weights
+from ontrain.passes import pipeline, run_passes, with_weights
 from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
 __all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "training_model"]

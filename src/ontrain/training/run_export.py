@@ -11,9 +11,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 
 from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET
-from ontrain.session import TrainingSession
-from ontrain.session.export import inference_model, training_model
-from ontrain.session.opsets import OLDEST, check_opset
+from ontrain.session import OLDEST, TrainingSession, check_opset, inference_model, training_model
 from ontrain.training.run import Run
 
 __all__ = ["RunExport"]

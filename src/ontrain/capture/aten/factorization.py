@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ontrain.capture.aten.linalg import fixed_sizes, solved, turned
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.graph import static_dims
+from ontrain.operators import DOMAIN, Value
 
 __all__: list[str] = []
 
 
 @aten("linalg_qr")
-def qr(op: AtenBuilder, x: Any, mode: str = "reduced") -> Any:
+def qr(op: AtenBuilder, x: Value, mode: str = "reduced") -> tuple[Value, Value]:
     rows, columns = fixed_sizes(op)
     complete = {"complete": 1} if mode == "complete" and rows > columns else {}
     q, r = op.composite("Qr", x, outputs=2, **complete)
@@ -23,33 +24,35 @@ def qr(op: AtenBuilder, x: Any, mode: str = "reduced") -> Any:
 
 
 @aten("qr")
-def qr_of_old(op: AtenBuilder, x: Any, some: bool = True) -> Any:
+def qr_of_old(op: AtenBuilder, x: Value, some: bool = True) -> tuple[Value, Value]:
     return qr(op, x, "reduced" if some else "complete")
 
 
 @aten("geqrf")
-def geqrf(op: AtenBuilder, x: Any) -> Any:
+def geqrf(op: AtenBuilder, x: Value) -> tuple[Value, ...]:
     fixed_sizes(op)
     return op.composite("Geqrf", x, outputs=2)
 
 
 @aten("linalg_householder_product", "orgqr")
-def householder_product(op: AtenBuilder, vectors: Any, factors: Any) -> Any:
+def householder_product(op: AtenBuilder, vectors: Value, factors: Value) -> Value:
     fixed_sizes(op)
     return op.composite("HouseholderProduct", vectors, factors)
 
 
 @aten("ormqr")
-def ormqr(op: AtenBuilder, vectors: Any, factors: Any, other: Any, left: bool = True, transpose: bool = False) -> Any:
+def ormqr(
+    op: AtenBuilder, vectors: Value, factors: Value, other: Value, left: bool = True, transpose: bool = False
+) -> Value:
     """C − V (I + D S)⁻¹ D Vᵀ C, with the letters of HouseholderProduct; from the right, and transposed, likewise."""
     if not left:
         return turned(op, _reflected(op, vectors, factors, turned(op, other), not transpose))
     return _reflected(op, vectors, factors, other, transpose)
 
 
-def _reflected(op: AtenBuilder, vectors: Any, factors: Any, other: Any, transpose: bool) -> Any:
+def _reflected(op: AtenBuilder, vectors: Value, factors: Value, other: Value, transpose: bool) -> Value:
     rows, columns = fixed_sizes(op)
-    k = min(columns, int(factors.shape[-1]))
+    k = min(columns, static_dims(factors)[-1])
     v = op.Trilu(op.Slice(vectors, [0], [k], [-1]), op.const(np.array(-1, np.int64)), upper=0)
     v = v + op.const(np.eye(rows, k), vectors.dtype)
     above = op.Trilu(op.MatMul(turned(op, v), v), op.const(np.array(1, np.int64)), upper=1)
@@ -68,25 +71,27 @@ def _pivoted(op: AtenBuilder, pivot: bool) -> None:
 
 
 @aten("linalg_lu_factor_ex", "_lu_with_info")
-def lu_factor_ex(op: AtenBuilder, x: Any, pivot: bool = True, check_errors: bool = False) -> Any:
+def lu_factor_ex(op: AtenBuilder, x: Value, pivot: bool = True, check_errors: bool = False) -> tuple[Value, ...]:
     _pivoted(op, pivot)
     fixed_sizes(op)
     return op.composite("Lu", x, outputs=3)
 
 
 @aten("linalg_lu_factor")
-def lu_factor(op: AtenBuilder, x: Any, *, pivot: bool = True) -> Any:
+def lu_factor(op: AtenBuilder, x: Value, *, pivot: bool = True) -> tuple[Value, ...]:
     return lu_factor_ex(op, x, pivot)[:2]
 
 
 @aten("linalg_lu")
-def lu(op: AtenBuilder, x: Any, *, pivot: bool = True) -> Any:
+def lu(op: AtenBuilder, x: Value, *, pivot: bool = True) -> tuple[Value, Value, Value]:
     factors, pivots, _ = lu_factor_ex(op, x, pivot)
     return lu_unpack(op, factors, pivots)
 
 
 @aten("lu_unpack")
-def lu_unpack(op: AtenBuilder, factors: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+def lu_unpack(
+    op: AtenBuilder, factors: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Value, Value, Value]:
     rows, columns = fixed_sizes(op)
     k, none = min(rows, columns), op.const(np.zeros(0), factors.dtype)
     permutation = lower = upper = none
@@ -100,7 +105,7 @@ def lu_unpack(op: AtenBuilder, factors: Any, pivots: Any, unpack_data: bool = Tr
     return permutation, lower, upper
 
 
-def _solved(op: AtenBuilder, factors: Any, pivots: Any, b: Any, adjoint: bool, size: int) -> Any:
+def _solved(op: AtenBuilder, factors: Value, pivots: Value, b: Value, adjoint: bool, size: int) -> Value:
     order = op.Unsqueeze(op.composite("PivotOrder", pivots, rows=size), [-2])
     places = op.cast(op.Equal(op.const(np.arange(size)[:, None]), order), b.dtype)  # A is places · L U
     if adjoint:
@@ -112,8 +117,8 @@ def _solved(op: AtenBuilder, factors: Any, pivots: Any, b: Any, adjoint: bool, s
 
 @aten("linalg_lu_solve")
 def linalg_lu_solve(
-    op: AtenBuilder, factors: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: bool = False
-) -> Any:
+    op: AtenBuilder, factors: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False
+) -> Value:
     size, _ = fixed_sizes(op)
     if left:
         return _solved(op, factors, pivots, b, adjoint, size)
@@ -121,12 +126,14 @@ def linalg_lu_solve(
 
 
 @aten("lu_solve")
-def lu_solve(op: AtenBuilder, b: Any, factors: Any, pivots: Any) -> Any:
+def lu_solve(op: AtenBuilder, b: Value, factors: Value, pivots: Value) -> Value:
     return _solved(op, factors, pivots, b, False, fixed_sizes(op, 1)[0])
 
 
 @aten("_linalg_solve_ex")
-def solve_ex(op: AtenBuilder, a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+def solve_ex(
+    op: AtenBuilder, a: Value, b: Value, *, left: bool = True, check_errors: bool = False
+) -> tuple[Value, Value, Value, Value]:
     """By elimination, so that a singular matrix is told by `info`."""
     size, _ = fixed_sizes(op)
     factors, pivots, info = op.composite("Lu", a, outputs=3)
@@ -141,34 +148,37 @@ def solve_ex(op: AtenBuilder, a: Any, b: Any, *, left: bool = True, check_errors
 
 
 @aten("linalg_matrix_exp", "matrix_exp")
-def matrix_exp(op: AtenBuilder, x: Any) -> Any:
+def matrix_exp(op: AtenBuilder, x: Value) -> Value:
     return op.composite("MatrixExp", x)
 
 
 @aten("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float")
-def pinv(op: AtenBuilder, x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+def pinv(
+    op: AtenBuilder, x: Value,
+    *, atol: Value | float | None = None, rtol: Value | float | None = None, hermitian: bool = False,
+) -> Value:  # fmt: skip
     """Without bounds, singular values up to the greatest · epsilon · the larger size count as zero."""
     own = float(np.finfo(x.dtype.numpy()).eps) * max(fixed_sizes(op))
     zero = op.cast(0.0, x.dtype)
     atol = zero if atol is None else op.cast(atol, x.dtype)
     if rtol is None:
         rtol = op.Where(op.Greater(atol, zero), zero, op.cast(own, x.dtype))
-    told = {"hermitian": 1} if hermitian else {}
-    return op.composite("Pinv", x, op.composite("Detach", atol), op.composite("Detach", op.cast(rtol, x.dtype)), **told)
+    operands = [x, op.composite("Detach", atol), op.composite("Detach", op.cast(rtol, x.dtype))]
+    return op.call(DOMAIN, "Pinv", operands, {"hermitian": 1} if hermitian else {})
 
 
 @aten("linalg_pinv", "linalg_pinv.rcond_tensor")
-def pinv_by_ratio(op: AtenBuilder, x: Any, rcond: Any, hermitian: bool = False) -> Any:
+def pinv_by_ratio(op: AtenBuilder, x: Value, rcond: Value | float | None, hermitian: bool = False) -> Value:
     return pinv(op, x, rtol=rcond, hermitian=hermitian)
 
 
 @aten("pinverse")
-def pinverse(op: AtenBuilder, x: Any, rcond: float = 1e-15) -> Any:
+def pinverse(op: AtenBuilder, x: Value, rcond: float = 1e-15) -> Value:
     return pinv(op, x, rtol=rcond)
 
 
 @aten("linalg_tensorinv")
-def tensorinv(op: AtenBuilder, x: Any, ind: int = 2) -> Any:
+def tensorinv(op: AtenBuilder, x: Value, ind: int = 2) -> Value:
     shape = [size for size in op.input_shape(0) if isinstance(size, int)]
     if len(shape) < len(x.shape):
         raise op.refuse("the inverse of a tensor whose size varies", "it is that of a square matrix", "fix its sizes")

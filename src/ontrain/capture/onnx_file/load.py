@@ -21,8 +21,7 @@ from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.files.checks import check_proto
-from ontrain.files.read import Source, read_proto
+from ontrain.files import Source, check_proto, read_proto
 from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, verify
 from ontrain.operators import record_of
 
