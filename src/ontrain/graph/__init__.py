@@ -3,13 +3,32 @@
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.bounds import check_sizes, nbytes
 from ontrain.graph.builder import Builder
-from ontrain.graph.control import choose, draws_random, follows_from_random, is_random, iterate, repeat, trace
+from ontrain.graph.control import (
+    choose,
+    draws_random,
+    follows_from_random as follows_from_random,
+    is_random,
+    iterate,
+    repeat,
+    trace,
+)
+from ontrain.graph.corrections import CORRECTIONS as CORRECTIONS
 from ontrain.graph.display import to_text
+from ontrain.graph.family import Bound as Bound, Family as Family
+from ontrain.graph.fold import KEEPS_FILLS as KEEPS_FILLS, evaluate as evaluate
+from ontrain.graph.generalise import generalise as generalise
 from ontrain.graph.halves import halves, reads
-from ontrain.graph.infer import register_inference
+from ontrain.graph.infer import (
+    TypeAndShape as TypeAndShape,
+    UntypedError as UntypedError,
+    infer_node as infer_node,
+    register_inference,
+    type_and_shape as type_and_shape,
+)
 from ontrain.graph.outputs import drop_outputs
+from ontrain.graph.plain_control import scan_axes as scan_axes
 from ontrain.graph.rebuild import clone_value, extract, new_model, rebuild, specialise
-from ontrain.graph.replay import Rewrite, emit
+from ontrain.graph.replay import Rewrite, as_outputs as as_outputs, emit
 from ontrain.graph.roles import (
     Role,
     adjoint_of,
@@ -22,9 +41,14 @@ from ontrain.graph.roles import (
     set_updates,
     updates_of,
 )
+from ontrain.graph.settings import fed_settings as fed_settings, with_values as with_values
+from ontrain.graph.settle import settle as settle, settled as settled, with_sizes as with_sizes
+from ontrain.graph.size_arithmetic import SizeArithmetic as SizeArithmetic
 from ontrain.graph.slots import Slot, StateKind, set_slot, slot_of
 from ontrain.graph.source import annotate, describe, inherit_source, name_of, shape_text, source_of
+from ontrain.graph.stages import Stage as Stage, is_sized_by_values as is_sized_by_values, stages as stages
 from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
+from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
 from ontrain.graph.verify import verify, verify_requested
 from ontrain.graph.working_memory import MemoryOf, WorkingMemory
 from ontrain.operators import DOMAIN, OPSET, Operand, dims, is_float, schema_of, static_dims
@@ -55,7 +79,6 @@ __all__ = [
     "describe",
     "dims",
     "draws_random",
-    "follows_from_random",
     "drop_outputs",
     "emit",
     "extract",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ontrain.capture.aten.activation import log1p
 from ontrain.capture.aten.registry import Handler, aten
 from ontrain.capture.context import AtenBuilder
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
@@ -15,7 +15,7 @@ __all__: list[str] = []
 def _named(composite: str) -> Handler:
     """The translation to a composite of the operands in the result's dtype."""
 
-    def translate(op: AtenBuilder, *operands: Any) -> Any:
+    def translate(op: AtenBuilder, *operands: Value) -> Value:
         return op.composite(composite, *(op.cast(x, op.dtype) for x in operands))
 
     return translate
@@ -39,7 +39,7 @@ _translated(
 
 
 def _polynomial(family: str) -> Handler:
-    def translate(op: AtenBuilder, x: Any, degree: Any) -> Any:
+    def translate(op: AtenBuilder, x: Value, degree: Value) -> Value:
         x, degree = op.cast(x, op.dtype), op.cast(degree, op.dtype)
         return op.composite("OrthogonalPolynomial", x, degree, family=family)
 
@@ -54,7 +54,7 @@ for _family in (
 
 
 @aten("polygamma", "special_polygamma")
-def polygamma(op: AtenBuilder, order: int, x: Any) -> Any:
+def polygamma(op: AtenBuilder, order: int, x: Value) -> Value:
     """ψ of the order n: (−1)^(n + 1) n! ζ(n + 1, x), but digamma where n is zero."""
     x = op.cast(x, op.dtype)
     if order == 0:
@@ -64,7 +64,7 @@ def polygamma(op: AtenBuilder, order: int, x: Any) -> Any:
 
 
 @aten("special_spherical_bessel_j0")
-def spherical_bessel_j0(op: AtenBuilder, x: Any) -> Any:
+def spherical_bessel_j0(op: AtenBuilder, x: Value) -> Value:
     """sin x / x, and its series up to one half."""
     x = op.cast(x, op.dtype)
     near = op.LessOrEqual(op.Abs(x), op.cast(0.5, op.dtype))
@@ -77,7 +77,7 @@ def spherical_bessel_j0(op: AtenBuilder, x: Any) -> Any:
 
 
 @aten("special_log_ndtr")
-def log_ndtr(op: AtenBuilder, x: Any) -> Any:
+def log_ndtr(op: AtenBuilder, x: Value) -> Value:
     """log Φ(x) by the scaled error function of each side."""
     x = op.cast(x, op.dtype)
     low, edge = op.Less(x, op.cast(-1.0, op.dtype)), op.cast(-1.0, op.dtype)

@@ -10,12 +10,10 @@ from typing import Any, Protocol
 
 import torch
 
-from ontrain.capture.decisions import Decisions
-from ontrain.capture.inspection import Inspected, Observer
+from ontrain.capture import Decisions, Inspected, Observer
 from ontrain.errors import GradientError, InputError
 from ontrain.internals import of, private
-from ontrain.session.module_session import ModulePlan
-from ontrain.session.staged_session import StagedPlan
+from ontrain.session import ModulePlan, StagedPlan
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import on_path
 

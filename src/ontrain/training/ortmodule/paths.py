@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ontrain.capture.decisions import Decision, Decisions
+from ontrain.capture import Decision, Decisions
 from ontrain.errors import CaptureError, OntrainError
 
 __all__ = ["OtherPathError", "new_path", "on_path"]
