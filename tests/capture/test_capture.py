@@ -220,13 +220,14 @@ def test_a_number_taken_out_of_a_tensor_is_a_value_and_no_size():
     assert "torch.zeros(x.sum().item())" in caught.value.source
 
 
-def test_reading_data_is_refused_with_what_to_write():
+def test_what_is_read_as_data_has_no_gradient():
     class Reads(nn.Module):
         def forward(self, x):
             return x * (x + 1).data
 
-    with pytest.raises(CaptureError, match=r"use \.detach\(\)"):
-        capture(Reads(), (torch.ones(2),))
+    captured = capture(Reads(), (torch.ones(2),))
+    torch.testing.assert_close(run_captured(captured, (torch.tensor([2.0, 3.0]),))[0], torch.tensor([6.0, 12.0]))
+    assert [node.op_type for node in captured.model.graph] == ["Add", "Detach", "Mul"]
 
 
 def test_a_parameter_that_forward_writes_to_is_refused():

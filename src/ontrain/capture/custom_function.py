@@ -159,7 +159,8 @@ class _Context:
         self._function, self._constant, self._zeros = function, list[Any](), True
 
     def save_for_backward(self, *tensors: Any) -> None:
-        self.saved_tensors = tensors
+        # Backward is written for tensors without gradients, and may change in place what it makes of them.
+        self.saved_tensors = tuple([t.detach() if isinstance(t, torch.Tensor) else t for t in tensors])
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         self._constant.extend(tensors)

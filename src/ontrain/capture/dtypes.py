@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -62,10 +63,22 @@ def _arange(*limits: Any, **options: Any) -> torch.Tensor:
     return torch.arange(*known, **options)  # a fraction that follows from values is asked for
 
 
+def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    rank = input.dim()
+    places = [torch.arange(size, device=input.device) for size in input.shape]
+    if wrap and rank == 2:  # below a square the diagonal begins anew, one row left out
+        places[0] = places[0] % (input.shape[1] + 1)
+    first, *others = (place.reshape([-1 if d == axis else 1 for d in range(rank)]) for axis, place in enumerate(places))
+    on = functools.reduce(torch.logical_and, (first == place for place in others))
+    return input.masked_fill_(on, fill_value)
+
+
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
+    torch.Tensor.fill_diagonal_: _fill_diagonal,
+    getattr(torch.Tensor.data, "__get__"): torch.Tensor.detach,  # noqa: B009 (the descriptor's own)
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
 }

@@ -44,10 +44,15 @@ from ontrain.internals import (
     wrapped,
 )
 
-__all__ = ["PREFIX", "Flat", "export", "quiet", "tracing"]
+__all__ = ["PREFIX", "Flat", "NewBufferError", "export", "quiet", "tracing"]
 
 PREFIX = "module."
 """What the exported program has before the module's own names."""
+
+
+class NewBufferError(CaptureError):
+    """Forward makes a buffer anew, in another shape."""
+
 
 _DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 
@@ -278,7 +283,7 @@ def _assigned_buffers(module: nn.Module) -> Iterator[None]:
         if new is buffer:
             continue
         if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
-            raise CaptureError(
+            raise NewBufferError(
                 f"forward gives buffer {name!r} of {type(submodule).__name__} another shape or dtype, or none",
                 reason="a graph's state keeps its shape and dtype from step to step",
                 way_out="register the buffer with its final shape and dtype before training",
@@ -446,9 +451,7 @@ def _refuse_known(module: nn.Module) -> None:
 def _located(error: CaptureError) -> CaptureError:
     """One of our own errors with the line of forward from which it came."""
     source = error.source or user_frame(error.__traceback__)
-    return CaptureError(
-        error.problem, node=error.node, source=source, reason=error.reason, way_out=error.way_out
-    )  # fmt: skip
+    return type(error)(error.problem, node=error.node, source=source, reason=error.reason, way_out=error.way_out)
 
 
 def _explained(error: BaseException) -> CaptureError:

@@ -108,6 +108,27 @@ def chosen_among_the_chosen(self, x, ids):
 
 
 @forward
+def pairs_of_the_same(self, x, ids):
+    same = (ids[:, None] == ids).fill_diagonal_(False)
+    first, second = torch.where(same)
+    h = self.a(x)
+    return (h[first] * h[second]).sum(1) + torch.zeros(len(ids), 2).fill_diagonal_(0.5, wrap=True).sum()
+
+
+@forward
+def strided_write(self, x, ids):
+    h = self.a(x).clone()
+    h.as_strided((2, 3), (6, 1), 1).mul_(2)
+    return self.b(h.as_strided((3, 6), (4, 1)))
+
+
+@forward
+def read_as_data(self, x, ids):
+    h = self.a(x)
+    return self.b(h * h.data[ids > 1].sum())
+
+
+@forward
 def loss_of_chosen_rows(self, x, ids):
     return F.cross_entropy(self.b(self.a(x))[ids > 1], (ids % 3)[ids > 1], reduction="sum")
 

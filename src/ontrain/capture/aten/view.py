@@ -328,13 +328,28 @@ def unfold(op: AtenBuilder, x: Value, dimension: int, size: int, step: int) -> V
 @aten("as_strided", "as_strided_copy")
 def as_strided(op: AtenBuilder, x: Value, *_: object) -> Value:
     """A Gather from the flat tensor, where the tensor's own layout is row after row and all sizes are known."""
+    return op.Gather(op.Reshape(x, [-1]), op.const(_strided_places(op, 1)), axis=0)
+
+
+@aten("as_strided_scatter")
+def as_strided_scatter(op: AtenBuilder, x: Any, source: Any, *_: Any) -> Any:
+    """The tensor with other values where `as_strided` would look; no two places may be the same."""
+    places = _strided_places(op, 2).reshape(-1)
+    if len(np.unique(places)) != len(places):
+        raise op.refuse("a write to overlapping places", "their order is not said", "write to each place once")
+    flat = op.ScatterElements(op.Reshape(x, [-1]), op.const(places), op.Reshape(source, [-1]), axis=0)
+    return op.Reshape(flat, op.sizes(op.input_shape(0)))
+
+
+def _strided_places(op: AtenBuilder, position: int) -> Any:
+    """Return where a strided view looks in the flat tensor, int64; its sizes are arguments from `position` on."""
     base = op.argument(0)
-    where: list[Any] = [*op.node.args[1:3], op.node.args[3] if len(op.node.args) > 3 else None]
-    size, stride, offset = (list(v) if isinstance(v, list | tuple) else v for v in where)
+    named = [op.argument(position + at, name) for at, name in enumerate(("size", "stride", "storage_offset"))]
+    size, stride, offset = (list(v) if isinstance(v, list | tuple) else v for v in named)
     numbers = [*size, *stride, *base.shape, offset or 0, base.storage_offset()]
     if not all(isinstance(n, int) for n in numbers) or not base.is_contiguous() or base.storage_offset():
         raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
     places = np.full((), offset or 0, np.int64)
     for n, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n) * step
-    return op.Gather(op.Reshape(x, [-1]), op.const(places.astype(np.int64)), axis=0)
+    return places.astype(np.int64)

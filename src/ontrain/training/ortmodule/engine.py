@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import bind, capture, flatten
+from ontrain.capture import NewBufferError, bind, capture, flatten
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
@@ -24,6 +24,7 @@ from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, on_path
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
+from ontrain.training.ortmodule.settling import settled
 from ontrain.training.ortmodule.watch import Watch, check_hooks
 
 __all__ = ["Engine"]
@@ -96,9 +97,17 @@ class Engine:
         tensors = [t.plain() if isinstance(t, LazyOutput) else t for t in tensors]
         refuse_transforms(tensors)
         tried: dict[Entry, OtherPathError] = {}
+        grown = False
         while True:
             with self._lock:
-                site = self._site(tuple(key), args, kwargs, tensors, tried)
+                try:
+                    site = self._site(tuple(key), args, kwargs, tensors, tried)
+                except NewBufferError:
+                    if grown or not settled(self.module, args, kwargs):
+                        raise
+                    grown = True
+                    self._forget()
+                    continue
             try:
                 return self._run(site.entry, [tensors[i] for i in site.order])
             except OtherPathError as error:
@@ -198,7 +207,7 @@ class Engine:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
                 captured = trace(dynamic=named)
             except CaptureError as error:
-                if not any(named):
+                if not any(named) or isinstance(error, NewBufferError):
                     raise
                 captured = trace()
                 warnings.warn(
