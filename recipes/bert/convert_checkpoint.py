@@ -31,11 +31,7 @@ from typing import Annotated
 from harness.files import DataError, written
 from harness.options import execute, flag, parse
 
-
-class Form(StrEnum):
-    huggingface = "huggingface"
-    pytorch = "pytorch"
-    checkpoint = "checkpoint"
+Form = StrEnum("Form", ["huggingface", "pytorch", "checkpoint"])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ others. The next file is read while the present one is trained on.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 from corpus.hdf5 import read, shape
 from corpus.instances import Instances
 from harness.files import DataError
+from harness.processes import Team
 from torch import Tensor
 
 IGNORED = -1
@@ -46,15 +48,19 @@ class Batch(NamedTuple):
     next_sentence_labels: Tensor
 
 
+class Micro(NamedTuple):
+    """A micro-batch, and how its labels relate to those of a mean one (1 where there is a single one)."""
+
+    batch: Batch
+    share: float = 1.0
+
+
 class PretrainingData:
-    """Batches of the files of `folder` whose name has "training" in it.
+    """Batches of `batch_size` sequences out of the files of `folder` whose name has "training" in it.
 
     Args:
-        folder: as create_hdf5_files leaves it.
-        batch_size: B, sequences a batch of this rank.
         seed: decides all orders; the same on all ranks.
-        rank: this process.
-        world_size: how many processes take files in turn.
+        rank, world_size: this process, and how many take files in turn.
         max_seq_length: refuse files of another length; None takes what they have.
         max_predictions_per_seq: use no more than that many labels a sequence; None takes all.
         vocab_size: refuse numbers beyond it.
@@ -112,6 +118,25 @@ class PretrainingData:
         return [int(order[(number * self.world_size + rank) % len(order)]) for rank in range(self.world_size)]
 
 
+def gather(batches: Iterator[Batch], count: int, team: Team) -> tuple[list[Micro], int, int]:
+    """Return an update's micro-batches with their shares of its labels, its sequences and tokens in all processes."""
+    parts: list[Batch] = []
+    failed: DataError | None = None
+    try:
+        parts += itertools.islice(batches, count)
+    except DataError as error:
+        failed = error
+    labels = [int((batch.masked_lm_labels != IGNORED).sum()) for batch in parts]
+    sequences = sum(len(batch.input_ids) for batch in parts)
+    tokens = sum(int(batch.input_mask.sum()) for batch in parts)
+    everywhere = team.total([sum(labels), sequences, tokens, len(parts), failed is not None])
+    if everywhere[4]:
+        raise failed or DataError("another process could not read its data")
+    mean = max(everywhere[0] / everywhere[3], 1.0)
+    micros = [Micro(batch, labelled / mean) for batch, labelled in zip(parts, labels, strict=True)]
+    return micros, int(everywhere[1]), int(everywhere[2])
+
+
 def _files(folder: Path, batch_size: int, max_seq_length: int | None) -> tuple[list[Path], list[int]]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
@@ -138,10 +163,10 @@ def _resumed(position: Mapping[str, int] | None, world_size: int, rounds: int) -
         return 0, 0, 0
     try:
         epoch, number, batch, before = (int(position[name]) for name in ("epoch", "round", "batch", "world_size"))
+        if min(epoch, number, batch) < 0 or before < 1:
+            raise ValueError
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{dict(position)} is no position in the data") from None
-    if min(epoch, number, batch) < 0 or before < 1:
-        raise DataError(f"{dict(position)} is no position in the data")
     if before != world_size:
         number, batch = number * before // world_size, 0
     return (epoch, number, batch) if number < rounds else (epoch + 1, 0, 0)

@@ -46,7 +46,6 @@ from harness.needs import need
 
 need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers", "mwparserfromhell")
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,31 +55,14 @@ from corpus.workspace import Settings, Workspace
 from harness.files import DataError
 from harness.options import command, execute, flag, parse
 
-
-class Action(StrEnum):
-    download = "download"
-    text_formatting = "text_formatting"
-    sharding = "sharding"
-    create_tfrecord_files = "create_tfrecord_files"
-    create_hdf5_files = "create_hdf5_files"
-    show = "show"
-
-
-class Dataset(StrEnum):
-    bookscorpus = "bookscorpus"
-    wikicorpus_en = "wikicorpus_en"
-    wikicorpus_zh = "wikicorpus_zh"
-    books_wiki_en_corpus = "books_wiki_en_corpus"
-    google_pretrained_weights = "google_pretrained_weights"
-    nvidia_pretrained_weights = "nvidia_pretrained_weights"
-    mrpc = "mrpc"
-    squad = "squad"
-    all = "all"
-
-
-class Segmentation(StrEnum):
-    nltk = "nltk"
-
+Action = StrEnum(
+    "Action", ["download", "text_formatting", "sharding", "create_tfrecord_files", "create_hdf5_files", "show"]
+)
+Dataset = StrEnum("Dataset", [
+    "bookscorpus", "wikicorpus_en", "wikicorpus_zh", "books_wiki_en_corpus", "google_pretrained_weights",
+    "nvidia_pretrained_weights", "mrpc", "squad", "all",
+])  # fmt: skip
+Segmentation = StrEnum("Segmentation", ["nltk"])
 
 TEXTS = (Dataset.bookscorpus, Dataset.wikicorpus_en, Dataset.books_wiki_en_corpus)
 PARTS = {Dataset.books_wiki_en_corpus: (Dataset.bookscorpus, Dataset.wikicorpus_en)}
@@ -131,6 +113,10 @@ class Options(Settings):
         return self.n_training_shards, self.n_test_shards, self.fraction_test_set
 
     @property
+    def vocabulary(self) -> Path:
+        return self.vocab_file or self.space.vocabulary(self.lower)
+
+    @property
     def text(self) -> str:
         """The data set, where it is one of text that can be prepared."""
         if self.dataset is Dataset.wikicorpus_zh:
@@ -142,6 +128,11 @@ class Options(Settings):
             raise DataError(f"--action {self.action} goes with --dataset {', '.join(TEXTS)}, not with {self.dataset}")
         return str(self.dataset)
 
+    def refuse_joint(self, instead: str) -> None:
+        """Say which data sets make this one, where it has no files of its own."""
+        if self.dataset in PARTS:
+            raise DataError(f"{self.dataset} is made of {' and '.join(PARTS[self.dataset])}: {instead}")
+
 
 if __name__ == "__main__":
     OPTIONS = parse(Options)  # before what takes its time to import
@@ -149,34 +140,28 @@ if __name__ == "__main__":
 from corpus import download, formatting, hdf5, sharding
 from corpus.dump import find_dump
 from corpus.wordpiece import read_vocabulary
+from harness.fetch import Tick
 from rich.console import Console
 
-Tick = Callable[[str], None]  # told how far the work is
+# --- the actions, in their order; each returns the lines that it says -------------------------------------------------
 
 
 def fetch(options: Options, tick: Tick) -> list[str]:
-    refuse_joint(options, "download these")
-    name, folder = str(options.dataset), options.space.download
-    return download.download(name, folder, options.source, options.expected_hash, tick)
-
-
-def refuse_joint(options: Options, instead: str) -> None:
-    if options.dataset in PARTS:
-        raise DataError(f"{options.dataset} is made of {' and '.join(PARTS[options.dataset])}: {instead}")
+    options.refuse_joint("download these")
+    folder = options.space.root / "download"
+    return download.download(str(options.dataset), folder, options.source, options.expected_hash, tick)
 
 
 def format_text(options: Options, tick: Tick) -> list[str]:
     name, space = options.text, options.space
-    refuse_joint(options, f"format these, then shard {options.dataset}")
-    output = space.formatted(name)
+    options.refuse_joint(f"format these, then shard {name}")
+    output, folder, downloads = space.formatted(name), space.root / "extracted" / name, space.root / "download" / name
     if options.dataset is Dataset.bookscorpus:
-        folder = options.inputs[0] if options.inputs else space.download / name
-        return [f"{output}: {formatting.format_books(folder, output):,} books"]
-    folder = space.extracted / name
+        return [f"{output}: {formatting.format_books((options.inputs or [downloads])[0], output):,} books"]
     if options.skip_wikiextractor:
         count = formatting.merge(sorted(folder.glob("*/wiki_*")), output)
         return [f"{output}: {count:,} articles from {folder}"]
-    dump = options.inputs[0] if options.inputs else find_dump(space.download / name, name)
+    dump = options.inputs[0] if options.inputs else find_dump(downloads, name)
     pieces, pages = formatting.extract(dump, folder, options.n_processes, tick)
     count = formatting.merge(pieces, output)
     there = f"; {pages.kept:,} of {len(pieces):,} pieces were there" if pages.kept else ""
@@ -190,15 +175,12 @@ def format_text(options: Options, tick: Tick) -> list[str]:
 def shard(options: Options, tick: Tick) -> list[str]:
     name, space = options.text, options.space
     paths = options.inputs or [space.formatted(part) for part in PARTS.get(Dataset(name), (name,))]
-    parts, articles = sharding.segment(paths, space.segmented / name, options.n_processes, tick)
+    parts, articles = sharding.segment(paths, space.root / "segmented" / name, options.n_processes, tick)
     shards = sharding.distribute(articles, name, *options.shards)
-    folder = space.sharded(name, *options.shards)
+    folder, training = space.sharded(name, *options.shards), options.n_training_shards
     there = sharding.write_shards(shards, articles, parts, folder, options.n_processes, tick)
     said = [f"{folder}: {len(articles):,} articles, {sum(a.sentences for a in articles):,} sentences"]
-    for kind, some in (
-        ("training", shards[: options.n_training_shards]),
-        ("test", shards[options.n_training_shards :]),
-    ):
+    for kind, some in (("training", shards[:training]), ("test", shards[training:])):
         counts = [shard.sentences for shard in some]
         said.append(f"{len(some)} {kind} shards of {min(counts):,} to {max(counts):,} sentences")
     if there:
@@ -209,37 +191,36 @@ def shard(options: Options, tick: Tick) -> list[str]:
 
 
 def create(options: Options, tick: Tick) -> list[str]:
-    settings = Settings.of(options)
-    vocab = options.vocab_file or options.space.vocabulary(settings.lower)
-    folder = options.space.sharded(options.text, *options.shards)
-    names = sharding.shard_names(options.text, options.n_training_shards, options.n_test_shards)
-    shards = options.inputs or [folder / f"{name}.txt" for name in names]
-    output = options.space.hdf5(options.text, settings)
-    sums = hdf5.create(shards, output, vocab, settings, options.n_processes, tick)
+    vocabulary, settings, name = options.vocabulary, Settings.of(options), options.text
+    folder, names = options.space.sharded(name, *options.shards), sharding.shard_names(name, *options.shards[:2])
+    shards = options.inputs or [folder / f"{shard}.txt" for shard in names]
+    output = options.space.hdf5(name, settings)
+    sums = hdf5.create(shards, output, vocabulary, settings, options.n_processes, tick)
     there = f"; {sums['kept']} were there" if sums["kept"] else ""
     return [f"{output}: {sums['files']} files, {sums['instances']:,} instances of {sums['tokens']:,} tokens{there}"]
 
 
 def show(options: Options, tick: Tick) -> list[str]:
-    lower = Settings.of(options).lower
-    words = read_vocabulary(options.vocab_file or options.space.vocabulary(lower), lower)
+    words = read_vocabulary(options.vocabulary, options.lower)
     if not options.inputs:
         raise DataError("--action show needs --input_files")
     return [hdf5.show(path, options.index, words) for path in options.inputs]
 
 
+ACTIONS = {
+    Action.download: fetch, Action.text_formatting: format_text, Action.sharding: shard,
+    Action.create_hdf5_files: create, Action.show: show,
+}  # fmt: skip
+
+
 def prepare(options: Options) -> None:
     """Do the action, with a line that changes in a terminal and nothing in a log."""
-    work: dict[Action, Callable[[Options, Tick], list[str]]] = {
-        Action.download: fetch, Action.text_formatting: format_text, Action.sharding: shard,
-        Action.create_hdf5_files: create, Action.show: show,
-    }  # fmt: skip
     console, tick = Console(stderr=True), lambda said: None
     with ExitStack() as stack:
         if console.is_terminal:
             status = stack.enter_context(console.status(options.action))
             tick = lambda said: status.update(f"{options.action}: {said}")  # noqa: E731
-        print("\n".join(work[options.action](options, tick)))
+        print("\n".join(ACTIONS[options.action](options, tick)))
 
 
 main = command(Options, prepare)

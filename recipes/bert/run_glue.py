@@ -6,15 +6,8 @@
 Tasks: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI. --data_dir holds train.tsv and dev.tsv as the benchmark's
 archives have them (MNLI: dev_matched.tsv and dev_mismatched.tsv; CoLA without header). The flags are those of Hugging
 Face's run_glue.py. Training is a plain PyTorch loop around `ORTModule(model)` (finetuning/training.py); `--engine
-pytorch` runs the same loop without it. Predictions come twice, from logits of PyTorch and of the exported model.onnx in
-onnxruntime, and both are scored: Matthews' correlation for CoLA, Pearson's and Spearman's for STS-B, accuracy and F1
-for MRPC and QQP, accuracy for the others.
-
-On several GPUs: `torchrun --nproc_per_node 8 run_glue.py …`, or mpirun, or srun. Each takes
---per_gpu_train_batch_size examples at a time; the first evaluates and writes.
-
-Weights out of a pre-training of your own: `--init_checkpoint FOLDER`, which convert_checkpoint.py makes;
-`--random_init` takes none, to compare with.
+pytorch` runs the same loop without it. Predictions come from logits of PyTorch and of the exported model.onnx in
+onnxruntime, and both are scored. On several GPUs: `torchrun --nproc_per_node 8 run_glue.py …`, or mpirun, or srun.
 
 What a run leaves in --output_dir:
 
@@ -26,8 +19,7 @@ What a run leaves in --output_dir:
     checkpoint/, checkpoint~1/                  what the same command goes on from, whatever stopped it
 
 Exit codes: 0 done; 1 the loss became NaN or infinite, or the two engines' logits differ by more than 1e-3; 2 an option,
-the data, the model or the disk is at fault, said in one message; 130 Ctrl-C or SIGTERM: the update was finished
-and a checkpoint written.
+the data, the model or the disk is at fault; 130 Ctrl-C or SIGTERM: the update was finished and a checkpoint written.
 """
 
 from __future__ import annotations
@@ -64,7 +56,7 @@ if __name__ == "__main__":
 
 import numpy as np
 import typer
-from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch, write_results
+from finetuning.evaluation import TOLERANCE, distance, logits_of_onnx, logits_of_torch, write_onnx, write_results
 from finetuning.examples import Examples
 from finetuning.models import ModelFolder
 from finetuning.training import train
@@ -111,10 +103,8 @@ def fine_tune(flags: Options) -> None:
 
     # Evaluation: predictions out of two engines, and the benchmark's scores of both.
     size, columns = flags.per_gpu_eval_batch_size, {"logits": max(1, len(task.labels))}
-    in_torch = {
-        name: logits_of_torch(model, examples, columns, size, team.device) for name, examples in predicting.items()
-    }
-    export(model, ["logits"], output / "model.onnx")
+    in_torch = {name: logits_of_torch(model, data, columns, size, team.device) for name, data in predicting.items()}
+    write_onnx(model, columns, output / "model.onnx")
     agree = True
     for name, examples in predicting.items():
         in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, size)

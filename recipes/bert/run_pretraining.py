@@ -3,13 +3,10 @@
     $ python run_pretraining.py --do_train --input_dir PHASE1_HDF5 --output_dir RUN --config_file bert_config.json \\
           --max_seq_length 128 --max_predictions_per_seq 20 --train_batch_size 8192 --gradient_accumulation_steps 64 \\
           --learning_rate 6e-3 --warmup_proportion 0.2843 --max_steps 7038 --fp16
-    $ python run_pretraining.py --do_train --input_dir PHASE2_HDF5 --output_dir RUN --config_file bert_config.json \\
-          --max_seq_length 512 --max_predictions_per_seq 80 --train_batch_size 4096 --gradient_accumulation_steps 256 \\
-          --learning_rate 4e-3 --warmup_proportion 0.128 --max_steps 1563 --fp16 \\
-          --phase2 --resume_from_checkpoint --phase1_end_step 7038
 
-or both by run_pretraining.sh. Data are HDF5 files of prepare.py with "training" in their names. With several processes:
-torchrun --nproc_per_node 8 run_pretraining.py … (or mpirun, srun).
+Phase 2, with longer sequences, adds --phase2 --resume_from_checkpoint --phase1_end_step 7038; run_pretraining.sh has
+the published numbers of both. Data are HDF5 files of prepare.py with "training" in their names. With several
+processes: torchrun --nproc_per_node 8 run_pretraining.py … (or mpirun, srun).
 
 What a run leaves in --output_dir:
 
@@ -50,24 +47,23 @@ if __name__ == "__main__":
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import typer
-from dataset import IGNORED, PretrainingData
+from dataset import IGNORED, Micro, PretrainingData, gather
 from harness.files import DataError, writable
+from harness.processes import Team
 from harness.terminal import ended, progress, stopping
-from pretraining.eager import EagerEngine
-from pretraining.engines import Micro, Outcome, TrainerEngine, gather, limit_by_its_flag, loss_scaler, without_decay
-from pretraining.record import Run, checkpoint, finish, report
+from pretraining.eager import eager_twin
+from pretraining.flags import limit_by_its_flag
+from pretraining.record import Outcome, Run, checkpoint, finish, report
 from pretraining.start import begin, check_folder, identity, join
 from pretraining.weights import padded_size, read_config
 from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
-from ontrain.distributed import Processes
 from ontrain.ort_supplement import SCHEDULES
-from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
+from ontrain.training import ORTTrainer, ORTTrainerOptions, amp, optim
 
 # --- the model and its loss -----------------------------------------------------------------------------------------
 
@@ -79,13 +75,10 @@ class PretrainingBert(BertForPreTraining):
         self, input_ids: Tensor, segment_ids: Tensor, input_mask: Tensor, masked_lm_labels: Tensor,
         next_sentence_labels: Tensor, share: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Return (loss, loss of masked words, loss of next sentence), 0-d each.
+        """Return (loss, loss of masked words, loss of next sentence), 0-d each, for a `dataset.Batch`.
 
-        Args:
-            input_ids, segment_ids, input_mask, masked_lm_labels: int64 [B, L].
-            next_sentence_labels: int64 [B].
-            share: 0-d float32, the labels of this micro-batch divided by those of a mean one. Means over micro-batches
-                and processes are then the means over all labels, however unevenly these are spread.
+        `share`, 0-d float32, is the labels of this micro-batch divided by those of a mean one. Means over micro-batches
+        and processes are then the means over all labels, however unevenly these are spread.
         """
         out = super().forward(input_ids, attention_mask=input_mask, token_type_ids=segment_ids)
         scores = out.prediction_logits.flatten(0, 1)
@@ -105,30 +98,42 @@ def make_model(config: BertConfig, seed: int) -> PretrainingBert:
 # --- the step -------------------------------------------------------------------------------------------------------
 
 
-class OntrainEngine(TrainerEngine):
-    """`ORTTrainer`: forward, both losses, backward, accumulation, clipping and LAMB as one graph."""
+class PretrainingStep:
+    """Forward, both losses, backward, accumulation, clipping and LAMB: one graph of `ORTTrainer`, or its eager twin."""
 
-    def __init__(self, model: PretrainingBert, options: Options, processes: Processes, device: str) -> None:
-        self.weighted = options.gradient_accumulation_steps * processes.world_size > 1
-        self._scaler, self.device = loss_scaler(options), device
+    def __init__(self, options: Options, model: PretrainingBert, team: Team) -> None:
+        self.device, self.scaler = team.device, None
+        self.weighted = options.gradient_accumulation_steps * team.size > 1
+        if options.fp16 and options.loss_scale:
+            self.scaler = amp.DynamicLossScaler(automatic_update=False, loss_scale=max(options.loss_scale, 1.0))
+        elif options.fp16:
+            self.scaler = amp.DynamicLossScaler()
+        names = [name for name, _ in model.named_parameters()]
+        spared = [name for name in names if any(part in name for part in ("bias", "gamma", "beta", "LayerNorm"))]
+        if options.engine is Engine.ontrain:
+            self.trainer = self._as_one_graph(options, model, team, spared)
+        else:
+            self.trainer = eager_twin(options, model, team, self.scaler, spared)
+
+    def _as_one_graph(self, options: Options, model: PretrainingBert, team: Team, spared: list[str]) -> ORTTrainer:
         tokens = ["batch", options.max_seq_length]
         inputs = [(name, tokens) for name in ("input_ids", "segment_ids", "input_mask", "masked_lm_labels")]
         inputs += [("next_sentence_labels", ["batch"]), *([("share", [])] if self.weighted else [])]
         outputs = [("loss", [], True), ("masked_lm_loss", []), ("next_sentence_loss", [])]
         lamb = optim.LambConfig(
             lr=options.learning_rate, alpha=0.9, beta=0.999, lambda_coef=0.01, epsilon=1e-6, do_bias_correction=True,
-            params=[{"params": without_decay([n for n, _ in model.named_parameters()]), "lambda_coef": 0.0}],
+            params=[{"params": spared, "lambda_coef": 0.0}],
         )  # fmt: skip
-        settings: dict[str, Any] = {
+        settings = {
             "batch": {"gradient_accumulation_steps": options.gradient_accumulation_steps},
-            "device": {"id": device, "mem_limit": int((options.gpu_memory_limit_gb or 0) * (1 << 30))},
+            "device": {"id": str(team.device), "mem_limit": int((options.gpu_memory_limit_gb or 0) * (1 << 30))},
             "distributed": {
-                **processes.options(),
+                **team.processes.options(),
                 "allreduce_post_accumulation": options.allreduce_post_accumulation,
                 "deepspeed_zero_optimization": {"stage": int(options.deepspeed_zero_stage)},
             },
             # Masks of dropout differ from process to process.
-            "utils": {"seed": options.seed + processes.rank, "grad_norm_clip": options.max_grad_norm > 0},
+            "utils": {"seed": options.seed + team.rank, "grad_norm_clip": options.max_grad_norm > 0},
             "graph_transformer": {"transformer_layer_recompute": options.checkpoint_activations},
         }
         if options.max_grad_norm > 0:
@@ -136,14 +141,19 @@ class OntrainEngine(TrainerEngine):
         if options.bf16:
             settings["mixed_precision"] = {"enabled": True, "dtype": "bfloat16"}
         if options.fp16:
-            settings["mixed_precision"] = {"enabled": True, "dtype": "float16", "loss_scaler": self._scaler}
+            settings["mixed_precision"] = {"enabled": True, "dtype": "float16", "loss_scaler": self.scaler}
         described = {"inputs": inputs, "outputs": outputs}
-        self.trainer = ORTTrainer(model, described, lamb, options=ORTTrainerOptions(settings))
+        return ORTTrainer(model, described, lamb, options=ORTTrainerOptions(settings))
+
+    def feeds(self, micro: Micro) -> list[Tensor]:
+        """Return the arguments of the model for a micro-batch."""
+        tensors = [tensor.to(self.device, non_blocking=True) for tensor in micro.batch]
+        return [*tensors, torch.tensor(micro.share, device=self.device)] if self.weighted else tensors
 
     def update(self, micros: Sequence[Micro], rate: float) -> Outcome:
         """Add up the gradients of some micro-batches and update the weights."""
         self.trainer.optim_config.lr = rate
-        scale = 1.0 if self._scaler is None else float(self._scaler.loss_scale)
+        scale = 1.0 if self.scaler is None else float(self.scaler.loss_scale)
         total, norm, names = torch.zeros(3), torch.zeros(()), ["loss", "masked_lm_loss", "next_sentence_loss"]
         for number, micro in enumerate(micros, 1):
             last = number == len(micros)
@@ -164,8 +174,7 @@ def learning_rate(options: Options, step: int) -> float:
 
 def train(run: Run) -> bool:
     """Train to the end of the phase; return False if a signal ended it early, after a checkpoint."""
-    options, meter = run.options, run.meter
-    batches = iter(run.data)
+    options, meter, batches = run.options, run.meter, iter(run.data)
     window, updates, skipped = torch.zeros(3, dtype=torch.float64), 0, 0
     shown, label = not options.disable_progress_bar, f"phase {options.phase}"
     with stopping() as asked, progress(run.console, label, options.steps, shown=shown) as advance:
@@ -210,9 +219,8 @@ def pretrain(options: Options, began: float) -> bool:
 
     read_data(None)  # what is wrong with the files is said before the model is made
     model = make_model(config, options.seed)
-    kind = OntrainEngine if options.engine is Engine.ontrain else EagerEngine
-    engine = kind(model, options, team.processes, str(team.device))
-    start = begin(options, engine, model, config, lambda text: print(text, file=sys.stderr))
+    engine = PretrainingStep(options, model, team)
+    start = begin(options, engine.trainer, model, config, lambda text: print(text, file=sys.stderr))
     run = Run(options, team, engine, read_data(start.position), identity(options, config), start.step)
     try:
         run.introduce(model, start.note)

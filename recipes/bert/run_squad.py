@@ -5,14 +5,8 @@
 
 The flags are those of Hugging Face's run_squad.py. Training is a plain PyTorch loop around `ORTModule(model)`
 (finetuning/training.py); `--engine pytorch` runs the same loop without it. The answers are chosen twice, from logits of
-PyTorch and of the exported model.onnx in onnxruntime, and both are scored.
-
-On several GPUs: `torchrun --nproc_per_node 8 run_squad.py …`, or mpirun, or srun. Each takes
---per_gpu_train_batch_size windows at a time; the first evaluates and writes.
-
-SQuAD 2.0, with questions that have no answer: `--version_2_with_negative`. One file without a second to evaluate on:
-`--holdout_articles 0.2` keeps the last fifth of its articles from training. Weights out of a pre-training of your own:
-`--init_checkpoint FOLDER`, which convert_checkpoint.py makes; `--random_init` takes none, to compare with.
+PyTorch and of the exported model.onnx in onnxruntime, and both are scored. On several GPUs: `torchrun
+--nproc_per_node 8 run_squad.py …`, or mpirun, or srun.
 
 What a run leaves in --output_dir:
 
@@ -25,8 +19,7 @@ What a run leaves in --output_dir:
     checkpoint/, checkpoint~1/                  what the same command goes on from, whatever stopped it
 
 Exit codes: 0 done; 1 the loss became NaN or infinite, or the two engines' logits differ by more than 1e-3; 2 an option,
-the data, the model or the disk is at fault, said in one message; 130 Ctrl-C or SIGTERM: the update was finished
-and a checkpoint written.
+the data, the model or the disk is at fault; 130 Ctrl-C or SIGTERM: the update was finished and a checkpoint written.
 """
 
 from __future__ import annotations
@@ -68,7 +61,7 @@ if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
 import typer
-from finetuning.evaluation import TOLERANCE, distance, export, logits_of_onnx, logits_of_torch, write_results
+from finetuning.evaluation import TOLERANCE, distance, logits_of_onnx, logits_of_torch, write_onnx, write_results
 from finetuning.examples import Examples
 from finetuning.models import ModelFolder
 from finetuning.training import train
@@ -123,7 +116,7 @@ def fine_tune(flags: Options) -> None:
     questions, windows = predicting
     examples, columns = examples_of(windows), dict.fromkeys(("start_logits", "end_logits"), flags.max_seq_length)
     in_torch = logits_of_torch(model, examples, columns, flags.per_gpu_eval_batch_size, team.device)
-    export(model, list(columns), output / "model.onnx")
+    write_onnx(model, columns, output / "model.onnx")
     in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, flags.per_gpu_eval_batch_size)
     answers: dict[str, Answers] = {}
     for name, (start, end) in (("PyTorch", in_torch), ("onnxruntime", in_onnx)):
@@ -180,11 +173,7 @@ def read_squad(path: Path, name: str) -> Squad:
 
 def examples_of(windows: Windows) -> Examples:
     return Examples(
-        {
-            "input_ids": windows.input_ids,
-            "attention_mask": windows.input_mask,
-            "token_type_ids": windows.segment_ids,
-        },
+        {"input_ids": windows.input_ids, "attention_mask": windows.input_mask, "token_type_ids": windows.segment_ids},
         {"start_positions": windows.start_positions, "end_positions": windows.end_positions},
     )
 

@@ -3,68 +3,111 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from harness.checkpoints import eager_state, restore_eager_state
-from harness.processes import Team
+from harness.processes import Team, alone
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.errors import CheckpointError, NonFiniteLossError
+from ontrain.training import amp
+
+
+@dataclass
+class StepInfo:
+    """Whether the gradient of the last update was finite."""
+
+    all_finite: bool = True
+
+
+@dataclass
+class OptimConfig:
+    """The learning rate of the next update."""
+
+    lr: float
 
 
 class EagerTrainer:
     """Autograd, accumulation, clipping and an optimizer of torch.
 
     Attributes:
-        updates: made so far.
+        updates: made so far, skipped ones included.
         pending: micro-batches whose gradients wait for the next update.
+        grad_norm: of the last update's gradient before clipping, 0-d.
 
     Args:
         model: that is trained.
-        compute: from a batch's tensors to the loss, 0-d, and whatever else a step returns.
+        compute: from a batch's tensors to the loss, 0-d, and whatever else a step returns. Where it is the model in
+            DistributedDataParallel, this takes the means of gradients over the processes.
         optimizer: of the model's parameters.
-        rate: the learning rate of the update after so many others; by default the optimizer's own.
+        rate: the learning rate of the update after so many others; by default `optim_config.lr`.
         accumulation: micro-batches an update.
         max_norm: the gradient is clipped to it; 0 for not at all.
         team: the processes; gradients are means over them.
+        half: in which `compute` makes its products, under `torch.autocast`; None for float32.
+        scaler: of the loss; updates whose gradient overflows are skipped.
     """
 
     def __init__(
         self, model: nn.Module, compute: Callable[..., tuple[Tensor, ...]], optimizer: torch.optim.Optimizer, *,
         rate: Callable[[int], float] | None = None, accumulation: int = 1, max_norm: float = 1.0,
-        team: Team | None = None,
+        team: Team | None = None, half: torch.dtype | None = None, scaler: amp.LossScaler | None = None,
     ) -> None:  # fmt: skip
         self.model, self.compute, self.optimizer, self.rate = model, compute, optimizer, rate
         self.accumulation, self.max_norm, self.team = accumulation, max_norm, team or Team()
+        self.half, self.scaler = half, scaler
         self.updates = self.pending = 0
+        self.grad_norm, self.train_step_info = torch.zeros(()), StepInfo()
+        self.optim_config = OptimConfig(optimizer.defaults["lr"])
 
-    def train_step(self, *batch: Tensor) -> Any:
-        """Return the loss of a micro-batch, and what comes with it if anything does.
+    @property
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by before its gradient is taken."""
+        return 1.0 if self.scaler is None else float(self.scaler.loss_scale)
+
+    def train_step(self, *batch: Tensor, fetches: Sequence[str] = ()) -> Any:
+        """Return the loss of a micro-batch, and what comes with it; the norm of the gradient if it is fetched.
 
         Each `accumulation`-th call updates the weights.
         """
         self.model.train()
-        loss, *others = self.compute(*batch)
-        if not loss.isfinite():
-            raise NonFiniteLossError(f"the loss is {loss.item()} at step {self.updates + 1}")
-        (loss / self.accumulation).backward()
+        with alone(self.compute, last=self.pending + 1 == self.accumulation):
+            with nullcontext() if self.half is None else torch.autocast(batch[0].device.type, self.half):
+                loss, *others = self.compute(*batch)
+            # Of several processes none may leave before the gradients of all are added up.
+            if self.scaler is None and self.team.world is None and not loss.isfinite():
+                raise NonFiniteLossError(f"the loss is {loss.item()} at step {self.updates + 1}")
+            (loss * (self.loss_scale / self.accumulation)).backward()
         self.pending += 1
         if self.pending == self.accumulation:
             self._update()
-        return (loss.detach(), *(other.detach() for other in others)) if others else loss.detach()
+        results = [loss.detach(), *(other.detach() for other in others)]
+        results += [self.grad_norm] if "grad_norm" in fetches else []
+        return tuple(results) if len(results) > 1 else results[0]
 
     def _update(self) -> None:
-        if self.team.world is not None:
-            for parameter in self.model.parameters():
+        parameters, scale = list(self.model.parameters()), self.loss_scale
+        if self.team.world is not None and not isinstance(self.compute, DistributedDataParallel):
+            for parameter in parameters:
                 self.team.world.sum_(parameter.grad).div_(self.team.size)
-        if self.max_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        for group in self.optimizer.param_groups if self.rate is not None else ():
-            group["lr"] = self.rate(self.updates)
-        self.optimizer.step()
+        if scale != 1.0:
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / scale)
+        self.grad_norm = nn.utils.clip_grad_norm_(parameters, self.max_norm or float("inf"))
+        self.train_step_info = StepInfo(bool(self.grad_norm.isfinite()))
+        if self.train_step_info.all_finite:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.optim_config.lr if self.rate is None else self.rate(self.updates)
+            self.optimizer.step()
+        elif scale <= 1.0:
+            raise NonFiniteLossError(f"the norm of the gradient is {self.grad_norm:g} at step {self.updates + 1}")
+        if self.scaler is not None:
+            self.scaler.update(self.train_step_info)
         self.optimizer.zero_grad()
         self.updates, self.pending = self.updates + 1, 0
 
@@ -90,16 +133,25 @@ class EagerTrainer:
         user: dict[str, Any] = meta["user_dict"]
         return user
 
+    def prepare(self, *batch: Tensor) -> None:
+        """Do nothing: there is nothing to capture."""
+
+    def state_dict(self, pytorch_format: bool = True) -> dict[str, Tensor]:
+        """Return the parameters by their names in the model."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def step_model(self) -> None:
+        """Return None: there is no graph."""
+
+    def peak_memory(self) -> dict[str, int]:
+        """Return nothing: no memory is planned."""
+        return {}
+
     def profile(self, *batch: Tensor) -> list[dict[str, Any]]:
-        """Return the milliseconds of each operator in a step."""
-        return profiled(lambda: self.train_step(*batch))
-
-
-def profiled(step: Callable[[], Any]) -> list[dict[str, Any]]:
-    """Return the milliseconds of each operator that `step` runs on the CPU."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
-        step()
-    return [
-        {"operator": event.key, "calls": event.count, "milliseconds": event.self_cpu_time_total / 1000}
-        for event in trace.key_averages()
-    ]
+        """Return the milliseconds of each operator that a step runs on the CPU."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
+            self.train_step(*batch)
+        return [
+            {"operator": event.key, "calls": event.count, "milliseconds": event.self_cpu_time_total / 1000}
+            for event in trace.key_averages()
+        ]

@@ -30,14 +30,12 @@ def export(
     """Write a module in evaluation mode.
 
     Args:
-        module: takes the inputs in order.
-        inputs: samples by name.
+        module: takes the inputs by their names.
+        inputs: samples.
         dims: names of the inputs' dimensions, which may vary.
         outputs: names of the results.
         path: of the file.
     """
-    captured = capture(
-        module.eval(), tuple(inputs.values()), dynamic=[dict(enumerate(dims))] * len(inputs),
-        input_names=list(inputs), output_names=list(outputs),
-    )  # fmt: skip
+    dynamic = [dict(enumerate(dims))] * len(inputs)
+    captured = capture(module.eval(), kwargs=dict(inputs), dynamic=dynamic, output_names=list(outputs))
     write_captured(captured, list(outputs), path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,3 +101,8 @@ class Team:
         rows = sum(len(batch) for batch in batches)
         own = [(batch, len(batch) / rows) for batch in batches[self.rank :: self.size]]
         return own or [(batches[0][:1], 0.0)]
+
+
+def alone(module: Any, *, last: bool) -> AbstractContextManager[None]:
+    """Keep processes from waiting for each other's gradients before an update's last micro-batch."""
+    return nullcontext() if last or not isinstance(module, DistributedDataParallel) else module.no_sync()

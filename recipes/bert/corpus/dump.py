@@ -14,6 +14,9 @@ from xml.etree import ElementTree
 
 from harness.files import DataError
 
+_BLOCK = 1 << 16
+_NO_ELEMENT, _UNCLOSED_TOKEN, _PARTIAL = 3, 5, 6  # expat's codes for text that just stops
+
 
 class CutOffError(DataError):
     """The dump ends before its end, or is damaged; the pages before that place have been yielded."""
@@ -54,18 +57,9 @@ def pages(path: Path) -> Iterator[Page]:
     except (EOFError, ElementTree.ParseError, gzip.BadGzipFile, OSError) as error:
         if count == 0 and isinstance(error, ElementTree.ParseError) and error.code != _NO_ELEMENT:
             raise DataError(f"{path} is no MediaWiki XML dump: {error}") from None
-        what = "ends in the middle" if _is_end(error) else f"is damaged ({error})"
+        ends = isinstance(error, EOFError) or getattr(error, "code", None) in (_NO_ELEMENT, _UNCLOSED_TOKEN, _PARTIAL)
+        what = "ends in the middle" if ends else f"is damaged ({error})"
         raise CutOffError(f"the dump {path} {what} after {count:,} pages, the last of them {last!r}") from None
-
-
-_BLOCK = 1 << 16
-_NO_ELEMENT, _UNCLOSED_TOKEN, _PARTIAL = 3, 5, 6  # expat's codes for text that just stops
-
-
-def _is_end(error: Exception) -> bool:
-    if isinstance(error, ElementTree.ParseError):
-        return error.code in (_NO_ELEMENT, _UNCLOSED_TOKEN, _PARTIAL)
-    return isinstance(error, EOFError)
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -8,16 +8,17 @@ interrupted run goes on from. Then the pieces are merged. The dump is read once,
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.fetch import Tick
 from harness.files import DataError, digest, read_text, reading, written
+from harness.jobs import Job, run
 from mwparserfromhell.parser import ParserError
 
 from corpus.dump import CutOffError, Page, pages
 from corpus.wikitext import RULES, prose
-from corpus.workspace import Job, run
 
 PIECE = 2 << 20  # characters of wikitext
 _URL = "https://en.wikipedia.org/wiki?curid="
@@ -25,34 +26,22 @@ _URL = "https://en.wikipedia.org/wiki?curid="
 
 @dataclass
 class Formatted:
-    """What came of a dump.
+    """What came of a dump: counts."""
 
-    Attributes:
-        articles: with at least a line of prose.
-        listed: articles without prose: lists, disambiguations.
-        unread: articles at which the parser of wikitext gave up.
-        redirects, others: pages that are redirects, of other namespaces, or of other content than wikitext.
-        kept: pieces found finished.
-    """
-
-    articles: int = 0
-    listed: int = 0
-    unread: int = 0
+    articles: int = 0  # with at least a line of prose
+    listed: int = 0  # articles without prose: lists, disambiguations
+    unread: int = 0  # articles at which the parser of wikitext gave up
     redirects: int = 0
-    others: int = 0
-    kept: int = 0
+    others: int = 0  # pages of other namespaces, or of other content than wikitext
+    kept: int = 0  # pieces found finished
 
 
-def extract(
-    dump: Path, folder: Path, n_processes: int, tick: Callable[[str], None] = lambda said: None
-) -> tuple[list[Path], Formatted]:
+def extract(dump: Path, folder: Path, n_processes: int, tick: Tick = lambda said: None) -> tuple[list[Path], Formatted]:
     """Write the articles of a dump as pieces under `folder`; pieces already there from the same pages are kept.
 
-    Returns:
-        The pieces in the dump's order, and counts.
+    Returns the pieces in the dump's order, and counts.
     """
-    counts = Formatted()
-    outputs: list[Path] = []
+    counts, outputs = Formatted(), list[Path]()
 
     def jobs() -> Iterator[Job]:
         for piece in _pieces(dump, counts):
@@ -62,10 +51,8 @@ def extract(
 
     try:
         for done in run(jobs(), _extract_piece, folder / "finished.jsonl", n_processes):
-            counts.articles += done.figures["articles"]
-            counts.listed += done.figures["listed"]
-            counts.unread += done.figures["unread"]
-            counts.kept += done.kept
+            for name, count in {**done.figures, "kept": done.kept}.items():
+                setattr(counts, name, getattr(counts, name) + count)
             tick(f"{counts.articles:,} articles")
     except CutOffError as error:
         again = "Get the whole file (--action download goes on where it stopped) and give the same command again"
@@ -91,8 +78,7 @@ def _piece_name(index: int) -> str:
 
 
 def _pieces(dump: Path, counts: Formatted) -> Iterator[list[Page]]:
-    piece: list[Page] = []
-    size = 0
+    piece, size = list[Page](), 0
     try:
         for page in pages(dump):
             if not page.is_article:
@@ -130,11 +116,7 @@ def _extract_piece(output: Path, piece: list[Page]) -> dict[str, int]:
 
 
 def merge(pieces: Iterable[Path], output: Path) -> int:
-    """Write the articles of WikiExtractor's files to one file, an article a line and an empty line after each.
-
-    Returns:
-        How many articles.
-    """
+    """Write WikiExtractor's articles to one file, one a line and an empty line after each; return how many."""
     count = 0
     with written(output) as file:
         for path in pieces:
@@ -164,11 +146,7 @@ def _documents(path: Path) -> Iterator[list[str]]:
 
 
 def format_books(folder: Path, output: Path) -> int:
-    """Write every .txt file under `folder` as one line; the order is that of their names.
-
-    Returns:
-        How many books.
-    """
+    """Write every .txt file under `folder` as one line, in the order of their names; return how many."""
     count = 0
     with written(output) as file:
         for path in sorted(folder.rglob("*.txt")):

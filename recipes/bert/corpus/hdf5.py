@@ -12,27 +12,25 @@ Six gzip-compressed datasets, upstream's names and dtypes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import h5py
 import numpy as np
+from harness.fetch import Tick
 from harness.files import DataError, digest, reading, written
+from harness.jobs import Job, run
 
 from corpus.instances import Instances, make_instances, read_documents
 from corpus.wordpiece import Vocabulary, read_vocabulary
-from corpus.workspace import Job, Settings, run
+from corpus.workspace import Settings
 
 DATASETS = {
-    "input_ids": ("i4", 2),
-    "input_mask": ("i1", 2),
-    "segment_ids": ("i1", 2),
-    "masked_lm_positions": ("i4", 2),
-    "masked_lm_ids": ("i4", 2),
-    "next_sentence_labels": ("i1", 1),
-}
+    "input_ids": ("i4", 2), "input_mask": ("i1", 2), "segment_ids": ("i1", 2), "masked_lm_positions": ("i4", 2),
+    "masked_lm_ids": ("i4", 2), "next_sentence_labels": ("i1", 1),
+}  # fmt: skip
 """Name: dtype, number of dimensions."""
 
 _ALGORITHM = "instances 1"
@@ -62,20 +60,15 @@ def read(path: Path, vocab_size: int | None = None, rows: slice = slice(None)) -
     """Read a file, or some of its rows; words beyond `vocab_size` are refused."""
     with _opened(path) as file:
         instances = Instances(**{name: file[name][rows] for name in DATASETS})
-    length = instances.input_ids.shape[1]
-    for name, values, top in (
-        ("input_ids", instances.input_ids, vocab_size),
-        ("masked_lm_ids", instances.masked_lm_ids, vocab_size),
-        ("masked_lm_positions", instances.masked_lm_positions, length),
-        ("segment_ids", instances.segment_ids, 2),
-        ("input_mask", instances.input_mask, 2),
-        ("next_sentence_labels", instances.next_sentence_labels, 2),
-    ):
+    words, length = ("input_ids", "masked_lm_ids"), instances.input_ids.shape[1]
+    tops = dict.fromkeys(DATASETS, 2) | dict.fromkeys(words, vocab_size) | {"masked_lm_positions": length}
+    for name, top in tops.items():
+        values = getattr(instances, name)
         if values.size and (values.min() < 0 or (top is not None and values.max() >= top)):
             limit = f"0 to {top - 1:,}" if top is not None else "0 on"
             raise DataError(
                 f"{path}: {name} holds {values.min():,} to {values.max():,}, but it may hold {limit}"
-                + (" with this vocabulary" if name in ("input_ids", "masked_lm_ids") else "")
+                + (" with this vocabulary" if name in words else "")
             )
     return instances
 
@@ -93,50 +86,45 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         raise DataError(f"{path}: no such file")
     try:
         with h5py.File(path, "r") as file:
-            _check(path, file)
+            if wrong := _wrong(file):
+                raise DataError(f"{path}{wrong}")
             yield file
     except (OSError, RuntimeError, KeyError) as error:
         raise DataError(f"{path} is no HDF5 file, or is damaged ({error}): make it again, or fetch it again") from None
 
 
-def _check(path: Path, file: h5py.File) -> None:
-    missing = [name for name in DATASETS if not isinstance(file.get(name), h5py.Dataset)]
-    if missing:
-        raise DataError(f"{path} has no dataset {', '.join(missing)}; it is not of create_hdf5_files")
+def _wrong(file: h5py.File) -> str:
+    """What is wrong with the headers of a file, to be said after its path; nothing where all are right."""
+    if missing := [name for name in DATASETS if not isinstance(file.get(name), h5py.Dataset)]:
+        return f" has no dataset {', '.join(missing)}; it is not of create_hdf5_files"
     for name, (dtype, dimensions) in DATASETS.items():
         if file[name].dtype != np.dtype(dtype) or file[name].ndim != dimensions:
-            raise DataError(
-                f"{path}: {name} is {file[name].dtype} {list(file[name].shape)}, not {np.dtype(dtype)} of "
-                f"{dimensions} dimensions"
-            )
+            actual = f"{file[name].dtype} {list(file[name].shape)}"
+            return f": {name} is {actual}, not {np.dtype(dtype)} of {dimensions} dimensions"
         # A header of a few bytes must not make a reader ask for all memory.
         if file[name].nbytes > _MOST_PACKED * (file[name].id.get_storage_size() + 1024):
-            raise DataError(f"{path}: {name} claims {file[name].nbytes:,} bytes that are not in the file")
+            return f": {name} claims {file[name].nbytes:,} bytes that are not in the file"
     shapes = {name: file[name].shape for name in DATASETS}
     if len({shape[0] for shape in shapes.values()}) != 1:
-        raise DataError(f"{path}: its datasets have different numbers of rows: {shapes}")
+        return f": its datasets have different numbers of rows: {shapes}"
     if len({shapes[name][1] for name in ("input_ids", "input_mask", "segment_ids")}) != 1:
-        raise DataError(f"{path}: its datasets have different lengths of sequence: {shapes}")
+        return f": its datasets have different lengths of sequence: {shapes}"
     if shapes["masked_lm_positions"] != shapes["masked_lm_ids"]:
-        raise DataError(f"{path}: masked_lm_positions and masked_lm_ids differ in shape: {shapes}")
-    if shapes["input_ids"][0] == 0:
-        raise DataError(f"{path} holds no instance")
+        return f": masked_lm_positions and masked_lm_ids differ in shape: {shapes}"
+    return "" if shapes["input_ids"][0] else " holds no instance"
 
 
-@cache
-def _vocabulary(path: Path, lower: bool) -> Vocabulary:
-    """One a process, so that its table serves all shards."""
-    return read_vocabulary(path, lower)
+# One a process, so that its table serves all shards.
+_vocabulary = cache(read_vocabulary)
 
 
 def create(
     shards: Sequence[Path], folder: Path, vocab_file: Path, settings: Settings, n_processes: int,
-    tick: Callable[[str], None] = lambda said: None,
+    tick: Tick = lambda said: None,
 ) -> dict[str, int]:  # fmt: skip
     """Make {shard}.hdf5 for each {shard}.txt; those already there from the same text and settings are kept.
 
-    Returns:
-        Sums over the files: instances, tokens (before the repetitions), kept files.
+    Returns sums over the files: instances, tokens (before the repetitions), kept files.
     """
     _vocabulary(vocab_file, settings.lower)  # says what is wrong with it once, not from every process
     absent = [path for path in shards if not path.is_file()]
@@ -157,10 +145,8 @@ def create(
 
     sums = {"files": 0, "kept": 0, "instances": 0, "tokens": 0}
     for done in run(jobs(), create_shard, folder / "finished.jsonl", n_processes):
-        sums["files"] += 1
-        sums["kept"] += done.kept
-        for name in ("instances", "tokens"):
-            sums[name] += done.figures[name]
+        for name, count in {"files": 1, "kept": done.kept, **done.figures}.items():
+            sums[name] += count
         tick(f"{sums['files']} of {len(shards)} files")
     return sums
 
@@ -186,18 +172,15 @@ def create_shard(output: Path, shard: Path, vocab_file: Path, settings: Settings
 
 def show(path: Path, index: int, vocabulary: Vocabulary) -> str:
     """Say an instance as text: both segments, masked words in brackets as they stand ← as they were."""
-    count, _ = shape(path)
+    (count, total), words = shape(path), vocabulary.words
     if not -count <= index < count:
         raise DataError(f"{path} has {count:,} instances, 0 to {count - 1:,}: there is no {index}")
     index %= count
     instance = read(path, len(vocabulary), slice(index, index + 1))
-    ids, words = instance.input_ids[0], vocabulary.words
-    length = int(instance.input_mask[0].sum())
+    length, said = int(instance.input_mask[0].sum()), (list[str](), list[str]())
     was = {int(p): int(w) for p, w in zip(instance.masked_lm_positions[0], instance.masked_lm_ids[0], strict=True) if p}
-    said: list[list[str]] = [[], []]
-    for position, number in enumerate(ids[:length].tolist()):
-        word = words[number]
-        side = said[instance.segment_ids[0, position]]
+    for position, number in enumerate(instance.input_ids[0, :length].tolist()):
+        word, side = words[number], said[instance.segment_ids[0, position]]
         if position in was:
             word = f"[{word.strip('[]')} ← {words[was[position]]}]" if number != was[position] else f"[= {word}]"
         elif word.startswith("##") and side and not side[-1].endswith("]"):
@@ -205,6 +188,6 @@ def show(path: Path, index: int, vocabulary: Vocabulary) -> str:
         side.append(word)
     follows = "B is from elsewhere" if instance.next_sentence_labels[0] else "B follows A"
     return (
-        f"{path.name}, instance {index} of {count:,}: {length} tokens of {len(ids)}, {len(was)} predicted, {follows}\n"
+        f"{path.name}, instance {index} of {count:,}: {length} tokens of {total}, {len(was)} predicted, {follows}\n"
         + "\n".join(f"{name}: {' '.join(text)}" for name, text in zip("AB", said, strict=True))
     )

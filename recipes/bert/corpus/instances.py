@@ -39,8 +39,7 @@ class Documents:
     def of(cls, documents: Sequence[Sequence[Sequence[int]]]) -> Documents:
         """Flatten; sentences without tokens and documents without sentences are left out."""
         filled = [sentences for document in documents if (sentences := [s for s in document if len(s)])]
-        tokens = array("i")
-        starts, first = [0], [0]
+        tokens, starts, first = array("i"), [0], [0]
         for document in filled:
             for sentence in document:
                 tokens.extend(sentence)
@@ -176,19 +175,11 @@ def mask(
     ids: NDArray[np.int32], last_sep: Ints, first_sep: Ints, settings: Settings, mask_id: int,
     order: NDArray[np.float32], kind: NDArray[np.float64], words: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
-    """Mask words of `ids` in place, never [CLS] or [SEP].
+    """Mask words of `ids`, [N, L], in place, never [CLS] or [SEP], which stand at 0, `first_sep` and `last_sep`, [N].
 
-    Of a sequence of n tokens, min(P, max(1, round(0.15·n))) are predicted: those with the smallest `order`. Of them
-    80 % become [MASK], 10 % stay, 10 % become a random word.
-
-    Args:
-        ids: [N, L], changed in place.
-        last_sep, first_sep: [N], positions of [SEP].
-        settings: masked_lm_prob and max_predictions_per_seq, which is P.
-        mask_id: number of [MASK].
-        order: [N, L] in [0, 1): who is chosen.
-        kind: [N, P] in [0, 1): below 0.8 masked, below 0.9 kept, else replaced.
-        words: [N, P]: by what.
+    Of a sequence of n tokens, min(P, max(1, round(0.15·n))) are predicted: those with the smallest `order`, [N, L] in
+    [0, 1). Of them those whose `kind`, [N, P] in [0, 1), is below 0.8 become [MASK], those below 0.9 stay, and the
+    others become `words`, [N, P].
 
     Returns:
         masked_lm_positions and masked_lm_ids, [N, P], by ascending position, 0 after the last.
@@ -221,19 +212,13 @@ def make_instances(
     draws = random.Random(int.from_bytes(seeds.generate_state(4).tobytes(), "little"))
     length, most = settings.max_seq_length, settings.max_predictions_per_seq
     pairs = cut(pair(documents, settings, draws), length - 3, rng)
-    count = len(pairs.a)
+    count, position, size = len(pairs.a), np.arange(length), max(_AT_ONCE // length, 1)
     shuffled = rng.permutation(count)
-    instances = Instances(
-        np.zeros((count, length), np.int32),
-        np.zeros((count, length), np.int8),
-        np.zeros((count, length), np.int8),
-        np.zeros((count, most), np.int32),
-        np.zeros((count, most), np.int32),
-        pairs.is_random[shuffled].astype(np.int8),
-    )
-    position = np.arange(length)
-    for rows, some in _batches(pairs, shuffled, max(_AT_ONCE // length, 1)):
-        n = len(some.a)
+    shapes = [((count, length), np.int32), *[((count, length), np.int8)] * 2, *[((count, most), np.int32)] * 2]
+    instances = Instances(*(np.zeros(*shape) for shape in shapes), pairs.is_random[shuffled].astype(np.int8))
+    for start in range(0, count, size):
+        rows, chosen = slice(start, start + size), shuffled[start : start + size]
+        some, n = Pairs(*(column[chosen] for column in vars(pairs).values())), len(chosen)
         ids, last_sep = build(documents.tokens, some, length, vocabulary)
         first_sep = some.a_size + 1
         instances.masked_lm_positions[rows], instances.masked_lm_ids[rows] = mask(
@@ -245,13 +230,6 @@ def make_instances(
         instances.input_mask[rows] = position <= last_sep[:, None]
         instances.segment_ids[rows] = (position > first_sep[:, None]) & (position <= last_sep[:, None])
     return instances
-
-
-def _batches(pairs: Pairs, order: Ints, size: int) -> Iterator[tuple[slice, Pairs]]:
-    for start in range(0, len(order), size):
-        some = order[start : start + size]
-        columns = (pairs.a, pairs.a_size, pairs.b, pairs.b_size, pairs.is_random)
-        yield slice(start, start + len(some)), Pairs(*(column[some] for column in columns))
 
 
 def read_documents(lines: Iterator[str], vocabulary: Vocabulary) -> Documents:

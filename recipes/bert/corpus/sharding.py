@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.fetch import Tick
 from harness.files import DataError, digest, written
-
-from corpus.workspace import Job, run
+from harness.jobs import Job, run
 
 PIECE = 4 << 20  # bytes of text
 _METHOD = "punkt english 1"
@@ -42,12 +42,11 @@ class Shard:
 
 
 def segment(
-    inputs: Sequence[Path], folder: Path, n_processes: int, tick: Callable[[str], None] = lambda said: None
+    inputs: Sequence[Path], folder: Path, n_processes: int, tick: Tick = lambda said: None
 ) -> tuple[list[Path], list[Article]]:
     """Split the articles of the inputs, one a line, into sentences; pieces already there from the same text are kept.
 
-    Returns:
-        The pieces, and every article in the order of the inputs.
+    Returns the pieces, and every article in the order of the inputs.
     """
     parts: list[Path] = []
 
@@ -97,13 +96,16 @@ def sentences(article: str) -> list[str]:
     return [tidy for sentence in _punkt().tokenize(article) if (tidy := " ".join(sentence.split()))]
 
 
-def _segment_piece(output: Path, path: Path, start: int, size: int) -> dict[str, int]:
-    count = 0
+def _read_part(path: Path, start: int, size: int) -> bytes:
     with path.open("rb") as file:
         file.seek(start)
-        block = file.read(size)
+        return file.read(size)
+
+
+def _segment_piece(output: Path, path: Path, start: int, size: int) -> dict[str, int]:
+    count = 0
     try:
-        text = block.decode()
+        text = _read_part(path, start, size).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: byte {start + error.start} cannot be decoded") from None
     with written(output) as out:
@@ -151,8 +153,7 @@ def distribute(
         )
     total = sum(article.sentences for article in articles)
     wanted = [total * (1 - fraction_test_set) / n_training] * n_training + [total * fraction_test_set / n_test] * n_test
-    members: list[array[int]] = [array("q") for _ in wanted]
-    held = [0] * len(wanted)
+    members, held = [array("q") for _ in wanted], [0] * len(wanted)
     fill = [(0.0, index) for index in range(len(wanted))]  # a heap as it stands
     for number in sorted(range(len(articles)), key=lambda n: -articles[n].sentences):
         _, index = fill[0]
@@ -160,36 +161,32 @@ def distribute(
         held[index] += articles[number].sentences
         heapq.heapreplace(fill, (held[index] / wanted[index], index))
     names = shard_names(dataset, n_training, n_test)
-    return [
-        Shard(name, tuple(sorted(numbers)), count) for name, numbers, count in zip(names, members, held, strict=True)
-    ]
+    return [Shard(name, tuple(sorted(own)), count) for name, own, count in zip(names, members, held, strict=True)]
 
 
 def write_shards(
     shards: Sequence[Shard], articles: Sequence[Article], parts: Sequence[Path], folder: Path, n_processes: int,
-    tick: Callable[[str], None] = lambda said: None,
+    tick: Tick = lambda said: None,
 ) -> int:  # fmt: skip
     """Write {shard}.txt for each shard; return how many were there already with the same articles."""
     texts = [digest(part.read_bytes()) for part in parts]
 
     def jobs() -> Iterator[Job]:
         for shard in shards:
-            places = [(a.part, a.start, a.size) for a in (articles[number] for number in shard.articles)]
-            key = digest(*(value for part, start, size in places for value in (texts[part], start, size)))
-            pieces = [(parts[part], start, size) for part, start, size in places]
+            of_shard = [articles[number] for number in shard.articles]
+            key = digest(*(value for a in of_shard for value in (texts[a.part], a.start, a.size)))
+            pieces = [(parts[a.part], a.start, a.size) for a in of_shard]
             yield Job(folder / f"{shard.name}.txt", key, (pieces,))
 
-    finished, there = 0, 0
-    for done in run(jobs(), _write_shard, folder / "finished.jsonl", n_processes):
-        finished, there = finished + 1, there + done.kept
+    there = 0
+    for finished, done in enumerate(run(jobs(), _write_shard, folder / "finished.jsonl", n_processes), 1):
+        there += done.kept
         tick(f"{finished} of {len(shards)} shards")
     return there
 
 
 def _write_shard(output: Path, pieces: list[tuple[Path, int, int]]) -> dict[str, int]:
     with written(output) as out:
-        for path, start, size in pieces:
-            with path.open("rb") as file:
-                file.seek(start)
-                out.write(file.read(size))
+        for piece in pieces:
+            out.write(_read_part(*piece))
     return {"articles": len(pieces)}

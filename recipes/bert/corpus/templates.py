@@ -17,9 +17,7 @@ def words_of(match: re.Match[str]) -> str:
     Templates in its arguments have become words before.
     """
     name, *values = _split(match[1])
-    by = _WORDS.get(name.strip().replace("_", " ").lower())
-    if by is None:
-        return ""
+    by = _WORDS.get(name.strip().replace("_", " ").lower(), lambda values: "")
     positional = [value.strip() for value in values if not _NAMED.match(value)]
     named = (found.groups() for value in values if (found := _NAMED.match(value)))
     numbered = sorted((key, value.strip()) for key, value in named if key.isdigit())
@@ -38,12 +36,13 @@ def _split(body: str) -> list[str]:
     return parts
 
 
-def _nth(index: int) -> Callable[[list[str]], str]:
-    return lambda values: values[index] if index < len(values) else ""
+def _nth(index: int, before: str = "") -> Callable[[list[str]], str]:
+    return lambda values: before + "".join(values[index : index + 1])
 
 
-def _constant(text: str) -> Callable[[list[str]], str]:
-    return lambda values: text
+def _named(text: str, *names: str) -> dict[str, Callable[[list[str]], str]]:
+    """Templates that stand for one text."""
+    return dict.fromkeys(names, lambda values: text)
 
 
 _RANGES = {"to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "to(-)": " to ", "x": " × ", "by": " by "}
@@ -73,25 +72,23 @@ _WORDS: dict[str, Callable[[list[str]], str]] = {
     **dict.fromkeys(("convert", "cvt"), _convert),
     **dict.fromkeys(("lang", "transl", "transliteration", "abbrlink", "color", "font color", "ill2"), _nth(1)),
     **dict.fromkeys(_FIRST, _nth(0)),
-    **dict.fromkeys(("ndash", "en dash", "–"), _constant("–")),
-    **dict.fromkeys(("mdash", "em dash", "—", "emdash"), _constant("—")),
-    **dict.fromkeys(("snd", "spnd", "spaced ndash", "spaced en dash", "dash"), _constant(" – ")),
-    **dict.fromkeys(("nbsp", "spaces", "space", "thinsp", "hair space"), _constant(" ")),
-    **dict.fromkeys(("'", "okina", "hamza", "`"), _constant("'")),
-    **dict.fromkeys(("'s", "'-s"), _constant("'s")),
+    **_named("–", "ndash", "en dash", "–"),
+    **_named("—", "mdash", "em dash", "—", "emdash"),
+    **_named(" – ", "snd", "spnd", "spaced ndash", "spaced en dash", "dash"),
+    **_named(" ", "nbsp", "spaces", "space", "thinsp", "hair space"),
+    **_named("'", "'", "okina", "hamza", "`"),
+    **_named("'s", "'s", "'-s"),
+    **_named("=", "="),
+    **_named("|", "!"),
     **dict.fromkeys(("circa", "c.", "ca."), lambda v: "c. " + " – ".join(v[:2])),
-    **dict.fromkeys(
-        ("frac", "fraction", "sfrac"), lambda v: "/".join(v[-2:]) if len(v) < 3 else f"{v[0]} {v[1]}/{v[2]}"
-    ),
-    **dict.fromkeys(("us$", "usd"), lambda v: "US$" + "".join(v[:1])),
-    **dict.fromkeys(("gbp", "£", "pound sterling"), lambda v: "£" + "".join(v[:1])),
-    **dict.fromkeys(("euro", "eur", "€"), lambda v: "€" + "".join(v[:1])),
-    "inr": lambda v: "₹" + "".join(v[:1]),
+    **dict.fromkeys(("frac", "fraction", "sfrac"), lambda v: "/".join(v) if len(v) < 3 else f"{v[0]} {v[1]}/{v[2]}"),
+    **dict.fromkeys(("us$", "usd"), _nth(0, "US$")),
+    **dict.fromkeys(("gbp", "£", "pound sterling"), _nth(0, "£")),
+    **dict.fromkeys(("euro", "eur", "€"), _nth(0, "€")),
+    "inr": _nth(0, "₹"),
     "as of": lambda v: "As of " + " ".join(_date(v)),
-    "e": lambda v: "×10^" + "".join(v[:1]),
-    "chem": lambda v: "".join(v),
-    "=": _constant("="),
-    "!": _constant("|"),
+    "e": _nth(0, "×10^"),
+    "chem": "".join,
 }
 
 _MONTHS = (

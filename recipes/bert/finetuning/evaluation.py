@@ -6,21 +6,20 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from harness.export import write_captured
+from harness.export import export
 from harness.files import write_json
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from finetuning.examples import Examples
 from ontrain import InferenceSession
-from ontrain.capture import capture
 
 NOWHERE = float(np.finfo(np.float32).min)
 """Stands for the logit of a place beyond the batch that the row was in."""
@@ -33,22 +32,14 @@ Logits = list[NDArray[np.float32]]
 def logits_of_torch(
     model: nn.Module, examples: Examples, outputs: Mapping[str, int], batch_size: int, device: torch.device
 ) -> Logits:
-    """Run the model in eager PyTorch, in evaluation mode.
+    """Return outputs of a model in evaluation mode, [N, columns] each; NOWHERE beyond the length of the batch.
 
-    Args:
-        model: returns its outputs by name.
-        examples: N of them, of at most L tokens.
-        outputs: those wanted by name, with their columns: L, or a number of classes.
-        batch_size: rows at a time.
-        device: of the computation.
-
-    Returns:
-        Each output for all examples, [N, columns]; NOWHERE beyond the length of the batch.
+    `outputs` names them, with their columns: as many as an example has tokens, or a number of classes.
     """
     model.to(device).eval()
 
     @torch.no_grad()
-    def run(batch: dict[str, Tensor]) -> Sequence[NDArray[np.float32]]:
+    def run(batch: dict[str, Tensor]) -> Iterable[NDArray[np.float32]]:
         results = model(**{name: tensor.to(device) for name, tensor in batch.items()})
         return [results[name].float().cpu().numpy() for name in outputs]
 
@@ -56,10 +47,10 @@ def logits_of_torch(
 
 
 def logits_of_onnx(path: Path, examples: Examples, outputs: Mapping[str, int], batch_size: int) -> Logits:
-    """Run an exported model in stock onnxruntime on the CPU; see `logits_of_torch`."""
+    """Return those of an exported model in stock onnxruntime, on the CPU."""
     session, names = InferenceSession(path), list(outputs)
 
-    def run(batch: dict[str, Tensor]) -> Sequence[NDArray[np.float32]]:
+    def run(batch: dict[str, Tensor]) -> Iterable[NDArray[np.float32]]:
         return session.run(names, {name: tensor.numpy() for name, tensor in batch.items()})
 
     return _logits(examples, batch_size, outputs, run)
@@ -67,7 +58,7 @@ def logits_of_onnx(path: Path, examples: Examples, outputs: Mapping[str, int], b
 
 def _logits(
     examples: Examples, batch_size: int, outputs: Mapping[str, int],
-    run: Callable[[dict[str, Tensor]], Sequence[NDArray[np.float32]]],
+    run: Callable[[dict[str, Tensor]], Iterable[NDArray[np.float32]]],
 ) -> Logits:  # fmt: skip
     """Rows of like length run together; where they came from is where they go to."""
     order = np.argsort(examples.lengths, kind="stable")
@@ -79,26 +70,23 @@ def _logits(
     return logits
 
 
-def export(model: nn.Module, outputs: Sequence[str], path: Path) -> None:
+def write_onnx(model: nn.Module, outputs: Iterable[str], path: Path) -> None:
     """Write a model as ONNX: inputs input_ids, attention_mask and token_type_ids, int64 [batch, sequence]."""
     sample = {name: torch.ones(2, 8, dtype=torch.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    dims = {0: "batch", 1: "sequence"}
-    captured = capture(model.to("cpu").eval(), kwargs=sample, dynamic=[dims] * len(sample), output_names=outputs)
-    write_captured(captured, outputs, path)
+    export(model.to("cpu"), sample, ("batch", "sequence"), list(outputs), path)
 
 
-def distance(one: Logits, other: Logits) -> float:
+def distance(ours: Logits, theirs: Logits) -> float:
     """Return the largest difference between two engines' logits."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+    return max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
 
 
 def write_results(output: Path, results: Mapping[str, Any]) -> None:
     """Write eval_results.json: the command, versions and hardware, and what came out."""
-    packages = ("ontrain", "torch", "onnxruntime", "transformers", "tokenizers")
     about = {
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         "python": platform.python_version(),
-        **{name: version(name) for name in packages},
+        **{name: version(name) for name in ("ontrain", "torch", "onnxruntime", "transformers", "tokenizers")},
         "cores": os.cpu_count(),
     }
     write_json(output / "eval_results.json", {**about, **results})

@@ -62,15 +62,12 @@ class Examples:
 
     def digest(self) -> str:
         """Name the content by a hash."""
-        arrays = {**self.inputs, **self.targets}
-        return digest(*(part for name in sorted(arrays) for part in (name, arrays[name].tobytes())))
+        arrays = sorted({**self.inputs, **self.targets}.items())
+        return digest(*(part for name, array in arrays for part in (name, array.tobytes())))
 
 
 def epoch_updates(examples: Examples, settings: Settings, epoch: int) -> Iterator[list[Rows]]:
-    """Yield the micro-batches of each update of an epoch in all processes, as row numbers.
-
-    Seed and epoch alone decide the order.
-    """
+    """Yield the row numbers of each update's micro-batches, in all processes; seed and epoch decide the order."""
     rng = np.random.default_rng([settings.seed, epoch])
     order, size = rng.permutation(len(examples)), settings.per_gpu_train_batch_size
     if settings.group_by_length:

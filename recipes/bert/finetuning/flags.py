@@ -11,13 +11,8 @@ from typing import Annotated
 from harness.files import DataError
 from harness.options import Engine, flag, within
 
-
-class Precision(StrEnum):
-    """What `torch.autocast` computes products in; weights and moments are float32."""
-
-    fp32 = "fp32"
-    fp16 = "fp16"
-    bf16 = "bf16"
+Precision = StrEnum("Precision", ["fp32", "fp16", "bf16"])
+"""What `torch.autocast` computes products in; weights and moments are float32."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +56,11 @@ class Settings:
 
     def updates(self, examples: int) -> int:
         """All updates of the run: --max_steps if that is positive, else those of --num_train_epochs."""
-        if self.max_steps > 0:
-            return self.max_steps
-        return math.ceil(self.num_train_epochs * self.updates_an_epoch(examples))
+        of_epochs = math.ceil(self.num_train_epochs * self.updates_an_epoch(examples))
+        return self.max_steps if self.max_steps > 0 else of_epochs
 
     def rate(self, update: int, updates: int) -> float:
-        """The learning rate of an update, counted from 0: from 0 up over --warmup_proportion, then down to 0.
-
-        That of `transformers.get_linear_schedule_with_warmup`.
-        """
+        """The learning rate of an update, counted from 0: that of `transformers.get_linear_schedule_with_warmup`."""
         warm = math.ceil(self.warmup_proportion * updates)
         if update < warm:
             return self.learning_rate * update / warm
@@ -90,9 +81,7 @@ class Habits:
 class Flags(Habits, Settings):
     """The flags that both scripts have."""
 
-    model_name_or_path: Annotated[
-        str, flag("Folder with config.json, model.safetensors and vocab.txt; or a hub name.")
-    ]  # fmt: skip
+    model_name_or_path: Annotated[str, flag("Folder with config.json, model.safetensors and vocab.txt; or a hub name.")]
     output_dir: Annotated[Path, flag("Folder for everything the run writes.")]
     do_train: Annotated[bool, flag("Train.")] = False
     do_eval: Annotated[bool, flag("Evaluate, in PyTorch and of the ONNX file.")] = False

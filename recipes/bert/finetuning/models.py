@@ -46,18 +46,11 @@ class ModelFolder:
         cls, name: str, *, init_checkpoint: Path | None = None, vocab_file: Path | None = None,
         lower: bool | None = None, random_init: bool = False,
     ) -> ModelFolder:  # fmt: skip
-        """Read what a model is, without its weights yet.
+        """Read what a model is, without its weights yet; `name` is a folder, or a model's name on Hugging Face's hub.
 
-        Args:
-            name: a folder, or a model's name on Hugging Face's hub, from where it is fetched once.
-            init_checkpoint: folder whose weights are taken in place of the model's own.
-            vocab_file: in place of the folder's vocab.txt.
-            lower: whether text is put to lower case; by default what tokenizer_config.json says.
-            random_init: take no weights.
+        The other arguments are the flags of these names; `lower` is by default what tokenizer_config.json says.
         """
-        path = Path(name)
-        if not path.is_dir():
-            path = _from_hub(name)
+        path = Path(name) if Path(name).is_dir() else _from_hub(name)
         fields = _json(path / "config.json")
         if fields.get("model_type") != "bert":
             raise DataError(f"{path / 'config.json'} describes a {fields.get('model_type')!r}: this recipe is BERT's")
@@ -98,13 +91,9 @@ class ModelFolder:
         return folder
 
     def load(self, task: type[PreTrainedModel], seed: int, *, trained: bool = False, **changes: Any) -> Loaded:
-        """Make the model of a task, on the CPU, with what weights there are.
+        """Make the model of a task, on the CPU, with what weights there are; `changes` are of the configuration.
 
-        Args:
-            task: BertForQuestionAnswering or BertForSequenceClassification.
-            seed: of the weights that are random.
-            trained: whether the task's own weights must be there.
-            changes: of the configuration.
+        The seed decides the weights that are random. A model that is `trained` has those of the task, too.
         """
         config = BertConfig.from_dict({**self.config.to_dict(), "architectures": None, **changes})
         torch.manual_seed(seed)
@@ -138,8 +127,8 @@ class ModelFolder:
     def save(self, model: PreTrainedModel, output: Path) -> None:
         """Write config.json, model.safetensors, vocab.txt and tokenizer_config.json, each whole or not at all."""
         beside = output / ".model"
+        shutil.rmtree(beside, ignore_errors=True)
         try:
-            shutil.rmtree(beside, ignore_errors=True)
             model.save_pretrained(beside)
             shutil.copyfile(self.vocab_file, beside / "vocab.txt")
             about = {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lower}

@@ -11,7 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,11 +21,10 @@ import torch
 from harness.files import DataError, digest
 from harness.journal import Journal
 from harness.options import Engine
-from harness.processes import Team
+from harness.processes import Team, alone
 from harness.terminal import Interrupted, progress, stopping
 from rich.console import Console
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from finetuning.examples import Examples, epoch_updates
 from finetuning.flags import Habits, Precision, Settings
@@ -47,15 +46,11 @@ class Trained:
     def figures(self, examples: int, processes: int) -> dict[str, Any]:
         """What eval_results.json says of it; `examples` is how many there were to train on."""
         return {
-            "examples": examples,
-            "processes": processes,
-            "updates": self.updates,
-            "resumed_after": self.resumed_after,
+            "examples": examples, "processes": processes, "updates": self.updates, "resumed_after": self.resumed_after,
             "seconds": round(self.seconds, 1),
             "examples_per_second": round(self.examples / self.seconds, 2) if self.examples else None,
-            "first_loss": self.losses[0] if self.losses else None,
-            "last_loss": self.losses[-1] if self.losses else None,
-        }
+            "first_loss": next(iter(self.losses), None), "last_loss": next(reversed(self.losses), None),
+        }  # fmt: skip
 
 
 def train(
@@ -64,17 +59,8 @@ def train(
 ) -> Trained:  # fmt: skip
     """Train a model in place, which ends on the team's device; go on from the newest checkpoint in `output`.
 
-    Args:
-        model: returns a loss where it is given targets.
-        examples: with targets.
-        settings: what decides the result, the number of processes among it.
-        habits: what does not.
-        output: folder for checkpoints and train_log.jsonl.
-        console: for what is said.
-        team: the processes; all call this function. By default a single one, on the CPU.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM, after a checkpoint.
+    All processes of the team call this. The model returns a loss where it is given targets. `output` gets checkpoints
+    and train_log.jsonl. Raises `Interrupted` upon Ctrl-C or SIGTERM, after a checkpoint.
     """
     team = team or Team()
     device, precision = team.device, settings.precision
@@ -83,14 +69,12 @@ def train(
         team.first_does("clear the folder", lambda: [shutil.rmtree(path) for path in output.glob("checkpoint*")])
     model.to(device)
     torch.manual_seed(settings.seed + team.rank)  # each process has dropout masks of its own
-    optimizer = torch.optim.AdamW(
-        _groups(model, settings.weight_decay), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
-    )
+    groups = _groups(model, settings.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True)
     scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.fp16)
-    state, total = (
-        State(model, optimizer, scaler, team, output / "checkpoint", identity),
-        settings.updates(len(examples)),
-    )
+    half = torch.bfloat16 if precision is Precision.bf16 else torch.float16
+    state = State(model, optimizer, scaler, team, output / "checkpoint", identity)
+    total = settings.updates(len(examples))
     if start := state.restore(console):
         console.print(f"resumed after update {start} of {total}")
     journal = Journal(output / "train_log.jsonl", lambda row: row["step"] <= start, writes=team.first)
@@ -107,8 +91,8 @@ def train(
             loss, shares = 0.0, team.shares(micro_batches)
             for number, (rows, weight) in enumerate(shares, 1):
                 batch = examples.batch(rows, whole=settings.pad_to_max_length)
-                with _alone(engine, last=number == len(shares)):
-                    with _autocast(device, precision):
+                with alone(engine, last=number == len(shares)):
+                    with torch.autocast(device.type, half, enabled=precision is not Precision.fp32):
                         mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
                     share = mean * weight  # of the mean over all rows of the update
                     scaler.scale(share * team.size).backward()  # the mean over processes is made of sums
@@ -174,11 +158,8 @@ class State:
         meta = {"update": update, "identity": dict(self.identity), "scaler": self.scaler.state_dict()}
 
         def write() -> None:
-            try:
+            with _advising("what is finished stays: make room and give the same command again"):
                 write_checkpoint(self.folder, tensors, meta, keep)
-            except CheckpointError as error:
-                way_out = "what is finished stays: make room and give the same command again"
-                raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
 
         self.team.first_does("write the checkpoint", write)
 
@@ -186,13 +167,9 @@ class State:
         """Put back the newest whole checkpoint, in each process; return its update, 0 where there is none."""
         if not any(self.folder.parent.glob(f"{self.folder.name}*")):
             return 0
-        with warnings.catch_warnings(record=True) as damaged:
+        with warnings.catch_warnings(record=True) as damaged, _advising("--overwrite_output_dir begins anew"):
             warnings.simplefilter("always")
-            try:
-                tensors, meta = read_checkpoint(self.folder)
-            except CheckpointError as error:
-                way_out = "--overwrite_output_dir begins anew"
-                raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
+            tensors, meta = read_checkpoint(self.folder)
         before = meta.get("identity", {})
         if differing := [key for key in self.identity if before.get(key) != self.identity[key]]:
             listed = ", ".join(f"{key} {before.get(key)} there, {self.identity[key]} here" for key in differing)
@@ -215,11 +192,13 @@ class State:
         return int(meta["update"])
 
 
-def _alone(engine: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Keep processes from waiting for each other's gradients before the last micro-batch."""
-    if last or not isinstance(engine, DistributedDataParallel):
-        return nullcontext()
-    return engine.no_sync()
+@contextmanager
+def _advising(way_out: str) -> Iterator[None]:
+    """Say what can be done about a checkpoint that cannot be written or read."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(error.problem, reason=error.reason, way_out=way_out) from error
 
 
 def _updates(examples: Examples, settings: Settings, start: int) -> Iterator[list[Any]]:
@@ -236,11 +215,6 @@ def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     for name, parameter in model.named_parameters():
         groups[name.endswith("bias") or "LayerNorm" in name].append(parameter)
     return [{"params": params, "weight_decay": rate} for params, rate in zip(groups, (decay, 0.0), strict=True)]
-
-
-def _autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    dtype = torch.bfloat16 if precision is Precision.bf16 else torch.float16
-    return torch.autocast(device.type, dtype, enabled=precision is not Precision.fp32)
 
 
 def _fingerprint(model: nn.Module) -> str:

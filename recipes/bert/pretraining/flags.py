@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,14 +13,10 @@ from typing import Annotated, Any
 from harness.files import DataError
 from harness.options import Engine, flag, within
 
+from ontrain.errors import OptionError
 
-class Schedule(StrEnum):
-    """How the learning rate goes on after the warmup."""
-
-    warmup_poly = "warmup_poly"
-    warmup_linear = "warmup_linear"
-    warmup_cosine = "warmup_cosine"
-    warmup_constant = "warmup_constant"
+Schedule = StrEnum("Schedule", ["warmup_poly", "warmup_linear", "warmup_cosine", "warmup_constant"])
+"""How the learning rate goes on after the warmup."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +145,19 @@ class Options:
 
     def plain(self) -> dict[str, Any]:
         """Return all flags as JSON has them, for the log."""
-        return {
-            name: str(value) if isinstance(value, Path | StrEnum) else value for name, value in asdict(self).items()
-        }
+        return {name: str(v) if isinstance(v, Path | StrEnum) else v for name, v in asdict(self).items()}
+
+
+@contextmanager
+def limit_by_its_flag() -> Iterator[None]:
+    """Name --gpu_memory_limit_gb where the trainer names its own option for it."""
+    try:
+        yield
+    except OptionError as error:
+        if "device.mem_limit" not in error.problem:
+            raise
+        raise OptionError(
+            error.problem.replace("device.mem_limit", "--gpu_memory_limit_gb"),
+            reason=error.reason,
+            way_out="raise --gradient_accumulation_steps, so that fewer sequences go in at a time, or the limit",
+        ) from None

@@ -16,22 +16,35 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from dataset import PretrainingData
+from dataset import Micro, PretrainingData
 from harness.checkpoints import existing, prune
 from harness.files import DataError
 from harness.journal import Journal, Row, read_rows
+from harness.meter import Meter
 from harness.processes import Team
 from harness.terminal import speaker
-from torch import nn
+from torch import Tensor, nn
 from transformers import BertConfig
 
 from ontrain.errors import CheckpointError
 from ontrain.session.report import write_report
-from pretraining.engines import Micro, Outcome
-from pretraining.flags import Options
-from pretraining.meter import Meter
+from pretraining.flags import Options, limit_by_its_flag
 from pretraining.start import PREFIX
 from pretraining.weights import save_onnx
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an update says: means over the micro-batches, the gradient's norm before clipping, the loss scale used.
+
+    `losses` is float32 [3]: whole loss, masked words, next sentence. A gradient that is not `finite`, as one that
+    overflowed in float16, makes no update.
+    """
+
+    losses: Tensor
+    grad_norm: Tensor
+    finite: bool
+    loss_scale: float
 
 
 @dataclass
@@ -52,9 +65,8 @@ class Run:
     def __post_init__(self) -> None:
         options, first = self.options, self.team.first
         self.console = speaker(quiet=not first)
-        self.began = time.perf_counter()
-        self.position = self.data.position
-        self.saved = self.step or -1
+        self.say = self.console.print
+        self.began, self.position, self.saved = time.perf_counter(), self.data.position, self.step or -1
         self.journal = Journal(
             options.log_file, self._stays, events=options.output_dir, purge_step=options.offset + self.step + 1,
             writes=first,
@@ -66,10 +78,6 @@ class Run:
         epochs = self.options.num_train_epochs
         done = self.position["epoch"] + self.position["round"] / self.data.rounds
         return self.step >= self.options.steps or (epochs is not None and done >= epochs)
-
-    def say(self, text: str) -> None:
-        """Print a line in the first process's terminal."""
-        self.console.print(text)
 
     def introduce(self, model: nn.Module, note: str) -> None:
         """Log what holds for the whole run, and say what is trained from where."""
@@ -114,11 +122,12 @@ class Run:
     def _stays(self, row: Row) -> bool:
         """Rows of this phase behind its step, and of a later phase, are written anew."""
         at, phase = row.get("step"), row.get("data", {}).get("phase", 0)
-        later = isinstance(at, list) and len(at) == 2 and phase == self.options.phase and at[1] > self.step
-        return not later and not (isinstance(at, list) and phase > self.options.phase)
+        if not isinstance(at, list) or phase < self.options.phase:
+            return True
+        return phase == self.options.phase and not (len(at) == 2 and at[1] > self.step)
 
 
-def report(run: Run, average: torch.Tensor, outcome: Outcome, rate: float, skipped: int) -> None:
+def report(run: Run, average: Tensor, outcome: Outcome, rate: float, skipped: int) -> None:
     """Write a row of the log: means since the one before, and of the last update, over all processes."""
     last, *mean = (n / run.team.size for n in run.team.total([float(outcome.losses[0]), *average.tolist()]))
     row: dict[str, Any] = {
@@ -141,7 +150,7 @@ def report(run: Run, average: torch.Tensor, outcome: Outcome, rate: float, skipp
 def save(engine: Any, folder: Path, number: int, user: Mapping[str, Any], keep: int, rank: int) -> Path:
     """Write the checkpoint after `number` steps of both phases; after that only the newest `keep` stay."""
     path = folder / f"{PREFIX}{number}"
-    engine.save(path, user)
+    engine.trainer.save_checkpoint(path, user_dict=user)
     if rank == 0:
         prune(folder, PREFIX, keep, path)
     return path
@@ -167,12 +176,8 @@ def checkpoint(run: Run) -> None:
 def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
     """Write the ONNX file, the log's last row and report.html; every process calls this, the first one writes.
 
-    Args:
-        run: after its last step, with a sample.
-        config: of the model, with the vocabulary's true size.
-        began, now: when the program began and the training ended, by one clock.
+    The program began, and the training ended `now`, by one clock. `config` has the vocabulary's true size.
     """
-    assert run.sample is not None
     options, meter, speed = run.options, run.meter, run.meter.overall()
     rows = read_rows(options.log_file)
     final: Row = next((row["data"] for row in reversed(rows) if "step_loss" in row.get("data", {})), {})
@@ -182,7 +187,10 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
         "training_tokens_per_second": speed[1] if speed else None,
         "training_sequences": meter.sequences, "training_tokens": meter.tokens, "final_loss": final.get("step_loss"),
     }  # fmt: skip
-    state = run.engine.weights(run.sample)
+    trainer, feeds = run.engine.trainer, run.engine.feeds(run.sample)
+    with limit_by_its_flag():
+        trainer.prepare(*feeds)  # a state that was loaded is taken over with the first batch
+    state = trainer.state_dict(pytorch_format=True)
     if not run.team.first:
         return
     path = options.output_dir / ("final_bert.onnx" if options.phase2 else "phase1_bert.onnx")
@@ -194,14 +202,12 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
             f"{speed[0]:,.1f} sequences and {speed[1]:,.0f} real tokens a second over {run.team.size} "
             f"processes, without the first step's {meter.first_seconds:.1f} s"
         )
-    graph = run.engine.graph() if meter.updates else None
+    graph = trainer.step_model() if meter.updates else None
+    # A profile is a step, in which the other processes would have to take part.
+    operators = trainer.profile(*feeds) if run.team.world is None and meter.updates else []
     write_report(
-        options.output_dir / "report.html",
-        title=f"BERT pre-training, phase {options.phase}",
-        metrics=_curves(options),
-        # A profile is a step, in which the other processes would have to take part.
-        operators=run.engine.profile(run.sample) if run.team.world is None and meter.updates else [],
-        peak_memory=run.engine.memory(),
+        options.output_dir / "report.html", title=f"BERT pre-training, phase {options.phase}",
+        metrics=_curves(options), operators=operators, peak_memory=trainer.peak_memory(),
         graph=graph if graph is not None else ir.load(path),
         facts={
             "final loss": f"{final['average_loss']:.4f} = masked words {final['masked_lm_loss']:.4f} + next sentence "
@@ -221,7 +227,7 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
             "versions": f"ontrain {version('ontrain')}, torch {torch.__version__}, transformers "
             f"{version('transformers')}, Python {platform.python_version()}",
         },
-    )
+    )  # fmt: skip
     run.say(f"report {options.output_dir / 'report.html'}")
 
 

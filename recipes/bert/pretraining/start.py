@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.checkpoints import existing, newest
 from harness.files import DataError
@@ -21,8 +20,7 @@ from pretraining.weights import fitted, padded_size, plain, read_weights
 PREFIX = "ckpt_"
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Updates of this phase that are done, the position in the data (None: its beginning), and what is said of it."""
 
     step: int = 0
@@ -54,28 +52,31 @@ def join(options: Options) -> Team:
 
 def check_folder(options: Options) -> None:
     """Refuse, before anything is loaded, to overwrite another run's checkpoints, and to go on from nothing."""
-    checkpoints = existing(options.output_dir, PREFIX)
-    if not options.resume_from_checkpoint:
-        if checkpoints:
-            raise DataError(
-                f"--output_dir {options.output_dir} holds {', '.join(path.name for path in checkpoints.values())}: "
-                "give --resume_from_checkpoint to go on, or another folder to begin anew"
-            )
-        if options.phase2 and options.init_checkpoint is None:
-            raise DataError(
-                "--phase2 goes on from phase 1: give --resume_from_checkpoint with phase 1's --output_dir, or weights "
-                "by --init_checkpoint"
-            )
-    elif not checkpoints and options.init_checkpoint is None:
-        lacking = f"ckpt_{options.phase1_end_step} of phase 1" if options.phase2 else "ckpt_N"
+    folder, resumes, given = options.output_dir, options.resume_from_checkpoint, options.init_checkpoint is not None
+    there = ", ".join(path.name for path in existing(folder, PREFIX).values())
+    if there and not resumes:
         raise DataError(
-            f"--resume_from_checkpoint: there is no {lacking} in {options.output_dir}: "
-            + ("run phase 1 first, or name weights by --init_checkpoint" if options.phase2 else "leave the flag out")
+            f"--output_dir {folder} holds {there}: give --resume_from_checkpoint to go on, or another folder to begin "
+            "anew"
+        )
+    if there or given:
+        return
+    if resumes and not options.phase2:
+        raise DataError(f"--resume_from_checkpoint: there is no ckpt_N in {folder}: leave the flag out")
+    if resumes:
+        raise DataError(
+            f"--resume_from_checkpoint: there is no ckpt_{options.phase1_end_step} of phase 1 in {folder}: run phase 1 "
+            "first, or name weights by --init_checkpoint"
+        )
+    if options.phase2:
+        raise DataError(
+            "--phase2 goes on from phase 1: give --resume_from_checkpoint with phase 1's --output_dir, or weights by "
+            "--init_checkpoint"
         )
 
 
 def begin(
-    options: Options, engine: Any, model: BertForPreTraining, config: BertConfig, warn: Callable[[str], None]
+    options: Options, trainer: Any, model: BertForPreTraining, config: BertConfig, warn: Callable[[str], None]
 ) -> Start:
     """Load what the run begins with; `warn` is told of damaged checkpoints."""
     checkpoints = existing(options.output_dir, PREFIX)
@@ -86,7 +87,7 @@ def begin(
         left = fitted(state, model, padded_size(config.vocab_size))
         said = f"weights of {options.init_checkpoint}"
         return Start(note=said + (f"; not in it, so as initialised: {', '.join(left)}" if left else ""))
-    number, user = _load(options, engine, checkpoints, identity(options, config), warn)
+    number, user = _load(options, trainer, checkpoints, identity(options, config), warn)
     phase, step = int(user.get("phase", 1)), int(user.get("step", 0))
     if phase == 2 and not options.phase2:
         raise DataError(f"ckpt_{number} is of phase 2: give --phase2, or --resume_step for one of phase 1")
@@ -104,25 +105,21 @@ def begin(
 
 
 def _load(
-    options: Options, engine: Any, checkpoints: Mapping[int, Path], now: Mapping[str, Any], warn: Callable[[str], None]
+    options: Options, trainer: Any, checkpoints: Mapping[int, Path], now: Mapping[str, Any], warn: Callable[[str], None]
 ) -> tuple[int, dict[str, Any]]:
     """Load --resume_step's checkpoint, or the newest that is whole; return its number and what was saved beside it."""
-    number = options.resume_step
-    if number >= 0:
-        if number not in checkpoints:
-            there = ", ".join(path.name for path in checkpoints.values())
-            raise DataError(f"--resume_step {number}: there is no ckpt_{number} in {options.output_dir}, but {there}")
-        _compare(checkpoints[number], now)
-        return number, engine.load(checkpoints[number])
 
     def load(path: Path) -> dict[str, Any]:
         _compare(path, now)
-        return engine.load(path)
+        return trainer.load_checkpoint(path)
 
-    path, user = newest(
-        list(checkpoints.values())[::-1], load, lambda path, error: warn(f"warning: {path.name} is left aside: {error}")
-    )
-    return next(number for number, place in checkpoints.items() if place == path), user
+    number = options.resume_step
+    if number >= 0 and number not in checkpoints:
+        there = ", ".join(path.name for path in checkpoints.values())
+        raise DataError(f"--resume_step {number}: there is no ckpt_{number} in {options.output_dir}, but {there}")
+    paths = [checkpoints[number]] if number >= 0 else list(checkpoints.values())[::-1]
+    path, user = newest(paths, load, lambda path, error: warn(f"warning: {path.name} is left aside: {error}"))
+    return int(path.name.removeprefix(PREFIX)), user
 
 
 def _compare(path: Path, now: Mapping[str, Any]) -> None:

@@ -89,25 +89,25 @@ def plain(config: BertConfig) -> dict[str, Any]:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], BertConfig | None]:
     """Read weights under Hugging Face's names, and the configuration where there is one beside them.
 
-    Args:
-        path: a checkpoint of run_pretraining.py, a folder of Hugging Face's `save_pretrained`, a file .safetensors, or
-            a file of `torch.save` (.pt, .bin) that holds tensors, as NVIDIA's and onnxruntime's recipes write it.
+    `path` is a checkpoint of run_pretraining.py, a folder of Hugging Face's `save_pretrained`, a file .safetensors, or
+    a file of `torch.save` (.pt, .bin) that holds tensors, as NVIDIA's and onnxruntime's recipes write it.
     """
+    sizes: dict[str, Any] | None = None
     if (path / "state.json").is_file() or (path / "manifest.json").is_file():
         tensors, meta = read_checkpoint(path)
-        identity = meta.get("user_dict", {}).get("identity", {})
-        config = BertConfig(**identity["config"]) if "config" in identity else None
-        return own_names(tensors.get("model", {})), config
-    if path.is_dir():
-        config_file = path / "config.json"
-        config = BertConfig(**json.loads(config_file.read_text())) if config_file.is_file() else None
+        state, sizes = tensors.get("model", {}), meta.get("user_dict", {}).get("identity", {}).get("config")
+    elif path.is_dir():
         files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
         if not files:
             raise DataError(f"{path} holds no weights: neither a checkpoint nor *.safetensors or pytorch_model.bin")
-        return own_names({name: tensor for file in files for name, tensor in _read_file(file).items()}), config
-    if not path.is_file():
+        state = {name: tensor for file in files for name, tensor in _read_file(file).items()}
+        if (config_file := path / "config.json").is_file():
+            sizes = json.loads(config_file.read_text())
+    elif path.is_file():
+        state = _read_file(path)
+    else:
         raise DataError(f"{path}: no such file or folder with weights")
-    return own_names(_read_file(path)), None
+    return own_names(state), None if sizes is None else BertConfig(**sizes)
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
@@ -140,10 +140,12 @@ def fitted(state: Mapping[str, Tensor], model: BertForPreTraining, padded: int) 
     own = {name: p for name, p in model.named_parameters() if name not in _TIED}
     weights = dict(state)
     for name in (_EMBEDDING, _BIAS):
-        if name in weights and padded - 8 < len(weights[name]) < padded:
-            weights[name] = _padded(weights[name], padded, bias=name == _BIAS)
-    strange = sorted(set(weights) - set(own))
-    if strange:
+        if name in weights and padded - 8 < (rows := len(weights[name])) < padded:
+            # Words that do not exist: zero, and as unlikely as the least likely word.
+            shape = (padded - rows, *weights[name].shape[1:])
+            new = weights[name].min().expand(shape) if name == _BIAS else weights[name].new_zeros(shape)
+            weights[name] = torch.cat([weights[name], new])
+    if strange := sorted(set(weights) - set(own)):
         raise DataError(f"the weights hold {strange[0]!r}, which this model has not ({len(strange)} such names)")
     for name, tensor in weights.items():
         if tensor.shape != own[name].shape:
@@ -159,23 +161,15 @@ def fitted(state: Mapping[str, Tensor], model: BertForPreTraining, padded: int) 
     return sorted(set(own) - set(weights))
 
 
-def _padded(tensor: Tensor, rows: int, *, bias: bool) -> Tensor:
-    """Rows for words that do not exist: zero, and as unlikely as the least likely word."""
-    more = rows - len(tensor)
-    return torch.cat([tensor, tensor.min().expand(more) if bias else tensor.new_zeros(more, *tensor.shape[1:])])
-
-
 def hugging_face_model(state: Mapping[str, Tensor], config: BertConfig) -> BertForPreTraining:
     """Return transformers' own model with these weights, the padding of the vocabulary cut off."""
-    cut = dict(own_names(state))
-    for name in (_EMBEDDING, _BIAS):
-        if name in cut:
-            cut[name] = cut[name][: config.vocab_size]
-    model = BertForPreTraining(config)
+    model, cut = BertForPreTraining(config), own_names(state)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name in _TIED:
                 continue
+            if name in (_EMBEDDING, _BIAS) and name in cut:
+                cut[name] = cut[name][: config.vocab_size]
             if name not in cut or cut[name].shape != p.shape:
                 have = list(cut[name].shape) if name in cut else "missing"
                 raise CheckpointError(f"{name} is {have}, the configuration wants {list(p.shape)}")

@@ -64,12 +64,9 @@ class Sentences:
 
 
 def read_sentences(path: Path, task: Task, *, skip_bad: bool = False) -> tuple[Sentences, int]:
-    """Read train.tsv, dev.tsv or a file of that form.
+    """Return the sentences of train.tsv, dev.tsv or a file of that form, and how many lines were left out.
 
-    With `skip_bad` lines that lack a field or have another label are left out, and counted; else they are refused.
-
-    Returns:
-        The sentences, and how many lines were left out.
+    Lines that lack a field or have another label are refused, or left out by `skip_bad`.
     """
     # "\n" alone ends a line, and quotes are text: sentences hold other characters that end lines for Python.
     lines = enumerate(read_text(path, encoding="utf-8-sig").split("\n"), 1)
@@ -109,8 +106,7 @@ def encode(
 ) -> dict[str, NDArray[np.int32]]:
     """Cut sentences to [CLS] first [SEP] or [CLS] first [SEP] second [SEP]; the longer of a pair is shortened first.
 
-    Returns:
-        input_ids, attention_mask and token_type_ids, each [N, L] with L the longest example's length.
+    Returns input_ids, attention_mask and token_type_ids, each [N, L] with L the longest example's length.
     """
     tokenizer = BertWordPieceTokenizer(str(vocab_file), lowercase=lower)
     tokenizer.enable_truncation(max_seq_length, strategy="longest_first")
@@ -119,10 +115,9 @@ def encode(
     shape = (len(encoded), max(len(example.ids) for example in encoded))
     arrays = {name: np.zeros(shape, np.int32) for name in ("input_ids", "attention_mask", "token_type_ids")}
     for row, example in enumerate(encoded):
-        for array, numbers in zip(
-            arrays.values(), (example.ids, example.attention_mask, example.type_ids), strict=True
-        ):
-            array[row, : len(numbers)] = numbers
+        numbers = (example.ids, example.attention_mask, example.type_ids)
+        for array, values in zip(arrays.values(), numbers, strict=True):
+            array[row, : len(values)] = values
     return arrays
 
 

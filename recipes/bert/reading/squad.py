@@ -39,20 +39,12 @@ class Question:
 def read_questions(
     data: Mapping[str, Any], *, version_2: bool = False, skip_bad: bool = False, called: str = "the data"
 ) -> tuple[list[Question], int]:
-    """Read questions of SQuAD's form.
+    """Return the questions of a JSON file of SQuAD's form, and how many were left out.
 
-    Args:
-        data: the contents of the JSON file.
-        version_2: allow questions without answer.
-        skip_bad: leave out, and count, questions whose answer does not stand where it should; else refuse them.
-        called: what an error calls the data.
-
-    Returns:
-        The questions, and how many were left out.
+    `version_2` allows questions without answer. Questions whose answer does not stand where it should are refused, or
+    left out by `skip_bad`. `called` is what an error calls the data.
     """
-    questions: list[Question] = []
-    bad: list[str] = []
-    seen: set[str] = set()
+    questions, bad, seen = list[Question](), list[str](), set[str]()
     try:
         for question in _walk(data):
             if question.id in seen:
@@ -101,9 +93,8 @@ def _walk(data: Mapping[str, Any]) -> Iterator[Question]:
                 answers = _field(asked, "answers", list, here)
                 texts = tuple(_field(answer, "text", str, f"{here}.answers[{n}]") for n, answer in enumerate(answers))
                 start = _field(answers[0], "answer_start", int, f"{here}.answers[0]") if answers else -1
-                yield Question(
-                    _field(asked, "id", str, here), _field(asked, "question", str, here), context, texts, start
-                )
+                identity, text = _field(asked, "id", str, here), _field(asked, "question", str, here)
+                yield Question(identity, text, context, texts, start)
 
 
 def _field(holder: object, name: str, kind: type[T], place: str = "") -> T:
@@ -175,14 +166,11 @@ def cut_windows(
     starts, ends, numbers = (np.zeros(len(rows), np.int32) for _ in range(3))
     characters = np.full((*shape, 2), -1, np.int32)
     for row, (number, head, begin, size) in enumerate(rows):
-        question = questions[number]
+        numbers[row], question = number, questions[number]
         context = encoded[question.context]
-        offsets = context.offsets[begin : begin + size]
-        first, stop = len(head), len(head) + size
-        numbers[row] = number
+        offsets, first, stop = context.offsets[begin : begin + size], len(head), len(head) + size
         ids[row, : stop + 1] = [*head, *context.ids[begin : begin + size], sep]
-        segments[row, first : stop + 1] = 1
-        mask[row, : stop + 1] = 1
+        segments[row, first : stop + 1] = mask[row, : stop + 1] = 1
         characters[row, first:stop] = np.array(offsets, np.int32).reshape(-1, 2)
         if question.answers and offsets and offsets[0][0] <= question.start and question.stop <= offsets[-1][1]:
             inside = [i for i, (a, b) in enumerate(offsets) if b > question.start and a < question.stop]
@@ -226,11 +214,9 @@ def best_answers(
     version 2.0 the span at [CLS] stands for no answer; it is given where its score, the lowest of the question's
     windows, exceeds the best answer's by more than `null_score_diff_threshold`.
     """
-    if not start_logits.shape == end_logits.shape == windows.input_ids.shape:
-        raise DataError(
-            f"logits {list(start_logits.shape)} and {list(end_logits.shape)} are not those of windows "
-            f"{list(windows.input_ids.shape)}"
-        )
+    shapes = [list(array.shape) for array in (start_logits, end_logits, windows.input_ids)]
+    if not shapes[0] == shapes[1] == shapes[2]:
+        raise DataError(f"logits {shapes[0]} and {shapes[1]} are not those of windows {shapes[2]}")
     if not (np.isfinite(start_logits).all() and np.isfinite(end_logits).all()):
         raise DataError("the model's logits are not finite: it has diverged")
     spans: list[list[tuple[float, float, str]]] = [[] for _ in questions]
@@ -250,9 +236,9 @@ def best_answers(
     answers = Answers()
     for question, of_question, (none, none_start, none_end) in zip(questions, spans, null, strict=True):
         texts: dict[str, tuple[float, float]] = {}
-        for one, two, text in sorted(of_question, key=lambda span: -(span[0] + span[1])):
+        for start_logit, end_logit, text in sorted(of_question, key=lambda span: -(span[0] + span[1])):
             if len(texts) < n_best_size:
-                texts.setdefault(text, (one, two))
+                texts.setdefault(text, (start_logit, end_logit))
         best = prediction = next(iter(texts), "")
         if version_2:
             odds = none - sum(texts[best]) if texts else float("inf")
@@ -276,6 +262,6 @@ def _with_probabilities(texts: dict[str, tuple[float, float]]) -> list[dict[str,
     scores = np.array([sum(pair) for _, pair in ranked])
     weights = np.exp(scores - scores.max())
     return [
-        {"text": text, "probability": float(p), "start_logit": one, "end_logit": two}
-        for (text, (one, two)), p in zip(ranked, weights / weights.sum(), strict=True)
+        {"text": text, "probability": float(p), "start_logit": start, "end_logit": end}
+        for (text, (start, end)), p in zip(ranked, weights / weights.sum(), strict=True)
     ]

@@ -16,16 +16,10 @@ TASKS = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "mnli-mm", "qnli", "rt
 
 
 def score(task: str, predictions: ArrayLike, truths: ArrayLike) -> dict[str, float]:
-    """Score the predictions of a task.
+    """Score the predictions of a task, [N] class numbers; for sts-b [N] numbers from 0 to 5.
 
-    Args:
-        task: one of TASKS.
-        predictions: [N] class numbers; for sts-b [N] numbers from 0 to 5.
-        truths: [N], the same.
-
-    Returns:
-        mcc for cola; acc, f1 and their mean acc_and_f1 for mrpc and qqp; pearson, spearmanr and their mean corr for
-        sts-b; acc for the others, mnli/acc and mnli-mm/acc for MNLI's two sets.
+    Returns mcc for cola; acc, f1 and their mean acc_and_f1 for mrpc and qqp; pearson, spearmanr and their mean corr for
+    sts-b; acc for the others, mnli/acc and mnli-mm/acc for MNLI's two sets.
     """
     if task not in TASKS:
         raise ScoreError(f"{task} is no task of GLUE: {', '.join(TASKS)}")

@@ -53,38 +53,28 @@ def score_v1(
 ) -> dict[str, float]:
     """Return SQuAD 1.1's exact_match and f1, in percent: for each question the best over its truths, then the mean.
 
-    Args:
-        data: the contents of dev-v1.1.json, or of a file of that form.
-        predictions: answer by question id.
-        allow_missing: count a question without prediction as wrong, as the official script does; else refuse it.
+    `data` are the contents of a file like dev-v1.1.json, `predictions` answers by question id. A question without
+    prediction is refused; with `allow_missing` it counts as wrong, as in the official script.
     """
     questions = _questions(data, predictions, allow_missing)
     for identity, truths in questions.items():
         if not truths:
             raise ScoreError(f"question {identity} has no answer: data of version 2.0 is scored by score_v2")
     answered = [(predictions[identity], truths) for identity, truths in questions.items() if identity in predictions]
-    total = len(questions)
-    return {
-        "exact_match": 100 * sum(max(exact(said, truth) for truth in truths) for said, truths in answered) / total,
-        "f1": 100
-        * sum(max(f1(said, truth, empty_equal=False) for truth in truths) for said, truths in answered)
-        / total,
-    }
+    exacts = sum(max(exact(said, truth) for truth in truths) for said, truths in answered)
+    f1s = sum(max(f1(said, truth, empty_equal=False) for truth in truths) for said, truths in answered)
+    return {"exact_match": 100 * exacts / len(questions), "f1": 100 * f1s / len(questions)}
 
 
 def score_v2(
     data: Mapping[str, Any], predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0, *, allow_missing: bool = False,
 ) -> dict[str, float]:  # fmt: skip
-    """Score SQuAD 2.0.
+    """Score SQuAD 2.0: `data` are the contents of a file like dev-v2.0.json; an empty prediction is "not answerable".
 
-    Args:
-        data: the contents of dev-v2.0.json, or of a file of that form.
-        predictions: answer by question id; empty for "not answerable".
-        no_answer: how sure the model is, by question id, that there is no answer. Above `threshold` the prediction
-            counts as empty, and the thresholds that would have been best are found.
-        threshold: for `no_answer`.
-        allow_missing: leave a question without prediction out, as the official script does; else refuse it.
+    `no_answer` says how sure the model is, by question id, that there is no answer. Above `threshold` the prediction
+    counts as empty, and the thresholds that would have been best are found. A question without prediction is refused;
+    with `allow_missing` it is left out, as in the official script.
 
     Returns:
         exact, f1, total; the same with HasAns_ and NoAns_ before it for either kind of question, where there is one;

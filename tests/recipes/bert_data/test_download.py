@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from corpus import download as downloads
-from corpus.download import download, fetch
+from corpus.download import download
+from harness import fetch as fetching
+from harness.fetch import fetch
 from harness.files import DataError
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte
@@ -67,7 +69,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path, type[Handler]]]:
-    monkeypatch.setattr(downloads, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "file.bin").write_bytes(CONTENT)

@@ -225,7 +225,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 sys.path[:0] = [{recipe!r}, {recipes!r}]
-from corpus.workspace import Job, run
+from harness.jobs import Job, run
 from harness.files import DataError
 
 def work(output, number):

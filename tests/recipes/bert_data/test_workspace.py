@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from corpus.workspace import Job, Settings, Workspace, run
+from corpus.workspace import Settings, Workspace
 from harness.files import DataError, digest, written
+from harness.jobs import Job, run
 
 
 def work(output: Path, text: str) -> dict[str, int]:

@@ -49,7 +49,7 @@ def _both(model: Path, cola: Path, questions: Path, folder: Path) -> None:
         _run(name, model, cola, questions, folder / f"{name}-2", flags)
     _glue(model, cola, folder / "whole", DROPS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_alone", _dies_in_update(3, training._alone))
+        patch.setattr(training, "alone", _dies_in_update(3, training.alone))
         with pytest.raises(Killed):
             _glue(model, cola, folder / "parts", DROPS)
     _glue(model, cola, folder / "parts", DROPS)

@@ -136,22 +136,21 @@ def test_activations_that_are_computed_again_change_no_number(engine: str, run: 
 
 @pytest.mark.usefixtures("rows_counted")
 def test_the_head_works_on_labelled_rows_only(corpus: Path, config_file: Callable[..., Path], tmp_path: Path) -> None:
-    from dataset import PretrainingData
-    from pretraining.engines import Micro
+    from dataset import Micro, PretrainingData
+    from harness.processes import Team
     from pretraining.weights import padded_size, read_config
-    from run_pretraining import OntrainEngine, make_model
+    from run_pretraining import PretrainingStep, make_model
 
-    from ontrain.distributed import Processes
     from ontrain.graph import static_dims
     from tests.recipes.bert_pretraining.conftest import make_options
 
     options = make_options(corpus, config_file, tmp_path, gradient_accumulation_steps=1)
     config = read_config(options.config_file, "", 32)
-    engine = OntrainEngine(make_model(config, 1), options, Processes(), "cpu")
+    engine = PretrainingStep(options, make_model(config, 1), Team())
     batch = next(iter(PretrainingData(corpus / "phase1", batch_size=8, seed=1)))
     engine.update([Micro(batch)], 1e-3)
     vocab = padded_size(config.vocab_size)
-    model: Any = engine.graph()
+    model: Any = engine.trainer.step_model()
     scores = {
         static_dims(value)
         for node in model.graph.all_nodes()

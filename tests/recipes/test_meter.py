@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+
+from harness.meter import Meter
 
 
 class Clock:
@@ -13,8 +20,6 @@ class Clock:
 
 
 def test_throughput_counts_what_was_trained_on_and_the_time_it_took() -> None:
-    from pretraining.meter import Meter
-
     clock = Clock()
     meter = Meter(clock)
     clock.now += 30  # the first update captures and plans
@@ -36,8 +41,6 @@ def test_throughput_counts_what_was_trained_on_and_the_time_it_took() -> None:
 
 
 def test_a_pause_before_the_first_reading_is_no_training() -> None:
-    from pretraining.meter import Meter
-
     clock = Clock()
     meter = Meter(clock)
     clock.now += 10
