@@ -5,9 +5,10 @@
 
 Tasks: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI. --data_dir holds train.tsv and dev.tsv as the benchmark's
 archives have them (MNLI: dev_matched.tsv and dev_mismatched.tsv; CoLA without header). The flags are those of Hugging
-Face's run_glue.py. Training is a plain PyTorch loop around `ORTModule(model)` (finetuning/training.py); `--engine
-pytorch` runs the same loop without it. Predictions come from logits of PyTorch and of the exported model.onnx in
-onnxruntime, and both are scored. On several GPUs: `torchrun --nproc_per_node 8 run_glue.py …`, or mpirun, or srun.
+Face's run_glue.py. Training is a plain PyTorch loop around `ORTModule(model)` (harness/finetuning/training.py, with
+run_squad.py's); `--engine pytorch` runs the same loop without it. Predictions come from logits of PyTorch and of the
+exported model.onnx in onnxruntime, and both are scored. On several GPUs: `torchrun --nproc_per_node 8 run_glue.py …`,
+or mpirun, or srun.
 
 What a run leaves in --output_dir:
 
@@ -35,8 +36,8 @@ need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from finetuning.flags import Flags
 from harness.files import DataError, writable, written
+from harness.finetuning.flags import Flags
 from harness.options import command, execute, flag, parse
 from harness.terminal import speaker
 
@@ -56,11 +57,18 @@ if __name__ == "__main__":
 
 import numpy as np
 import typer
-from finetuning.evaluation import TOLERANCE, distance, logits_of_onnx, logits_of_torch, write_onnx, write_results
-from finetuning.examples import Examples
-from finetuning.models import ModelFolder
-from finetuning.training import train
+from harness.finetuning.evaluation import (
+    TOLERANCE,
+    distance,
+    logits_of_onnx,
+    logits_of_torch,
+    write_onnx,
+    write_results,
+)
+from harness.finetuning.examples import Examples
+from harness.finetuning.training import train
 from harness.processes import Team
+from model_folder import ModelFolder
 from numpy.typing import NDArray
 from reading.glue import TASKS, Task, encode, read_sentences
 from scoring.glue import score

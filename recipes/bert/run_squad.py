@@ -4,9 +4,9 @@
           --train_file train-v1.1.json --predict_file dev-v1.1.json --output_dir runs/squad
 
 The flags are those of Hugging Face's run_squad.py. Training is a plain PyTorch loop around `ORTModule(model)`
-(finetuning/training.py); `--engine pytorch` runs the same loop without it. The answers are chosen twice, from logits of
-PyTorch and of the exported model.onnx in onnxruntime, and both are scored. On several GPUs: `torchrun
---nproc_per_node 8 run_squad.py …`, or mpirun, or srun.
+(harness/finetuning/training.py, with run_glue.py's); `--engine pytorch` runs the same loop without it. The answers are
+chosen twice, from logits of PyTorch and of the exported model.onnx in onnxruntime, and both are scored. On several
+GPUs: `torchrun --nproc_per_node 8 run_squad.py …`, or mpirun, or srun.
 
 What a run leaves in --output_dir:
 
@@ -35,8 +35,8 @@ need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from finetuning.flags import Flags
 from harness.files import DataError, read_json, writable, write_json
+from harness.finetuning.flags import Flags
 from harness.options import command, execute, flag, parse
 from harness.terminal import speaker
 
@@ -61,11 +61,18 @@ if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
 import typer
-from finetuning.evaluation import TOLERANCE, distance, logits_of_onnx, logits_of_torch, write_onnx, write_results
-from finetuning.examples import Examples
-from finetuning.models import ModelFolder
-from finetuning.training import train
+from harness.finetuning.evaluation import (
+    TOLERANCE,
+    distance,
+    logits_of_onnx,
+    logits_of_torch,
+    write_onnx,
+    write_results,
+)
+from harness.finetuning.examples import Examples
+from harness.finetuning.training import train
 from harness.processes import Team
+from model_folder import ModelFolder
 from reading.squad import Answers, Question, Windows, best_answers, cut_windows, read_questions
 from scoring.squad import score_v1, score_v2
 from transformers import BertForQuestionAnswering
@@ -187,7 +194,8 @@ def scores_of(data: Squad, questions: list[Question], answers: Answers, flags: O
     if not flags.version_2_with_negative:
         return score_v1(of_read, answers.predictions)
     # The answers that would be given were there none to refuse: the threshold then decides, and the best one is found.
-    best = {key: next((one["text"] for one in nbest if one["text"]), "") for key, nbest in answers.nbest.items()}
+    texts = {key: [answer["text"] for answer in nbest] for key, nbest in answers.nbest.items()}
+    best = {key: next(filter(None, some), "") for key, some in texts.items()}
     return score_v2(of_read, best, answers.null_odds, flags.null_score_diff_threshold)
 
 

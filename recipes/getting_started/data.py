@@ -71,12 +71,12 @@ def load(folder: Path | None = None, *, min_frequency: int = 2) -> Corpus:
         streams[split] = torch.from_numpy(np.frombuffer(ids, np.intc).astype(np.int64))
     counts = torch.bincount(streams["train"], minlength=len(number))
     counts[0] = min_frequency  # kept, and first among equals
-    kept = (counts >= min_frequency).nonzero().flatten()
+    frequent = (counts >= min_frequency).nonzero().flatten()
     renumber = torch.zeros(len(number), dtype=torch.int64)
-    renumber[kept] = torch.arange(len(kept))
+    renumber[frequent] = torch.arange(len(frequent))
     words = list(number)
     return Corpus(
-        **{split: renumber[stream] for split, stream in streams.items()}, words=[words[i] for i in kept], note=note
+        **{split: renumber[stream] for split, stream in streams.items()}, words=[words[i] for i in frequent], note=note
     )
 
 
@@ -110,22 +110,22 @@ def _wikitext(folder: Path) -> tuple[dict[str, list[str]], str]:
     if not folder.is_dir():
         raise DataError(f"--data {folder}: no such folder")
     ending = next((e for e in ("tokens", "raw", "txt") if any(folder.glob(f"*.test.{e}"))), "tokens")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for split in SPLITS:
         paths = sorted(folder.glob(f"*.{split}.{ending}"))
         if len(paths) > 1:
             raise DataError(f"--data {folder}: {' and '.join(p.name for p in paths)} both claim to be the {split} text")
-        found.update((split, path) for path in paths)
-    missing = [f"*.{split}.{ending}" for split in SPLITS if split not in found]
-    if "valid" not in found or "test" not in found:
+        files.update((split, path) for path in paths)
+    missing = [f"*.{split}.{ending}" for split in SPLITS if split not in files]
+    if "valid" not in files or "test" not in files:
         raise DataError(f"--data {folder}: no {' and no '.join(missing)}")
-    texts = {split: _lines(path) for split, path in found.items()}
-    names = ", ".join(path.name for path in found.values())
+    texts = {split: _lines(path) for split, path in files.items()}
+    names = ", ".join(path.name for path in files.values())
     if not missing:
         return texts, names
     cut = len(texts["valid"]) * 9 // 10
     texts["train"], texts["valid"] = texts["valid"][:cut], texts["valid"][cut:]
-    return texts, f"{names}; no training file, so the first 90 % of {found['valid'].name} trains, the rest validates"
+    return texts, f"{names}; no training file, so the first 90 % of {files['valid'].name} trains, the rest validates"
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,1 +1,1 @@
-"""What the recipes share: options, files, processes, checkpoints, the journal, the eager twin and the exported file."""
+"""What the recipes share: options, files, jobs, processes, checkpoints, the journal, the eager twin, fine-tuning."""

@@ -51,9 +51,13 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
     def collect(limit: int) -> Iterator[Done]:
         """Wait until fewer than `limit` jobs run."""
         while len(running) >= limit:
-            ended = [(running.pop(future), future) for future in wait(running, return_when=FIRST_COMPLETED).done]
-            yield from [finished.add(job, future.result()) for job, future in ended if future.exception() is None]
-            for _, future in ended:
+            ended = wait(running, return_when=FIRST_COMPLETED).done
+            # Remembered before they are forgotten: an interrupt in between writes a row twice, which does no harm.
+            done = [finished.add(running[future], future.result()) for future in ended if future.exception() is None]
+            for future in ended:
+                del running[future]
+            yield from done
+            for future in ended:
                 future.result()  # raises what one of them raised
 
     with contextlib.ExitStack() as stack:

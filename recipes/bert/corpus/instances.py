@@ -214,8 +214,10 @@ def make_instances(
     pairs = cut(pair(documents, settings, draws), length - 3, rng)
     count, position, size = len(pairs.a), np.arange(length), max(_AT_ONCE // length, 1)
     shuffled = rng.permutation(count)
-    shapes = [((count, length), np.int32), *[((count, length), np.int8)] * 2, *[((count, most), np.int32)] * 2]
-    instances = Instances(*(np.zeros(*shape) for shape in shapes), pairs.is_random[shuffled].astype(np.int8))
+    instances = Instances(
+        np.zeros((count, length), np.int32), np.zeros((count, length), np.int8), np.zeros((count, length), np.int8),
+        np.zeros((count, most), np.int32), np.zeros((count, most), np.int32), pairs.is_random[shuffled].astype(np.int8),
+    )  # fmt: skip
     for start in range(0, count, size):
         rows, chosen = slice(start, start + size), shuffled[start : start + size]
         some, n = Pairs(*(column[chosen] for column in vars(pairs).values())), len(chosen)

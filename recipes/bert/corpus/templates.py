@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 _NAMED = re.compile(r"\s*([\w -]+)=(.*)", re.DOTALL)
 
 
-def words_of(match: re.Match[str]) -> str:
+def words_of(template: re.Match[str]) -> str:
     """Return the words of a template whose body, without braces, is the match's first group; else nothing.
 
     Templates in its arguments have become words before.
     """
-    name, *values = _split(match[1])
+    name, *values = _split(template[1])
     by = _WORDS.get(name.strip().replace("_", " ").lower(), lambda values: "")
     positional = [value.strip() for value in values if not _NAMED.match(value)]
-    named = (found.groups() for value in values if (found := _NAMED.match(value)))
+    named = (match.groups() for value in values if (match := _NAMED.match(value)))
     numbered = sorted((key, value.strip()) for key, value in named if key.isdigit())
     return by(positional or [value for _, value in numbered])
 

@@ -47,8 +47,8 @@ _AFTER_BRACKET = re.compile(r"\(\s*[,;:]?\s+")
 _CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFFFD, 0x200B, 0xFEFF, 0x200E, 0x200F, 0xAD]) | {9: " "}
 
 # Characters that the author wrote as entities or in <nowiki> are text: they pass as noncharacters of Unicode.
-_PROTECTED = {ord(one): 0xFDD0 + index for index, one in enumerate("<>[]{}|!='")}
-_LITERAL = {code: one for one, code in _PROTECTED.items()}
+_PROTECTED = {ord(character): 0xFDD0 + index for index, character in enumerate("<>[]{}|!='")}
+_LITERAL = {code: character for character, code in _PROTECTED.items()}
 
 _BREAK = "\n"
 _LISTED = "\x00"  # stands at the beginning of a list item; no dump holds it, XML forbids it

@@ -101,8 +101,8 @@ class Run:
         try:
             yield
         except (DataError, CheckpointError, OSError):
-            if kept := list(existing(self.options.output_dir, PREFIX).values()):
-                self.say(f"{kept[-1].name} stays; what stops the run mended, --resume_from_checkpoint goes on from it")
+            if there := list(existing(self.options.output_dir, PREFIX).values()):
+                self.say(f"{there[-1].name} stays; what stops the run mended, --resume_from_checkpoint goes on from it")
             raise
 
     def log(self, step: Any, data: Mapping[str, Any]) -> None:

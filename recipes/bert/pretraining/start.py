@@ -52,14 +52,14 @@ def join(options: Options) -> Team:
 
 def check_folder(options: Options) -> None:
     """Refuse, before anything is loaded, to overwrite another run's checkpoints, and to go on from nothing."""
-    folder, resumes, given = options.output_dir, options.resume_from_checkpoint, options.init_checkpoint is not None
+    folder, resumes, weights = options.output_dir, options.resume_from_checkpoint, options.init_checkpoint
     there = ", ".join(path.name for path in existing(folder, PREFIX).values())
     if there and not resumes:
         raise DataError(
             f"--output_dir {folder} holds {there}: give --resume_from_checkpoint to go on, or another folder to begin "
             "anew"
         )
-    if there or given:
+    if there or weights is not None:
         return
     if resumes and not options.phase2:
         raise DataError(f"--resume_from_checkpoint: there is no ckpt_N in {folder}: leave the flag out")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finetuning.examples import PAD_TO, Examples, epoch_updates
-from finetuning.flags import Engine, Habits, Settings
-from finetuning.training import train
 from harness.files import DataError
+from harness.finetuning.examples import PAD_TO, Examples, epoch_updates
+from harness.finetuning.flags import Engine, Habits, Settings
+from harness.finetuning.training import train
 from rich.console import Console
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finetuning.flags import Engine
+from harness.finetuning.flags import Engine
 from harness.processes import Team
 from safetensors.numpy import load_file
 
@@ -43,7 +43,7 @@ def runs(model: Path, cola: Path, questions: Path, tmp_path_factory: pytest.Temp
 
 
 def _both(model: Path, cola: Path, questions: Path, folder: Path) -> None:
-    from finetuning import training
+    from harness.finetuning import training
 
     for name, flags in CASES.items():
         _run(name, model, cola, questions, folder / f"{name}-2", flags)

@@ -19,8 +19,8 @@ import run_glue
 import run_squad
 import torch
 import typer
-from finetuning.flags import Engine
-from finetuning.models import ModelFolder
+from harness.finetuning.flags import Engine
+from model_folder import ModelFolder
 from safetensors.numpy import load_file, save_file
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_glue
-from finetuning.flags import Engine
+from harness.finetuning.flags import Engine
 from numpy.typing import NDArray
 from reading.glue import TASKS
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness.files import digest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finetuning.flags import Settings
+from harness.files import digest
+from harness.finetuning.flags import Settings
 
 PAD_TO = 16
 """Lengths of batches are multiples of this: a plan serves many batches, and few tokens are padding."""

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from torch import nn
+
 from harness.files import DataError, digest
+from harness.finetuning.examples import Examples, epoch_updates
+from harness.finetuning.flags import Habits, Precision, Settings
 from harness.journal import Journal
 from harness.options import Engine
 from harness.processes import Team, alone
 from harness.terminal import Interrupted, progress, stopping
-from rich.console import Console
-from torch import nn
-
-from finetuning.examples import Examples, epoch_updates
-from finetuning.flags import Habits, Precision, Settings
 from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.errors import CheckpointError, NonFiniteLossError
 from ontrain.training.ortmodule import ORTModule

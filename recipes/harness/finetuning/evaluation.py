@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness.export import export
-from harness.files import write_json
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from finetuning.examples import Examples
+from harness.export import export
+from harness.files import write_json
+from harness.finetuning.examples import Examples
 from ontrain import InferenceSession
 
 NOWHERE = float(np.finfo(np.float32).min)

@@ -1,1 +1,0 @@
-"""Fine-tuning of BERT: models, batches, the loop with its checkpoints, and evaluation in two engines."""
