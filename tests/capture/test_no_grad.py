@@ -72,7 +72,15 @@ def gradients_enabled_inside(layer, x):
     return b * c
 
 
+def a_value_written_through_a_detached_name(layer, x):
+    y = layer(x)
+    z = y * 2
+    z.detach().clamp_(min=0.1)
+    return z.sin() * y
+
+
 FUNCTIONS = [
+    a_value_written_through_a_detached_name,
     a_norm_of_the_weight, a_value_cast_to_the_dtype_that_it_has, a_dropout_that_drops_nothing,
     a_layer_first_without_and_then_with_gradient, a_value_read_in_two_blocks, gradients_enabled_inside,
 ]  # fmt: skip

@@ -284,6 +284,7 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     w, ids = rng.standard_normal((4, 3)), np.array([[0, 3], [1, 1]])
     check(run("Embedding", w, ids, padding_idx=1), torch.tensor(w)[torch.tensor(ids)])
     check(run("Detach", w), torch.tensor(w))
+    check(run("Revalued", w, w + 1), torch.tensor(w + 1))
     check(run("Inspect", w, name="w"), torch.tensor(w))
     # What the backward of a function of the user's own is written with: tests/capture/test_autograd.py.
     check(run("Adjoint", w), torch.tensor(w))
@@ -311,7 +312,7 @@ def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
     # Optimizers are tested beside them, branches and loops in tests/control, linear models, linear algebra and
     # functions of mathematical physics by the samples of tests/autodiff.
-    elsewhere = ("optimizer", ".control", ".classical", ".linalg", ".factorization", ".special", ".bessel")
+    elsewhere = ("optimizer", ".control", ".classical", ".linalg", ".factorization", ".special", ".bessel", ".draws")
     ours = {n for n, c in composites.items() if not c.body.__module__.endswith(elsewhere)}
     with open(__file__, encoding="utf-8") as file:
         text = file.read()

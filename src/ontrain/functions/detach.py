@@ -1,4 +1,4 @@
-"""A value that takes no gradient."""
+"""Values that take no gradient, or that of another value."""
 
 from __future__ import annotations
 
@@ -13,3 +13,9 @@ __all__: list[str] = []
 def detach(op: Builder, x: Value) -> Value:
     """x itself; nothing flows back through it (torch.Tensor.detach)."""
     return op.Identity(x)
+
+
+@composite("Revalued", like=[0])
+def revalued(op: Builder, x: Value, new: Value) -> Value:
+    """new, as which x reads after a write through x.detach(): what flows back goes to x."""
+    return op.Identity(new)

@@ -22,6 +22,7 @@ _PACKED = "packed products; others are taken"
 _FUSED_LAMB = "ontrain.training.optim.FusedLamb"
 _PROCESSES = "training in several processes that meet without a process group"
 _CUDA_ATTENTION = "attention by torch's fused kernels on a GPU"
+_GAMMA = "draws from gamma and Dirichlet distributions by torch's kernels"
 _NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
 
 TABLE: tuple[Row, ...] = (
@@ -219,6 +220,10 @@ TABLE: tuple[Row, ...] = (
         for one in ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
                     "_efficient_attention_backward")
     ),
+    Row("torch._standard_gamma", "draw from gamma distributions", None, _GAMMA),
+    Row("torch._standard_gamma_grad", "differentiate these draws", None, _GAMMA),
+    Row("torch._sample_dirichlet", "draw from Dirichlet distributions", None, _GAMMA),
+    Row("torch._dirichlet_grad", "differentiate these draws", None, _GAMMA),
     Row("torch.ops.mkldnn._linear_pointwise", "products by oneDNN", k.linear, "products by oneDNN; others are taken"),
     Row("torch.ops.mkldnn._reorder_convolution_weight", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn.data_ptr", "products by oneDNN in memory of ours", None, _PACKED),

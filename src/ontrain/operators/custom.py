@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ontrain.operators.emit import Value
+from ontrain.operators.gradient import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, Precision, View, define
 
 __all__: list[str] = []
@@ -16,5 +18,12 @@ define(
     zero_gradient="that is what it is for",
 )
 define("Inspect", domain=DOMAIN, view=View.SAME)
+define("Revalued", ELEMENTWISE, domain=DOMAIN, precision=Precision.FOLLOWS)
 define("ScaleGrad", domain=DOMAIN, view=View.SCALED)
 define("Through", domain=DOMAIN, view=View.SAME)
+
+
+@gradient("Revalued", domain=DOMAIN)
+def revalued(op: Op, dy: Value, x: Value, new: Value) -> Adjoints:
+    """dy by x, nothing by what was written."""
+    return dy, None

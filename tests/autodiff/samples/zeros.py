@@ -108,4 +108,8 @@ CHANCE = [
     _chance("RandomUniform", shape=[2, 3]),
     _chance("RandomNormalLike", _x),
     _chance("RandomUniformLike", _x),
+    _chance("StandardGamma", np.full((2, 3), 1.5), domain="ontrain"),
+    _chance("Dirichlet", np.full((2, 3), 1.5), domain="ontrain"),
+    _chance("Poisson", np.full((2, 3), 1.5), domain="ontrain"),
+    _chance("Binomial", np.full((2, 3), 4.0), np.full((2, 3), 0.3), domain="ontrain"),
 ]

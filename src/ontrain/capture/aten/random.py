@@ -128,3 +128,33 @@ def rrelu(op: AtenBuilder, x: Value, *rest: float, **_: object) -> tuple[Value, 
         slope = _affine(op, _uniform(op), upper - lower, lower)
     y = op.Where(op.LessOrEqual(x, op.cast(0, x.dtype)), x * slope, x)
     return (y, None) if "functional" in str(op.node.target) else y
+
+
+@aten("_standard_gamma")
+def standard_gamma(op: AtenBuilder, alpha: Any, generator: Any = None) -> Any:
+    return op.composite("StandardGamma", alpha)
+
+
+@aten("_standard_gamma_grad")
+def standard_gamma_grad(op: AtenBuilder, alpha: Any, drawn: Any) -> Any:
+    return op.composite("StandardGammaGrad", alpha, drawn)
+
+
+@aten("_sample_dirichlet")
+def sample_dirichlet(op: AtenBuilder, alpha: Any, generator: Any = None) -> Any:
+    return op.composite("Dirichlet", alpha)
+
+
+@aten("_dirichlet_grad")
+def dirichlet_grad(op: AtenBuilder, x: Any, alpha: Any, total: Any) -> Any:
+    return op.composite("DirichletGrad", x, alpha, total)
+
+
+@aten("poisson")
+def poisson(op: AtenBuilder, rate: Any, generator: Any = None) -> Any:
+    return op.composite("Poisson", rate)
+
+
+@aten("binomial")
+def binomial(op: AtenBuilder, count: Any, chance: Any, generator: Any = None) -> Any:
+    return op.composite("Binomial", count, chance)

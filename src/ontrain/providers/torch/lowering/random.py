@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
+from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
 
 __all__ = ["Mask", "apply_mask", "draw_mask", "find_mask", "widen"]
 
@@ -186,3 +187,42 @@ def multinomial(e: Emitter, node: ir.Node) -> None:
         return torch.multinomial(torch.softmax(logits, -1), count, replacement=True, generator=generator)
 
     e.compute(draw, x, outs=[e.out(node.outputs[0])], generator=e.generator())
+
+
+def _drawn_by(name: str) -> Lowering:
+    """The lowering to a function of torch that draws."""
+
+    def lower(e: Emitter, node: ir.Node) -> None:
+        inputs = [e.value(v) for v in node.inputs]
+        e.compute(private(name), *inputs, outs=[e.out(node.outputs[0])], generator=e.generator())
+
+    return lower
+
+
+def _slope_by(name: str) -> Lowering:
+    def lower(e: Emitter, node: ir.Node) -> None:
+        e.compute(private(name), *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])])
+
+    return lower
+
+
+lowers_composite("StandardGamma")(_drawn_by("torch._standard_gamma"))
+lowers_composite("StandardGammaGrad")(_slope_by("torch._standard_gamma_grad"))
+lowers_composite("Dirichlet")(_drawn_by("torch._sample_dirichlet"))
+lowers_composite("DirichletGrad")(_slope_by("torch._dirichlet_grad"))
+
+
+@lowers_composite("Poisson")
+def poisson(e: Emitter, node: ir.Node) -> None:
+    e.compute(torch.poisson, e.value(node.inputs[0]), outs=[e.out(node.outputs[0])], generator=e.generator())
+
+
+@lowers_composite("Binomial")
+def binomial(e: Emitter, node: ir.Node) -> None:
+    count, chance = (e.value(v) for v in node.inputs)
+
+    def draw(count: torch.Tensor, chance: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        count, chance = torch.broadcast_tensors(count, chance)
+        return torch.binomial(count, chance, generator=generator)
+
+    e.compute(draw, count, chance, outs=[e.out(node.outputs[0])], generator=e.generator())
