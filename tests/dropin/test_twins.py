@@ -129,7 +129,7 @@ def bound_to_memory(t):
     binding.bind_ortvalue_output("y", value)
     x[:] = OTHER  # bound memory is read at the run
     session.run_with_iobinding(binding)
-    return first, value.numpy()
+    return first, value.numpy().copy()  # the array may share memory that goes with the value
 
 
 def directly(t):

@@ -21,12 +21,12 @@ from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
 from ontrain.files import Source, read_proto
 from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
+from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
 from ontrain.inference.timeline import run_plan
 from ontrain.locks import Lock
-from ontrain.passes import Journal
-from ontrain.passes.serving import Padding, Serving, serve
+from ontrain.passes import Journal, Padding, PassReport, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
 from ontrain.session import PLANS, Planner, Recent, Structure, check_feeds, explained
 
@@ -77,6 +77,7 @@ class GraphSession:
             what outputs hold for padding, see `ontrain.passes.serving.Serving`.
         evaluates: whether what the provider lacks is run by onnx's evaluator, node by node.
         following: the next provider of a list, which runs what this one lacks.
+        optimisation: which passes run over the graph; by default all.
 
     Raises:
         InputError: there is no such file.
@@ -86,15 +87,23 @@ class GraphSession:
 
     def __init__(
         self, source: Source, provider: str, options: Mapping[str, object], *, evaluates: bool = True,
-        following: Following | None = None,
+        following: Following | None = None, optimisation: Optimisation | None = None,
     ) -> None:  # fmt: skip
         self._name, self._options = provider, _checked(provider, options)
         self.device = torch.device(self._options["device"])
         self._provider = get_provider(provider, self._options["device"])
         proto, _ = read_proto(source)
         self._metadata = _metadata(proto)
-        self._filed = filed = load_filed(proto, foreign=following is not None)
+        filed = load_filed(proto, foreign=following is not None)
         self._evaluates, self._following, self._switching = evaluates, following, Lock()
+        of_numbers = all(map(_is_of_numbers, proto.graph.output))
+        model = _typed(filed) if of_numbers and not self._lacks_any(filed) else None
+        self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
+        if model is None:
+            self._optimisation.copy(proto)
+        elif not asks_for_derivatives(model.graph):
+            filed, model, self._reports = self._optimisation.load(filed, model)
+        self._filed = filed
         self._state = self._provider.create_state(
             [StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), StateKind.FIXED) for n, t in filed.initial.items()]
         )
@@ -105,8 +114,6 @@ class GraphSession:
         self._stepwise: StepwiseGraph | None = None
         self._narrow: dict[str, ir.DataType] = {}
         fed = [value for value in proto.graph.input if value.name in filed.input_names]
-        of_numbers = all(map(_is_of_numbers, proto.graph.output))
-        model = _typed(filed) if of_numbers and not self._lacks_any() else None
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
             self._stepwise = self._in_steps()
@@ -181,11 +188,18 @@ class GraphSession:
         )  # fmt: skip
         return StepwiseGraph(self._filed, engine)
 
-    def _lacks_any(self) -> bool:
+    def _lacks_any(self, filed: FiledModel) -> bool:
         """Whether the next provider of the list is to run a part of the graph."""
-        return self._following is not None and any(
-            lacks(self._provider, node) for node in all_nodes(self._filed.raw.graph)
-        )
+        return self._following is not None and any(lacks(self._provider, node) for node in all_nodes(filed.raw.graph))
+
+    def optimisations(self) -> dict[str, int]:
+        """Return how many places each pass changed: in the file, and in the plan in which it changed most."""
+        most = dict[str, int]()
+        for plan in self._planner.plans.values() if self._stepwise is None else ():
+            for name, count in counted(plan.passes).items():
+                most[name] = max(count, most.get(name, 0))
+        loading = counted(self._reports)
+        return {name: loading.get(name, 0) + most.get(name, 0) for name in (*loading, *most)}
 
     def assignment(self) -> list[tuple[str, list[ir.Node]]] | None:
         """Return which provider runs which nodes; None where the one runs all."""
@@ -201,7 +215,11 @@ class GraphSession:
         if structure is None:
             model = with_values(self._model, values) if values else self._model
             structure = Structure(
-                key=key, forward_key=key, model=model, build=self._build, journal=functools.partial(Journal, "eval")
+                key=key,
+                forward_key=key,
+                model=model,
+                build=self._build,
+                journal=functools.partial(Journal, "eval", self._optimisation.off()),
             )
             self._structures.put(key, structure)
         return structure

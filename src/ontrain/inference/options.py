@@ -18,9 +18,10 @@ _lock = threading.Lock()
 class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
     """onnxruntime's `SessionOptions`, with the same names, defaults and effects on onnxruntime's providers.
 
-    ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, and on the
-    entries `session.record_ep_graph_assignment_info` and `session.disable_cpu_ep_fallback`. They say once of other
-    settings that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in
+    ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, on
+    `graph_optimization_level` and `optimized_model_filepath`, and on the entries
+    `session.record_ep_graph_assignment_info` and `session.disable_cpu_ep_fallback`. They say once of other settings
+    that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in
     the list; without one, they are refused.
 
     Attributes:

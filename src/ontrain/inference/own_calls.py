@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
 from ontrain.inference.inner_values import exposed, overridable
+from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.options import SessionOptions, config_entry, say_once
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
@@ -30,14 +31,13 @@ __all__ = ["AssignedNode", "AssignedSubgraph", "OwnSession"]
 
 _MEANINGLESS = (
     "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order",
-    "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads", "optimized_model_filepath",
-    "use_deterministic_compute", "use_per_session_threads",
+    "inter_op_num_threads", "intra_op_num_threads", "use_deterministic_compute", "use_per_session_threads",
 )  # fmt: skip
 """Settings of a session that only onnxruntime's providers follow."""
 _HEEDED = ("session.record_ep_graph_assignment_info", "session.disable_cpu_ep_fallback")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class AssignedNode:
     """A node of the file, under onnxruntime's names."""
 
@@ -46,7 +46,7 @@ class AssignedNode:
     op_type: str
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class AssignedSubgraph:
     """Nodes that a provider runs one after another."""
 
@@ -69,6 +69,7 @@ class OwnSession:
         evaluates: whether operators that the provider lacks are run by onnx's evaluator; not where another provider
             may have them.
         following: onnxruntime's provider that follows in the list, which runs what the provider lacks.
+        disabled_optimizers: names of passes, or of onnxruntime's optimisers, that are left out.
 
     Raises:
         GraphError: it is no ONNX model, or holds what ontrain does not know.
@@ -77,9 +78,10 @@ class OwnSession:
 
     def __init__(
         self, source: str | bytes, provider: str, provider_options: Mapping[str, object], options: Any = None, *,
-        evaluates: bool = True, following: Following | None = None,
+        evaluates: bool = True, following: Following | None = None, disabled_optimizers: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._evaluates, self._following = evaluates, following
+        self._optimisation = Optimisation.of(options, disabled_optimizers)
         self._trace = Trace(options, provider)
         self._provider, self._provider_options = provider, dict(provider_options)
         self._source, self._options = source, options if options is not None else SessionOptions()
@@ -87,7 +89,7 @@ class OwnSession:
         with self._trace.event("model_loading"), _loading():
             proto = self.proto()
         with self._trace.event("session_initialization"), _loading():
-            self._session = self._opened(proto)
+            self._session = self._opened(proto, self._optimisation)
         self._nodes = tuple(AssignedNode(node.name, node.domain, node.op_type) for node in proto.graph.node)
         self._overridable = [node_arg_of(value) for value in overridable(proto)]
         self._fed_weights: dict[frozenset[str], GraphSession] = {}
@@ -187,14 +189,19 @@ class OwnSession:
         session = self._fed_weights.get(weights)
         if session is None:
             model = exposed(self.proto(), (), weights)
-            session = self._opened(model)
+            session = self._opened(model, dataclasses.replace(self._optimisation, path=""))
             self._fed_weights[weights] = session
         return session
 
-    def _opened(self, model: onnx.ModelProto) -> GraphSession:
+    def _opened(self, model: onnx.ModelProto, optimisation: Optimisation) -> GraphSession:
         return GraphSession(
-            model, self._provider, self._provider_options, evaluates=self._evaluates, following=self._following
-        )
+            model, self._provider, self._provider_options, evaluates=self._evaluates, following=self._following,
+            optimisation=optimisation,
+        )  # fmt: skip
+
+    def get_optimization_statistics(self) -> dict[str, int]:
+        """Return how many places of the graph each pass changed, of the plans that ran so far the most."""
+        return self._session.optimisations()
 
     def proto(self) -> onnx.ModelProto:
         """Return the model with its data and with what the options put in, read anew: it is as large as its weights."""

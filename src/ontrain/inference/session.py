@@ -144,6 +144,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             self._own = OwnSession(
                 self._source, candidate.own, candidate.provider_options, self._options_given,
                 evaluates=not self._next, following=self._following(),
+                disabled_optimizers=self._kwargs.get("disabled_optimizers"),
             )  # fmt: skip
             self._candidate = candidate
             return
@@ -184,6 +185,23 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             return InferenceSession(model, options, after.providers, after.provider_options)
 
         return Following(names[0], opened)
+
+    def get_optimization_statistics(self) -> dict[str, int]:
+        """Return how many places of the graph each pass of ontrain's changed, by the passes' names.
+
+        Passes over a plan count once a plan ran, and of several plans the one in which they changed most.
+
+        Raises:
+            OptionError: onnxruntime's own providers run the model; they tell no counts.
+        """
+        if self._own is None:
+            raise OptionError(
+                "onnxruntime does not tell what its optimisers changed",
+                way_out="look at the file that SessionOptions.optimized_model_filepath names, or use one of ontrain's "
+                "providers",
+            )
+        statistics: dict[str, int] = self._own.get_optimization_statistics()
+        return statistics
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None

@@ -5,7 +5,7 @@ from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
 from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_head import FuseHead
-from ontrain.passes.inference import with_weights as with_weights
+from ontrain.passes.inference import Weights as Weights, with_weights as with_weights
 from ontrain.passes.infra import Pass, PassReport, RewritePass
 from ontrain.passes.journal import Journal
 from ontrain.passes.linear_to_gemm import LinearToGemm
@@ -36,6 +36,7 @@ from ontrain.passes.rows import (
     counting as counting,
 )
 from ontrain.passes.runner import run_passes
+from ontrain.passes.serving import Padding as Padding, Serving as Serving, serve as serve
 from ontrain.passes.simplify import Simplify
 
 __all__ = [

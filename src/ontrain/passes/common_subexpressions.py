@@ -23,6 +23,8 @@ class ShareCommonSubexpressions(RewritePass):
     places of adjoints in a backward of the user's own: each call has its adjoint, and a backward may clip it.
     """
 
+    tidies = True
+
     def begin(self, graph: ir.Graph) -> None:
         """Forget the graph before."""
         self._seen: dict[Hashable, list[ir.Value | None]] = {}

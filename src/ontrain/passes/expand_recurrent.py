@@ -22,6 +22,8 @@ class ExpandRecurrent(RewritePass):
     error with the node's name. Left alone: all other operators.
     """
 
+    level = 0
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
         return expand(op, node, inputs) if record_of(node).recurrent else None

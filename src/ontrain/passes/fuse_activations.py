@@ -67,6 +67,8 @@ class FuseActivations(RewritePass):
     Left alone: formulas a part of which is read elsewhere, and those of two variables.
     """
 
+    level, tidies = 2, True
+
     def begin(self, graph: ir.Graph) -> None:
         """Find the last node of each formula."""
         self._found: dict[ir.Node, tuple[str, list[int]]] = {}

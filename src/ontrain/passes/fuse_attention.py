@@ -49,6 +49,7 @@ class FuseAttention(RewritePass):
     Left alone: other ranks than four, batches or heads that broadcast, and probabilities that others read.
     """
 
+    level = 2
     serves = True
 
     def begin(self, graph: ir.Graph) -> None:

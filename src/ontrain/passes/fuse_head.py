@@ -44,6 +44,7 @@ class FuseHead(Fusion):
     scores in half precision; float16, whose gradient needs the scale of the loss; scores of less than a mebibyte.
     """
 
+    level = 2
     patterns = (Pattern("SoftmaxCrossEntropyLoss", (_GEMM, "labels", "weights?"), name="loss"),)
 
     def begin(self, graph: ir.Graph) -> None:

@@ -5,6 +5,7 @@ from ontrain.session.export import (
     EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD,
     inference_model as inference_model,
     save_model as save_model,
+    served_model as served_model,
     training_model as training_model,
 )
 from ontrain.session.failures import explained as explained

@@ -28,7 +28,7 @@ from ontrain.graph import (
 from ontrain.passes import pipeline, run_passes, with_weights
 from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
-__all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "training_model"]
+__all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "served_model", "training_model"]
 
 EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Bytes of parameters beyond which they go to a file of their own beside the model (protobuf ends at 2 GiB)."""
@@ -101,6 +101,27 @@ def _without_dropout(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) 
     if node.domain or node.op_type != "Dropout" or any(mask.uses() or mask.is_graph_output() for mask in masks):
         return None
     return [inputs[0], *(None for _ in masks)]
+
+
+def served_model(model: ir.Model, state: Mapping[str, ir.TensorProtocol], opset: int = OPSET) -> ir.Model:
+    """Return the graph of a session for inference as a file of its own, with all inputs and outputs.
+
+    Args:
+        model: of open sizes, its weights inputs; left untouched.
+        state: values of the weights by name.
+        opset: version of the standard whose operators are used.
+
+    Raises:
+        OptionError: no such opset.
+        GraphError: an operator cannot be written at it; names the node.
+    """
+    check_opset(opset)
+    plain = with_operators_of(inline_all(rebuild(model)), opset)
+    for value in by_role(plain.graph, Role.PARAMETER, Role.BUFFER):
+        plain.graph.inputs.remove(value)
+        if value.uses() or value.is_graph_output():
+            _give_value(plain.graph, value, state)
+    return _finished(plain, opset)
 
 
 def training_model(model: ir.Model, state: Mapping[str, ir.TensorProtocol], opset: int = OPSET) -> ir.Model:

@@ -33,6 +33,8 @@ class FuseLayerNormalization(RewritePass):
     read elsewhere, other axes, and a scale or shift that is no vector.
     """
 
+    level = 2
+
     def begin(self, graph: ir.Graph) -> None:
         """Find the last node of each formula."""
         weights, self._norms = weights_of(graph), dict[ir.Node, _Norm]()

@@ -26,6 +26,7 @@ class FuseMatMulAdd(Fusion):
     column, and a product that others read.
     """
 
+    tidies = True
     patterns = (Pattern("Add", (Pattern("MatMul", ("x", "w"), name="product"), "b"), commutes=True),)
 
     def check(self, match: Match) -> None:
@@ -54,6 +55,8 @@ class TransposeWeights(RewritePass):
 
     Left alone: weights that are read in two ways, as an embedding that is the head, too: both would be stored.
     """
+
+    tidies = True
 
     def begin(self, graph: ir.Graph) -> None:
         """Find the weights that are read in one way."""

@@ -60,9 +60,13 @@ class Weights:
         return value
 
     def settle(self, model: ir.Model) -> ir.Model:
-        """Return the graph without weights that nobody reads; those made of these take over their names."""
+        """Return the graph without weights that nobody reads, and free to be passed on: it holds no values.
+
+        A weight takes over the name of the one that it was made of where that is gone.
+        """
         settled = rebuild(model)
         graph = settled.graph
+        graph.meta.pop(_WEIGHTS, None)
         for value in by_role(graph, Role.PARAMETER, Role.BUFFER):
             if not value.uses() and not value.is_graph_output():
                 graph.inputs.remove(value)

@@ -39,6 +39,8 @@ class EliminateUnlabelledRows(RowPass):
     (nearly) every row has a label.
     """
 
+    level = 2
+
     def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:
         """Rewrite one loss after another; what changed are the nodes that work on fewer rows."""
         changed = 0

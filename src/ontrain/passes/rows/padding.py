@@ -41,6 +41,8 @@ class EliminatePadding(RowPass):
     before them; attention whose mask the batch alone does not determine.
     """
 
+    level = 2
+
     def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:
         """Rewrite one set of tokens after another; what changed are the nodes that work on fewer rows."""
         changed, groups = 0, _groups(model.graph)

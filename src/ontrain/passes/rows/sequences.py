@@ -37,6 +37,7 @@ class AttendSequences(RowPass):
     the keys; heads for which there is no kernel; and all of them on providers that gain nothing by it.
     """
 
+    level = 2
     attends_sequences = True
 
     def leave_out(self, model: ir.Model, keep: Keep) -> tuple[ir.Model, int]:

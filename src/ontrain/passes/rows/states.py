@@ -42,6 +42,7 @@ class HidePaddedStates(Pass):
     Left alone: graphs that are not served, masks that depend on more than the batch, and outputs of other shapes.
     """
 
+    level = 2
     changes_numerics = True
     serves = True
 

@@ -27,6 +27,8 @@ class EliminateUnreadRows(Pass):
     Left alone: slices of half of the rows or more, and those that no product with a matrix comes before.
     """
 
+    level = 2
+
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rewrite one slice after another; what changed are the nodes that work on fewer rows."""
         changed = 0

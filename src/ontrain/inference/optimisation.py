@@ -1,0 +1,147 @@
+"""What a session changes of a file's graph before it runs: by levels as onnxruntime has them, counted, and written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+
+from ontrain.capture import FiledModel, to_tensor
+from ontrain.errors import GraphError
+from ontrain.graph import OPSET, subgraphs
+from ontrain.passes import Pass, PassReport, Weights, pipeline, run_passes, with_weights
+from ontrain.session import OLDEST, save_model, served_model
+
+__all__ = ["Optimisation", "counted"]
+
+_OF_UPSTREAM: Mapping[str, tuple[str, ...]] = {
+    "AttentionFusion": ("FuseAttention",),
+    "CastElimination": ("RemoveIdentities", "Simplify"),
+    "CommonSubexpressionElimination": ("ShareCommonSubexpressions",),
+    "ConvAddFusion": ("FoldChannelArithmetic",),
+    "ConvBNFusion": ("FoldBatchNormalization",),
+    "ConvMulFusion": ("FoldChannelArithmetic",),
+    "EliminateIdentity": ("RemoveIdentities", "Simplify"),
+    "ExpandElimination": ("RemoveIdentities", "Simplify"),
+    "FastGeluFusion": ("FuseActivations",),
+    "GeluFusion": ("FuseActivations",),
+    "LayerNormFusion": ("FuseLayerNormalization",),
+    "MatMulAddFusion": ("FuseMatMulAdd", "LinearToGemm"),
+    "NoopElimination": ("RemoveIdentities", "Simplify"),
+    "QuickGeluFusion": ("FuseActivations",),
+    "UnsqueezeElimination": ("RemoveIdentities", "Simplify"),
+}
+"""For onnxruntime's optimisers the passes that do their work here."""
+_BASIC, _EXTENDED = 1, 2
+_WITH_FUSIONS = 20
+"""The opset from which the standard has the operators that fusions make."""
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """Which passes a session runs, and where it writes what they make of the file.
+
+    Attributes:
+        level: 0 for none, 1 for those that only remove and fold, 2 for fusions, too.
+        disabled: names of passes to leave out.
+        path: of the optimised file; "" for none.
+    """
+
+    level: int = _EXTENDED
+    disabled: frozenset[str] = frozenset()
+    path: str = ""
+
+    @classmethod
+    def of(cls, options: Any, disabled_optimizers: Iterable[str] | None) -> Optimisation:
+        """Return what onnxruntime's or ontrain's options ask for.
+
+        Args:
+            options: of the session; onnxruntime's layouts belong to the level of fusions.
+            disabled_optimizers: names of passes, or of onnxruntime's optimisers. Optimisers that have no like here are
+                off anyway.
+        """
+        names = list(disabled_optimizers or ())
+        known = {graph_pass.name for graph_pass in (*pipeline("forward"), *pipeline("inference"))}
+        disabled = {name for name in names if name in known}
+        disabled.update(own for name in names for own in _OF_UPSTREAM.get(name, ()))
+        if options is None:
+            return cls(disabled=frozenset(disabled))
+        level = min(int(options.graph_optimization_level), _EXTENDED)
+        return cls(level, frozenset(disabled), str(options.optimized_model_filepath or ""))
+
+    def runs(self, graph_pass: Pass) -> bool:
+        """Whether a pass belongs to the level, and is not disabled."""
+        return graph_pass.level <= self.level and graph_pass.name not in self.disabled
+
+    def off(self) -> tuple[str, ...]:
+        """Return the names of the passes that plans leave out."""
+        return tuple(graph_pass.name for graph_pass in pipeline("forward") if not self.runs(graph_pass))
+
+    def load(self, filed: FiledModel, model: ir.Model) -> tuple[FiledModel, ir.Model, list[PassReport]]:
+        """Optimise a file's graph, and write it where that is asked for.
+
+        Args:
+            filed: the file; its weights' values are shared, and left.
+            model: its graph with the types of all values.
+
+        Returns:
+            The file as optimised, its graph with types, and what each pass did: the file as it was where the passes do
+            nothing that plans do not do, too, or where the graph has branches or loops.
+        """
+        if any(subgraphs(node) for node in model.graph):
+            self.write(filed, model, filed.initial)
+            return filed, model, []
+        tensors = {name: TorchTensor(tensor, name=name) for name, tensor in filed.initial.items()}
+        weights = with_weights(model, tensors)
+        passes = [graph_pass for graph_pass in pipeline("inference") if self.runs(graph_pass)]
+        rewritten, reports = run_passes(model, passes, stage="inference")
+        optimised = weights.settle(rewritten)
+        initial = _values(weights, tensors, filed.initial)
+        self.write(filed, optimised, initial)
+        tidying = {graph_pass.name for graph_pass in passes if graph_pass.tidies}
+        if not any(report.changed for report in reports if report.name not in tidying):
+            return filed, model, reports
+        names = filed.input_names
+        return FiledModel(optimised, initial, names, filed.opset, filed.name), optimised, reports
+
+    def write(self, filed: FiledModel, model: ir.Model, initial: Mapping[str, torch.Tensor]) -> None:
+        """Write a graph with its weights, at the file's opset or the first that has what fusions make."""
+        if not self.path:
+            return
+        state = {name: TorchTensor(tensor, name=name) for name, tensor in initial.items()}
+        version = max(filed.opset, _WITH_FUSIONS if self.level >= _EXTENDED else OLDEST)
+        with contextlib.suppress(GraphError):  # an operator that only newer ones have
+            save_model(served_model(model, state, version), self.path)
+            return
+        save_model(served_model(model, state, max(version, OPSET)), self.path)
+
+    def copy(self, proto: onnx.ModelProto) -> None:
+        """Write a file as it is: one that runs in steps."""
+        if self.path:
+            save_model(ir.from_proto(proto), self.path)
+
+
+def counted(reports: Iterable[PassReport]) -> dict[str, int]:
+    """Return how many places each pass changed, of those that changed any."""
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts[report.name] += report.changed
+    return {name: count for name, count in counts.items() if count}
+
+
+def _values(
+    weights: Weights, before: Mapping[str, TorchTensor], tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The weights of an optimised graph: those of the file where they are the same."""
+    return {
+        name: tensors[name] if value is before.get(name) else to_tensor(np.array(value.numpy()))
+        for name, value in weights.values.items()
+    }
