@@ -131,30 +131,30 @@ def rrelu(op: AtenBuilder, x: Value, *rest: float, **_: object) -> tuple[Value, 
 
 
 @aten("_standard_gamma")
-def standard_gamma(op: AtenBuilder, alpha: Any, generator: Any = None) -> Any:
+def standard_gamma(op: AtenBuilder, alpha: Value, generator: object = None) -> Value:
     return op.composite("StandardGamma", alpha)
 
 
 @aten("_standard_gamma_grad")
-def standard_gamma_grad(op: AtenBuilder, alpha: Any, drawn: Any) -> Any:
+def standard_gamma_grad(op: AtenBuilder, alpha: Value, drawn: Value) -> Value:
     return op.composite("StandardGammaGrad", alpha, drawn)
 
 
 @aten("_sample_dirichlet")
-def sample_dirichlet(op: AtenBuilder, alpha: Any, generator: Any = None) -> Any:
+def sample_dirichlet(op: AtenBuilder, alpha: Value, generator: object = None) -> Value:
     return op.composite("Dirichlet", alpha)
 
 
 @aten("_dirichlet_grad")
-def dirichlet_grad(op: AtenBuilder, x: Any, alpha: Any, total: Any) -> Any:
+def dirichlet_grad(op: AtenBuilder, x: Value, alpha: Value, total: Value) -> Value:
     return op.composite("DirichletGrad", x, alpha, total)
 
 
 @aten("poisson")
-def poisson(op: AtenBuilder, rate: Any, generator: Any = None) -> Any:
+def poisson(op: AtenBuilder, rate: Value, generator: object = None) -> Value:
     return op.composite("Poisson", rate)
 
 
 @aten("binomial")
-def binomial(op: AtenBuilder, count: Any, chance: Any, generator: Any = None) -> Any:
+def binomial(op: AtenBuilder, count: Value, chance: Value, generator: object = None) -> Value:
     return op.composite("Binomial", count, chance)
