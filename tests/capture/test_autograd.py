@@ -79,12 +79,6 @@ def hooked(y):
     return y
 
 
-def differentiated(y):
-    from torch.autograd import grad
-
-    return grad((y**2).sum(), y)[0]
-
-
 def run_backward(y):
     y.sum().backward()
     return y
@@ -103,8 +97,7 @@ def packed(y):
         (lambda y: Writing.apply(y * 1), r"autograd function .*Writing writes to its input"),
         (lambda y: Short.apply(y, 2.0), r"backward of .*Short returned 1 gradients, its forward took 2"),
         (hooked, "hook on a tensor's gradient"),
-        (differentiated, "computes gradients itself"),
-        (run_backward, "computes gradients itself"),
+        (run_backward, "calls backward"),
         (packed, "packs sequences of different lengths"),
     ],
 )

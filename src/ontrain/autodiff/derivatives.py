@@ -5,14 +5,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.autodiff.driver import differentiate
-from ontrain.functions import DERIVATIVE
+from ontrain.functions import DERIVATIVE, VJP, vjp_operands
 from ontrain.graph import DOMAIN, Builder, rebuild, static_dims
 
 __all__ = ["asks_for_derivatives", "with_derivatives"]
 
 
 def _is_derivative(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == (DOMAIN, DERIVATIVE)
+    return node.domain == DOMAIN and node.op_type in (DERIVATIVE, VJP)
 
 
 def asks_for_derivatives(graph: ir.Graph) -> bool:
@@ -30,8 +30,12 @@ def with_derivatives(model: ir.Model) -> ir.Model:
     def rewrite(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         if not _is_derivative(node):
             return None
-        value, *points = (v for v in inputs if v is not None)
-        adjoints = differentiate(op, [(value, _filled(op, 1.0, value))], points)
+        values = [v for v in inputs if v is not None]
+        pairs, points = (
+            vjp_operands(node, values) if node.op_type == VJP
+            else ([(values[0], _filled(op, 1.0, values[0]))], values[1:])
+        )  # fmt: skip
+        adjoints = differentiate(op, [*pairs], points)
         return [_filled(op, 0.0, x) if dx is None else dx for x, dx in zip(points, adjoints, strict=True)]
 
     return rebuild(model, rewrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
+from ontrain.capture.derivatives import traced_gradients
 from ontrain.capture.least_squares import lstsq
 from ontrain.errors import CaptureError
 from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
@@ -93,7 +95,7 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         f"{checkpoint}._checkpoint_without_reentrant_generator": _nothing_around,
         f"{checkpoint}._checkpoint_without_reentrant_generator_impl": _nothing_around,
         # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
-        "torch.autograd._engine_run_backward": refusing("computes gradients itself", _BACKWARD),
+        "torch.autograd._engine_run_backward": _traced_backward,
         "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
         "torch.ctc_loss": lambda _: ctc_loss,
         "torch.linalg.lstsq": lambda _: lstsq,
@@ -102,8 +104,9 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
 
 
 _BACKWARD = (
-    "the gradients are made from the graph, after forward",
-    "move torch.autograd.grad or backward out of forward, or write the derivative with tensor operators",
+    "a graph leaves the gradients of parameters to the backward of what it returns",
+    "take the gradients as values, torch.autograd.grad(loss, list(self.parameters()), create_graph=True), or move "
+    "backward out of forward",
 )
 _HOOK = (
     "a graph computes gradients without calling Python",
@@ -113,6 +116,28 @@ _PACKED = (
     "a packed sequence has as many rows as the lengths say, and those are data",
     "feed the padded batch, and mask the loss or the outputs by length",
 )  # fmt: skip
+
+
+def _traced_backward(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Name the gradients that forward asks for in the trace; refuse to accumulate some."""
+    refuse = _refuses(run, "calls backward", *_BACKWARD)
+
+    def gradients(
+        outputs: Any, adjoints: Any, keep_graph: bool, create_graph: bool, inputs: Any, allow_unreachable: bool = False,
+        accumulate_grad: bool = False,
+    ) -> Any:  # fmt: skip
+        eager = functools.partial(
+            run, outputs, adjoints, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad=accumulate_grad
+        )
+        if _elsewhere():
+            return eager()
+        if accumulate_grad:
+            return refuse()
+        return traced_gradients(
+            eager, outputs, adjoints, inputs, differentiable=create_graph, allow_unused=allow_unreachable
+        )
+
+    return gradients
 
 
 def _refuses(function: Callable[..., Any], problem: str, reason: str, way_out: str) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from ontrain.capture.aliases import mutates
 from ontrain.capture.source import current_line
 from ontrain.capture.sympy_sizes import symbol_of, valued
 from ontrain.errors import CaptureError
@@ -159,6 +160,9 @@ class Answers:
         return value
 
 
+_UNKNOWN = object()
+
+
 class _Run:
     """The program of a trace, run on values as far as it goes.
 
@@ -190,11 +194,21 @@ class _Run:
 
     def _advance(self) -> None:
         nodes = [node for node in self._tracer.graph.nodes if node not in self._values]
-        # Operators of any library run here; where one fails, numbers behind it stay unknown, and torch's error stands.
-        with torch.no_grad(), suppress(Exception):
+        with torch.no_grad():
             for node in nodes:
-                self._values[node] = self._computed(node)
-                self._learn(node, node.meta.get("val"), self._values[node])
+                self._values[node] = _UNKNOWN
+                if any(self._values[read] is _UNKNOWN for read in node.all_input_nodes):
+                    self._forget_written(node)
+                    continue
+                # Operators of any library run here; where one fails, numbers behind it stay unknown.
+                with suppress(Exception):
+                    self._values[node] = self._computed(node)
+                    self._learn(node, node.meta.get("val"), self._values[node])
+
+    def _forget_written(self, node: fx.Node) -> None:
+        """What an operator writes to that could not be run is unknown as well."""
+        if mutates(node):
+            self._values[node.all_input_nodes[0]] = _UNKNOWN
 
     def _computed(self, node: fx.Node) -> Any:
         if node.op == "placeholder":

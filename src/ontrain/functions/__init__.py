@@ -48,7 +48,12 @@ from ontrain.functions.cost import (
 from ontrain.functions.labels import table_of as table_of
 from ontrain.functions.local import with_local_functions
 from ontrain.functions.machines import Machine as Machine, machine_of as machine_of, pairs as pairs
-from ontrain.functions.marks import DERIVATIVE as DERIVATIVE, without_own_backwards
+from ontrain.functions.marks import (
+    DERIVATIVE as DERIVATIVE,
+    VJP as VJP,
+    vjp_operands as vjp_operands,
+    without_own_backwards,
+)
 from ontrain.functions.optimizer import decimal as decimal, lamb_direction as lamb_direction, lamb_move as lamb_move
 from ontrain.functions.registry import (
     Composite,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -10,11 +11,25 @@ from ontrain.functions.registry import composite
 from ontrain.graph import DOMAIN, Builder, all_nodes, rebuild, register_inference, type_and_shape
 from ontrain.operators import Value
 
-__all__ = ["DERIVATIVE", "without_own_backwards"]
+__all__ = ["DERIVATIVE", "VJP", "vjp_operands", "without_own_backwards"]
 
+T = TypeVar("T")
 DERIVATIVE = "Derivative"
 """(y, x…) to the derivative of the sum of y by each x. Only what differentiates a graph knows what computes it."""
+VJP = "VectorJacobianProduct"
+"""(y…, dy…, x…) to the derivative of the sum of all y·dy by each x, as many y as `count` says; dy depends on no x."""
+register_inference(VJP, lambda node: [type_and_shape(x) for x in node.inputs[2 * _count(node) :] if x is not None])
 register_inference(DERIVATIVE, lambda node: [type_and_shape(x) for x in node.inputs[1:] if x is not None])
+
+
+def _count(node: ir.Node) -> int:
+    return node.attributes["count"].as_int()
+
+
+def vjp_operands(node: ir.Node, inputs: Sequence[T]) -> tuple[list[tuple[T, T]], Sequence[T]]:
+    """Return the pairs of value and adjoint of a `VJP`, and what they are differentiated by."""
+    count = _count(node)
+    return list(zip(inputs[:count], inputs[count : 2 * count], strict=True)), inputs[2 * count :]
 
 
 @composite("Inspect", like=[0])

@@ -38,7 +38,7 @@ TABLE: tuple[Row, ...] = (
         c.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), until=(2, 13)),
     Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator_impl", "take a checkpoint as its function",
         c.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), since=(2, 14)),
-    Row("torch.autograd._engine_run_backward", "refuse a backward inside forward", c.engine,
+    Row("torch.autograd._engine_run_backward", "name the gradients that forward asks for", c.engine,
         "a forward that computes gradients itself", replaced=True,
         callers=("torch.autograd.grad", "torch.autograd.backward")),
     Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", c.registers_hooks,

@@ -10,6 +10,7 @@ from typing import Generic
 import onnx_ir as ir
 import torch
 
+from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import tell_phases, tensor_dtype
 from ontrain.functions import without_own_backwards
 from ontrain.graph import adjoint_of, check_sizes, drop_outputs, specialise, static_dims, verify, verify_requested
@@ -119,6 +120,8 @@ def _make_plan(
     journal.milestone("captured_path", model)
     start = clock()
     graph = specialise(model, dict(signature))
+    if asks_for_derivatives(graph.graph):
+        graph = with_derivatives(graph)
     dropped = {} if outputs is None else drop_outputs(graph.graph, outputs)
     absent = {name: _shape_and_dtype(value) for name, value in dropped.items()}
     if build is None:

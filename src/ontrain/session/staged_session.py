@@ -11,7 +11,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from ontrain.errors import GraphError, InputError
+from ontrain.autodiff import asks_for_derivatives
+from ontrain.errors import GradientError, GraphError, InputError
 from ontrain.graph import Role, Stage, blamed_on, draws_random, extract, role_of, set_role, stages, updates_of
 from ontrain.internals import of
 from ontrain.passes import Journal, Recomputation
@@ -47,6 +48,12 @@ class StagedSession:
     ) -> None:  # fmt: skip
         self.model, self.provider, self.device = model, provider, device
         graph = model.graph
+        if asks_for_derivatives(graph):
+            raise GradientError(
+                "forward asks for gradients itself, and has sizes that follow from values",
+                reason="such a graph is planned in parts, and a gradient is computed from the whole",
+                way_out='ORTModule(model, breaks="allow"), or mask values instead of selecting them in forward',
+            )
         self.inputs = [v.name or "" for v in batch_inputs(graph)]
         self._inputs = {v.name or "": v for v in graph.inputs}
         self._outputs = {v.name or "": v for v in graph.outputs}

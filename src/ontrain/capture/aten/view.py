@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim, Scalar
+from ontrain.functions import VJP
 from ontrain.operators import Value, each
 from ontrain.sizes import Size
 
@@ -56,6 +57,12 @@ def detach(op: AtenBuilder, x: Value) -> Value:
 @aten("ontrain::inspect")
 def inspect(op: AtenBuilder, x: Value, name: str) -> Value:
     return op.composite("Inspect", x, name=name)
+
+
+@aten("ontrain::vjp")
+def vjp(op: AtenBuilder, ys: Any, dys: Any, xs: Any) -> Any:
+    made = op.composite(VJP, *ys, *dys, *xs, outputs=len(xs), count=len(ys))
+    return list(made) if isinstance(made, tuple) else [made]
 
 
 @aten("ontrain::adjoint")

@@ -1,0 +1,154 @@
+"""Forwards that ask for gradients themselves: penalties, forces, residuals of differential equations, inner steps."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ontrain.errors import CaptureError, GradientError
+from ontrain.training.ortmodule import ORTModule
+
+FORWARDS = {}
+
+
+def forward(function):
+    FORWARDS[function.__name__] = function
+    return function
+
+
+class Field(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(2, 8), nn.LayerNorm(8), nn.Linear(8, 1)
+        self.double()
+        self._forward = forward
+
+    def field(self, x):
+        return self.b(torch.tanh(self.norm(self.a(x))))
+
+    def forward(self, x):
+        return self._forward(self, x)
+
+
+def grad(y, x, **options):
+    return torch.autograd.grad(y, x, create_graph=True, **options)
+
+
+@forward
+def gradient_penalty(self, x):
+    x = x.detach().requires_grad_()
+    y = self.field(x)
+    (slope,) = grad(y.sum(), x)
+    return y.mean() + (slope.norm(dim=1) - 1).pow(2).mean()
+
+
+@forward
+def residual_of_a_heat_equation(self, x):
+    x = x.detach().requires_grad_()
+    u = self.b(torch.tanh(self.a(x)))
+    (slope,) = grad(u, x, grad_outputs=torch.ones_like(u))
+    (curve,) = grad(slope[:, 0].sum(), x)
+    return (slope[:, 1] - curve[:, 0]).pow(2).mean()
+
+
+@forward
+def energy_and_force(self, x):
+    x = x.detach().requires_grad_()
+    energy = self.field(x).sum()
+    return energy, -grad(energy, x)[0]
+
+
+@forward
+def gradient_without_a_graph(self, x):
+    x = x.detach().requires_grad_()
+    y = self.field(x)
+    (slope,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    return (y * slope).sum()
+
+
+@forward
+def inner_step_on_parameters(self, x):
+    weights = dict(self.named_parameters())
+    steps = grad(self.field(x).pow(2).mean(), list(weights.values()))
+    w = {name: weight - 0.1 * step for (name, weight), step in zip(weights.items(), steps, strict=True)}
+    h = F.layer_norm(F.linear(x, w["a.weight"], w["a.bias"]), (8,), w["norm.weight"], w["norm.bias"])
+    return F.linear(torch.tanh(h), w["b.weight"], w["b.bias"]).pow(2).mean()
+
+
+@forward
+def adjoint_that_is_computed(self, x):
+    x = x.detach().requires_grad_()
+    h = self.a(x)
+    (slope,) = grad(torch.sin(h), x, grad_outputs=torch.cos(h))
+    return slope.pow(2).sum()
+
+
+@forward
+def of_several_by_what_some_do_not_depend_on(self, x):
+    x = x.detach().requires_grad_()
+    first, second = self.a(x).pow(2).sum(), x.exp().sum()
+    slopes = grad([first, second], [x, self.a.weight, self.b.weight], allow_unused=True)
+    assert slopes[2] is None
+    return slopes[0].sum() + slopes[1].pow(2).sum()
+
+
+def step(module, x):
+    module.zero_grad()
+    results = module(x.clone())
+    results = results if isinstance(results, tuple) else (results,)
+    sum(r.pow(2).sum() for r in results).backward()
+    return [*results, *(torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())]
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_values_and_gradients_are_eagers(name):
+    eager = Field(FORWARDS[name])
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (3, 5, 3):
+        x = torch.randn(rows, 2, dtype=torch.float64)
+        for actual, wanted in zip(step(ours, x), step(eager, x), strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
+    assert ours._engine.captures == 1
+
+
+def test_the_third_derivative_of_a_layer_norm_is_that_of_its_formula():
+    """Eager's own loses a part of it."""
+
+    def curvature(normalise):
+        def forward(self, x):
+            x = x.detach().requires_grad_()
+            (slope,) = grad(normalise(self, self.a(x)).pow(3).sum(), x)
+            return grad(slope[:, 0].sum(), x)[0].sum()
+
+        return forward
+
+    def formula(self, h):
+        h = h - h.mean(-1, keepdim=True)
+        h = h / (h.pow(2).mean(-1, keepdim=True) + self.norm.eps).sqrt()
+        return h * self.norm.weight + self.norm.bias
+
+    written, x = Field(curvature(formula)), torch.randn(3, 2, dtype=torch.float64)
+    ours = ORTModule(copy.deepcopy(written))
+    ours.module._forward = curvature(lambda self, h: self.norm(h))
+    for actual, wanted in zip(step(ours, x), step(written, x), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-8, atol=1e-8)
+
+
+def test_what_does_not_depend_is_eagers_error():
+    def unused(self, x):
+        return grad(self.a(x).sum(), self.b.weight)[0].sum()
+
+    with pytest.raises(CaptureError, match="not have been used in the graph"):
+        ORTModule(Field(unused))(torch.randn(3, 2, dtype=torch.float64))
+
+
+def test_gradients_and_sizes_from_values_are_refused_together():
+    def chosen(self, x):
+        x = x.detach().requires_grad_()
+        return grad(self.field(x[x[:, 0] > 0]).sum(), x)[0].sum()
+
+    with pytest.raises(GradientError, match="sizes that follow from values") as refusal:
+        ORTModule(Field(chosen))(torch.randn(3, 2, dtype=torch.float64))
+    assert 'breaks="allow"' in str(refusal.value)
