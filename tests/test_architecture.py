@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import annotations, behind_faces, circles, ignores, past_faces
+from tests.house import annotations, behind_faces, circles, ignores, past_faces, vague_names
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ontrain"
@@ -178,6 +178,10 @@ def test_few_imports_go_behind_a_face():
 def test_annotations_name_a_type():
     bare, total = annotations(SOURCE)
     assert bare < 0.06 * total
+
+
+def test_variables_say_what_they_hold():
+    assert vague_names(SOURCE).total() < 40, "but `one` is a good name of the number"
 
 
 def test_the_type_checker_looks_away_seldom():

@@ -12,61 +12,61 @@ from ontrain.errors import OptionError
 __all__ = ["checked_flag", "checked_kind", "checked_names", "checked_number", "checked_path", "checked_whole", "told"]
 
 
-def told(given: Any) -> str:
+def told(value: Any) -> str:
     """Return what was given in a few words: a plain value as it is written, anything else by its type."""
-    if given is None or isinstance(given, bool | int | float | str | bytes):
-        return repr(given)
-    return f"a {type(given).__name__}"
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)
+    return f"a {type(value).__name__}"
 
 
-def checked_kind(what: str, given: Any, kinds: type | tuple[type, ...], way_out: str) -> Any:
+def checked_kind(what: str, value: Any, kinds: type | tuple[type, ...], way_out: str) -> Any:
     """Return an argument of one of some types.
 
     Raises:
         OptionError: it is of none.
     """
-    if not isinstance(given, kinds):
-        raise OptionError(f"{what} is a {type(given).__name__}", way_out=way_out)
-    return given
+    if not isinstance(value, kinds):
+        raise OptionError(f"{what} is a {type(value).__name__}", way_out=way_out)
+    return value
 
 
-def checked_path(what: str, given: Any) -> str:
+def checked_path(what: str, value: Any) -> str:
     """Return a path as text.
 
     Raises:
         OptionError: it is no str, bytes or os.PathLike, is empty, or no system could have such a name.
     """
     try:
-        path = os.fsdecode(given)
+        path = os.fsdecode(value)
     except TypeError:
         path = ""
     if not path or "\0" in path:
-        raise OptionError(f"{what} is {told(given)}", way_out="give a path")
+        raise OptionError(f"{what} is {told(value)}", way_out="give a path")
     return path
 
 
-def checked_flag(what: str, given: Any) -> bool:
+def checked_flag(what: str, value: Any) -> bool:
     """Return True or False.
 
     Raises:
         OptionError: it is neither.
     """
-    if not isinstance(given, bool) and type(given).__name__ not in ("bool_", "bool"):  # numpy's, too
-        raise OptionError(f"{what} is {told(given)}", way_out="give True or False")
-    return bool(given)
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):  # numpy's, too
+        raise OptionError(f"{what} is {told(value)}", way_out="give True or False")
+    return bool(value)
 
 
-def checked_names(what: str, given: Any) -> list[str]:
+def checked_names(what: str, value: Any) -> list[str]:
     """Return names as a list of their own; a generator's, too, which could be read once only.
 
     Raises:
         OptionError: one string or dictionary in place of several names, or a member that is no text.
     """
-    if isinstance(given, str):
-        raise OptionError(f"{what} is one string, {given!r}", way_out="give a list of names")
-    if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
-        raise OptionError(f"{what} is {told(given)}", way_out="give a list of names")
-    names = list(given)
+    if isinstance(value, str):
+        raise OptionError(f"{what} is one string, {value!r}", way_out="give a list of names")
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise OptionError(f"{what} is {told(value)}", way_out="give a list of names")
+    names = list(value)
     for name in names:
         if not isinstance(name, str):
             raise OptionError(f"{what} has {told(name)} among its names", way_out="give a list of names")
@@ -74,7 +74,7 @@ def checked_names(what: str, given: Any) -> list[str]:
 
 
 def checked_number(
-    what: str, given: Any, allowed: str = "a number", *, at_least: float = -math.inf, below: float = math.inf,
+    what: str, value: Any, allowed: str = "a number", *, at_least: float = -math.inf, below: float = math.inf,
     infinite: bool = False,
 ) -> float:  # fmt: skip
     """Return a number in [at_least, below), numpy's scalars among them; infinity only if `infinite` lets it in.
@@ -83,28 +83,28 @@ def checked_number(
         OptionError: it is none, or out of range; `allowed` says in words what is.
     """
     number = math.nan
-    if not isinstance(given, bool | str | bytes):
+    if not isinstance(value, bool | str | bytes):
         try:
-            number = float(given)
+            number = float(value)
         except (TypeError, ValueError, OverflowError, RuntimeError):
             number = math.nan
     inside = at_least <= number < below or (infinite and abs(number) == below == math.inf and number >= at_least)
     if not inside or (math.isinf(number) and not infinite):
-        raise OptionError(f"{what} is {told(given)}", way_out=f"give {allowed}")
+        raise OptionError(f"{what} is {told(value)}", way_out=f"give {allowed}")
     return number
 
 
-def checked_whole(what: str, given: Any, at_least: int, at_most: int | None = None) -> int:
+def checked_whole(what: str, value: Any, at_least: int, at_most: int | None = None) -> int:
     """Return a whole number from `at_least`, numpy's among them.
 
     Raises:
         OptionError: it is none, or out of range.
     """
     try:
-        number = at_least - 1 if isinstance(given, bool) else given.__index__()
+        number = at_least - 1 if isinstance(value, bool) else value.__index__()
     except (AttributeError, TypeError):
         number = at_least - 1
     if number < at_least or (at_most is not None and number > at_most):
         allowed = f"a whole number from {at_least}" + ("" if at_most is None else f" to {at_most}")
-        raise OptionError(f"{what} is {told(given)}", way_out=f"give {allowed}")
+        raise OptionError(f"{what} is {told(value)}", way_out=f"give {allowed}")
     return int(number)

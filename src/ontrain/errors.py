@@ -87,4 +87,4 @@ def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
 
     known = list(known)
     close = difflib.get_close_matches(str(name), known, n=count, cutoff=0.4) or sorted(known)[:count]
-    return ", ".join(repr(one) for one in close) if close else "none are known"
+    return ", ".join(repr(name) for name in close) if close else "none are known"

@@ -239,14 +239,14 @@ class _LoopGradient:
         """Let the forward loop stack the results of matrix products; they are the last outputs of its body then."""
         node, body = self.op.node, self.body
         have = set(body.outputs)
-        made = [node.outputs[0] for node in body if node.op_type in _PRODUCTS and not node.domain]
-        products = [v for v in made if v not in have and v.dtype is not None and v.shape is not None]
+        results = [node.outputs[0] for node in body if node.op_type in _PRODUCTS and not node.domain]
+        products = [v for v in results if v not in have and v.dtype is not None and v.shape is not None]
         if not products:
             return []
         # Into a copy: other nodes may have the same body.
         count = len(body.outputs)
         body.outputs.extend(products)
-        self.body = trace(lambda inner, given: emit(inner, body, given), body.inputs)
+        self.body = trace(lambda inner, operands: emit(inner, body, operands), body.inputs)
         del body.outputs[count:]
         node.attributes["body"] = ir.AttrGraph("body", self.body)
         first = len(node.outputs)

@@ -32,13 +32,13 @@ def through(op: Op, _: ir.Value, *values: ir.Value, results: int = 1) -> Any:
 
 
 def _again(op: Op, value: ir.Value, copies: dict[ir.Value, ir.Value]) -> ir.Value:
-    """The value computed from what `made` holds instead of the stand-ins; nodes that read none of them are shared."""
+    """The value computed from what `copies` holds instead of the stand-ins; nodes that read none of them are shared."""
     waiting = [value]
     while waiting:
-        one = waiting[-1]
-        producer = one.producer()
-        if one in copies or producer is None:
-            copies.setdefault(one, one)
+        node = waiting[-1]
+        producer = node.producer()
+        if node in copies or producer is None:
+            copies.setdefault(node, node)
             waiting.pop()
             continue
         unknown = [v for v in reads(producer) if v not in copies]

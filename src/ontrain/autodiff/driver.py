@@ -149,12 +149,12 @@ def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value]) -> set[ir.Va
 def _needed(nodes: Reversible[ir.Node], adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]) -> list[ir.Node]:
     """The nodes on a path from an active value to a seeded one, in graph order."""
     needed = set(adjoints)
-    kept: list[ir.Node] = []
+    path: list[ir.Node] = []
     for node in reversed(nodes):
         if any(v in needed for v in node.outputs) and any(v in active for v in node.inputs if v is not None):
-            kept.append(node)
+            path.append(node)
             needed.update(v for v in node.inputs if v is not None and v in active)
-    return kept[::-1]
+    return path[::-1]
 
 
 def _accumulate(op: Builder, adjoints: dict[ir.Value, ir.Value], value: ir.Value, grad: ir.Value) -> None:

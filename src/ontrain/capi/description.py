@@ -48,9 +48,9 @@ class ModelDescription:
     outputs_: Sequence[IODescription]
 
     def __init__(self, inputs: Sequence[IODescription], outputs: Sequence[IODescription]) -> None:
-        for one in (*inputs, *outputs):
-            if not isinstance(one, IODescription):
-                raise OptionError(f"a description is a {type(one).__name__}", way_out="give IODescriptions")
+        for description in (*inputs, *outputs):
+            if not isinstance(description, IODescription):
+                raise OptionError(f"a description is a {type(description).__name__}", way_out="give IODescriptions")
         if not inputs or not outputs:
             raise OptionError("a model is described without inputs or outputs", way_out="describe at least one of each")
         self.inputs_, self.outputs_ = list(inputs), list(outputs)
@@ -59,8 +59,11 @@ class ModelDescription:
         """Return the description in the later trainer's form; the first output is the loss."""
         loss, *others = self.outputs_
         return {
-            "inputs": [(one.name_, list(one.shape_)) for one in self.inputs_],
-            "outputs": [(loss.name_, [], True), *((one.name_, list(one.shape_)) for one in others)],
+            "inputs": [(description.name_, list(description.shape_)) for description in self.inputs_],
+            "outputs": [
+                (loss.name_, [], True),
+                *((description.name_, list(description.shape_)) for description in others),
+            ],
         }
 
 
@@ -80,21 +83,26 @@ def fitted(model_desc: ModelDescription, batch: Mapping[str, Any]) -> ModelDescr
     Warns:
         UserWarning: says what was described and what the batch has.
     """
-    inputs = [_fitted(one, batch[one.name_]) if one.name_ in batch else one for one in model_desc.inputs_]
+    inputs = [
+        _fitted(description, batch[description.name_]) if description.name_ in batch else description
+        for description in model_desc.inputs_
+    ]
     return ModelDescription(inputs, model_desc.outputs_)
 
 
-def _fitted(one: IODescription, value: Any) -> IODescription:
+def _fitted(description: IODescription, value: Any) -> IODescription:
     tensor = torch.as_tensor(value)
     shape = list(tensor.shape)
-    fits = len(shape) == len(one.shape_) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(one.shape_, shape, strict=True)
+    fits = len(shape) == len(description.shape_) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(description.shape_, shape, strict=True)
     )
-    if fits and one.dtype_ in (None, tensor.dtype):
-        return one
+    if fits and description.dtype_ in (None, tensor.dtype):
+        return description
     warnings.warn(
-        f"input {one.name_!r} is described as {one.dtype_} {list(one.shape_)}, the first batch has {tensor.dtype} "
-        f"{shape}: training goes on with the batch's; correct the IODescription",
+        f"input {description.name_!r} is described as {description.dtype_} {list(description.shape_)}, the first "
+        f"batch has {tensor.dtype} {shape}: training goes on with the batch's; correct the IODescription",
         stacklevel=4,
     )
-    return IODescription(one.name_, one.shape_ if fits else shape, tensor.dtype, one.num_classes_)
+    return IODescription(
+        description.name_, description.shape_ if fits else shape, tensor.dtype, description.num_classes_
+    )

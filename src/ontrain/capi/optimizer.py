@@ -47,23 +47,24 @@ def optimizer_config(name: str, attributes: Attributes | None, parameters: Seque
         )
     groups: dict[tuple[tuple[str, Any], ...], list[str]] = {}
     for parameter in parameters:
-        given = _checked(name, parameter, attributes(parameter))
-        groups.setdefault(tuple(sorted(given.items())), []).append(parameter)
-    chosen = [{"params": names, **dict(given)} for given, names in groups.items() if given]
+        own = _checked(name, parameter, attributes(parameter))
+        groups.setdefault(tuple(sorted(own.items())), []).append(parameter)
+    chosen = [{"params": names, **dict(own)} for own, names in groups.items() if own]
     return _CONFIGS[name](params=chosen)
 
 
-def _checked(optimizer: str, parameter: str, given: Any) -> dict[str, Any]:
+def _checked(optimizer: str, parameter: str, attributes: Any) -> dict[str, Any]:
     """The attributes under the configuration's names, whole numbers as what they stand for."""
-    if given is None:
+    if attributes is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(attributes, Mapping):
         raise OptionError(
-            f"map_optimizer_attributes({parameter!r}) returned a {type(given).__name__}", way_out="return a dictionary"
+            f"map_optimizer_attributes({parameter!r}) returned a {type(attributes).__name__}",
+            way_out="return a dictionary",
         )
     known = [key for key in _CONFIGS[optimizer]().defaults if key != "lr"]
-    found: dict[str, Any] = {}
-    for key, value in given.items():
+    checked: dict[str, Any] = {}
+    for key, value in attributes.items():
         name = _NAMES.get(key, key)
         if name not in known:
             raise OptionError(
@@ -73,5 +74,5 @@ def _checked(optimizer: str, parameter: str, given: Any) -> dict[str, Any]:
             value = bool(value)
         elif name == "weight_decay_mode" and value in (0, 1):
             value = optim.AdamConfig.DecayMode(value)
-        found[name] = value
-    return found
+        checked[name] = value
+    return checked

@@ -282,7 +282,7 @@ class ORTTrainer:
             args = tuple(args[0])
         rest = dict(kwargs)
         fetches = rest.pop("fetches", None)
-        names = [one.name_ for one in self.model_desc_.inputs_]
+        names = [description.name_ for description in self.model_desc_.inputs_]
         # As upstream: what is given by name is not among the positions.
         by_position = [name for name in [*names, *extra] if name not in rest]
         if len(args) > len(by_position):
@@ -290,8 +290,12 @@ class ORTTrainer:
                 f"{len(args)} inputs were given by position, {len(by_position)} are left to give",
                 way_out=f"the order is {', '.join([*names, *extra])}",
             )
-        given = {**dict(zip(by_position, args, strict=False)), **rest}
-        return {n: v for n, v in given.items() if n not in extra}, {n: given[n] for n in extra if n in given}, fetches
+        options = {**dict(zip(by_position, args, strict=False)), **rest}
+        return (
+            {n: v for n, v in options.items() if n not in extra},
+            {n: options[n] for n in extra if n in options},
+            fetches,
+        )
 
     def _fitting(self, batch: Mapping[str, Any]) -> Trainer:
         """The trainer, its description corrected by the first batch."""
@@ -340,11 +344,11 @@ class _GivenScale(amp.LossScaler):
         return self.loss_scale
 
 
-def _device(given: Any) -> torch.device:
+def _device(device: Any) -> torch.device:
     try:
-        return torch.device(given)
+        return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device is {given!r}", way_out="give a torch device, such as 'cpu' or 'cuda:0'") from error
+        raise OptionError(f"device is {device!r}", way_out="give a torch device, such as 'cpu' or 'cuda:0'") from error
 
 
 def _number(name: str, value: Any) -> float:
@@ -361,14 +365,14 @@ def _number(name: str, value: Any) -> float:
 
 def _chain(*functions: Callable[[onnx.ModelProto], Any] | None) -> Callable[[onnx.ModelProto], Any] | None:
     """One function that applies those that there are, in order."""
-    present = [one for one in functions if one is not None]
+    present = [function for function in functions if function is not None]
     if not present:
         return None
 
     def all_of_them(model: onnx.ModelProto) -> onnx.ModelProto:
-        for one in present:
-            made = one(model)
-            model = model if made is None else made
+        for function in present:
+            result = function(model)
+            model = model if result is None else result
         return model
 
     return all_of_them

@@ -49,9 +49,9 @@ def ctc_loss(
     emitted = log_probs.gather(2, labels.expand(log_probs.shape[0], -1, -1))
     alpha = torch.where(places < 2, emitted[0], _LOW)
     for t in range(1, log_probs.shape[0]):
-        one = functional.pad(alpha, (1, 0), value=_LOW)[:, :-1]
+        shifted = functional.pad(alpha, (1, 0), value=_LOW)[:, :-1]
         two = torch.where(skips, functional.pad(alpha, (2, 0), value=_LOW)[:, :-2], _LOW)
-        new = (_sum_of_exponentials([alpha, one, two]) + emitted[t]).clamp(min=_LOW)
+        new = (_sum_of_exponentials([alpha, shifted, two]) + emitted[t]).clamp(min=_LOW)
         alpha = torch.where((t < lengths)[:, None], new, alpha)
     end = 2 * sizes[:, None]
     inner = torch.where(end > 0, alpha.gather(1, (end - 1).clamp(min=0)), _LOW)
@@ -83,8 +83,8 @@ def _as_of_log_softmax(log_probs: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 def _vector(lengths: Any, device: torch.device) -> torch.Tensor:
-    made = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
-    return made.to(device=device, dtype=torch.int64).reshape(-1)
+    tensor = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
+    return tensor.to(device=device, dtype=torch.int64).reshape(-1)
 
 
 def _sum_of_exponentials(terms: Sequence[torch.Tensor]) -> torch.Tensor:

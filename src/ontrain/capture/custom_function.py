@@ -66,9 +66,9 @@ class OwnBackward:
         self._name = f"{function.__module__}.{function.__qualname__}"
         self._marked = list[list[int]]()
 
-    def forward(self, *given: Any) -> Any:
+    def forward(self, *leaves: Any) -> Any:
         """Call forward, setup_context and backward; return what forward returned, bound to the backward."""
-        args = given if self._setup is not None else given[1:]
+        args = leaves if self._setup is not None else leaves[1:]
         context = _Context(args, self._name)
         if self._setup is None:
             made = self._forward(context, *args)
@@ -109,9 +109,9 @@ def _backward_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return own
 
 
-def _gradients_of(name: str, args: Sequence[Any], found: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _gradients_of(name: str, args: Sequence[Any], gradients: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The inputs that want a gradient and have one, with it in their shape and dtype, as autograd would make it."""
-    grads = list(found) if isinstance(found, tuple) else [found]
+    grads = list(gradients) if isinstance(gradients, tuple) else [gradients]
     if len(grads) < len(args) or any(gradient is not None for gradient in grads[len(args) :]):
         raise CaptureError(
             f"the backward of {name} returned {len(grads)} gradients, its forward took {len(args)} arguments",
@@ -239,8 +239,8 @@ def _random(value: Any, scale: float, generator: torch.Generator) -> Any:
     shape = [size if isinstance(size, int) else size.node.hint for size in value.shape]
     if not value.dtype.is_floating_point:
         return torch.zeros(shape, dtype=value.dtype)
-    made = torch.randn(shape, generator=generator, dtype=torch.float32) * scale
-    return made.to(value.dtype).requires_grad_(value.requires_grad)
+    sample = torch.randn(shape, generator=generator, dtype=torch.float32) * scale
+    return sample.to(value.dtype).requires_grad_(value.requires_grad)
 
 
 def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tensor | None] | None:

@@ -150,10 +150,10 @@ class Answers:
         """Return what an expression is for the batch, None if that is not known; note it as a decision."""
         if self._run is None:
             return None
-        found = valued(expr, self._run.numbers())
-        if found is None:
+        number = valued(expr, self._run.numbers())
+        if number is None:
             return None
-        value, condition = found
+        value, condition = number
         self._run.keep(condition.symbols())
         if all(condition != decision.condition for decision in self.decisions):
             self.decisions.append(Decision(condition, current_line()))

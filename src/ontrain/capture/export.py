@@ -237,20 +237,20 @@ def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
     """Give every submodule's attributes their values back, containers their items; buffers only with `state`."""
     before = []
     for submodule in module.modules():
-        kept = {
+        attributes = {
             name: (value, _items(value))
             for name, value in submodule.__dict__.items()
             if state or name not in MODULE_STATE
         }
-        before.append((submodule, kept))
+        before.append((submodule, attributes))
     try:
         yield
     finally:
-        for submodule, kept in before:
-            _warn_of_counting(submodule, kept)
-            for name in [n for n in submodule.__dict__ if n not in kept and (state or n not in MODULE_STATE)]:
+        for submodule, attributes in before:
+            _warn_of_counting(submodule, attributes)
+            for name in [n for n in submodule.__dict__ if n not in attributes and (state or n not in MODULE_STATE)]:
                 del submodule.__dict__[name]
-            for name, (value, items) in kept.items():
+            for name, (value, items) in attributes.items():
                 submodule.__dict__[name] = value
                 if items is None:
                     continue

@@ -27,13 +27,13 @@ def stand_ins(
     """
     with mode:
         inputs = [
-            torch.empty(tuple(shape), dtype=one.dtype, device=one.device).requires_grad_(one.requires_grad)
-            for shape, one in zip(shapes, like, strict=True)
+            torch.empty(tuple(shape), dtype=tensor.dtype, device=tensor.device).requires_grad_(tensor.requires_grad)
+            for shape, tensor in zip(shapes, like, strict=True)
         ]
         state = {
-            name: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
-            .requires_grad_(one.requires_grad)
-            for name, one in (*module.named_parameters(), *module.named_buffers())
+            name: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            .requires_grad_(tensor.requires_grad)
+            for name, tensor in (*module.named_parameters(), *module.named_buffers())
         }  # fmt: skip
     return inputs, state
 

@@ -143,8 +143,8 @@ class _Generators:
 
     def keep(self, generators: Sequence[Any]) -> None:
         """Forget all but these."""
-        kept = {id(generator) for generator in generators}
-        pairs = [pair for pair in zip(self._held, self._before, strict=True) if id(pair[0]) in kept]
+        known = {id(generator) for generator in generators}
+        pairs = [pair for pair in zip(self._held, self._before, strict=True) if id(pair[0]) in known]
         self._held, self._before = [generator for generator, _ in pairs], [state for _, state in pairs]
 
     def moved(self) -> list[Any]:

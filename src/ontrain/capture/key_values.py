@@ -99,5 +99,5 @@ def _first_places(parts: Sequence[Spec], whole: Sequence[Spec]) -> dict[int, int
 
 
 def _configs(module: nn.Module) -> list[Any]:
-    configs = [config for one in module.modules() if hasattr(config := getattr(one, "config", None), "__dict__")]
+    configs = [config for part in module.modules() if hasattr(config := getattr(part, "config", None), "__dict__")]
     return list({id(config): config for config in configs}.values())

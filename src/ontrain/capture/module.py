@@ -79,12 +79,12 @@ class Captured:
     def aliases(self) -> dict[str, str]:
         """Other names of tied parameters and buffers, to the one that the graph has."""
         first: set[str] = set()
-        found = {}
+        registered = {}
         for name, own in self.names.items():
             if own in first:
-                found[name] = own
+                registered[name] = own
             first.add(own)
-        return found
+        return registered
 
     @property
     def output_names(self) -> list[str]:
@@ -143,7 +143,7 @@ def capture(
     """
     signature = inspect.signature(module.forward)
     parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs or {}).items()]
-    tensors = [tensor for _, found, _ in parts for tensor in found]
+    tensors = [tensor for _, leaves, _ in parts for tensor in leaves]
     spec = CallSpec(signature, tuple((name, spec) for name, _, spec in parts))
     state = _State(module, prefix)
     names = Names(
@@ -280,13 +280,13 @@ class _State:
         self.buffers: dict[str, torch.Tensor] = {self.first[name]: buffer for name, buffer in buffers}
 
 
-def _input_names(spec: CallSpec, given: Sequence[str] | None, taken: Mapping[str, str]) -> list[str]:
+def _input_names(spec: CallSpec, wanted: Sequence[str] | None, taken: Mapping[str, str]) -> list[str]:
     own = [path for name, spec_of in spec.arguments for path in leaf_paths(spec_of, name)]
-    if given is not None and len(given) != len(own):
+    if wanted is not None and len(wanted) != len(own):
         raise OptionError(
-            f"{len(given)} input names for {len(own)} tensor inputs ({', '.join(own)})", way_out="name each of them"
+            f"{len(wanted)} input names for {len(own)} tensor inputs ({', '.join(own)})", way_out="name each of them"
         )
-    names = list(given if given is not None else (f"{name}.input" if name in taken else name for name in own))
+    names = list(wanted if wanted is not None else (f"{name}.input" if name in taken else name for name in own))
     if len({*names, *taken.values()}) != len(names) + len(set(taken.values())):
         raise OptionError(
             f"the input names {names} are not unique, or one is that of a parameter", way_out="rename the input"
@@ -294,15 +294,15 @@ def _input_names(spec: CallSpec, given: Sequence[str] | None, taken: Mapping[str
     return names
 
 
-def _dynamic(given: Sequence[Mapping[int, str]] | None, tensors: Sequence[torch.Tensor]) -> list[dict[int, str]]:
-    if given is None:
+def _dynamic(dynamic: Sequence[Mapping[int, str]] | None, tensors: Sequence[torch.Tensor]) -> list[dict[int, str]]:
+    if dynamic is None:
         return [{} for _ in tensors]
-    if len(given) != len(tensors):
+    if len(dynamic) != len(tensors):
         raise OptionError(
-            f"dynamic describes {len(given)} inputs, the call has {len(tensors)} tensors",
+            f"dynamic describes {len(dynamic)} inputs, the call has {len(tensors)} tensors",
             way_out="give {} for an input that does not vary",
         )
-    axes = [dict(wish or {}) for wish in given]
+    axes = [dict(wish or {}) for wish in dynamic]
     for i, (wish, tensor) in enumerate(zip(axes, tensors, strict=True)):
         for axis in wish:
             if not 0 <= axis < tensor.ndim:

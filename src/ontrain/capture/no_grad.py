@@ -130,7 +130,9 @@ def _is_same(node: fx.Node, source: fx.Node) -> bool:
     """Whether an operator returned the tensor that it was given, which has its gradient outside of the block, too."""
     if not isinstance(node.target, OpOverload) or operator_name(node.target) not in _SAME:
         return False
-    named = dict(zip((one.name for one in schema(node.target).arguments), node.args, strict=False)) | node.kwargs
+    named = (
+        dict(zip((argument.name for argument in schema(node.target).arguments), node.args, strict=False)) | node.kwargs
+    )
     if named.get("copy") or named.get("train"):
         return False
     return _form(node.meta["val"]) == _form(source.meta["val"])
@@ -138,7 +140,7 @@ def _is_same(node: fx.Node, source: fx.Node) -> bool:
 
 def _form(tensor: torch.Tensor) -> list[str]:
     # As texts, for a comparison of sizes that vary would be a condition on them.
-    return [str(one) for one in (tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride())]
+    return [str(property) for property in (tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride())]
 
 
 def _straight_through(node: fx.Node) -> CaptureError:

@@ -52,10 +52,10 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
     """Decompose what the table lacks; the rest stays whole."""
-    kept: Any = torch.export.default_decompositions()
-    for target in [target for target in kept if find(target) is not None]:
-        kept.pop(target)
-    return _rewritten(program, kept)
+    table: Any = torch.export.default_decompositions()
+    for target in [target for target in table if find(target) is not None]:
+        table.pop(target)
+    return _rewritten(program, table)
 
 
 def _rewritten(program: ExportedProgram, decompositions: Any) -> ExportedProgram:
@@ -100,37 +100,37 @@ def flat_graph(module: fx.GraphModule) -> fx.Graph:
 
 
 def _inline(flat: fx.Graph, module: fx.GraphModule, inputs: list[Any] | None) -> Any:
-    made: dict[fx.Node, Any] = {}
-    given = iter(inputs or ())
+    copies: dict[fx.Node, Any] = {}
+    feeds = iter(inputs or ())
 
     def renamed(value: Any) -> Any:
-        return fx.map_arg(value, lambda node: made[node])
+        return fx.map_arg(value, lambda node: copies[node])
 
     for node in module.graph.nodes:
         if node.op == "output":
             return renamed(node.args[0])
         if node.op == "placeholder" and inputs is not None:
-            made[node] = next(given)
+            copies[node] = next(feeds)
         elif node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), fx.GraphModule):
-            made[node] = getattr(module, str(node.target))
+            copies[node] = getattr(module, str(node.target))
         elif node.op == "get_attr":
-            made[node] = flat.create_node("get_attr", node.target, name=node.name)
-            made[node].meta = {**node.meta, "ontrain.constant": _attribute(module, str(node.target))}
+            copies[node] = flat.create_node("get_attr", node.target, name=node.name)
+            copies[node].meta = {**node.meta, "ontrain.constant": _attribute(module, str(node.target))}
         elif (kind := _higher(node)) in _HIGHER:
-            made[node] = _call(flat, node, kind, [made[a] if isinstance(a, fx.Node) else a for a in node.args])
+            copies[node] = _call(flat, node, kind, [copies[a] if isinstance(a, fx.Node) else a for a in node.args])
         elif kind in _CONTROL:
             arguments = [renamed(arg) for arg in node.args]
             inner = [arg for arg in arguments if isinstance(arg, fx.GraphModule)]
             rest = tuple(arg for arg in arguments if not isinstance(arg, fx.GraphModule))
-            made[node] = flat.call_function(node.target, rest)
+            copies[node] = flat.call_function(node.target, rest)
             # torch leaves the call itself without the user's line.
-            lines = (one.meta.get("stack_trace") for graph in inner for one in graph.graph.nodes)
+            lines = (node.meta.get("stack_trace") for graph in inner for node in graph.graph.nodes)
             line = node.meta.get("stack_trace") or next(filter(None, lines), None)
-            made[node].meta = {**node.meta, "stack_trace": line, BRANCHES: tuple(map(flat_graph, inner))}
-        elif node.target is operator.getitem and isinstance(made.get(node.args[0]), tuple | list):
-            made[node] = made[node.args[0]][node.args[1]]
+            copies[node].meta = {**node.meta, "stack_trace": line, BRANCHES: tuple(map(flat_graph, inner))}
+        elif node.target is operator.getitem and isinstance(copies.get(node.args[0]), tuple | list):
+            copies[node] = copies[node.args[0]][node.args[1]]
         else:
-            made[node] = flat.node_copy(node, renamed)
+            copies[node] = flat.node_copy(node, renamed)
     raise AssertionError("a graph without output")
 
 
@@ -159,26 +159,26 @@ def _followed(graph: fx.Graph) -> bool:
 
 
 def _missing(graph: fx.Graph) -> list[fx.Node]:
-    found = []
+    names = []
     for node in graph.nodes:
         if BRANCHES in node.meta:
-            found += [one for branch in node.meta[BRANCHES] for one in _missing(branch)]
+            names += [name for branch in node.meta[BRANCHES] for name in _missing(branch)]
             continue
         if node.op != "call_function" or is_ignored(node) or node.target is operator.getitem:
             continue
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
             continue
         if find(node.target) is None and not _known_complex(node):
-            found.append(node)
-    return found
+            names.append(node)
+    return names
 
 
 def _known_complex(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or not writes_first_only(node.target):
         return False
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
-    tensors = [one for val in values for one in (val if isinstance(val, tuple | list) else [val])]
-    seen = any(isinstance(one, torch.Tensor) and one.is_complex() for one in tensors)
+    values = [operand.meta.get("val") for operand in (node, *node.all_input_nodes)]
+    tensors = [tensor for val in values for tensor in (val if isinstance(val, tuple | list) else [val])]
+    seen = any(isinstance(tensor, torch.Tensor) and tensor.is_complex() for tensor in tensors)
     return seen and operator_name(node.target) in complexes
 
 
@@ -191,7 +191,7 @@ def _missing_error(node: fx.Node) -> CaptureError:
             reason=f"of those with functions as arguments {', '.join(_CONTROL)} have one",
             way_out="write it as torch.while_loop, as tensor operators on all rows at once, or as a loop in Python",
         )
-    known = nearest(name.removeprefix("aten.").split(".")[0].strip("_"), {one.split(".")[0] for one in table})
+    known = nearest(name.removeprefix("aten.").split(".")[0].strip("_"), {entry.split(".")[0] for entry in table})
     return CaptureError(
         f"operator {name} has no translation",
         node=node_text(node),

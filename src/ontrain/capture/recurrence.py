@@ -42,7 +42,7 @@ def _replacements(tracing: int) -> dict[str, Callable[..., Any]]:
         if threading.get_ident() == tracing and len(params) % 2 == 0:
             return _layer(x, hidden[0], params), (hidden[0].clone(), hidden[1].clone())
         out, states = one_layer_lstm(x, hidden, params, has_biases, reverse=reverse)
-        return out, tuple(one.view(one.shape[-2:]) for one in states)
+        return out, tuple(state.view(state.shape[-2:]) for state in states)
 
     def rnn(x: Any, hidden: Any, params: Any, *options: Any, **named: Any) -> Any:
         if threading.get_ident() == tracing:

@@ -48,8 +48,8 @@ def user_frame(trace: TracebackType | None) -> str | None:
     """
     frames = traceback.extract_tb(trace)
     start = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_OURS)), 0)
-    found = [frame for frame in frames[start:] if is_foreign(frame.filename)]
-    return line_text(found[-1].filename, found[-1].lineno or 0, found[-1].line) if found else None
+    foreign = [frame for frame in frames[start:] if is_foreign(frame.filename)]
+    return line_text(foreign[-1].filename, foreign[-1].lineno or 0, foreign[-1].line) if foreign else None
 
 
 def current_line() -> str | None:

@@ -82,11 +82,11 @@ def _is_object(value: Any) -> bool:
 
 
 def _group(
-    kind: str, made: type, keys: Sequence[Any], values: Sequence[Any], within: frozenset[int]
+    kind: str, container: type, keys: Sequence[Any], values: Sequence[Any], within: frozenset[int]
 ) -> tuple[list[torch.Tensor], Spec]:
     parts = [flatten(value, within) for value in values]
-    tensors = [tensor for found, _ in parts for tensor in found]
-    return tensors, Spec(kind, tuple(spec for _, spec in parts), tuple(keys), made)
+    tensors = [tensor for leaves, _ in parts for tensor in leaves]
+    return tensors, Spec(kind, tuple(spec for _, spec in parts), tuple(keys), container)
 
 
 class _UnreadError(InputError, AttributeError):
@@ -141,32 +141,32 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
         return spec.value
     if spec.kind == "unread":
         return Unread(spec.value)
-    made: Any = spec.type
+    kind: Any = spec.type
     values = [_build(child, leaves) for child in spec.children]
     if spec.kind == "namedtuple":
-        return made(*values)
+        return kind(*values)
     if spec.kind == "sequence":
-        return made(values)
+        return kind(values)
     named = dict(zip(spec.keys, values, strict=True))
     if spec.kind == "dataclass":
-        return _dataclass(made, named)
+        return _dataclass(kind, named)
     if spec.kind == "object":
-        result = made.__new__(made)
+        result = kind.__new__(kind)
         result.__dict__.update(named)
         return result
     # transformers' ModelOutput is a dict whose constructor takes fields; a defaultdict's takes a factory.
-    if hasattr(made, "__dataclass_fields__"):
-        return made(**named)
-    if made is dict:
+    if hasattr(kind, "__dataclass_fields__"):
+        return kind(**named)
+    if kind is dict:
         return named
-    result = made()
+    result = kind()
     result.update(named)
     return result
 
 
-def _dataclass(made: Any, named: dict[str, Any]) -> Any:
-    initialised = {field.name for field in dataclasses.fields(made) if field.init}
-    result = made(**{name: value for name, value in named.items() if name in initialised})
+def _dataclass(kind: Any, named: dict[str, Any]) -> Any:
+    initialised = {field.name for field in dataclasses.fields(kind) if field.init}
+    result = kind(**{name: value for name, value in named.items() if name in initialised})
     for name in named.keys() - initialised:
         object.__setattr__(result, name, named[name])
     return result
@@ -228,13 +228,13 @@ class CallSpec:
         Raises:
             InputError: the call has other arguments, another structure, or another plain value than the captured one.
         """
-        given = bind(self.signature, args, kwargs or {})
+        arguments = bind(self.signature, args, kwargs or {})
         tensors: list[torch.Tensor] = []
         for name, spec in self.arguments:
-            found, now = flatten(given.pop(name) if name in given else self._default(name))
+            leaves, now = flatten(arguments.pop(name) if name in arguments else self._default(name))
             _compare(name, spec, now)
-            tensors += found
-        for name, value in given.items():
+            tensors += leaves
+        for name, value in arguments.items():
             parameter = self.signature.parameters.get(name)
             if parameter is None or not _same(parameter.default, value):
                 raise InputError(

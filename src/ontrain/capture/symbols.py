@@ -180,9 +180,9 @@ def _in_sizes(node: fx.Node) -> Iterator[str]:
                 yield from _symbols_of(size)
     if not isinstance(node.target, OpOverload) or not isinstance(values, torch.Tensor | tuple | list):
         return
-    for argument, given in zip(of("torch._ops.OpOverload._schema", node.target).arguments, node.args, strict=False):
+    for argument, operand in zip(of("torch._ops.OpOverload._schema", node.target).arguments, node.args, strict=False):
         if "SymInt" in str(argument.type):
-            for number in given if isinstance(given, list | tuple) else [given]:
+            for number in operand if isinstance(operand, list | tuple) else [operand]:
                 yield from _symbols_of(number.meta.get("val") if isinstance(number, fx.Node) else number)
 
 
@@ -194,13 +194,13 @@ def _follows_from_shapes(value: ir.Value) -> bool:
     """Whether a value is made of constants and of the shapes of values, so that it is a number in every plan."""
     waiting, seen = [value], set()
     while waiting:
-        one = waiting.pop()
-        producer = one.producer()
-        if one in seen or one.const_value is not None or (producer is not None and producer.op_type == "Shape"):
+        node = waiting.pop()
+        producer = node.producer()
+        if node in seen or node.const_value is not None or (producer is not None and producer.op_type == "Shape"):
             continue
         if producer is None:
             return False
-        seen.add(one)
+        seen.add(node)
         waiting += [v for v in producer.inputs if v is not None]
     return True
 

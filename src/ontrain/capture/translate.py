@@ -123,8 +123,8 @@ class _Program(Walk):
             what = f"dimension {axis} ({wish!r}) of input {name!r}"
             if not isinstance(size, torch.SymInt) or isinstance(self.symbols.convert(size), int):
                 self.specialised.append(f"{what} is fixed to {size} by the model")
-            elif (found := self.symbols.name(size, wish)) != wish:
-                self.specialised.append(f"{what} is tied to {found!r} by the model")
+            elif (tied := self.symbols.name(size, wish)) != wish:
+                self.specialised.append(f"{what} is tied to {tied!r} by the model")
         value = _value(name, val.dtype, self.symbols.dims(val.shape))
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
@@ -198,15 +198,15 @@ class _Program(Walk):
                 f"output {name!r} is {kind}", reason="a graph returns real tensors that it computes",
                 way_out="return torch.view_as_real(output)" if value is not None else "leave it out",
             )  # fmt: skip
-        made: ir.Value = value if isinstance(value, ir.Value) else self.op.scalar(value)
-        if made.producer() is None or any(made is done for done in graph.outputs):
-            node = ir.Node("", "Identity", [made], num_outputs=1)
-            node.outputs[0].type, node.outputs[0].shape = made.type, made.shape
+        output: ir.Value = value if isinstance(value, ir.Value) else self.op.scalar(value)
+        if output.producer() is None or any(output is done for done in graph.outputs):
+            node = ir.Node("", "Identity", [output], num_outputs=1)
+            node.outputs[0].type, node.outputs[0].shape = output.type, output.shape
             graph.append(node)
-            made = node.outputs[0]
-        made.name = self.op.fresh(name)
-        graph.outputs.append(made)
-        return made
+            output = node.outputs[0]
+        output.name = self.op.fresh(name)
+        graph.outputs.append(output)
+        return output
 
     def _prune(self) -> None:
         graph = self.model.graph

@@ -85,9 +85,9 @@ def _check_proto(model: ir.Model) -> None:
 
 def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> None:
     norms = {
-        name: one
-        for name, one in module.named_modules()
-        if hasattr(one, "track_running_stats") and isinstance(one, private("torch.nn.modules.batchnorm._BatchNorm"))
+        name: part
+        for name, part in module.named_modules()
+        if hasattr(part, "track_running_stats") and isinstance(part, private("torch.nn.modules.batchnorm._BatchNorm"))
     }
     all_train = all(m.training for m in norms.values())
     for node in model.graph:
@@ -122,12 +122,12 @@ def _ratio_is_zero(node: ir.Node) -> bool:
 
 
 def _check_parameters(captured: Captured, module: nn.Module, outputs: Sequence[torch.Tensor]) -> None:
-    wanted = {name: one for name, one in module.named_parameters() if one.requires_grad}
-    total = [one.float().sum() for one in outputs if one.requires_grad]
+    wanted = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    total = [output.float().sum() for output in outputs if output.requires_grad]
     if not wanted or not total:
         return
-    found = torch.autograd.grad(torch.stack(total).sum(), list(wanted.values()), allow_unused=True)
-    for name, grad in zip(wanted, found, strict=True):
+    gradients = torch.autograd.grad(torch.stack(total).sum(), list(wanted.values()), allow_unused=True)
+    for name, grad in zip(wanted, gradients, strict=True):
         if grad is not None and captured.names[name] not in captured.parameters:
             raise CaptureError(f"parameter {name!r} is used by forward and is no input of the captured graph")
 
@@ -141,12 +141,14 @@ def _compare(
     feeds.update({name: to_array(tensor) for name, tensor in state.items()})
     names = [str(value.name) for value in model.graph.outputs]
     # A half-precision sum in another order differs by a few of its last places, in what is made of it too.
-    made = {value.dtype for node in model.graph for value in node.outputs}
-    coarse = max((_COARSE[dtype] for dtype in made if dtype in _COARSE), default=0.0)
+    dtypes = {value.dtype for node in model.graph for value in node.outputs}
+    coarse = max((_COARSE[dtype] for dtype in dtypes if dtype in _COARSE), default=0.0)
     quiet = inline_all(rebuild(model, _evaluable))
-    found = dict(zip(names, ReferenceEvaluator(ir.to_proto(quiet), new_ops=CORRECTIONS).run(None, feeds), strict=True))
+    results = dict(
+        zip(names, ReferenceEvaluator(ir.to_proto(quiet), new_ops=CORRECTIONS).run(None, feeds), strict=True)
+    )
     for name in names:
-        ours, theirs = np.asarray(found[name]), expected[name]
+        ours, theirs = np.asarray(results[name]), expected[name]
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             raise CaptureError(
                 f"output {name!r} is {ours.dtype}{list(ours.shape)}, the module's is {theirs.dtype}{list(theirs.shape)}"
@@ -179,7 +181,7 @@ def _no_dropout(module: nn.Module) -> Iterator[None]:
     """Turn every dropout off: what torch.nn.functional calls, attention's own, and that of recurrent layers."""
     functional: Any = nn.functional
     attention = functional.scaled_dot_product_attention
-    rates = [(one, one.dropout) for one in module.modules() if isinstance(one, nn.RNNBase)]
+    rates = [(part, part.dropout) for part in module.modules() if isinstance(part, nn.RNNBase)]
 
     def without(query: Any, key: Any, value: Any, mask: Any = None, p: float = 0.0, *rest: Any, **named: Any) -> Any:
         named.pop("dropout_p", None)
@@ -189,13 +191,13 @@ def _no_dropout(module: nn.Module) -> Iterator[None]:
     with replaced(
         {**dict.fromkeys(names, lambda x, *_, **__: x), "torch.nn.functional.scaled_dot_product_attention": without}
     ):
-        for one, _ in rates:
-            one.dropout = 0.0
+        for layer, _ in rates:
+            layer.dropout = 0.0
         try:
             yield
         finally:
-            for one, rate in rates:
-                one.dropout = rate
+            for layer, rate in rates:
+                layer.dropout = rate
 
 
 @contextmanager

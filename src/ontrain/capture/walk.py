@@ -85,8 +85,8 @@ class Walk:
                 "write the line with other operators, and please report this one",
             ) from error
         line, module = source_line(node), module_of(node, self.prefixes)
-        for made in op.nodes[start:]:
-            annotate(made, line, module)
+        for emitted in op.nodes[start:]:
+            annotate(emitted, line, module)
 
     def _measured(self, node: fx.Node, number: torch.SymInt, value: ir.Value) -> bool:
         """Whether a number out of a tensor is a size; it then is that of a tensor as long, which all plans have."""
@@ -142,15 +142,15 @@ class Walk:
         return results if isinstance(results, tuple) else (results,)
 
     def _inner(self, inputs: Sequence[ir.Value], write: Callable[[AtenBuilder], Sequence[Any]]) -> ir.Graph:
-        made = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name="inner")
-        op = self.op.inside(made)
+        inner = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name="inner")
+        op = self.op.inside(inner)
         with op.arithmetic():
-            made.outputs.extend(as_outputs(op, write(op)))
-        live = set(live_nodes(made))
-        made.remove([node for node in made if node not in live], safe=True)
-        for name in [name for name, value in made.initializers.items() if not value.uses()]:
-            del made.initializers[name]
-        return made
+            inner.outputs.extend(as_outputs(op, write(op)))
+        live = set(live_nodes(inner))
+        inner.remove([node for node in inner if node not in live], safe=True)
+        for name in [name for name, value in inner.initializers.items() if not value.uses()]:
+            del inner.initializers[name]
+        return inner
 
     def _run(self, op: AtenBuilder, graph: fx.Graph, operands: Sequence[Any]) -> list[Any]:
         """Write an inner program by a builder, and return its results."""
@@ -183,13 +183,13 @@ class Walk:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            found = self.read(value)
-            if found is None:
+            read = self.read(value)
+            if read is None:
                 raise self.op.refuse(
                     f"a result of {value.args[0]} that no graph has" if value.args else f"{value} is not computed",
                     "it is what torch keeps for its own backward", "use the operator's first result only",
                 )  # fmt: skip
-            return found
+            return read
         if isinstance(value, list | tuple):
             return [self._argument(item) for item in value]
         return value

@@ -123,7 +123,7 @@ def commit_checkpoint(folder: str | os.PathLike[str], meta: Mapping[str, Any], k
 
 def has_checkpoint(folder: str | os.PathLike[str]) -> bool:
     """Whether there is a checkpoint at `folder`, or one before it, whole or damaged; what a dead run left is none."""
-    return any(_is_checkpoint(one) and any(one.iterdir()) for one in _present(_place(folder)))
+    return any(_is_checkpoint(checkpoint) and any(checkpoint.iterdir()) for checkpoint in _present(_place(folder)))
 
 
 def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
@@ -145,14 +145,14 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[dict[str, dict[str,
             way_out="ontrain.training.checkpoint.aggregate_checkpoints reads files of onnxruntime.training",
         )
     refused: list[str] = []
-    for found in _present(target):
+    for checkpoint in _present(target):
         try:
-            content = _read(found)
+            content = _read(checkpoint)
         except DamagedCheckpointError as error:
             refused.append(" ".join(filter(None, (error.problem, error.reason and f"({error.reason})"))))
             continue
         if refused:
-            warnings.warn("\n  ".join([*refused, f"the checkpoint before it is used: {found}"]), stacklevel=3)
+            warnings.warn("\n  ".join([*refused, f"the checkpoint before it is used: {checkpoint}"]), stacklevel=3)
         return content
     if not refused:
         raise CheckpointError(
@@ -205,12 +205,12 @@ def _json(meta: Mapping[str, Any]) -> str:
 
 def _check_keys(value: Any) -> None:
     """JSON would make texts of other keys, without a word."""
-    for key, one in value.items() if isinstance(value, Mapping) else ():
+    for key, item in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(key, str):
             raise TypeError(f"the key {key!r} is a {type(key).__name__}")
-        _check_keys(one)
-    for one in value if isinstance(value, list | tuple) else ():
-        _check_keys(one)
+        _check_keys(item)
+    for item in value if isinstance(value, list | tuple) else ():
+        _check_keys(item)
 
 
 def _place(folder: str | os.PathLike[str]) -> Path:
@@ -232,11 +232,11 @@ def _older(target: Path, age: int) -> Path:
 def _present(target: Path) -> list[Path]:
     """What stands at a checkpoint's place and behind it, the newest first."""
     # A run that died while it made room left a gap at one age at most.
-    found, age = [], 0
+    folders, age = [], 0
     while _older(target, age).exists() or _older(target, age + 1).exists():
-        found += [_older(target, age)] if _older(target, age).exists() else []
+        folders += [_older(target, age)] if _older(target, age).exists() else []
         age += 1
-    return found
+    return folders
 
 
 def _make_room(target: Path) -> None:

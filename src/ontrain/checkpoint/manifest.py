@@ -67,19 +67,19 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     try:
         text = read_file(path, MOST_TEXT).decode()
-        found = json.loads(text)
+        content = json.loads(text)
     except FileNotFoundError as error:
         raise DamagedCheckpointError(f"there is no checkpoint at {folder}", reason=f"{MANIFEST} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read", reason=str(error)) from error
-    if not isinstance(found, dict) or _text({k: v for k, v in found.items() if k != "sha256"}) != text:
+    if not isinstance(content, dict) or _text({k: v for k, v in content.items() if k != "sha256"}) != text:
         raise DamagedCheckpointError(f"{path} does not have its own hash", reason="it is torn or was altered")
-    if found.get("format") != FORMAT:
+    if content.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} has layout {found.get('format')!r}, this version reads {FORMAT}",
+            f"{path} has layout {content.get('format')!r}, this version reads {FORMAT}",
             way_out="load it with the version of ontrain that wrote it",
         )
-    files = found.get("files")
+    files = content.get("files")
     if not isinstance(files, dict) or not all(
         isinstance(said, dict) and set(said) >= _KNOWN for said in files.values()
     ):

@@ -24,8 +24,8 @@ def shard_name(kind: str, rank: int, size: int) -> str:
 
 def shards_of(files: Mapping[str, Tensors], kind: str) -> dict[int, Tensors]:
     """Return the tensors of the files of a kind by rank."""
-    found = {name: re.fullmatch(re.escape(kind) + r"\.rank(\d+)of\d+", name) for name in files}
-    return {int(match.group(1)): files[name] for name, match in found.items() if match}
+    matches = {name: re.fullmatch(re.escape(kind) + r"\.rank(\d+)of\d+", name) for name in files}
+    return {int(match.group(1)): files[name] for name, match in matches.items() if match}
 
 
 def join_shards(files: Mapping[str, Tensors], kind: str, partition: Mapping[str, Any]) -> Tensors:
@@ -51,9 +51,9 @@ def join_parts(shards: Mapping[int, Tensors], partition: Mapping[str, Any]) -> T
             if kind not in kinds.setdefault(parameter, []):
                 kinds[parameter].append(kind)
     whole: Tensors = {}
-    for parameter, found in kinds.items():
+    for parameter, states in kinds.items():
         shape, parts = _described(parameter, partition)
-        for kind in found:
+        for kind in states:
             name = tensor_name(parameter, kind)
             pieces = []
             for rank, start, stop in parts:

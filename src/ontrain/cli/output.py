@@ -44,11 +44,11 @@ def fail(error: OntrainError) -> None:
 def print_json(content: Any) -> None:
     """Print a dataclass, a list of them, or plain values."""
 
-    def plain(one: Any) -> Any:
-        return asdict(one) if is_dataclass(one) and not isinstance(one, type) else one
+    def plain(item: Any) -> Any:
+        return asdict(item) if is_dataclass(item) and not isinstance(item, type) else item
 
-    made = [plain(one) for one in content] if isinstance(content, list) else plain(content)
-    print(json.dumps(made, indent=1, allow_nan=False))
+    cells = [plain(one) for one in content] if isinstance(content, list) else plain(content)
+    print(json.dumps(cells, indent=1, allow_nan=False))
 
 
 def print_report(report: CheckReport, *, verbose: bool = False) -> None:
@@ -150,13 +150,13 @@ def _flop(count: int) -> str:
 
 def _print_problems(console: Console, problems: Sequence[Problem], verbose: bool) -> None:
     shown = problems if verbose else problems[:_SHOWN_PROBLEMS]
-    for one in shown:
-        console.print(f"[red]{one.kind}:[/] {escape(one.message)}", soft_wrap=True)
+    for row in shown:
+        console.print(f"[red]{row.kind}:[/] {escape(row.message)}", soft_wrap=True)
         for label, text in (
-            ("node", one.node),
-            ("source", one.source),
-            ("reason", one.reason),
-            ("way out", one.way_out),
+            ("node", row.node),
+            ("source", row.source),
+            ("reason", row.reason),
+            ("way out", row.way_out),
         ):
             if text:
                 console.print(f"  {label}: {escape(text)}", soft_wrap=True)

@@ -72,27 +72,27 @@ def find_processes(environ: Mapping[str, str] | None = None) -> Processes:
         OptionError: variables are missing, not numbers, out of range, or two launchers say different things.
     """
     environ = os.environ if environ is None else environ
-    found = {
-        name: one for name, variables in _LAUNCHERS.items() if (one := _read(name, variables, environ)) is not None
+    launchers = {
+        name: place for name, variables in _LAUNCHERS.items() if (place := _read(name, variables, environ)) is not None
     }
-    if not found:
+    if not launchers:
         address, port = _master("none", environ)
         return Processes(master_address=address, master_port=port)
-    if "torchrun" in found and "TORCHELASTIC_RUN_ID" in environ:
-        found = {"torchrun": found["torchrun"]}
-    if "OpenMPI" in found:
-        found.pop("Slurm", None)  # mpirun in a Slurm allocation: the ranks are mpirun's
-    if "torchrun" in found and "Slurm" in found:
-        found.pop("Slurm")
-    places = {(one.rank, one.world_size) for one in found.values()}
+    if "torchrun" in launchers and "TORCHELASTIC_RUN_ID" in environ:
+        launchers = {"torchrun": launchers["torchrun"]}
+    if "OpenMPI" in launchers:
+        launchers.pop("Slurm", None)  # mpirun in a Slurm allocation: the ranks are mpirun's
+    if "torchrun" in launchers and "Slurm" in launchers:
+        launchers.pop("Slurm")
+    places = {(place.rank, place.world_size) for place in launchers.values()}
     if len(places) > 1:
-        said = "; ".join(f"{name}: rank {one.rank} of {one.world_size}" for name, one in found.items())
+        said = "; ".join(f"{name}: rank {place.rank} of {place.world_size}" for name, place in launchers.items())
         raise OptionError(
             f"two launchers disagree ({said})",
             way_out="start the processes with one of them, and unset the variables of the other: "
             + ", ".join(_LAUNCHERS["torchrun"][:2]),
         )
-    return next(iter(found.values()))
+    return next(iter(launchers.values()))
 
 
 def _read(launcher: str, names: tuple[str, ...], environ: Mapping[str, str]) -> Processes | None:
@@ -129,8 +129,8 @@ def _master(launcher: str, environ: Mapping[str, str]) -> tuple[str, int]:
     if "MASTER_ADDR" in environ:
         return environ["MASTER_ADDR"], port
     if "AZ_BATCH_MASTER_NODE" in environ:  # address:port of the first of several machines
-        address, _, given = environ["AZ_BATCH_MASTER_NODE"].partition(":")
-        return address, int(given) if given.isdigit() else _AZURE_PORT
+        address, _, own_port = environ["AZ_BATCH_MASTER_NODE"].partition(":")
+        return address, int(own_port) if own_port.isdigit() else _AZURE_PORT
     if "AZ_BATCHAI_MPI_MASTER_NODE" in environ:
         return environ["AZ_BATCHAI_MPI_MASTER_NODE"], _AZURE_PORT
     if launcher == "Slurm":

@@ -205,8 +205,8 @@ class Reduction:
         def update_halves(session: TrainingSession, hyper: Mapping[str, float]) -> None:
             squares = torch.zeros(2, len(session.trainable), dtype=torch.float64, device=self.world.device)
             if first is not None:
-                made = first.run(hyper)
-                squares[:, numbers] = torch.stack([made["param_squares"], made["update_squares"]])
+                results = first.run(hyper)
+                squares[:, numbers] = torch.stack([results["param_squares"], results["update_squares"]])
             self.world.sum_(squares)
             if second is not None:
                 whole = squares[:, numbers]

@@ -34,23 +34,23 @@ class Share:
 
 def shares(state: FlatState, shapes: Mapping[str, tuple[int, ...]], rank: int, size: int) -> list[Share]:
     """Return the stretches of the parameters that process `rank` of `size` updates."""
-    found = []
+    owners = []
     for name, shape in shapes.items():
         key, first = state.place[name]
         part = state.flat[key].numel() // size
         start = max(0, rank * part - first)
         stop = min(math.prod(shape), (rank + 1) * part - first)
         if start < stop:
-            found.append(Share(name, start, stop))
-    return found
+            owners.append(Share(name, start, stop))
+    return owners
 
 
 def all_shares(
     state: FlatState, shapes: Mapping[str, tuple[int, ...]], ranks: Iterable[int], size: int
 ) -> dict[str, list[tuple[int, int, int]]]:
     """Return (rank, start, stop) of the shares of each parameter, by rising start."""
-    found: dict[str, list[tuple[int, int, int]]] = {name: [] for name in shapes}
+    pieces: dict[str, list[tuple[int, int, int]]] = {name: [] for name in shapes}
     for rank in ranks:
         for share in shares(state, shapes, rank, size):
-            found[share.parameter].append((rank, share.start, share.stop))
-    return found
+            pieces[share.parameter].append((rank, share.start, share.stop))
+    return pieces

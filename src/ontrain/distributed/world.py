@@ -122,8 +122,8 @@ class World:
         longest = int(self.all_gather_(sizes).max())
         texts = torch.zeros(self.size * longest, dtype=torch.uint8, device=self._messages)
         self.own(texts)[: text.numel()].copy_(text)
-        found = self.all_gather_(texts).cpu().view(self.size, longest)
-        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(found, sizes.tolist(), strict=True)]
+        gathered = self.all_gather_(texts).cpu().view(self.size, longest)
+        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(gathered, sizes.tolist(), strict=True)]
 
     def all_succeed(self, doing: str, action: Callable[[], Any], ranks: Sequence[int] | None = None) -> None:
         """Let some processes, by default all, do something; where one fails, all raise.

@@ -169,7 +169,7 @@ class _Checker:
             schema = onnx.defs.get_schema(node.op_type, imports[domain], domain)
         except onnx.defs.SchemaError as error:
             if domain in ("", _ML):
-                known = {one.name for one in onnx.defs.get_all_schemas() if one.domain == domain}
+                known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}
                 raise GraphError(
                     f"there is no operator {node.op_type!r} at opset {imports[domain]}",
                     node=text,
@@ -181,18 +181,18 @@ class _Checker:
 
 
 def _versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     newest = onnx.defs.onnx_opset_version()
-    for one in imports:
-        domain = "" if one.domain == "ai.onnx" else one.domain  # of one imported twice the last import counts
-        if not 1 <= one.version <= (_LARGEST if domain else newest):
+    for opset in imports:
+        domain = "" if opset.domain == "ai.onnx" else opset.domain  # of one imported twice the last import counts
+        if not 1 <= opset.version <= (_LARGEST if domain else newest):
             raise GraphError(
-                f"{where} asks for opset {one.version}",
+                f"{where} asks for opset {opset.version}",
                 reason=f"the installed onnx knows 1 to {newest}",
                 way_out="install a newer onnx, or export the model at an older opset",
             )
-        found[domain] = one.version
-    return found
+        versions[domain] = opset.version
+    return versions
 
 
 def _define(defined: set[str], name: str, where: str, node: str | None = None) -> None:
@@ -217,13 +217,13 @@ def _value(info: onnx.ValueInfoProto, where: str) -> None:
 
 
 def _arity(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
-    for what, given, least, most in (
+    for what, stated, least, most in (
         ("inputs", len(node.input), schema.min_input, schema.max_input),
         ("outputs", len(node.output), schema.min_output, schema.max_output),
     ):
-        if not least <= given <= most:
+        if not least <= stated <= most:
             wanted = str(least) if least == most else f"{least} to {most}" if most < _LARGEST else f"{least} or more"
-            raise GraphError(f"{schema.name} takes {wanted} {what}, it has {given}", node=text)
+            raise GraphError(f"{schema.name} takes {wanted} {what}, it has {stated}", node=text)
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     for formal, name in zip(schema.inputs, node.input, strict=False):
         if formal.option == single and not name:
@@ -233,8 +233,8 @@ def _arity(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
 
 
 def _schema_attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
-    given = {attribute.name: attribute for attribute in node.attribute}
-    for name, attribute in given.items():
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    for name, attribute in attributes.items():
         spec = schema.attributes.get(name)
         if spec is None:
             known = list(schema.attributes)
@@ -251,7 +251,7 @@ def _schema_attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: s
         if name in _SWITCHES and wanted == Kind.INT and not attribute.ref_attr_name and attribute.i not in (0, 1):
             raise GraphError(f"attribute {name!r} is {attribute.i}", node=text, reason="it is a switch: 0 or 1")
     for name, spec in schema.attributes.items():
-        if spec.required and name not in given:
+        if spec.required and name not in attributes:
             raise GraphError(f"{schema.name} lacks its attribute {name!r}", node=text)
 
 
@@ -280,9 +280,9 @@ def _attribute(attribute: onnx.AttributeProto, text: str, *, classical: bool) ->
     if not classical and any(math.isnan(x) for x in numbers):
         raise GraphError(f"attribute {name!r} is not a number", node=text)
     texts = attribute.strings if field == "strings" else [attribute.s] if field == "s" else []
-    for one in texts:
+    for string in texts:
         try:
-            one.decode()
+            string.decode()
         except UnicodeDecodeError as error:
             raise GraphError(f"attribute {name!r} is no text", node=text, reason=str(error)) from error
     if name in _LEAST and field in ("i", "ints"):

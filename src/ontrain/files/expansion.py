@@ -62,7 +62,9 @@ def _calls(proto: onnx.ModelProto) -> dict[_Key, Counter[_Key]]:
 
 def _order(calls: dict[_Key, Counter[_Key]]) -> list[_Key]:
     """The functions, each after those that it calls."""
-    sorter = graphlib.TopologicalSorter({key: [one for one in made if one in calls] for key, made in calls.items()})
+    sorter = graphlib.TopologicalSorter(
+        {key: [callee for callee in callees if callee in calls] for key, callees in calls.items()}
+    )
     try:
         return list(sorter.static_order())
     except graphlib.CycleError as error:

@@ -179,7 +179,7 @@ class _Guard:
         return name
 
     def _nested(
-        self, node: onnx.NodeProto, types: Types, known: Mapping[str, Any], spent: str, made: list[onnx.NodeProto]
+        self, node: onnx.NodeProto, types: Types, known: Mapping[str, Any], spent: str, emitted: list[onnx.NodeProto]
     ) -> str:
         """Hand the number of rounds into a node that has loops inside, and out of it."""
         after, inner = self._name(), _inner(node)
@@ -216,7 +216,7 @@ class _Guard:
             raise GraphError(
                 f"{node.op_type} {node.name!r} has loops inside", reason="how often they run cannot be bounded"
             )
-        self._nodes = made
+        self._nodes = emitted
         return after
 
     def _body_of_loop(

@@ -152,13 +152,13 @@ def _multi_head_types(inputs: Sequence[Any], *, num_heads: int = 1, **_: object)
     width = query.shape[4] if len(query.shape) == 5 else _over(query.shape[2], num_heads)
     rank = 0 if key is None else len(key.shape)
     keys = length if rank == 0 else key.shape[2] if rank == 4 else key.shape[1]
-    made = width if rank in (0, 5) else value.shape[3] if rank == 4 else _over(value.shape[2], num_heads)
+    value_width = width if rank in (0, 5) else value.shape[3] if rank == 4 else _over(value.shape[2], num_heads)
     whole = keys if past is None else _plus(past.shape[2], keys)
-    hidden = made * num_heads if isinstance(made, int) else None
+    hidden = value_width * num_heads if isinstance(value_width, int) else None
     return [
         (query.dtype, ir.Shape([batch, length, hidden])),
         (query.dtype, ir.Shape([batch, num_heads, whole, width])),
-        (query.dtype, ir.Shape([batch, num_heads, whole, made])),
+        (query.dtype, ir.Shape([batch, num_heads, whole, value_width])),
     ]
 
 

@@ -195,8 +195,8 @@ def _windowed_types(op_type: str, kernel: int | None = None, kind: int = 0) -> C
         x, rank = inputs[0], len(inputs[0].shape)
         shape = _turned(x.shape, _first(rank)) if channels_last else list(x.shape)
         operands = [(ir.DataType.FLOAT, shape)] + ([] if kernel is None else [_real(inputs[kernel])])
-        ((_, made),) = standard_types(op_type, operands, **attributes)
-        return [(inputs[kind].dtype, ir.Shape(_turned(list(made), _last(rank)) if channels_last else made))]
+        ((_, windowed),) = standard_types(op_type, operands, **attributes)
+        return [(inputs[kind].dtype, ir.Shape(_turned(list(windowed), _last(rank)) if channels_last else windowed))]
 
     return types
 

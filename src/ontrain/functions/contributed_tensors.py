@@ -61,10 +61,10 @@ def pad(op: Builder, x: Value, pads: Value, value: Value | None = None, *, mode:
 
 
 def _range_types(inputs: Sequence[Any], **_: object) -> Types:
-    given = [v for v in inputs if v is not None]
-    if any(v.const_value is None for v in given):
+    present = [v for v in inputs if v is not None]
+    if any(v.const_value is None for v in present):
         return [(inputs[0].dtype, ir.Shape([None]))]
-    start, limit, *step = (float(v.const_value.numpy().reshape(())) for v in given)
+    start, limit, *step = (float(v.const_value.numpy().reshape(())) for v in present)
     return [(inputs[0].dtype, ir.Shape([max(0, math.ceil((limit - start) / (step[0] if step else 1)))]))]
 
 

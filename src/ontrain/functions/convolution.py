@@ -90,7 +90,7 @@ def _weight_grad(
 
 
 def _leading(op: Builder, whole: Value, like: Value) -> Value:
-    """The leading part of `made` in the spatial shape of `like`; what lies behind was never read going forward."""
+    """The leading part of `whole` in the spatial shape of `like`; what lies behind was never read going forward."""
     have, want = static_dims(whole), static_dims(like)
     axes = [i for i in range(2, len(want)) if have[i] != want[i]]
     return op.Slice(whole, [0] * len(axes), [want[i] for i in axes], axes) if axes else whole

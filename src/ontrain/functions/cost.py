@@ -148,14 +148,14 @@ def _body(node: ir.Node) -> ir.Graph | None:
     if has_body(node) is None:
         return None
     inputs = [None if v is None else clone_value(v) for v in node.inputs]
-    for i, (one, value) in enumerate(zip(inputs, node.inputs, strict=True)):
-        if one is not None and value is not None:
-            one.name, one.const_value = f"x{i}", value.const_value
-    model = new_model([one for one in inputs if one is not None], "body")
+    for i, (operand, value) in enumerate(zip(inputs, node.inputs, strict=True)):
+        if operand is not None and value is not None:
+            operand.name, operand.const_value = f"x{i}", value.const_value
+    model = new_model([operand for operand in inputs if operand is not None], "body")
     # Ours are not folded: a body may fill a tensor of a gradient's size, and only its cost is asked for. Those of the
     # specification compute their shapes as they go.
-    made = expand(Builder(model.graph, fold=node.domain != DOMAIN), node, inputs)
-    return None if made is None else model.graph
+    outputs = expand(Builder(model.graph, fold=node.domain != DOMAIN), node, inputs)
+    return None if outputs is None else model.graph
 
 
 def _elements(node: ir.Node) -> int:

@@ -144,8 +144,8 @@ def lu(op: Builder, x: Value) -> tuple[Value, ...]:
         right = op.Where(op.Greater(op.const(np.arange(columns)), at), row, zero)
         left = left - op.Unsqueeze(multiples, [-1]) * op.Unsqueeze(right, [-2])
         here = op.Equal(op.const(np.arange(columns)), at)
-        kept = op.Where(op.Greater(places, at), multiples, values)
-        left = op.Where(here, op.Unsqueeze(kept, [-1]), left)
+        below = op.Where(op.Greater(places, at), multiples, values)
+        left = op.Where(here, op.Unsqueeze(below, [-1]), left)
         return None, [left], [op.Squeeze(pivot, [-1]), op.Squeeze(flat, [-1])]
 
     (left,), (pivots, flat) = repeat(op, column, trip=k, carried=[x])

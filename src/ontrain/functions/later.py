@@ -30,10 +30,10 @@ def cumprod(op: Builder, x: Value, axis: Value, *, exclusive: int = 0, reverse: 
         """The values `by` places further on, behind ones."""
         if by >= n:
             return op.Expand(op.const(1.0, x.dtype), list(shape))
-        kept = op.Slice(values, [by if reverse else 0], [n if reverse else n - by], [place])
+        rest = op.Slice(values, [by if reverse else 0], [n if reverse else n - by], [place])
         pads = [0] * (2 * len(shape))
         pads[place + (len(shape) if reverse else 0)] = by
-        return op.Pad(kept, pads, op.const(1.0, x.dtype))
+        return op.Pad(rest, pads, op.const(1.0, x.dtype))
 
     y, span = shifted(x, 1) if exclusive else x, 1
     while span < n:
@@ -61,11 +61,11 @@ def linear_attention(
         op.Transpose(op.Reshape(x, [batch, steps, heads, -1]), perm=[1, 0, 2, 3])
         for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
     )
-    width, made = static_dims(k)[-1], static_dims(v)[-1]
+    width, value_width = static_dims(k)[-1], static_dims(v)[-1]
     q = op.Reshape(q, [steps, batch, kv_num_heads, groups, width]) * (scale or width**-0.5)
     rates = _per_head(op, beta, batch, steps, kv_num_heads) if "delta" in update_rule else None
     gates = op.Exp(_per_head(op, decay, batch, steps, kv_num_heads)) if "gated" in update_rule else None
-    zeros = [batch, kv_num_heads, width, made]
+    zeros = [batch, kv_num_heads, width, value_width]
     state = past if past is not None else op.Expand(op.const(0.0, query.dtype), zeros)
     outputs = []
     for t in range(steps):
@@ -78,7 +78,7 @@ def linear_attention(
             )
         state = state + op.MatMul(column, row)
         outputs.append(op.Unsqueeze(op.MatMul(_at(op, q, t), state), [1]))
-    y = op.Reshape(op.Concat(*outputs, axis=1), [batch, steps, q_num_heads * made])
+    y = op.Reshape(op.Concat(*outputs, axis=1), [batch, steps, q_num_heads * value_width])
     return op.Identity(op.Cast(y, to=kind)), op.Identity(op.Cast(state, to=state_kind))
 
 

@@ -168,7 +168,7 @@ def svd(op: Builder, x: Value, *, full: int = 0) -> tuple[Value, Value, Value]:
             (a, v), (p, q) = states, _basis(op, rows[0], eye, states[0].dtype)
             of_p, of_q = (op.MatMul(a, op.Unsqueeze(e, [1])) for e in (p, q))
             products = ((of_p, of_p), (of_p, of_q), (of_q, of_q))
-            turn = _turn(op, p, q, *(op.ReduceSum(one * other, [-2], keepdims=1) for one, other in products))
+            turn = _turn(op, p, q, *(op.ReduceSum(left * other, [-2], keepdims=1) for left, other in products))
             return None, [op.MatMul(a, turn), op.MatMul(v, turn)], []
 
         (table, vectors), _ = repeat(op, rotation, trip=len(pairs), carried=[table, vectors], scanned=[op.const(pairs)])

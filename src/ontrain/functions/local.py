@@ -88,10 +88,10 @@ def _trace(node: ir.Node, overload: str) -> ir.Function:
         formal.append(formal_input)
     graph = ir.Graph(formal, [], nodes=[], opset_imports={"": OPSET, DOMAIN: 1, node.domain: 1}, name=node.op_type)
     op = Builder(graph, fold=False)
-    given = [copy if value is not None else None for copy, value in zip(formal, node.inputs, strict=True)]
+    operands = [copy if value is not None else None for copy, value in zip(formal, node.inputs, strict=True)]
     with op.arithmetic():
-        made = composite.body(op, *given, **attributes_of(node, composite.defaults))
-        outputs = list(made) if isinstance(made, tuple | list) else [made]
+        results = composite.body(op, *operands, **attributes_of(node, composite.defaults))
+        outputs = list(results) if isinstance(results, tuple | list) else [results]
         for value, output in zip(node.outputs, outputs, strict=False):
             graph.outputs.append(_output(op, output, _absent(value), graph.outputs))
     _own_constants(graph)
@@ -103,9 +103,9 @@ def _trace(node: ir.Node, overload: str) -> ir.Function:
 def _output(op: Builder, value: ir.Value | None, absent: str, taken: Sequence[ir.Value]) -> ir.Value:
     """An output of a function is the result of a node, each of another."""
     if value is None:
-        made: ir.Value = op.Constant(value=ir.tensor(0.0, dtype=ir.DataType.FLOAT))
-        made.name = absent
-        return made
+        empty: ir.Value = op.Constant(value=ir.tensor(0.0, dtype=ir.DataType.FLOAT))
+        empty.name = absent
+        return empty
     if value.producer() is None or any(value is output for output in taken):
         copy: ir.Value = op.Identity(value)
         return copy

@@ -44,8 +44,8 @@ def average_pool_grad(
     kernel_shape = [min(k, n) if alone else k for k, n, alone in zip(kernel_shape, space, whole, strict=True)]
     ones = op.Expand(op.const(1.0, dy.dtype), [1, 1, *kernel_shape])
     full = op.ConvTranspose(images, ones, strides=strides, dilations=dilations)
-    made, axes = static_dims(full)[2:], list(range(2, 2 + rank))
-    kept = op.Slice(full, list(pads[:rank]), [pads[i] + space[i] for i in range(rank)], axes)
-    missing = [max(0, pads[i] + space[i] - made[i]) for i in range(rank)]
-    kept = op.Pad(kept, [0] * (rank + 4) + missing) if any(missing) else kept
-    return op.Reshape(kept, list(shape))
+    sizes, axes = static_dims(full)[2:], list(range(2, 2 + rank))
+    inside = op.Slice(full, list(pads[:rank]), [pads[i] + space[i] for i in range(rank)], axes)
+    missing = [max(0, pads[i] + space[i] - sizes[i]) for i in range(rank)]
+    inside = op.Pad(inside, [0] * (rank + 4) + missing) if any(missing) else inside
+    return op.Reshape(inside, list(shape))

@@ -17,13 +17,13 @@ __all__: list[str] = []
 
 def _spread(op: Builder, value: Value, x: Value, axis: int, block_size: int) -> Value:
     """A scale or zero point laid along x: one for all, one per index of `axis`, or one per block of indices."""
-    shape, given = static_dims(x), static_dims(value)
-    if math.prod(given) == 1:
+    shape, own = static_dims(x), static_dims(value)
+    if math.prod(own) == 1:
         return op.Reshape(value, [])
     place = axis % len(shape)
-    if len(given) == 1 and not block_size:
+    if len(own) == 1 and not block_size:
         return op.Reshape(value, [-1 if i == place else 1 for i in range(len(shape))])
-    lead, rest = list(given[: place + 1]), list(given[place + 1 :])
+    lead, rest = list(own[: place + 1]), list(own[place + 1 :])
     repeated = op.Reshape(op.Expand(op.Unsqueeze(value, [place + 1]), [*lead, block_size, *rest]),
                           [*lead[:-1], lead[-1] * block_size, *rest])  # fmt: skip
     return op.Slice(repeated, [0], [shape[place]], [place])

@@ -134,7 +134,7 @@ def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], li
             scanned=[projected], captured=captured, reverse=backwards,
         )  # fmt: skip
         ys.append(op.Unsqueeze(y, [1]))
-        lasts.append([op.Unsqueeze(one, [0]) for one in last])
+        lasts.append([op.Unsqueeze(state, [0]) for state in last])
     finals = [op.Concat(*states, axis=0) if len(states) > 1 else states[0] for states in zip(*lasts, strict=True)]
     y = op.Concat(*ys, axis=1) if len(ys) > 1 else ys[0]
     if layer.layout:
@@ -230,8 +230,8 @@ def gru(
         if not linear_before_reset:
             return _summed(op, b)
         of_w, of_r = op.Split(b, axis=0, num_outputs=2, outputs=2)
-        kept = np.repeat([1.0, 0.0], [2 * size, size]).astype(x.dtype.numpy())
-        return of_w + of_r * kept
+        mask = np.repeat([1.0, 0.0], [2 * size, size]).astype(x.dtype.numpy())
+        return of_w + of_r * mask
 
     def step_of(d: int) -> Step:
         f_act, g_act = layer.activations[d]

@@ -50,8 +50,8 @@ def roi_align(
     points = [op.Reshape(op.Expand(v, whole), [count, whole[1] * whole[2]]) for v in at]
     first = op.Mul(op.Unsqueeze(op.Cast(batch, to=ir.DataType.INT64), [1]), math.prod(sizes))
     inner = op.Reshape(inner, [count, whole[1] * whole[2], 1, 1])
-    found = op.Where(inner, neighbours(op, pixel_rows(op, x), first, points, sizes), 0.0)
-    value = (op.ReduceSum if mode == "avg" else op.ReduceMax)(found, [2], keepdims=0)
+    interpolated = op.Where(inner, neighbours(op, pixel_rows(op, x), first, points, sizes), 0.0)
+    value = (op.ReduceSum if mode == "avg" else op.ReduceMax)(interpolated, [2], keepdims=0)
     value = op.Reshape(value, [count, output_height, samples[0], output_width, samples[1], channels])
     share = shares[0][:, None, :, None, None, None] * shares[1][:, None, None, None, :, None]
     if mode == "avg":

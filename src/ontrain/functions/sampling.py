@@ -65,20 +65,20 @@ def neighbours(
     for place, size in zip(at, sizes, strict=True):
         below = op.Floor(place)
         rest = op.Unsqueeze(place - below, [2])
-        one = op.const(powers[-1], place.dtype)
+        share = op.const(powers[-1], place.dtype)
         for power in powers[-2::-1]:
-            one = one * rest + op.const(power, place.dtype)
+            share = share * rest + op.const(power, place.dtype)
         tap = op.Unsqueeze(below, [2]) + op.const(taps, place.dtype)
         if bring is None:
-            one = op.Where(_inside(op, tap, size), one, 0.0)
+            share = op.Where(_inside(op, tap, size), share, 0.0)
         else:
             tap = bring(tap, size)
         index = _index(op, tap, size)
         if flat is None or weight is None:
-            flat, weight = index, one
+            flat, weight = index, share
         else:
             flat = op.Add(op.Mul(op.Unsqueeze(flat, [3]), size), op.Unsqueeze(index, [2]))
-            weight = op.Unsqueeze(weight, [3]) * op.Unsqueeze(one, [2])
+            weight = op.Unsqueeze(weight, [3]) * op.Unsqueeze(share, [2])
             flat, weight = (op.Reshape(v, [n, p, count * len(taps)]) for v in (flat, weight))
         count *= len(taps)
     values = op.Gather(rows, op.Add(flat, op.Unsqueeze(first, [2])), axis=0)

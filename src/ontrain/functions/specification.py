@@ -22,7 +22,7 @@ def inline_specified(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | Non
     values: dict[str, ir.Value | None] = dict(zip(function.input, inputs, strict=False))
     for proto in function.node:
         bound = (_bound(attribute, node) for attribute in proto.attribute)
-        made = op.add(
+        outputs = op.add(
             ir.Node(
                 proto.domain,
                 proto.op_type,
@@ -31,7 +31,7 @@ def inline_specified(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | Non
                 num_outputs=len(proto.output),
             )
         )
-        values.update(zip(proto.output, made if isinstance(made, tuple) else (made,), strict=True))
+        values.update(zip(proto.output, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
     return [values.get(name) for name in function.output][: len(node.outputs)]
 
 

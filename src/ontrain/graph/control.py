@@ -212,12 +212,12 @@ def _unrolled(
         go, nexts, outs = body(op, at, states, [row[i] for row in rows], captured)
         states = list(nexts)
         collected.append(list(outs))
-        made = len(op.nodes) - start
+        written = len(op.nodes) - start
         unknown = go is not None and go.const_value is None
-        too_long = go is None and made * count > UNROLL_LIMIT * done  # a condition may still turn false before
+        too_long = go is None and written * count > UNROLL_LIMIT * done  # a condition may still turn false before
         # Each iteration may try to unroll a loop inside it, in vain: that is work, too.
         in_vain = op.discarded - discarded > _MOST_DISCARDED
-        if unknown or too_long or in_vain or max(made, done) > UNROLL_LIMIT:
+        if unknown or too_long or in_vain or max(written, done) > UNROLL_LIMIT:
             op.discard(start)
             return None
         if go is not None and not _is_true(go):

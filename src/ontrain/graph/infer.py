@@ -173,11 +173,11 @@ def _tensor_type(dtype: ir.DataType, shape: tuple[int | str | None, ...] | None)
     if shape is not None:
         proto.tensor_type.shape.SetInParent()
         for dim in shape:
-            one = proto.tensor_type.shape.dim.add()
+            dimension = proto.tensor_type.shape.dim.add()
             if isinstance(dim, int):
-                one.dim_value = dim
+                dimension.dim_value = dim
             elif dim is not None:
-                one.dim_param = dim
+                dimension.dim_param = dim
     return proto
 
 

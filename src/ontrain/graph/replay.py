@@ -112,13 +112,13 @@ def _alike(node: ir.Node, ins: Sequence[ir.Value | None]) -> bool:
 
 def as_outputs(op: Builder, values: Iterable[ir.Value]) -> list[ir.Value]:
     """Return values fit to be the outputs of the builder's graph: each made by a node of it, none of them twice."""
-    found: list[ir.Value] = []
+    outputs: list[ir.Value] = []
     for value in values:
         producer = value.producer()
-        if producer is None or producer.graph is not op.graph or any(value is value_seen for value_seen in found):
+        if producer is None or producer.graph is not op.graph or any(value is value_seen for value_seen in outputs):
             value = op.identity(value)
-        found.append(value)
-    return found
+        outputs.append(value)
+    return outputs
 
 
 def emit(op: Builder, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[ir.Value]:

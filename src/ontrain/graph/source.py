@@ -38,7 +38,7 @@ def name_of(node: ir.Node) -> str:
 
 @contextmanager
 def inherit_source(node: ir.Node, nodes: list[ir.Node]) -> Iterator[None]:
-    """Give every node that is appended to `made` inside the block the source of `node`."""
+    """Give every node that is appended to `nodes` inside the block the source of `node`."""
     start = len(nodes)
     yield
     for new in nodes[start:]:

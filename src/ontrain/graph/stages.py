@@ -70,22 +70,22 @@ def _joined(graph: ir.Graph, parts: list[list[ir.Node]], settled: set[ir.Value])
     """Say of each part what it reads and what it gives; results that follow from shapes are the last one's."""
     loose = [value for value in graph.outputs if value in settled or value.producer() is None]
     wanted = [value for value in graph.outputs if value not in loose]
-    found: list[Stage] = []
+    cut: list[Stage] = []
     for nodes in reversed(parts):
-        made = {value for node in nodes for value in node.outputs}
-        outputs = [value for value in dict.fromkeys(wanted) if value in made]
-        given = [value for node in nodes for value in _sources(node, settled) if value not in made]
+        produced = {value for node in nodes for value in node.outputs}
+        outputs = [value for value in dict.fromkeys(wanted) if value in produced]
+        sources = [value for node in nodes for value in _sources(node, settled) if value not in produced]
         step = nodes[0] if _is_step(nodes[0], settled) else None
         if loose and step is None:
             outputs += loose
-            given += [source for value in loose for source in _behind(value, settled) if source not in made]
+            sources += [source for value in loose for source in _behind(value, settled) if source not in produced]
             loose = []
-        reads_ = list(dict.fromkeys(given))
-        found.append(Stage(reads_, outputs, step))
+        reads_ = list(dict.fromkeys(sources))
+        cut.append(Stage(reads_, outputs, step))
         wanted += reads_
     if loose:
-        found.insert(0, Stage(list(dict.fromkeys(s for v in loose for s in _behind(v, settled))), loose))
-    return found[::-1]
+        cut.insert(0, Stage(list(dict.fromkeys(s for v in loose for s in _behind(v, settled))), loose))
+    return cut[::-1]
 
 
 def _sink(graph: ir.Graph, settled: set[ir.Value], level: dict[ir.Value, int]) -> None:

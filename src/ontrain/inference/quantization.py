@@ -119,9 +119,9 @@ def node_errors(
     protos = [read_proto(os.fspath(m) if isinstance(m, os.PathLike) else m)[0] for m in (model, quantized)]
     graph = protos[0].graph
     makers = [name for node in graph.node for name in node.output if name]
-    made = {name for node in protos[1].graph.node for name in node.output}
+    produced = {name for node in protos[1].graph.node for name in node.output}
     # What later nodes read is the value behind quantisation, which a clipping that was left out may be part of.
-    twins = {name: next((twin for twin in (name + _DEQUANTIZED, name) if twin in made), None) for name in makers}
+    twins = {name: next((twin for twin in (name + _DEQUANTIZED, name) if twin in produced), None) for name in makers}
     common = [name for name, twin in twins.items() if twin is not None]
     if not common:
         raise InputError(

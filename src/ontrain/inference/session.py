@@ -381,22 +381,22 @@ for _name in (*_DELEGATED, *_STOCK_ONLY):
         setattr(InferenceSession, _name, _call)
 
 
-def _source(given: object) -> str | bytes:
-    if isinstance(given, bytes):
-        return given
+def _source(source: object) -> str | bytes:
+    if isinstance(source, bytes):
+        return source
     onnx = sys.modules.get("onnx")  # who has a message has imported it
-    if onnx is not None and isinstance(given, onnx.ModelProto):
-        return bytes(given.SerializeToString())
-    if not isinstance(given, str | os.PathLike):
+    if onnx is not None and isinstance(source, onnx.ModelProto):
+        return bytes(source.SerializeToString())
+    if not isinstance(source, str | os.PathLike):
         raise also(
             InputError(
-                f"the model is a {type(given).__name__}",
-                reason=f"Unable to load from type '{type(given)}'",
+                f"the model is a {type(source).__name__}",
+                reason=f"Unable to load from type '{type(source)}'",
                 way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
             ),
             TypeError,
         )
-    path: str = os.fspath(given)
+    path: str = os.fspath(source)
     if not Path(path).is_file():
         error = InputError(
             f"there is no model file {path!r}", reason=f"Load model from {path} failed: File doesn't exist"
@@ -443,20 +443,20 @@ def _unknown(what: str, name: str, known: Collection[str], reason: str) -> Input
     return InputError(f"the model has no {what} {name!r}", reason=reason, way_out=f"nearest: {nearest(name, known)}")
 
 
-def _copied(given: Any, folder: str | None) -> SessionOptions:
+def _copied(source: Any, folder: str | None) -> SessionOptions:
     """Options for another session of the same model: what it is to compute with, not what it is to write."""
     options = SessionOptions()
-    if given is not None:
+    if source is not None:
         for name in ("graph_optimization_level", "intra_op_num_threads", "inter_op_num_threads", "execution_mode"):
-            setattr(options, name, getattr(given, name))
-    if isinstance(given, SessionOptions):
-        for name, size in given.free_dimensions.items():
+            setattr(options, name, getattr(source, name))
+    if isinstance(source, SessionOptions):
+        for name, size in source.free_dimensions.items():
             options.add_free_dimension_override_by_name(name, size)
-        for denotation, size in given.denoted_dimensions.items():
+        for denotation, size in source.denoted_dimensions.items():
             options.add_free_dimension_override_by_denotation(denotation, size)
-        for name, value in given.initializers.items():
+        for name, value in source.initializers.items():
             options.add_initializer(name, value)
-        for path in given.custom_libraries:
+        for path in source.custom_libraries:
             options.register_custom_ops_library(path)
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

@@ -36,8 +36,8 @@ def private(name: str) -> Any:
     try:
         return _objects[name]
     except KeyError:
-        _objects[name] = found = _checked(name)
-        return found
+        _objects[name] = checked = _checked(name)
+        return checked
 
 
 def available(name: str) -> Any:

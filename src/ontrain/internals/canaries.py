@@ -108,9 +108,9 @@ def registers_hooks(_: Any) -> None:
 
 def aligns(_: Any) -> None:
     """`functional.ctc_loss` calls it."""
-    one = torch.ones(1, dtype=torch.int64)
+    ones = torch.ones(1, dtype=torch.int64)
     calls(
-        lambda: nn.functional.ctc_loss(torch.zeros(1, 1, 2), one[None], one, one),
+        lambda: nn.functional.ctc_loss(torch.zeros(1, 1, 2), ones[None], ones, ones),
         torch, "ctc_loss", torch.ones(()),
     )  # fmt: skip
 
@@ -146,7 +146,7 @@ def decomposes(_: Any) -> None:
     from torch._decomp import decompositions
 
     x, h, layer = torch.ones(2, 1, 3), torch.zeros(1, 1, 4), nn.LSTM(3, 4)
-    weights = [one.detach() for one in layer.parameters()]
+    weights = [weight.detach() for weight in layer.parameters()]
     asked: list[bool] = []
 
     def select(*operands: Any) -> Any:
@@ -203,8 +203,8 @@ def modes(set_enabled: Any) -> None:
 
 def parses_to(parse: Any) -> None:
     """It returns device, dtype, whether not to wait, and the memory format of `Module.to`'s arguments."""
-    found = parse(torch.device("cpu"), torch.float64)
-    expect(len(found) == 4 and found[:2] == (torch.device("cpu"), torch.float64), "other results")
+    parsed = parse(torch.device("cpu"), torch.float64)
+    expect(len(parsed) == 4 and parsed[:2] == (torch.device("cpu"), torch.float64), "other results")
 
 
 def fakes(mode: Any) -> None:
@@ -212,10 +212,10 @@ def fakes(mode: Any) -> None:
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
     with mode(allow_non_fake_inputs=True):
-        made = torch.ones(2, 3) @ torch.ones(3, 4)
-        expect(type(made) is FakeTensor and tuple(made.shape) == (2, 4), "no fake tensor of that shape")
+        product = torch.ones(2, 3) @ torch.ones(3, 4)
+        expect(type(product) is FakeTensor and tuple(product.shape) == (2, 4), "no fake tensor of that shape")
         try:
-            made.sum().item()
+            product.sum().item()
         except DataDependentOutputException:
             return
     raise CanaryError("a fake tensor gave a value")
@@ -291,7 +291,7 @@ def is_a_dictionary(hooks: Any) -> None:
 
 def is_base_of_batch_norms(base: Any) -> None:
     """Every batch normalisation is one of its kind."""
-    expect(all(issubclass(one, base) for one in (nn.BatchNorm1d, nn.SyncBatchNorm)), "it is not their base")
+    expect(all(issubclass(norm, base) for norm in (nn.BatchNorm1d, nn.SyncBatchNorm)), "it is not their base")
     expect(hasattr(nn.BatchNorm1d(2), "track_running_stats"), "it has other attributes")
 
 
@@ -345,8 +345,8 @@ class _Wrapped(torch.Tensor):
 
 def wraps(make: Any) -> None:
     """It makes a tensor without values that has a shape and a dtype."""
-    made = make(_Wrapped, (2, 3), dtype=torch.float64, device=torch.device("cpu"))
-    expect(tuple(made.shape) == (2, 3) and made.dtype == torch.float64, "it has another shape or dtype")
+    wrapped = make(_Wrapped, (2, 3), dtype=torch.float64, device=torch.device("cpu"))
+    expect(tuple(wrapped.shape) == (2, 3) and wrapped.dtype == torch.float64, "it has another shape or dtype")
 
 
 def returns(value: Any, *args: Any) -> Callable[[Any], None]:
@@ -361,8 +361,8 @@ def returns(value: Any, *args: Any) -> Callable[[Any], None]:
 
 def tells_storages_apart(_: Any) -> None:
     """Storages without elements have different numbers."""
-    one, other = (torch.empty(0).untyped_storage() for _ in range(2))
-    expect(isinstance(one._cdata, int) and one._cdata != other._cdata, "storages are not told apart")
+    first, other = (torch.empty(0).untyped_storage() for _ in range(2))
+    expect(isinstance(first._cdata, int) and first._cdata != other._cdata, "storages are not told apart")
 
 
 def has_no_level(_: Any) -> None:
@@ -385,8 +385,10 @@ def has_functions_of_its_own(module: Any) -> None:
     expect(
         hasattr(module, "make_autograd_impl")
         or any(
-            isinstance(one, type) and issubclass(one, torch.autograd.Function) and one.__module__ == module.__name__
-            for one in vars(module).values()
+            isinstance(function, type)
+            and issubclass(function, torch.autograd.Function)
+            and function.__module__ == module.__name__
+            for function in vars(module).values()
         ),
         "no autograd function is there",
     )
@@ -399,15 +401,15 @@ def keeps_a_store(store: Any) -> None:
     """Two clients in one process share a store at one port, and find what the other has put there."""
     place: Any = {"wait_for_workers": False, "multi_tenant": True, "timeout": timedelta(seconds=5)}
     keeper = store("127.0.0.1", 0, is_master=True, **place)
-    one, other = (
+    first, other = (
         dist.PrefixStore("canary", client)  # type: ignore[attr-defined]
         for client in (keeper, store("127.0.0.1", keeper.port, is_master=True, **place))
     )
     expect(not other.check(["a"]), "a store has what nobody put there")
-    one.set("a", "1")  # does not wait; get does
+    first.set("a", "1")  # does not wait; get does
     expect(other.get("a") == b"1" and other.check(["a"]), "a client does not find what another has put there")
     expect(other.compare_set("b", "", "2") == b"2", "what is not there is not set")
-    expect(one.compare_set("b", "", "3") == b"2", "what is there is set anew")
+    expect(first.compare_set("b", "", "3") == b"2", "what is there is set anew")
 
 
 def tells_who_keeps(asks: Any) -> None:

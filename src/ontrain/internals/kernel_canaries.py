@@ -43,16 +43,16 @@ def multiplies_lists(fn: str, *rest: Any, **named: Any) -> Callable[[Any], None]
 
     def check(function: Any) -> None:
         lists = [[_numbers(3).abs() + 1, _numbers(2, 2).abs() + 1] for _ in range(2)]
-        others = [[one.clone() * 2 for one in lists[0]] for value in rest if value is list] + [
+        others = [[tensor.clone() * 2 for tensor in lists[0]] for value in rest if value is list] + [
             value for value in rest if value is not list
         ]
         plain = getattr(torch.Tensor, fn)
         wanted = [
-            plain(one.clone(), *(o[i] if isinstance(o, list) else o for o in others), **named)
-            for i, one in enumerate(lists[0])
+            plain(tensor.clone(), *(o[i] if isinstance(o, list) else o for o in others), **named)
+            for i, tensor in enumerate(lists[0])
         ]
-        made = function(lists[1], *others, **named)
-        got = lists[1] if fn.endswith("_") else made
+        results = function(lists[1], *others, **named)
+        got = lists[1] if fn.endswith("_") else results
         expect(len(got) == 2, "not a result for each")
         for mine, theirs in zip(got, wanted, strict=True):
             expect_close(mine, theirs, "a result")
@@ -86,9 +86,9 @@ def fuses_adam(decoupled: bool) -> Callable[[Any], None]:
 def fuses_amp(kernel: Any) -> None:
     """Gradients are scaled in place, and what is infinite is found."""
     for value, infinite in ((2.0, 0.0), (float("inf"), 1.0)):
-        grads, found = [torch.full((2,), value)], torch.zeros(1)
-        kernel(grads, found, torch.full((1,), 0.5))
-        expect(float(found) == infinite, "what is infinite is not found")
+        grads, overflow = [torch.full((2,), value)], torch.zeros(1)
+        kernel(grads, overflow, torch.full((1,), 0.5))
+        expect(float(overflow) == infinite, "what is infinite is not found")
         expect(infinite == 1.0 or float(grads[0][0]) == 1.0, "gradients are not scaled")
 
 
@@ -113,24 +113,24 @@ def _attention() -> tuple[torch.Tensor, ...]:
 def attention_forward(kernel: Any) -> None:
     """Two results: attention, and the logarithms of the sums."""
     q, k, v = _attention()
-    made = kernel.default(q, k, v, 0.0, False, attn_mask=None, scale=0.5)
-    expect_results(made, [((1, 2, 5, 4), torch.float32), ((1, 2, 5), torch.float32)])
+    results = kernel.default(q, k, v, 0.0, False, attn_mask=None, scale=0.5)
+    expect_results(results, [((1, 2, 5, 4), torch.float32), ((1, 2, 5), torch.float32)])
     scores = q @ k.transpose(-1, -2) * 0.5
-    expect_close(made[0], scores.softmax(-1) @ v, "the result")
-    expect_close(made[1], scores.logsumexp(-1), "the logarithm of the sums")
+    expect_close(results[0], scores.softmax(-1) @ v, "the result")
+    expect_close(results[1], scores.logsumexp(-1), "the logarithm of the sums")
 
 
 def attention_backward(kernel: Any) -> None:
     """Three results: the adjoints of query, key and value."""
-    q, k, v = (one.requires_grad_() for one in _attention())
+    q, k, v = (tensor.requires_grad_() for tensor in _attention())
     scores = q @ k.transpose(-1, -2) * 0.5
     y, dy = scores.softmax(-1) @ v, _numbers(1, 2, 5, 4)
     wanted = torch.autograd.grad(y, (q, k, v), dy)
-    given = [one.detach() for one in (dy, q, k, v, y, scores.logsumexp(-1))]
-    made = kernel.default(*given, 0.0, False, attn_mask=None, scale=0.5)
-    expect_results(made, [((1, 2, 5, 4), torch.float32)] * 3)
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
+    operands = [tensor.detach() for tensor in (dy, q, k, v, y, scores.logsumexp(-1))]
+    results = kernel.default(*operands, 0.0, False, attn_mask=None, scale=0.5)
+    expect_results(results, [((1, 2, 5, 4), torch.float32)] * 3)
+    for got, expected in zip(results, wanted, strict=True):
+        expect_close(got, expected, "an adjoint")
 
 
 def layer_norm_backward(kernel: Any) -> None:
@@ -139,10 +139,10 @@ def layer_norm_backward(kernel: Any) -> None:
     y, dy = torch.nn.functional.layer_norm(x, (3,), w, b), _numbers(2, 3) + 1
     wanted = torch.autograd.grad(y, (x, w, b), dy)
     _, mean, rstd = torch.native_layer_norm(x.detach(), (3,), w.detach(), b.detach(), 1e-5)
-    made = kernel.default(dy, x.detach(), [3], mean, rstd, w.detach(), b.detach(), [True, True, True])
-    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
+    results = kernel.default(dy, x.detach(), [3], mean, rstd, w.detach(), b.detach(), [True, True, True])
+    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
+    for got, expected in zip(results, wanted, strict=True):
+        expect_close(got, expected, "an adjoint")
 
 
 def batch_norm_backward(kernel: Any) -> None:
@@ -151,10 +151,10 @@ def batch_norm_backward(kernel: Any) -> None:
     y, dy = torch.nn.functional.batch_norm(x, None, None, w, b, training=True), _numbers(4, 3) + 1
     wanted = torch.autograd.grad(y, (x, w, b), dy)
     _, mean, inverse = torch.native_batch_norm(x.detach(), w.detach(), b.detach(), None, None, True, 0.1, 1e-5)
-    made = kernel(dy, x.detach(), w.detach(), None, None, mean, inverse, True, 1e-5, [True, True, True])
-    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
+    results = kernel(dy, x.detach(), w.detach(), None, None, mean, inverse, True, 1e-5, [True, True, True])
+    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
+    for got, expected in zip(results, wanted, strict=True):
+        expect_close(got, expected, "an adjoint")
 
 
 def convolution_backward(kernel: Any) -> None:
@@ -163,22 +163,38 @@ def convolution_backward(kernel: Any) -> None:
     y = torch.nn.functional.conv1d(x, w, b)
     dy = _numbers(*y.shape) + 1
     wanted = torch.autograd.grad(y, (x, w, b), dy)
-    made = kernel(dy, x.detach(), w.detach(), [3], [1], [0], [1], False, [0], 1, [True, True, True])
-    expect_results(made, [(one.shape, one.dtype) for one in (x, w, b)])
-    for got, one in zip(made, wanted, strict=True):
-        expect_close(got, one, "an adjoint")
+    results = kernel(dy, x.detach(), w.detach(), [3], [1], [0], [1], False, [0], 1, [True, True, True])
+    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
+    for got, expected in zip(results, wanted, strict=True):
+        expect_close(got, expected, "an adjoint")
 
 
 def flash_attention(backward: bool) -> Callable[[Any], None]:
     """On a GPU: nine results, the sums second and the state of the draws seventh and eighth; three going back."""
 
     def check(kernel: Any) -> None:
-        q, k, v = (one.cuda().half() for one in _attention())
+        q, k, v = (tensor.cuda().half() for tensor in _attention())
         forward: Any = kernel if not backward else torch.ops.aten._scaled_dot_product_flash_attention
-        made = forward(q, k, v, 0.0, False, False, scale=0.5)
-        expect(len(made) == 9 and made[0].shape == q.shape and made[1].dtype == torch.float32, "other results")
+        results = forward(q, k, v, 0.0, False, False, scale=0.5)
+        expect(len(results) == 9 and results[0].shape == q.shape and results[1].dtype == torch.float32, "other results")
         if backward:
-            dq = kernel(made[0], q, k, v, made[0], made[1], None, None, 5, 5, 0.0, False, made[6], made[7], scale=0.5)
+            dq = kernel(
+                results[0],
+                q,
+                k,
+                v,
+                results[0],
+                results[1],
+                None,
+                None,
+                5,
+                5,
+                0.0,
+                False,
+                results[6],
+                results[7],
+                scale=0.5,
+            )
             expect_results(dq, [(q.shape, torch.float16)] * 3)
 
     return check
@@ -188,14 +204,14 @@ def efficient_attention(backward: bool) -> Callable[[Any], None]:
     """On a GPU: four results, and four going back, of which the last is the bias's."""
 
     def check(kernel: Any) -> None:
-        q, k, v = (one.cuda() for one in _attention())
+        q, k, v = (tensor.cuda() for tensor in _attention())
         forward: Any = kernel if not backward else torch.ops.aten._scaled_dot_product_efficient_attention
-        made = forward(q, k, v, None, True, 0.0, False, scale=0.5)
-        expect(len(made) == 4 and made[0].shape == q.shape and made[1].dtype == torch.float32, "other results")
+        results = forward(q, k, v, None, True, 0.0, False, scale=0.5)
+        expect(len(results) == 4 and results[0].shape == q.shape and results[1].dtype == torch.float32, "other results")
         if backward:
             grads = kernel(
-                made[0], q, k, v, None, made[0], made[1], made[2], made[3], 0.0, [True, True, True, False], False,
-                scale=0.5,
+                results[0], q, k, v, None, results[0], results[1], results[2], results[3], 0.0,
+                [True, True, True, False], False, scale=0.5,
             )  # fmt: skip
             expect(len(grads) == 4 and grads[0].shape == q.shape, "other results going back")
 
@@ -216,6 +232,6 @@ def convolves_packed(convolution: Any) -> None:
     places = [0, 0], [1, 1], [1, 1], 1
     filters = mkldnn._reorder_convolution_weight(w.t().contiguous().view(8, 16, 1, 1), *places, [1, 16, 6, 1])
     expect(mkldnn._nbytes(filters) >= 4 * w.numel() and mkldnn.data_ptr(filters) != 0, "filters have no memory")
-    image, result = (one.t()[None, :, :, None] for one in (x, out))
+    image, result = (matrix.t()[None, :, :, None] for matrix in (x, out))
     convolution.binary(result, image, filters, None, *places, "add", None, None, [], None)
     expect_close(out, wanted, "the sum")

@@ -115,9 +115,9 @@ TABLE: tuple[Row, ...] = (
     Row("torch._C._DisableTorchDispatch", "read a constant under that mode", c.dispatches_not, "the cache of captures"),
     Row("torch._ops.OpOverload", "read an operator's schema", c.knows_operators, _CAPTURE),
     *(
-        Row(f"torch._ops.OpOverload.{one}", "read an operator's schema and name, and call it without detours",
+        Row(f"torch._ops.OpOverload.{name}", "read an operator's schema and name, and call it without detours",
             c.knows_operators_of_instance, "capturing a module, and the torch provider", of_instance=True)
-        for one in ("_schema", "_overloadname", "_op")
+        for name in ("_schema", "_overloadname", "_op")
     ),
     Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", c.nests, _BLOCKS),
     Row("torch._ops.HigherOrderOperator._name", "tell them apart", c.nests_of_instance, _BLOCKS, of_instance=True),
@@ -146,12 +146,12 @@ TABLE: tuple[Row, ...] = (
         f"{_FUNCTIONS}, and ontrain.training.data.on_device"),
     # Modules and tensors
     *(
-        Row(f"torch.nn.Module.{one}", "read a module's tables", c.tables_of_modules, _CAPTURE, of_instance=True)
-        for one in (*MODULE_STATE, "_non_persistent_buffers_set")
+        Row(f"torch.nn.Module.{name}", "read a module's tables", c.tables_of_modules, _CAPTURE, of_instance=True)
+        for name in (*MODULE_STATE, "_non_persistent_buffers_set")
     ),
     *(
-        Row(f"torch.nn.Module.{one}", "find hooks", c.tables_of_hooks, _NO_HOOKS, of_instance=True)
-        for one in MODULE_HOOKS
+        Row(f"torch.nn.Module.{name}", "find hooks", c.tables_of_hooks, _NO_HOOKS, of_instance=True)
+        for name in MODULE_HOOKS
     ),
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
     Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
@@ -216,8 +216,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.ops.aten._scaled_dot_product_efficient_attention_backward", "its adjoints",
         k.efficient_attention(True), _CUDA_ATTENTION, device="cuda"),
     *(
-        Row(f"torch.ops.aten.{one}", "attention of packed sequences on a GPU", None, _CUDA_ATTENTION, device="cuda")
-        for one in ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
+        Row(f"torch.ops.aten.{name}", "attention of packed sequences on a GPU", None, _CUDA_ATTENTION, device="cuda")
+        for name in ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
                     "_efficient_attention_backward")
     ),
     Row("torch._standard_gamma", "draw from gamma distributions", None, _GAMMA),

@@ -45,10 +45,10 @@ def attention(
     probs, mask, dprobs = op.saved(1), op.saved(2) if mask is None else mask, op.dys[1] if len(op.dys) > 1 else None
     grads: list[Any] = [None] * 6
     if dy is not None:
-        made = op.composite(
+        parts = op.composite(
             "AttentionGrad", dy, q, k, v, probs, mask, outputs=4 if dbias else 3, scale=scale, dropout=dropout
         )
-        grads[: len(made)] = made
+        grads[: len(parts)] = parts
     if dprobs is not None:
         # The probabilities are an output too: a second derivative, or a loss on them, flows back through it.
         ds = op.composite("SoftmaxGrad", dprobs, probs, axis=-1)

@@ -99,9 +99,9 @@ def conv_transpose(
     space, spans, strides, dilations = _windows(x, w, strides, dilations)
     if output_shape is not None or auto_pad.startswith("SAME"):
         extra = output_padding or [0] * len(space)
-        made = static_dims(dy)[2:]
+        sizes = static_dims(dy)[2:]
         totals = [s * (d - 1) + e + span - m
-                  for s, d, e, span, m in zip(strides, space, extra, spans, made, strict=True)]  # fmt: skip
+                  for s, d, e, span, m in zip(strides, space, extra, spans, sizes, strict=True)]  # fmt: skip
         pads = _halves(totals, auto_pad == "SAME_UPPER")
     return op.composite(
         "ConvTransposeGrad", dy, x, w, outputs=3, strides=strides, dilations=dilations, group=group,

@@ -26,8 +26,8 @@ def divided(x: Array, y: Array) -> Array:
     """
     if x.dtype.kind not in "iu":
         with np.errstate(all="ignore"):
-            found: Array = np.divide(x, y).astype(x.dtype)
-        return found
+            result: Array = np.divide(x, y).astype(x.dtype)
+        return result
     check_divisor(y)
     if x.dtype.kind == "i" and np.any((x == np.iinfo(x.dtype).min) & (y == -1)):
         raise OverflowError("the least integer is divided by minus one")

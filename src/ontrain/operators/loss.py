@@ -79,7 +79,7 @@ def linear_cross_entropy(
     **_: object,
 ) -> Any:  # fmt: skip
     """dy times the gradients that the operator makes itself; where those have adjoints too, through the body."""
-    if dy is None or any(one is not None for one in op.dys[1:]):
+    if dy is None or any(adjoint is not None for adjoint in op.dys[1:]):
         return NotImplemented
     wanted = (*op.wanted, False)
     gradients = {0: 1, 2: 2, 3: 3}

@@ -20,9 +20,9 @@ define("CumProd", settings=(1,))
 
 def _axes(op: Op, x: Value, noop_with_empty_axes: int) -> list[int]:
     """The axes that the node reduces, from its second input."""
-    rank, given = len(static_dims(x)), op.constant(1)
-    if given is not None and given.size:
-        return sorted(int(a) % rank for a in given)
+    rank, axes = len(static_dims(x)), op.constant(1)
+    if axes is not None and axes.size:
+        return sorted(int(a) % rank for a in axes)
     return [] if noop_with_empty_axes else list(range(rank))
 
 
@@ -39,8 +39,8 @@ def reduction(op_type: str) -> Callable[[Derivative], Derivative]:
             *, keepdims: int, noop_with_empty_axes: int,
         ) -> Adjoints:  # fmt: skip
             over = _axes(op, x, noop_with_empty_axes)
-            kept = [1 if i in over else d for i, d in enumerate(static_dims(x))]
-            dx = derivative(op, op.reshaped(dy, kept), x, op.reshaped(op.outputs[0], kept), over)
+            shape = [1 if i in over else d for i, d in enumerate(static_dims(x))]
+            dx = derivative(op, op.reshaped(dy, shape), x, op.reshaped(op.outputs[0], shape), over)
             return dx if static_dims(dx) == static_dims(x) else op.Expand(dx, list(static_dims(x))), None
 
         gradient(op_type)(rule)
@@ -105,8 +105,8 @@ def _shifted_products(op: Op, rows: Value, n: int, *, forward: bool) -> Value:
     def shifted(values: Value, by: int) -> Value:
         if by >= n:
             return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
-        kept = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
-        return op.Pad(kept, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
+        rest = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
+        return op.Pad(rest, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
 
     products, span = shifted(rows, 1), 1
     while span < n:

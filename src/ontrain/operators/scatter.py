@@ -35,8 +35,8 @@ define("OneHot", settings=(1,), weightless=(2,), axis=Axis.ONE_MORE)
 def one_hot(op: Op, dy: Value, ids: Value, depth: Value, values: Value, *, axis: int) -> Adjoints:
     """Only the two values take part: the one off gets dy where it stands, the one on the rest."""
     off = op.OneHot(ids, depth, op.const([1, 0], dy.dtype), axis=axis)
-    lost, kept = (op.ReduceSum(v, keepdims=0) for v in (dy * off, dy))
-    return None, None, op.Concat(op.Reshape(lost, [1]), op.Reshape(kept - lost, [1]), axis=0)
+    lost, total = (op.ReduceSum(v, keepdims=0) for v in (dy * off, dy))
+    return None, None, op.Concat(op.Reshape(lost, [1]), op.Reshape(total - lost, [1]), axis=0)
 
 
 define("Embedding", domain=DOMAIN, rows=Rows.LOOKED_UP)

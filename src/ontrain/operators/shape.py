@@ -172,8 +172,8 @@ def slice_(op: Op, dy: Value, x: Value, *_: Value | None) -> Adjoints:
     axes = axes if axes is not None else np.arange(len(starts))
     steps = steps if steps is not None else np.ones(len(starts), np.int64)
     before, after = [0] * len(shape), [0] * len(shape)
-    for start, end, one, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
-        axis = one % len(shape)
+    for start, end, place, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
+        axis = place % len(shape)
         taken = _places(start, end, step, shape[axis])
         if step == 1:
             before[axis], after[axis] = taken.start, shape[axis] - taken.start - len(taken)

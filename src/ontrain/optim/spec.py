@@ -42,8 +42,8 @@ class OptimizerSpec:
                 f"there is no optimizer {self.algorithm!r}", way_out=f"use one of {', '.join(map(repr, ALGORITHMS))}"
             )
         known = composites[self.algorithm].defaults
-        for given in (self.defaults, *(overrides for _, overrides in self.groups)):
-            for name in given:
+        for attributes in (self.defaults, *(overrides for _, overrides in self.groups)):
+            for name in attributes:
                 if name not in known:
                     raise OptionError(
                         f"{self.algorithm} has no hyper-parameter {name!r}", way_out=f"nearest: {nearest(name, known)}"

@@ -41,8 +41,8 @@ class _Activation:
 
 
 _ACTIVATIONS = {
-    one.function: one
-    for one in (
+    rule.function: rule
+    for rule in (
         _Activation("Erf", _POINTS * 0.5 * (1 + erf(_POINTS / math.sqrt(2))), lambda op, x: op.Gelu(x)),
         _Activation(
             "Tanh",

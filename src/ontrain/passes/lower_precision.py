@@ -93,8 +93,8 @@ class _Lowering:
             inputs = [self._restored(op, old, new) for old, new in zip(node.inputs, inputs, strict=True)]
         copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs))
         copy.metadata_props.update(node.metadata_props)
-        made = op.add(copy, [v.name for v in node.outputs])
-        outputs: list[ir.Value | None] = list(made) if isinstance(made, tuple) else [made]
+        results = op.add(copy, [v.name for v in node.outputs])
+        outputs: list[ir.Value | None] = list(results) if isinstance(results, tuple) else [results]
         return [self._kept(op, old, new) for old, new in zip(node.outputs, outputs, strict=True)]
 
     def _lowered(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[int]:

@@ -152,15 +152,15 @@ def _give_value(graph: ir.Graph, value: ir.Value, state: Mapping[str, Any]) -> N
     graph.register_initializer(value)
 
 
-def _finished(made: ir.Model, opset: int) -> ir.Model:
+def _finished(model: ir.Model, opset: int) -> ir.Model:
     """Take away what only ontrain reads."""
-    import_opset(made, opset)
-    for value in (*made.graph.inputs, *made.graph.initializers.values(), *made.graph.outputs):
+    import_opset(model, opset)
+    for value in (*model.graph.inputs, *model.graph.initializers.values(), *model.graph.outputs):
         value.metadata_props.clear()
-    for node in all_nodes(made.graph):
+    for node in all_nodes(model.graph):
         node.metadata_props.clear()
-    made.graph.opset_imports.pop(DOMAIN, None)
-    return made
+    model.graph.opset_imports.pop(DOMAIN, None)
+    return model
 
 
 def save_model(

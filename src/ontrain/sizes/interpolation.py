@@ -32,7 +32,9 @@ def sample_sizes(symbols: Sequence[str], taken: set[int]) -> list[dict[str, int]
         return [{}]
     primes = free_sizes(taken)
     low, high = (dict(zip(symbols, primes[i::2], strict=False)) for i in range(2))
-    corners = [dict(zip(symbols, one, strict=True)) for one in itertools.product(*([low[s], high[s]] for s in symbols))]
+    corners = [
+        dict(zip(symbols, corner, strict=True)) for corner in itertools.product(*([low[s], high[s]] for s in symbols))
+    ]
     even = [n for n in range(_NEAR, 1000, 2) if n not in taken]
     return [*corners, *(dict(zip(symbols, [n for n in even if n >= at], strict=False)) for at in (_NEAR, _FAR))]
 

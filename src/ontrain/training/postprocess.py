@@ -33,10 +33,10 @@ def postprocessed(model: ir.Model, function: Callable[[onnx.ModelProto], object]
             f"the postprocessing function returned a {type(result).__name__}",
             way_out="change the ModelProto in place and return None, or return a ModelProto",
         )
-    made = ir.from_proto(proto if result is None else result)
+    copy = ir.from_proto(proto if result is None else result)
     for what, before, after in (
-        ("input", model.graph.inputs, made.graph.inputs),
-        ("output", model.graph.outputs, made.graph.outputs),
+        ("input", model.graph.inputs, copy.graph.inputs),
+        ("output", model.graph.outputs, copy.graph.outputs),
     ):
         left = {value.name: value for value in after}
         for value in before:
@@ -46,7 +46,7 @@ def postprocessed(model: ir.Model, function: Callable[[onnx.ModelProto], object]
                     way_out="leave the graph's inputs and outputs as they are",
                 )
             left[value.name].metadata_props.update(value.metadata_props)
-    rebuilt = rebuild(made)
+    rebuilt = rebuild(copy)
     verify(rebuilt, after="postprocessing")
     rebuilt.meta.update(model.meta)
     return rebuilt

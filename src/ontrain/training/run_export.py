@@ -32,10 +32,10 @@ class RunExport:
         model = run.evaluation_model(session, run.forms.samples)
         described = [d for d in description.outputs if not d.is_loss] or [description.loss]
         state, axes = _tensors(session, copies), {d.name: d.shape for d in described}
-        version, kept = self._opset(opset), self._kept_opset(opset)
-        if kept is not None:
+        version, filed = self._opset(opset), self._kept_opset(opset)
+        if filed is not None:
             with contextlib.suppress(GraphError):  # an operator that only newer ones have
-                return inference_model(model, state, [*axes], kept, axes=axes, optimize=optimize)
+                return inference_model(model, state, [*axes], filed, axes=axes, optimize=optimize)
         return inference_model(model, state, [*axes], version, axes=axes, optimize=optimize)
 
     def training_model(self, opset: int | None) -> ir.Model:

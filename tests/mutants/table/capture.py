@@ -123,8 +123,8 @@ MUTANTS = [
     ),
     mutant(
         "capture/aten/reduction.py",
-        "return op.Sqrt(found) if root else found\n\n    def unbiased",
-        "return found\n\n    def unbiased",
+        "return op.Sqrt(variance) if root else variance\n\n    def unbiased",
+        "return variance\n\n    def unbiased",
         OPERATORS,
         "reduction",
     ),

@@ -128,5 +128,5 @@ MUTANTS = [
         "passes/test_bisect.py",
         "environment",
     ),
-    mutant("passes/recompute/request.py", "0 < given <= 1:", "0 < given < 1:", "passes/recompute/test_request.py"),
+    mutant("passes/recompute/request.py", "0 < budget <= 1:", "0 < budget < 1:", "passes/recompute/test_request.py"),
 ]

@@ -138,7 +138,7 @@ MUTANTS = [
     mutant("providers/torch/plan.py", "if all(b.same_layout(out) for b in readers):", "if True:", PLAN),
     mutant(
         "providers/torch/plan.py",
-        "for storage in kept:\n        storage.dies = len(program)",
+        "for storage in outputs:\n        storage.dies = len(program)",
         "for storage in ():\n        storage.dies = len(program)",
         PLAN,
     ),

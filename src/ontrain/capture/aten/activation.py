@@ -234,5 +234,5 @@ def feature_dropout(op: AtenBuilder, x: Value, p: float, train: bool) -> Value:
         return x
     shape = op.shape
     ones = op.expand(op.cast(1, x.dtype), [*shape[:2], *[1] * (len(shape) - 2)], [])
-    kept, _ = op.Dropout(ones, op.const(float(p)), op.const(True), outputs=2)
-    return x * kept
+    scaled, _ = op.Dropout(ones, op.const(float(p)), op.const(True), outputs=2)
+    return x * scaled

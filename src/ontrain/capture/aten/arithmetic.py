@@ -227,8 +227,8 @@ def _comparison(op_type: str, negated: bool = False) -> Callable[..., Value]:
         dtype = _common(op)
         if dtype == ir.DataType.BOOL and op_type != "Equal":
             dtype = ir.DataType.INT32
-        found = op.call("", op_type, [op.cast(a, dtype), op.cast(b, dtype)], {})
-        return op.Not(found) if negated else found
+        answer = op.call("", op_type, [op.cast(a, dtype), op.cast(b, dtype)], {})
+        return op.Not(answer) if negated else answer
 
     return translate
 

@@ -56,7 +56,7 @@ def on_complex(*names: str) -> Callable[[Translation], Translation]:
 def is_complex(value: object) -> bool:
     """Whether a value, a tensor as torch sees it, or one in a list of them is complex."""
     if isinstance(value, list | tuple):
-        return any(is_complex(one) for one in value)
+        return any(is_complex(item) for item in value)
     return isinstance(value, Complex | complex) or (isinstance(value, torch.Tensor) and value.is_complex())
 
 
@@ -86,7 +86,7 @@ def translate_complex(op: AtenBuilder, target: object, args: Sequence[Any], name
 
 def _part(value: Any, which: str) -> Any:
     if isinstance(value, list | tuple):
-        return [_part(one, which) for one in value]
+        return [_part(item, which) for item in value]
     return getattr(value, which) if isinstance(value, Complex) else value
 
 

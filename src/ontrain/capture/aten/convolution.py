@@ -15,8 +15,8 @@ __all__ = ["full"]
 
 def full(value: int | Sequence[int], rank: int) -> list[int]:
     """Return one number a spatial axis."""
-    given = [value] if isinstance(value, int) else [int(v) for v in value]
-    return given * rank if len(given) == 1 else given
+    numbers = [value] if isinstance(value, int) else [int(v) for v in value]
+    return numbers * rank if len(numbers) == 1 else numbers
 
 
 def _kernel(op: AtenBuilder) -> list[int]:
@@ -49,8 +49,9 @@ def conv(
     else:
         pads = full(padding, rank) * 2
     shape = None if varies else [int(size) for size in kernel]
-    return _batched(op, x, rank, lambda one: op.Conv(
-        one, weight, bias, kernel_shape=shape, strides=full(stride, rank), pads=pads, dilations=dilations, group=groups
+    return _batched(op, x, rank, lambda batch: op.Conv(
+        batch, weight, bias, kernel_shape=shape, strides=full(stride, rank), pads=pads, dilations=dilations,
+        group=groups,
     ))  # fmt: skip
 
 
@@ -62,8 +63,8 @@ def conv_transpose(
 ) -> Value:  # fmt: skip
     kernel = _kernel(op)
     rank = len(kernel)
-    return _batched(op, x, rank, lambda one: op.ConvTranspose(
-        one, weight, bias, kernel_shape=kernel, strides=full(stride, rank), pads=full(padding, rank) * 2,
+    return _batched(op, x, rank, lambda batch: op.ConvTranspose(
+        batch, weight, bias, kernel_shape=kernel, strides=full(stride, rank), pads=full(padding, rank) * 2,
         output_padding=full(output_padding, rank), dilations=full(dilation, rank), group=groups,
     ))  # fmt: skip
 

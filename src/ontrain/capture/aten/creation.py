@@ -55,8 +55,8 @@ def arange(op: AtenBuilder, *bounds: Scalar, **_: object) -> Value:
 
 @aten("linspace.default")
 def linspace(op: AtenBuilder, start: float, end: float, steps: int, **_: object) -> Value:
-    made = torch.linspace(start, end, steps, dtype=torch.float64)
-    return op.cast(op.const(made.numpy()), op.dtype)
+    points = torch.linspace(start, end, steps, dtype=torch.float64)
+    return op.cast(op.const(points.numpy()), op.dtype)
 
 
 def _rows_and_columns(op: AtenBuilder) -> tuple[Any, Any]:
@@ -75,8 +75,8 @@ def _triangle(op: AtenBuilder, x: Value, diagonal: Dim, lower: bool) -> Value:
         edge = rows + op.cast(diagonal, ir.DataType.INT64)
         return op.LessOrEqual(columns, edge) if lower else op.GreaterOrEqual(columns, edge)
 
-    kept = op.memo(("triangle", lower, diagonal, *op.shape[-2:]), mask)
-    return op.And(x, kept) if x.dtype == ir.DataType.BOOL else op.Where(kept, x, op.cast(0, x.dtype))
+    triangle = op.memo(("triangle", lower, diagonal, *op.shape[-2:]), mask)
+    return op.And(x, triangle) if x.dtype == ir.DataType.BOOL else op.Where(triangle, x, op.cast(0, x.dtype))
 
 
 @aten("tril")
@@ -114,5 +114,5 @@ def triangle_indices(op: AtenBuilder, rows: int, columns: int, offset: int = 0, 
 def window(op: AtenBuilder, length: int, *rest: float, **named: Any) -> Value:
     """A constant: what torch itself computes."""
     make = getattr(torch, str(op.node.target).split(".")[1])
-    made = make(length, *rest, **{**named, "dtype": torch.float64})
-    return op.cast(op.const(made.numpy()), op.dtype)
+    weights = make(length, *rest, **{**named, "dtype": torch.float64})
+    return op.cast(op.const(weights.numpy()), op.dtype)

@@ -22,17 +22,17 @@ _INT64 = ir.DataType.INT64
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(op: AtenBuilder, x: Value, indices: Sequence[Any]) -> Value:
-    given, shapes = indexed_places(op, indices, 1)
-    adjacent = [axis for axis, _ in given] == list(range(given[0][0], given[0][0] + len(given)))
+    indexed, shapes = indexed_places(op, indices, 1)
+    adjacent = [axis for axis, _ in indexed] == list(range(indexed[0][0], indexed[0][0] + len(indexed)))
     for at, size in enumerate(together(shapes)):
         if isinstance(size, Size):
-            op.symbols.equate(op.val.shape[at + (given[0][0] if adjacent else 0)], size)
-    if len(given) == 1:
-        axis, one = given[0]
+            op.symbols.equate(op.val.shape[at + (indexed[0][0] if adjacent else 0)], size)
+    if len(indexed) == 1:
+        axis, one = indexed[0]
         return op.Gather(x, op.cast(one, _INT64), axis=axis)
-    x, axes = _indexed_first(op, x, [axis for axis, _ in given])
+    x, axes = _indexed_first(op, x, [axis for axis, _ in indexed])
     shape = together(shapes)
-    y = op.GatherND(x, _coordinates(op, [i for _, i in given], shape))
+    y = op.GatherND(x, _coordinates(op, [i for _, i in indexed], shape))
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     if not adjacent or axes[0] == 0:
         return y
@@ -62,13 +62,13 @@ def _coordinates(op: AtenBuilder, indices: list[Any], shape: list[Dim]) -> Value
 def index_put(
     op: AtenBuilder, x: Value, indices: Sequence[Any], values: Value, accumulate: bool = False, unsafe: bool = False
 ) -> Value:
-    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    indexed = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     value_shape = op.input_shape(2)
-    if given[0][1].dtype == ir.DataType.BOOL:
-        if len(given) > 1 or given[0][0] != 0 or any(size != 1 for size in value_shape):
+    if indexed[0][1].dtype == ir.DataType.BOOL:
+        if len(indexed) > 1 or indexed[0][0] != 0 or any(size != 1 for size in value_shape):
             return _put(op, x, indices, values, value_shape, accumulate)
-        extra = len(op.input_shape(0)) - len(given[0][1].shape)
-        mask = op.Unsqueeze(given[0][1], list(range(-extra, 0))) if extra else given[0][1]
+        extra = len(op.input_shape(0)) - len(indexed[0][1].shape)
+        mask = op.Unsqueeze(indexed[0][1], list(range(-extra, 0))) if extra else indexed[0][1]
         value = op.Reshape(values, op.const(np.zeros(0, np.int64)))
         return op.Where(mask, x + value if accumulate else value, x)
     return _put(op, x, indices, values, value_shape, accumulate)
@@ -77,9 +77,9 @@ def index_put(
 def _put(
     op: AtenBuilder, x: Value, indices: Sequence[Any], values: Value, value_shape: list[Dim], accumulate: bool
 ) -> Value:
-    given, shapes = indexed_places(op, indices, 1)
+    indexed, shapes = indexed_places(op, indices, 1)
     rank = len(op.input_shape(0))
-    axes = [axis for axis, _ in given]
+    axes = [axis for axis, _ in indexed]
     front, _ = _indexed_first(op, x, axes)
     shape = together(shapes)
     rest = [size for axis, size in enumerate(op.input_shape(0)) if axis not in axes]
@@ -91,7 +91,7 @@ def _put(
         values = op.Transpose(op.expand(values, full, value_shape), perm=to_front)
     else:
         values = op.expand(values, [*shape, *rest], value_shape)
-    coordinates = _coordinates(op, [i for _, i in given], shape)
+    coordinates = _coordinates(op, [i for _, i in indexed], shape)
     y = op.ScatterND(front, coordinates, op.cast(values, op.dtype), reduction="add" if accumulate else None)
     order = [*axes, *(axis for axis in range(rank) if axis not in axes)]
     return y if order == sorted(order) else op.Transpose(y, perm=[order.index(axis) for axis in range(rank)])

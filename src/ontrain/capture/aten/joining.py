@@ -38,5 +38,5 @@ def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Value:
 @aten("stack")
 def stack(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Value:
     axis = dim % len(op.shape)
-    made = [op.Unsqueeze(op.cast(x, op.dtype), [axis]) for x in tensors]
-    return made[0] if len(made) == 1 else op.Concat(*made, axis=axis)
+    parts = [op.Unsqueeze(op.cast(x, op.dtype), [axis]) for x in tensors]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)

@@ -32,7 +32,7 @@ def layer_norm(
         outputs = (op.cast(outputs[0], op.dtype), *outputs[1:])
     if "native" not in str(op.node.target):
         return outputs[0]
-    return outputs[0], *(op.cast(one, op.dtype) if one.dtype != op.dtype else one for one in outputs[1:])
+    return outputs[0], *(op.cast(moment, op.dtype) if moment.dtype != op.dtype else moment for moment in outputs[1:])
 
 
 @aten("rms_norm", "_fused_rms_norm")
@@ -182,11 +182,11 @@ def _moments(op: AtenBuilder, x: Value, axes: list[int]) -> tuple[Value, Value]:
 
 def _track(op: AtenBuilder, x: Value, axes: list[int], mean: Value, var: Value, momentum: float) -> None:
     """Give running statistics their next values: those of the instances, averaged over the batch."""
-    found = _moments(op, x, axes)
+    moments = _moments(op, x, axes)
     sizes = op.input_shape(0)[2:]
     count = op.cast(op.count(sizes), x.dtype)
-    unbiased = found[1] * (count / (count - op.cast(1, x.dtype)))
-    for position, before, own in ((3, mean, found[0]), (4, var, unbiased)):
+    unbiased = moments[1] * (count / (count - op.cast(1, x.dtype)))
+    for position, before, own in ((3, mean, moments[0]), (4, var, unbiased)):
         average = op.cast(op.ReduceMean(own, [0, *axes], keepdims=0), before.dtype)
-        fresh, kept = op.cast(momentum, before.dtype), op.cast(1 - momentum, before.dtype)
-        op.assign(op.node.args[position], before * kept + op.composite("Detach", average) * fresh)
+        fresh, share = op.cast(momentum, before.dtype), op.cast(1 - momentum, before.dtype)
+        op.assign(op.node.args[position], before * share + op.composite("Detach", average) * fresh)

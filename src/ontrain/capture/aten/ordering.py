@@ -31,8 +31,8 @@ def kthvalue(op: AtenBuilder, x: Value, k: int, dim: int = -1, keepdim: bool = F
     if not op.input_shape(0):
         return op.reshape(x, op.shape, []), op.expand(op.const(np.array(0, np.int64)), op.shape, [])
     dim %= len(op.input_shape(0))
-    _, found = op.TopK(x, op.const(np.array([k], np.int64)), axis=dim, largest=0, sorted=1, outputs=2)
-    at = op.Slice(found, [k - 1], [k], [dim])
+    _, place = op.TopK(x, op.const(np.array([k], np.int64)), axis=dim, largest=0, sorted=1, outputs=2)
+    at = op.Slice(place, [k - 1], [k], [dim])
     value = op.GatherElements(x, at, axis=dim)
     return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
 

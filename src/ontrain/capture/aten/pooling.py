@@ -135,8 +135,8 @@ def _along(op: AtenBuilder, x: Value, axis: int, matrix: np.ndarray[Any, Any]) -
     if axis == rank - 1:
         return op.MatMul(x, op.const(matrix))
     perm = [*(d for d in range(rank) if d != axis), axis]
-    made = op.MatMul(op.Transpose(x, perm=perm), op.const(matrix))
-    return op.Transpose(made, perm=[perm.index(d) for d in range(rank)])
+    product = op.MatMul(op.Transpose(x, perm=perm), op.const(matrix))
+    return op.Transpose(product, perm=[perm.index(d) for d in range(rank)])
 
 
 def _divided(op: AtenBuilder, x: Value, rank: int) -> Value:
@@ -165,14 +165,14 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
         # torch's exact kind takes the place floor((i + 1/2) · scale), the other floor(i · scale).
         transform, rounding = ("half_pixel", "round_prefer_ceil") if "exact" in name else ("asymmetric", "floor")
     factors = _factors(op, rest[0 if mode == "nearest" else 1 :], "vec" in name)
-    given: tuple[Any, ...] = (None, None, op.sizes(op.shape))
+    sizes: tuple[Any, ...] = (None, None, op.sizes(op.shape))
     if factors is not None and mode == "nearest":
         return _nearest(op, x, factors, "nearest-exact" if "exact" in name else "nearest")
     if factors is not None and not aligned:
         # A factor that was given is the scale, even where the size it makes was cut to a whole number.
-        given = (None, op.const(np.array([1.0, 1.0, *factors], np.float32)))
+        sizes = (None, op.const(np.array([1.0, 1.0, *factors], np.float32)))
     return op.Resize(
-        x, *given, mode=mode, coordinate_transformation_mode=transform, nearest_mode=rounding,
+        x, *sizes, mode=mode, coordinate_transformation_mode=transform, nearest_mode=rounding,
         cubic_coeff_a=-0.75 if mode == "cubic" and "_aa" not in name else -0.5 if mode == "cubic" else None,
         antialias=1 if "_aa" in name else None, exclude_outside=1 if "_aa" in name else None,
     )  # fmt: skip
@@ -181,27 +181,27 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
 def _nearest(op: AtenBuilder, x: Value, factors: Sequence[float], mode: str) -> Value:
     """The places that torch itself takes: where a factor is no exact number, rounding decides which of two."""
     have, want = op.input_shape(0)[2:], op.shape[2:]
-    for axis, (size, factor, made) in enumerate(zip(have, factors, want, strict=True)):
+    for axis, (size, factor, target) in enumerate(zip(have, factors, want, strict=True)):
         if not isinstance(size, int):
             raise op.refuse("resizing by a factor over a size that varies", "the places taken are constants",
                             "give the size, or fix the dimension")  # fmt: skip
         line = torch.arange(size, dtype=torch.float32).reshape(1, 1, size)
         places = torch.nn.functional.interpolate(line, scale_factor=factor, mode=mode).reshape(-1)
-        assert places.numel() == made, "torch makes another size of one axis"
+        assert places.numel() == target, "torch makes another size of one axis"
         x = op.Gather(x, op.const(places.to(torch.int64).numpy()), axis=2 + axis)
     return x
 
 
 def _factors(op: AtenBuilder, rest: Sequence[Any], vector: bool) -> list[float] | None:
     """The scale factors of the call where they differ from output size over input size."""
-    found = [f for f in (rest[0] or () if vector and rest else rest) if f is not None]
+    factors = [f for f in (rest[0] or () if vector and rest else rest) if f is not None]
     have, want = op.input_shape(0)[2:], op.shape[2:]
-    if len(found) != len(have) or not all(isinstance(f, int | float) for f in found):
+    if len(factors) != len(have) or not all(isinstance(f, int | float) for f in factors):
         return None
     exact = all(
-        isinstance(a, int) and isinstance(b, int) and a * f == b for a, f, b in zip(have, found, want, strict=True)
+        isinstance(a, int) and isinstance(b, int) and a * f == b for a, f, b in zip(have, factors, want, strict=True)
     )
-    return None if exact else [float(f) for f in found]
+    return None if exact else [float(f) for f in factors]
 
 
 @aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")

@@ -27,12 +27,12 @@ def projected_lstm(
     Returns:
         Y [T, D, B, P], and the last hidden states and cells.
     """
-    made = []
+    results = []
     for d, weights in enumerate(directions):
         first = [op.Squeeze(op.Slice(state, [d], [d + 1], [0]), [0]) for state in states]
         y, *last = _direction(op, x, first, weights, length, backwards=d == 1)
-        made.append([op.Unsqueeze(y, [1]), *(op.Unsqueeze(one, [0]) for one in last)])
-    ys, hs, cs = zip(*made, strict=True)
+        results.append([op.Unsqueeze(y, [1]), *(op.Unsqueeze(state, [0]) for state in last)])
+    ys, hs, cs = zip(*results, strict=True)
     return _stacked(op, ys, 1), _stacked(op, hs, 0), _stacked(op, cs, 0)
 
 
@@ -42,10 +42,10 @@ def _direction(
     """The outputs [T, B, P], and the last hidden state [B, P] and cell [B, H]."""
     w_ih, w_hh, *biases, projection = weights
     h, c = states
-    given = op.MatMul(x, transposed(op, w_ih))
+    projected = op.MatMul(x, transposed(op, w_ih))
     for bias in biases:
-        given = given + bias
-    steps = each(op.Split(given, axis=0, num_outputs=length, outputs=length)) if length > 1 else (given,)
+        projected = projected + bias
+    steps = each(op.Split(projected, axis=0, num_outputs=length, outputs=length)) if length > 1 else (projected,)
     rows: dict[int, Value] = {}
     for t in reversed(range(length)) if backwards else range(length):
         gates = op.Squeeze(steps[t], [0]) + op.MatMul(h, transposed(op, w_hh))

@@ -126,7 +126,7 @@ def _recurrent(
         x = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1]) if bidirectional else op.Squeeze(y, [1])
         if dropout and train and layer < num_layers - 1:
             x, _ = op.Dropout(x, op.const(float(dropout)), op.const(True), outputs=2)
-    stacked = [op.Concat(*one, axis=0) if len(one) > 1 else one[0] for one in zip(*last, strict=True)]
+    stacked = [op.Concat(*states, axis=0) if len(states) > 1 else states[0] for states in zip(*last, strict=True)]
     return (op.Transpose(x, perm=[1, 0, 2]) if batch_first else x, *stacked)
 
 

@@ -128,14 +128,14 @@ def _spread(root: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
         op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None,
         *, correction: float | None = None, keepdim: bool = False,
     ) -> Value:  # fmt: skip
-        found = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
-        return op.Sqrt(found) if root else found
+        variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
+        return op.Sqrt(variance) if root else variance
 
     def unbiased(op: AtenBuilder, x: Value, *rest: Any) -> Value:
         # var(x, unbiased) or var(x, dim, unbiased, keepdim)
         dim, flags = (None, rest) if not rest or isinstance(rest[0], bool) else (rest[0], rest[1:])
-        found = _variance(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
-        return op.Sqrt(found) if root else found
+        variance = _variance(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
+        return op.Sqrt(variance) if root else variance
 
     return corrected, unbiased
 

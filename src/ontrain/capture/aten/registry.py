@@ -62,9 +62,9 @@ def find(target: Any) -> Handler | None:
     if not writes_first_only(target):
         return None
     name = operator_name(target)
-    found = table.get(f"{name}.{overload(target)}", table.get(name))
-    if found is not None:
-        return found
+    handler = table.get(f"{name}.{overload(target)}", table.get(name))
+    if handler is not None:
+        return handler
     # A graph has no memory to share: what copies is what views.
     same = name.removesuffix("_copy").removeprefix("prims::" if name in _SAME_PRIMS else "")
     return table.get(f"{same}.{overload(target)}", table.get(same)) if same != name else None

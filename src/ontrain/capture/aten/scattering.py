@@ -125,8 +125,8 @@ def index_fill(op: AtenBuilder, x: Value, dim: int, index: Value, value: Value |
     dim %= len(full)
     hit = op.Equal(op.Unsqueeze(op.counted(full[dim]), [1]), op.Unsqueeze(op.Reshape(index, [-1]), [0]))
     hits = op.ReduceSum(op.Cast(hit, to=_INT64), [1], keepdims=0)
-    found = op.Reshape(op.Cast(hits, to=ir.DataType.BOOL), [-1 if axis == dim else 1 for axis in range(len(full))])
-    y = op.Where(found, op.cast(value, x.dtype), x)
+    chosen = op.Reshape(op.Cast(hits, to=ir.DataType.BOOL), [-1 if axis == dim else 1 for axis in range(len(full))])
+    y = op.Where(chosen, op.cast(value, x.dtype), x)
     return y if shape else op.Reshape(y, np.zeros(0, np.int64))
 
 

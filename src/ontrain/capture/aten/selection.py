@@ -61,8 +61,8 @@ def _non_zero(op: AtenBuilder, x: Value) -> tuple[Any, Size]:
         rows = op.NonZero(x if x.dtype == ir.DataType.BOOL else op.cast(x, ir.DataType.BOOL))
         return rows, op.symbols.count(rows, 1)
 
-    found: tuple[Any, Size] = op.memo(("nonzero", x), places)
-    return found
+    rows_and_count: tuple[Any, Size] = op.memo(("nonzero", x), places)
+    return rows_and_count
 
 
 def _rows(op: AtenBuilder, rows: Value, rank: int, count: Size) -> list[Any]:
@@ -88,7 +88,7 @@ def nonzero(op: AtenBuilder, x: Value) -> Value:
 def masked_select(op: AtenBuilder, x: Value, mask: Value) -> Value:
     shapes = [op.input_shape(0), op.input_shape(1)]
     shape = together(shapes)
-    x, mask = (op.expand(one, shape, own) for one, own in zip((x, mask), shapes, strict=True))
+    x, mask = (op.expand(operand, shape, own) for operand, own in zip((x, mask), shapes, strict=True))
     rows, count = _non_zero(op, mask)
     op.symbols.equate(op.val.shape[0], count)
     return (

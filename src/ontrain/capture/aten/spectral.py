@@ -99,12 +99,12 @@ def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, las
     count = int(np.prod([*(_length(op, d) for d in dim[:-1]), n]))
     for d in dim[:-1]:
         x = _turned(op, x, d, False)
-    kept = n // 2 + 1
+    frequencies = n // 2 + 1
     # All frequencies but the first, and the middle one of an even length, stand for their mirror image too.
-    weight = np.full((kept, 1), 2.0)
+    weight = np.full((frequencies, 1), 2.0)
     weight[0] = 1.0
     if n % 2 == 0:
         weight[-1] = 1.0
-    cos, sin = _waves(op, kept, n, n, weight)
+    cos, sin = _waves(op, frequencies, n, n, weight)
     y = _along(op, x.real, last, cos) - _along(op, x.imag, last, sin)
     return _scaled(op, y, _scale(normalization, count))

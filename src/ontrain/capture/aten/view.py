@@ -136,15 +136,15 @@ def expand(op: AtenBuilder, x: Value, *_: object, **__: object) -> Value:
 @aten("broadcast_tensors", "meshgrid")
 def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "ij") -> list[Value]:
     results = op.node.meta["val"]
-    made = []
+    pieces = []
     for i, (x, val, before) in enumerate(zip(tensors, results, op.listed_shapes(), strict=True)):
         target = op.shape_of_val(val)
         if "meshgrid" in str(op.node.target):
             axis = i if indexing == "ij" or i > 1 else 1 - i
             x = op.Reshape(x, [-1 if d == axis else 1 for d in range(len(target))])
             before = [target[d] if d == axis else 1 for d in range(len(target))]
-        made.append(op.expand(x, target, before))
-    return made
+        pieces.append(op.expand(x, target, before))
+    return pieces
 
 
 @aten("repeat", "tile")

@@ -104,8 +104,8 @@ class CaptureCache:
             shapes = [list(tensor.shape) for tensor in self._tensors]
             files: set[str] = set()
             with executed_files(files):
-                found = self._trace(shapes)
-            self._folder.write(self._key, found[:16], encode(content(shapes, found, _files(files))))
+                traced = self._trace(shapes)
+            self._folder.write(self._key, traced[:16], encode(content(shapes, traced, _files(files))))
         except (UncacheableError, TypeError, OSError) as error:
             _logger.debug("not kept in the cache: %s", error)
 
@@ -150,7 +150,7 @@ def _files(executed: Iterable[str]) -> dict[str, str]:
     Raises:
         UncacheableError: some code is in no file.
     """
-    found = set()
+    files = set()
     for file in executed:
         # A dataclass's methods, for one, are made of text: "<string>". What made them is in a file that was loaded.
         if (
@@ -160,17 +160,17 @@ def _files(executed: Iterable[str]) -> dict[str, str]:
         ):
             raise UncacheableError(f"forward runs code that is in no file: {file}")
         if not file.startswith("<"):
-            found.add(os.path.abspath(file))
+            files.add(os.path.abspath(file))
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    own = {os.path.dirname(file) for file in found if not file.startswith((*installed, str(_PACKAGE)))}
+    own = {os.path.dirname(file) for file in files if not file.startswith((*installed, str(_PACKAGE)))}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if path and path.endswith(".py") and os.path.dirname(path) in own and module.__name__ != "__main__":
-            found.add(path)
-    late = next((file for file in found if os.stat(file).st_mtime > _LOADED), None)
+            files.add(path)
+    late = next((file for file in files if os.stat(file).st_mtime > _LOADED), None)
     if late is not None:
         raise UncacheableError(f"{late} was written after it was loaded")
-    return _hashes(found)
+    return _hashes(files)
 
 
 def _hashes(files: Iterable[str]) -> dict[str, str]:

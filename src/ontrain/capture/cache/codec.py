@@ -82,7 +82,7 @@ def decode(data: bytes) -> Content:
     guards = Guards.from_plain(head["guards"])
     model.meta[GUARDS] = guards
     return Content(
-        model, guards, _spec_from(head["outputs"]), [str(one) for one in head["specialised"]],
+        model, guards, _spec_from(head["outputs"]), [str(text) for text in head["specialised"]],
         [[int(size) for size in shape] for shape in head["shapes"]], str(head["trace"]),
         {str(path): str(value) for path, value in head["files"].items()},
     )  # fmt: skip
@@ -140,8 +140,8 @@ def _spec(spec: Spec) -> list[Any]:
 def _spec_from(plain: Any) -> Spec:
     kind, own, keys, written, children = plain
     value = _value_from(written)
-    found = type(value) if kind == "plain" else None if own is None else _class(own)
-    return Spec(kind, tuple(_spec_from(child) for child in children), tuple(keys), found, value)
+    own_type = type(value) if kind == "plain" else None if own is None else _class(own)
+    return Spec(kind, tuple(_spec_from(child) for child in children), tuple(keys), own_type, value)
 
 
 def _value(value: Any) -> Any:
@@ -190,7 +190,7 @@ def _class(name: Any) -> type:
 
 def _find(module: str, name: str) -> Any:
     """A class of a module that is imported already; a file must not have modules imported."""
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        target = getattr(target, part, None)
+    return target

@@ -104,19 +104,19 @@ def _no_hooks(module: nn.Module) -> None:
 def _state(module: nn.Module) -> list[Any]:
     """Parameters and buffers, each alias with the first name of its tensor."""
     first: dict[int, str] = {}
-    found = []
-    kept = {name for name, _ in _persistent(module)}
+    buffers = []
+    persistent = {name for name, _ in _persistent(module)}
     for name, tensor in (
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ):
         if type(tensor) not in (nn.Parameter, torch.Tensor):
             raise UncacheableError(f"{name} is a {type(tensor).__name__}")
-        found.append([
+        buffers.append([
             name, first.setdefault(id(tensor), name), type(tensor).__name__, str(tensor.dtype), tensor.device.type,
-            list(tensor.shape), list(tensor.stride()), tensor.requires_grad, name in kept,
+            list(tensor.shape), list(tensor.stride()), tensor.requires_grad, name in persistent,
         ])  # fmt: skip
-    return found
+    return buffers
 
 
 def _persistent(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
@@ -126,11 +126,11 @@ def _persistent(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
-def _tensor(one: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
-    if type(one) not in (torch.Tensor, nn.Parameter):
-        raise UncacheableError(f"an input is a {type(one).__name__}")
-    fixed = [None if axis in dims else size for axis, size in enumerate(one.shape)]
-    return [str(one.dtype), one.device.type, str(one.layout), one.requires_grad, fixed]
+def _tensor(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
+    if type(tensor) not in (torch.Tensor, nn.Parameter):
+        raise UncacheableError(f"an input is a {type(tensor).__name__}")
+    fixed = [None if axis in dims else size for axis, size in enumerate(tensor.shape)]
+    return [str(tensor.dtype), tensor.device.type, str(tensor.layout), tensor.requires_grad, fixed]
 
 
 class _Walk:
@@ -142,35 +142,35 @@ class _Walk:
         self._kept: list[Any] = []
         self._classes: set[type] = set()
 
-    def module(self, name: str, one: nn.Module) -> list[Any]:
-        if "forward" in one.__dict__:
+    def module(self, name: str, module: nn.Module) -> list[Any]:
+        if "forward" in module.__dict__:
             raise UncacheableError(f"forward of {name or 'the module'} was replaced")
-        attributes = {key: value for key, value in one.__dict__.items() if key not in _OWN}
+        attributes = {key: value for key, value in module.__dict__.items() if key not in _OWN}
         held = [
             [key, entry is None]
-            for table in (of("torch.nn.Module._parameters", one), of("torch.nn.Module._buffers", one))
+            for table in (of("torch.nn.Module._parameters", module), of("torch.nn.Module._buffers", module))
             for key, entry in table.items()
         ]
-        return [name, self.type(type(one)), one.training, held, self.value(attributes, name or "the module")]
+        return [name, self.type(type(module)), module.training, held, self.value(attributes, name or "the module")]
 
     def spec(self, spec: Spec) -> list[Any]:
         own = None if spec.type is None or spec.kind == "plain" else self.type(spec.type)
         return [spec.kind, own, self.value(spec.value, "an argument"), self.value(list(spec.keys), "an argument"),
                 [self.spec(child) for child in spec.children]]  # fmt: skip
 
-    def type(self, made: type) -> list[Any]:
+    def type(self, kind: type) -> list[Any]:
         """A class by name, and at its first mention the code of its own and inherited functions."""
-        if _find(made.__module__, made.__qualname__) is not made:
-            raise UncacheableError(f"the class {made.__qualname__} cannot be found under its name")
-        if made.__module__ != "builtins" and not getattr(sys.modules[made.__module__], "__file__", None):
-            raise UncacheableError(f"the class {made.__qualname__} is in no file")
-        if made in self._classes:
-            return [made.__module__, made.__qualname__]
-        self._classes.add(made)
-        own = [base for base in made.__mro__ if base.__module__.split(".")[0] not in ("torch", "builtins")]
+        if _find(kind.__module__, kind.__qualname__) is not kind:
+            raise UncacheableError(f"the class {kind.__qualname__} cannot be found under its name")
+        if kind.__module__ != "builtins" and not getattr(sys.modules[kind.__module__], "__file__", None):
+            raise UncacheableError(f"the class {kind.__qualname__} is in no file")
+        if kind in self._classes:
+            return [kind.__module__, kind.__qualname__]
+        self._classes.add(kind)
+        own = [base for base in kind.__mro__ if base.__module__.split(".")[0] not in ("torch", "builtins")]
         members = [(key, value) for base in own for key, value in sorted(vars(base).items(), key=lambda item: item[0])]
         codes = [(key, code) for key, value in members for code in _codes(value)]
-        return [made.__module__, made.__qualname__, codes]
+        return [kind.__module__, kind.__qualname__, codes]
 
     def value(self, value: Any, where: str, depth: int = 0) -> Any:
         kind = type(value)
@@ -202,8 +202,8 @@ class _Walk:
             return ["class", *self.type(value)]
         if isinstance(value, types.FunctionType):
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            given = [list(value.__defaults__ or ()), dict(value.__kwdefaults__ or {}), cells]
-            return ["function", value.__module__, value.__qualname__, _code(value.__code__), inner(given)]
+            closure = [list(value.__defaults__ or ()), dict(value.__kwdefaults__ or {}), cells]
+            return ["function", value.__module__, value.__qualname__, _code(value.__code__), inner(closure)]
         if isinstance(value, types.MethodType):
             return ["method", inner(value.__self__), inner(value.__func__)]
         if isinstance(value, functools.partial):
@@ -217,15 +217,15 @@ class _Walk:
     def _attributes(self, value: Any, where: str, depth: int) -> Any:
         if any(getattr(base, "__slots__", ()) for base in type(value).__mro__):
             raise UncacheableError(f"{where} holds a {type(value).__name__}, which has slots")
-        found = getattr(value, "__dict__", {})
-        return [[key, self.value(item, where, depth + 1)] for key, item in found.items()]
+        attributes = getattr(value, "__dict__", {})
+        return [[key, self.value(item, where, depth + 1)] for key, item in attributes.items()]
 
 
 def _find(module: str | None, name: str) -> Any:
-    found: Any = sys.modules.get(module or "")
+    target: Any = sys.modules.get(module or "")
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        target = getattr(target, part, None)
+    return target
 
 
 def _codes(member: Any) -> list[Any]:
@@ -234,11 +234,11 @@ def _codes(member: Any) -> list[Any]:
         return [code for accessor in (member.fget, member.fset) if accessor is not None for code in _codes(accessor)]
     if isinstance(member, staticmethod | classmethod):
         member = member.__func__
-    found = []
+    names = []
     while isinstance(member, types.FunctionType):
-        found.append(_code(member.__code__))
+        names.append(_code(member.__code__))
         member = getattr(member, "__wrapped__", None)
-    return found
+    return names
 
 
 def _code(code: types.CodeType) -> str:

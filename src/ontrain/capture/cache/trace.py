@@ -48,8 +48,8 @@ def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: 
     with quiet(), tracing(module), exporting(_not_compiled), torch.inference_mode(False), torch.enable_grad():
         try:
             inputs, state = stand_ins(mode, flat, shapes, like)
-            for name, one in [*((f"input {i}", one) for i, one in enumerate(inputs)), *state.items()]:
-                written.name(one, name)
+            for name, tensor in [*((f"input {i}", tensor) for i, tensor in enumerate(inputs)), *state.items()]:
+                written.name(tensor, name)
             with mode, written:
                 results = torch.func.functional_call(flat, state, tuple(inputs))
         except UncacheableError:
@@ -77,12 +77,15 @@ class _Written(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         call = [str(func), self._text(args), self._text(dict(kwargs or {})), torch.is_grad_enabled()]
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(one, torch.Tensor) and id(one) not in self._names:
-                self.name(one, f"%{len(self._names)} {one.dtype}{list(one.shape)}{list(one.stride())} {one.device}")
-        self._hash.update(repr([call, self._text(made)]).encode())
-        return made
+        result = func(*args, **(kwargs or {}))
+        for output in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(output, torch.Tensor) and id(output) not in self._names:
+                self.name(
+                    output,
+                    f"%{len(self._names)} {output.dtype}{list(output.shape)}{list(output.stride())} {output.device}",
+                )
+        self._hash.update(repr([call, self._text(result)]).encode())
+        return result
 
     def finish(self, results: Any, state: Mapping[str, torch.Tensor]) -> str:
         """Write the results; return the hash."""
@@ -92,11 +95,11 @@ class _Written(TorchDispatchMode):
 
     def _text(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            found = self._names.get(id(value))
-            if found is None:
-                found = self._constant(value)
-                self.name(value, found)
-            return found
+            name = self._names.get(id(value))
+            if name is None:
+                name = self._constant(value)
+                self.name(value, name)
+            return name
         if type(value) in _PLAIN:
             return repr(value)
         if isinstance(value, tuple | list):

@@ -63,10 +63,10 @@ def choose(graph: ir.Graph, trainable: Sequence[str] | None, frozen: Sequence[st
                 way_out="leave it out of the names to train",
             )
     trained = {name for name in wanted if name not in left}
-    kept = [name for name in floats if name not in trained and (name in weights or name in left)]
+    untrained = [name for name in floats if name not in trained and (name in weights or name in left)]
     return Choice(
         tuple(name for name in floats if name in trained),
-        tuple(name for name in kept if name not in statistics),
+        tuple(name for name in untrained if name not in statistics),
         tuple(statistics),
         frozenset(name for name in statistics if name in left),
     )
@@ -98,7 +98,7 @@ def _matches(
     """The names that the patterns fit; a plain name reaches every float initializer, a pattern weights only."""
     if isinstance(patterns, str):
         raise OptionError(f"{patterns!r} is one string", way_out=f"give a list of names or patterns to {verb}")
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for pattern in checked_names(f"the list of what to {verb}", patterns):
         if pattern in graph.initializers:
             if pattern not in floats:
@@ -108,7 +108,7 @@ def _matches(
                     reason=f"it is of type {dtype.name.lower() if dtype is not None else 'unknown'}",
                     way_out="name floating-point initializers",
                 )
-            found[pattern] = None
+            names[pattern] = None
             continue
         fits = [name for name in weights if _fits(pattern, name)]
         if not fits:
@@ -118,8 +118,8 @@ def _matches(
                 reason=f"only {', '.join(map(repr, others[:3]))} fits, which holds no weights" if others else None,
                 way_out=f"nearest: {nearest(pattern, weights)}",
             )
-        found.update(dict.fromkeys(fits))
-    return list(found)
+        names.update(dict.fromkeys(fits))
+    return list(names)
 
 
 def _fits(pattern: str, name: str) -> bool:

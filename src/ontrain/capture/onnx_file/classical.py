@@ -101,8 +101,10 @@ def _lift(node: ir.Node, within: ir.Graph, main: ir.Graph) -> None:
         value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(array.shape)
         main.register_initializer(value)
         weights.append(value)
-    kept = [attr for name, attr in a.items() if name in ("classlabels_ints", "targets", "post_transform")]
-    new = ir.Node(DOMAIN, _WEIGHTED[node.op_type], [node.inputs[0], *weights], kept, num_outputs=len(node.outputs))
+    attributes = [attr for name, attr in a.items() if name in ("classlabels_ints", "targets", "post_transform")]
+    new = ir.Node(
+        DOMAIN, _WEIGHTED[node.op_type], [node.inputs[0], *weights], attributes, num_outputs=len(node.outputs)
+    )
     new.metadata_props.update(node.metadata_props)
     ir.convenience.replace_nodes_and_values(within, node, [node], [new], node.outputs, new.outputs)
 

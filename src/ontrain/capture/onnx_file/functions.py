@@ -93,18 +93,18 @@ class _Inliner:
         values.update(zip(function.inputs, call.inputs, strict=False))
         nodes = [self._copy(node, values, attributes, call) for node in function]
         results = [values.get(value) for value in function.outputs[: len(call.outputs)]]
-        kept = [value for value in results if value is not None]
-        if len(kept) != len(results):
+        present = [value for value in results if value is not None]
+        if len(present) != len(results):
             raise _misfit(call, "an output of the function is made of an input that the call leaves out")
-        return nodes, kept
+        return nodes, present
 
     def _copy(
         self, node: ir.Node, values: dict[ir.Value, ir.Value | None], attributes: Mapping[str, ir.Attr], call: ir.Node
     ) -> ir.Node:
-        made = [self._attribute(name, attr, values, attributes, call) for name, attr in node.attributes.items()]
+        attrs = [self._attribute(name, attr, values, attributes, call) for name, attr in node.attributes.items()]
         copy = ir.Node(
             node.domain, node.op_type, [None if v is None else values.get(v, v) for v in node.inputs],
-            [attr for attr in made if attr is not None], overload=node.overload, num_outputs=len(node.outputs),
+            [attr for attr in attrs if attr is not None], overload=node.overload, num_outputs=len(node.outputs),
             version=node.version, name=node.name, metadata_props={**call.metadata_props, **node.metadata_props},
         )  # fmt: skip
         for old, new in zip(node.outputs, copy.outputs, strict=True):
@@ -125,7 +125,7 @@ class _Inliner:
         if attr.type == ir.AttributeType.GRAPH:
             return ir.AttrGraph(name, self._graph(attr.as_graph(), values, attributes, call))
         if attr.type == ir.AttributeType.GRAPHS:
-            return ir.AttrGraphs(name, [self._graph(one, values, attributes, call) for one in attr.as_graphs()])
+            return ir.AttrGraphs(name, [self._graph(graph, values, attributes, call) for graph in attr.as_graphs()])
         return attr
 
     def _graph(

@@ -208,11 +208,11 @@ def _is_of_maps(kind: onnx.TypeProto) -> bool:
 
 
 def _rebuilt(model: ir.Model, name: str) -> ir.Model:
-    made = rebuild(model)
-    made.graph.name = "captured"
-    verify(made, after=f"loading {name}")
-    check_loops(made)
-    return made
+    copy = rebuild(model)
+    copy.graph.name = "captured"
+    verify(copy, after=f"loading {name}")
+    check_loops(copy)
+    return copy
 
 
 def _own_metadata(model: ir.Model, name: str) -> None:
@@ -238,9 +238,9 @@ def _prepare_inputs(graph: ir.Graph, shapes: Mapping[str, Sequence[int | str]] |
         if value.name in graph.initializers:
             graph.inputs.remove(value)
     names = [value.name or "" for value in graph.inputs]
-    for given in shapes or ():
-        if given not in names:
-            raise OptionError(f"the model has no input {given!r}", way_out=f"nearest: {nearest(given, names)}")
+    for wanted in shapes or ():
+        if wanted not in names:
+            raise OptionError(f"the model has no input {wanted!r}", way_out=f"nearest: {nearest(wanted, names)}")
     for value in graph.inputs:
         name = value.name or ""
         if shapes is not None and name in shapes:
@@ -274,19 +274,19 @@ def _check_dense(value: ir.Value) -> None:
         )
 
 
-def _given_shape(value: ir.Value, given: Sequence[int | str]) -> ir.Shape:
+def _given_shape(value: ir.Value, shape: Sequence[int | str]) -> ir.Shape:
     if value.shape is not None:
         stated = [d if isinstance(d, int) else None for d in value.shape]
-        wrong = len(stated) != len(given) or any(
-            isinstance(g, int) and s is not None and g != s for g, s in zip(given, stated, strict=True)
+        wrong = len(stated) != len(shape) or any(
+            isinstance(g, int) and s is not None and g != s for g, s in zip(shape, stated, strict=True)
         )
         if wrong:
             wanted = [d if isinstance(d, int) else d.value for d in value.shape]
             raise OptionError(
-                f"input {value.name!r} is described with the shape {list(given)}, the file says {wanted}",
+                f"input {value.name!r} is described with the shape {list(shape)}, the file says {wanted}",
                 way_out="use the file's, or strings for dimensions that vary",
             )
-    return ir.Shape(given)
+    return ir.Shape(shape)
 
 
 def _lift_initializers(graph: ir.Graph) -> None:
@@ -296,8 +296,8 @@ def _lift_initializers(graph: ir.Graph) -> None:
     """
     for node in list(ir.traversal.RecursiveGraphIterator(graph)):
         inner = [attr.value for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
-        for one in inner:
-            _lift(one, graph) if record_of(node).control else _spell_out(one)
+        for other in inner:
+            _lift(other, graph) if record_of(node).control else _spell_out(other)
 
 
 def _lift(inner: ir.Graph, graph: ir.Graph) -> None:

@@ -105,13 +105,13 @@ def _normalise_batch(node: ir.Node, latest: dict[ir.Value, ir.Value]) -> None:
 def _fix_statistics(node: ir.Node) -> None:
     """Inference form: one output; whoever reads the running statistics gets what the node was given."""
     node.attributes.pop("training_mode", None)
-    for output, given in zip(list(node.outputs)[1:3], node.inputs[3:5], strict=False):
-        assert given is not None
+    for output, y in zip(list(node.outputs)[1:3], node.inputs[3:5], strict=False):
+        assert y is not None
         if output.is_graph_output():
             assert node.graph is not None
-            copy = ir.node("Identity", [given])
+            copy = ir.node("Identity", [y])
             node.graph.insert_before(node, copy)
             copy.outputs[0].name = output.name
-            given = copy.outputs[0]
-        ir.convenience.replace_all_uses_with([output], [given], replace_graph_outputs=True)
+            y = copy.outputs[0]
+        ir.convenience.replace_all_uses_with([output], [y], replace_graph_outputs=True)
     node.resize_outputs(1)

@@ -51,19 +51,19 @@ class Site:
 
     def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Return the output of a new node, which goes before this one."""
-        made = ir.node(op_type, inputs, attributes)
-        made.version = OPSET
-        made.metadata_props.update(self.node.metadata_props)
-        self.graph.insert_before(self.node, made)
-        return made.outputs[0]
+        node = ir.node(op_type, inputs, attributes)
+        node.version = OPSET
+        node.metadata_props.update(self.node.metadata_props)
+        self.graph.insert_before(self.node, node)
+        return node.outputs[0]
 
     def inputs(self, *values: ir.Value | None) -> None:
         """Give the node other inputs."""
-        kept = list(values)
-        while kept and kept[-1] is None:
-            kept.pop()
-        self.node.resize_inputs(len(kept))
-        for i, value in enumerate(kept):
+        operands = list(values)
+        while operands and operands[-1] is None:
+            operands.pop()
+        self.node.resize_inputs(len(operands))
+        for i, value in enumerate(operands):
             self.node.replace_input_with(i, value)
 
     def input(self, index: int) -> ir.Value | None:
@@ -223,8 +223,8 @@ def _softmax(site: Site) -> None:
     x, axis = site.input(0), site.take("axis", 1)
     assert x is not None
     flat = site.emit("Flatten", x, axis=axis)
-    made = site.emit(site.node.op_type, flat, axis=1)
-    site.replace(site.emit("Reshape", made, site.emit("Shape", x)))
+    product = site.emit(site.node.op_type, flat, axis=1)
+    site.replace(site.emit("Reshape", product, site.emit("Shape", x)))
 
 
 @_below(13, "Squeeze", "Unsqueeze", "ReduceSum")
@@ -421,8 +421,8 @@ def _scan(site: Site) -> None:
         num_outputs=len(node.outputs), version=OPSET,
     )  # fmt: skip
     inner.metadata_props.update(node.metadata_props)
-    for made, output in zip(inner.outputs, node.outputs, strict=True):
-        made.name = f"{output.name}_row"
+    for result, output in zip(inner.outputs, node.outputs, strict=True):
+        result.name = f"{output.name}_row"
     site.set("num_scan_inputs", len(operands))
     site.set("body", ir.Graph(rows, inner.outputs, nodes=[inner], opset_imports={"": OPSET}, name="batch"))
     site.inputs(*operands)

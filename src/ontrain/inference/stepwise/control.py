@@ -51,9 +51,11 @@ class Control:
     def _check_form(self) -> None:
         """Refuse a node whose graphs do not fit its inputs and outputs; a file may hold any."""
         for graph in subgraphs(self.node):
-            fed, given = self._expected()
-            if (fed is not None and len(graph.inputs) != fed) or len(graph.outputs) < given:
-                wanted = f"{given} outputs or more" if fed is None else f"{fed} inputs and {given} outputs or more"
+            fed, expected = self._expected()
+            if (fed is not None and len(graph.inputs) != fed) or len(graph.outputs) < expected:
+                wanted = (
+                    f"{expected} outputs or more" if fed is None else f"{fed} inputs and {expected} outputs or more"
+                )
                 raise GraphError(
                     f"a graph inside has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs",
                     node=describe(self.node), source=source_of(self.node), reason=f"it needs {wanted}",
@@ -161,8 +163,8 @@ class Scanned(Control):
             ]
             results = body.run({**outer, **dict(zip(body.inputs, [*states, *rows], strict=True))})
             states = results[:n]
-            for made, row in zip(stacked, results[n:], strict=True):
-                made.append(row)
+            for column, row in zip(stacked, results[n:], strict=True):
+                column.append(row)
         axes, directions = scan_axes(node, "scan_output_axes", k), scan_axes(node, "scan_output_directions", k)
         wholes = [
             self._stack(rows[::-1] if backwards else rows, value, axis)
@@ -179,14 +181,14 @@ class MappedSequence(Control):
     def _results(self, inputs: list[Value], outer: Environment) -> list[Value]:
         body = self.programs["body"]
         count = len(inputs[0])
-        made: list[list[Value]] = [[] for _ in self.outputs]
+        rows: list[list[Value]] = [[] for _ in self.outputs]
         for at in range(count):
             fed = [value[at] if isinstance(value, Items) else value for value in inputs]
             for results, result in zip(
-                made, body.run({**outer, **dict(zip(body.inputs, fed, strict=True))}), strict=True
+                rows, body.run({**outer, **dict(zip(body.inputs, fed, strict=True))}), strict=True
             ):
                 results.append(result)
-        return [Items(items) for items in made]
+        return [Items(items) for items in rows]
 
 
 def _dims(value: ir.Value) -> list[int]:

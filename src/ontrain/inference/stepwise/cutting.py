@@ -17,13 +17,13 @@ Kind = tuple[ir.DataType, int]
 
 def read_outside(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """Return the values that nodes read and do not make, constants left out, in order of first use."""
-    made: set[ir.Value] = set()
+    produced: set[ir.Value] = set()
     outside: dict[ir.Value, None] = {}
     for node in nodes:
         for value in reads(node):
-            if value not in made and value.const_value is None:
+            if value not in produced and value.const_value is None:
                 outside[value] = None
-        made.update(node.outputs)
+        produced.update(node.outputs)
     return list(outside)
 
 

@@ -103,15 +103,15 @@ class Elsewhere:
         return session
 
     def _evaluate(self, environment: dict[ir.Value, Value]) -> None:
-        made = dict(environment)
+        inner = dict(environment)
         for node, evaluated in zip(self.nodes, self._evaluated, strict=True):
             inputs = [
-                None if value is None else made[value] if value in made else self._engine.resident(value)
+                None if value is None else inner[value] if value in inner else self._engine.resident(value)
                 for value in node.inputs
             ]
             with blamed_on(node, f"{node.op_type} cannot run", ProviderError):
-                made.update(zip(node.outputs, evaluated.run(inputs, self._engine.device), strict=False))
-        environment.update((value, made[value]) for value in self.outputs)
+                inner.update(zip(node.outputs, evaluated.run(inputs, self._engine.device), strict=False))
+        environment.update((value, inner[value]) for value in self.outputs)
 
     def _kind(self, fed: Value) -> Kind:
         if isinstance(fed, torch.Tensor):

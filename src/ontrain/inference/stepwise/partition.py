@@ -81,9 +81,9 @@ def _fixed(value: ir.Value, level: dict[ir.Value, int]) -> bool:
     return value.const_value is not None or value in level
 
 
-def dying(stages: Sequence[Iterable[ir.Value]], kept: Iterable[ir.Value]) -> list[list[ir.Value]]:
+def dying(stages: Sequence[Iterable[ir.Value]], outputs: Iterable[ir.Value]) -> list[list[ir.Value]]:
     """Return for each stage, given as what it reads, the values that no later one reads, but for those kept."""
-    seen, dead = set(kept), []
+    seen, dead = set(outputs), []
     for values in reversed(stages):
         last = [value for value in dict.fromkeys(values) if value not in seen]
         seen.update(last)

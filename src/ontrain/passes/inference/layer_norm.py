@@ -67,10 +67,10 @@ def _match(last: ir.Node, weights: Weights) -> _Norm | None:
             quotient = maker_of(normal, "Div")
             if product is None or quotient is None or scale is None or shift is None:
                 continue
-            found = _normal(quotient, weights)
-            if found is None:
+            normalised = _normal(quotient, weights)
+            if normalised is None:
                 continue
-            x, epsilon, inner = found
+            x, epsilon, inner = normalised
             if not _is_vector(scale) or not _is_vector(shift):
                 left_alone("scale or shift is no vector")
             elif not _is_private([product, quotient, *inner], last):

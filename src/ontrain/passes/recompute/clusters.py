@@ -95,7 +95,7 @@ def forced(schedule: Schedule, request: Recomputation) -> list[ir.Value]:
     return [root for root in roots if schedule.can_recompute(root)]
 
 
-def _apply(schedule: Schedule, request: ClusterRequest, made: dict[ir.Value, None]) -> dict[ir.Value, None]:
+def _apply(schedule: Schedule, request: ClusterRequest, results: dict[ir.Value, None]) -> dict[ir.Value, None]:
     known = clusters(schedule)
     roots = [root for cluster in known if request.name in (cluster.name, "*") for root in cluster.roots]
     if not roots:
@@ -106,8 +106,8 @@ def _apply(schedule: Schedule, request: ClusterRequest, made: dict[ir.Value, Non
     roots = sorted(roots, key=lambda root: schedule.position[schedule.producer(root)])
     chosen = roots if request.count < 0 else roots[: request.count]
     if request.recompute:
-        return {**made, **dict.fromkeys(chosen)}
-    return {root: None for root in made if root not in set(chosen)}
+        return {**results, **dict.fromkeys(chosen)}
+    return {root: None for root in results if root not in set(chosen)}
 
 
 def _gelu(schedule: Schedule) -> list[ir.Value]:
@@ -157,7 +157,7 @@ def layers(schedule: Schedule) -> list[tuple[str, list[ir.Node]]]:
     A layer is what belongs to one numbered part of the model, as "encoder.layer.3": the nodes that read its parameters,
     and those behind them up to the next part's.
     """
-    found: dict[str, list[ir.Node]] = {}
+    named: dict[str, list[ir.Node]] = {}
     current: str | None = None
     for node in schedule.nodes:
         if node not in schedule.forward:
@@ -166,11 +166,11 @@ def layers(schedule: Schedule) -> list[tuple[str, list[ir.Node]]]:
         if blocks:
             current = next((block for block in blocks if block is not None), None)
         if current is not None:
-            found.setdefault(current, []).append(node)
+            named.setdefault(current, []).append(node)
     stems: dict[str, int] = {}
-    for name in found:
+    for name in named:
         stems[_stem(name)] = stems.get(_stem(name), 0) + 1
-    return [(name, nodes) for name, nodes in found.items() if stems[_stem(name)] > 1]
+    return [(name, nodes) for name, nodes in named.items() if stems[_stem(name)] > 1]
 
 
 def _parameters(node: ir.Node) -> list[ir.Value]:

@@ -22,29 +22,29 @@ _UNITS = {
 _TEXT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*")
 
 
-def parse_budget(given: int | float | str, name: str = "memory_budget") -> int | float:
+def parse_budget(budget: int | float | str, name: str = "memory_budget") -> int | float:
     """Return a budget as bytes (int) or as a fraction (float) of the working memory that a step needs without it.
 
     Args:
-        given: an int is bytes; a float a fraction; a text has a unit ("2GiB", "500 MB"), or is read as a number.
+        budget: an int is bytes; a float a fraction; a text has a unit ("2GiB", "500 MB"), or is read as a number.
         name: what the error calls it.
 
     Raises:
         OptionError: it is none of these, or out of range.
     """
-    wrong = OptionError(f"{name} is {given!r}", way_out=f"allowed: {BUDGET_ALLOWED}")
-    if isinstance(given, bool):
+    wrong = OptionError(f"{name} is {budget!r}", way_out=f"allowed: {BUDGET_ALLOWED}")
+    if isinstance(budget, bool):
         raise wrong
-    if isinstance(given, str):
-        match = _TEXT.fullmatch(given)
+    if isinstance(budget, str):
+        match = _TEXT.fullmatch(budget)
         if match is None or match[2].upper() not in _UNITS:
             raise wrong
         plain = not match[2] and not match[1].isdigit()
-        given = float(match[1]) if plain else int(float(match[1]) * _UNITS[match[2].upper()])
-    if isinstance(given, int) and given > 0:
-        return given
-    if isinstance(given, float) and math.isfinite(given) and 0 < given <= 1:
-        return given
+        budget = float(match[1]) if plain else int(float(match[1]) * _UNITS[match[2].upper()])
+    if isinstance(budget, int) and budget > 0:
+        return budget
+    if isinstance(budget, float) and math.isfinite(budget) and 0 < budget <= 1:
+        return budget
     raise wrong
 
 
@@ -92,7 +92,7 @@ class Recomputation:
         return self.budget is not None or switches or bool(self.clusters)
 
 
-def parse_clusters(given: str, name: str) -> tuple[ClusterRequest, ...]:
+def parse_clusters(plan: str, name: str) -> tuple[ClusterRequest, ...]:
     """Read "Gelu+:1:-1,LayerNormalization+:1:2", or a JSON file with a list of such texts.
 
     A text is cluster:strategy:count. Strategy 0 leaves the cluster alone, 1 and 2 compute it again; count is how many
@@ -101,7 +101,7 @@ def parse_clusters(given: str, name: str) -> tuple[ClusterRequest, ...]:
     Raises:
         OptionError: a text is malformed, or the file cannot be read.
     """
-    texts = _from_file(given, name) if given.endswith(".json") else given.split(",")
+    texts = _from_file(plan, name) if plan.endswith(".json") else plan.split(",")
     return tuple(_cluster(text.strip(), name) for text in texts if text.strip())
 
 

@@ -17,12 +17,12 @@ def insert_copies(schedule: Schedule, choice: Choice) -> int:
 
 
 class _Inserter:
-    """Copies nodes in front of their readers; `made` maps values to their second selves."""
+    """Copies nodes in front of their readers; `_second` maps values to their second selves."""
 
     def __init__(self, schedule: Schedule, choice: Choice) -> None:
         self._schedule, self._copies = schedule, choice.profile.copies
         self._graph, self._root = schedule.graph, schedule.memory.root
-        self._made: dict[ir.Value, ir.Value] = {}
+        self._second: dict[ir.Value, ir.Value] = {}
         self._names = {v.name for node in schedule.nodes for v in node.outputs}
         self._names |= {v.name for v in (*self._graph.inputs, *self._graph.initializers.values())}
         self._count = 0
@@ -33,14 +33,14 @@ class _Inserter:
                 continue
             wanted = [v for v in node.inputs if v is not None and self._root.get(v) in self._copies]
             missing = self._missing(wanted)
-            for one in missing:
-                self._count += any(self._root[v] is v for v in one.outputs)
+            for absent in missing:
+                self._count += any(self._root[v] is v for v in absent.outputs)
             copies = [self._copy(value) for value in missing]
             if copies:
                 self._graph.insert_before(node, copies)
             for index, value in enumerate(node.inputs):
-                if value is not None and value in self._made:
-                    node.replace_input_with(index, self._made[value])
+                if value is not None and value in self._second:
+                    node.replace_input_with(index, self._second[value])
         return self._count
 
     def _missing(self, values: list[ir.Value]) -> list[ir.Node]:
@@ -50,14 +50,14 @@ class _Inserter:
         while work:
             value = work.pop()
             node = value.producer()
-            if value in self._made or self._root.get(value) not in self._copies or node is None or node in nodes:
+            if value in self._second or self._root.get(value) not in self._copies or node is None or node in nodes:
                 continue
             nodes[node] = None
             work += [v for v in node.inputs if v is not None]
         return sorted(nodes, key=self._schedule.position.__getitem__)
 
     def _copy(self, node: ir.Node) -> ir.Node:
-        inputs = [None if v is None else self._made.get(v, v) for v in node.inputs]
+        inputs = [None if v is None else self._second.get(v, v) for v in node.inputs]
         mask, attributes, outputs = mask_of(node), list(node.attributes.values()), len(node.outputs)
         domain, op_type = node.domain, node.op_type
         if mask is not None and op_type == "Dropout":
@@ -74,7 +74,7 @@ class _Inserter:
         for old, new in zip(node.outputs, copy.outputs, strict=False):
             new.type, new.shape, new.name = old.type, old.shape, self._name(old.name)
             if self._root.get(old) in self._copies:
-                self._made[old] = new
+                self._second[old] = new
         copy.name = copy.outputs[0].name
         return copy
 

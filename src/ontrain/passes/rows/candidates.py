@@ -50,8 +50,8 @@ class HidePaddedCandidates(Pass):
             keep = chosen.get(node)
             if keep is None or inputs[0] is None:
                 return None
-            given = {v.name: v for v in op.graph.inputs}
-            (condition,) = emit(op, keep.graph, [given[v.name] for v in keep.graph.inputs])
+            by_name = {v.name: v for v in op.graph.inputs}
+            (condition,) = emit(op, keep.graph, [by_name[v.name] for v in keep.graph.inputs])
             low = _HIDDEN_HALF if inputs[0].dtype == ir.DataType.FLOAT16 else _HIDDEN
             hidden = op.Where(condition, inputs[0], op.const(low, inputs[0].dtype))
             copy = ir.Node(

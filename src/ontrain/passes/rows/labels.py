@@ -49,12 +49,12 @@ class EliminateUnlabelledRows(RowPass):
             if labelled_rows is None:
                 continue
             selection, section, root = labelled_rows.selection, labelled_rows.section, labelled_rows.root
-            (kept,) = keep(self, model, [selection])
-            if kept < selection.rows:
+            (count,) = keep(self, model, [selection])
+            if count < selection.rows:
                 sinks = {root: functools.partial(packed_loss, layout=label_layout(root))}
-                model = rebuild(model, Sections(section, selection.index(kept), sinks))
+                model = rebuild(model, Sections(section, selection.index(count), sinks))
                 changed += 1 + len(section.packed)
-                note(f"{selection.name}: {kept} of {selection.rows} rows, {section.products()} products on them")
+                note(f"{selection.name}: {count} of {selection.rows} rows, {section.products()} products on them")
         return model, changed
 
 

@@ -127,7 +127,7 @@ def reshaped(layout: Layout, shape: Sequence[int], source: Sequence[int]) -> Lay
 
 
 def _reshaped(layout: Layout, shape: Sequence[int], source: Sequence[int]) -> Layout | None:
-    found: dict[int, Places] = {}
+    of_axes: dict[int, Places] = {}
     for before, after in _segments(source, shape):
         inside = [a for a in after if a in layout.places]
         if not inside:
@@ -141,8 +141,8 @@ def _reshaped(layout: Layout, shape: Sequence[int], source: Sequence[int]) -> La
             where = layout.places[after[0]]
         sizes = [source[a] for a in before]
         places = (where,) if len(before) == 1 else np.unravel_index(where, tuple(sizes))
-        found.update((a, p) for a, p, size in zip(before, places, sizes, strict=True) if size != 1)
-    return layout.derived(found)
+        of_axes.update((a, p) for a, p, size in zip(before, places, sizes, strict=True) if size != 1)
+    return layout.derived(of_axes)
 
 
 def _segments(source: Sequence[int], shape: Sequence[int]) -> list[tuple[list[int], list[int]]]:

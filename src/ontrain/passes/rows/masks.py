@@ -146,5 +146,5 @@ def _any(leaves: Sequence[ir.Value], axes: Sequence[int], op: Builder) -> ir.Val
     for part in leaves:
         if not any(part is other for other in varying):
             all_of = part if all_of is None else op.And(all_of, part)
-    made: ir.Value = all_of if all_of is not None else op.const(np.ones((1, 1, 1, 1), bool))
-    return made
+    mask: ir.Value = all_of if all_of is not None else op.const(np.ones((1, 1, 1, 1), bool))
+    return mask

@@ -98,7 +98,7 @@ def sources(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
     """
     rule = find_row_rule(node)
     layouts = rule.sources(node, layout) if rule is not None else None
-    return None if layouts is None else [one if one else None for one in layouts]
+    return None if layouts is None else [layout if layout else None for layout in layouts]
 
 
 def behind(node: ir.Node, lead: int) -> bool:

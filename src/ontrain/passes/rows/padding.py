@@ -51,12 +51,12 @@ class EliminatePadding(RowPass):
             if space is None:
                 continue
             selection, section = space.selection, space.section
-            (kept,) = keep(self, model, [selection])
-            if kept < selection.rows:
-                model = rebuild(model, Sections(section, selection.index(kept), space.sinks))
+            (count,) = keep(self, model, [selection])
+            if count < selection.rows:
+                model = rebuild(model, Sections(section, selection.index(count), space.sinks))
                 groups = _groups(model.graph)
                 changed += len(section.packed)
-                note(f"{selection.name}: {kept} of {selection.rows} rows, {section.products()} products on them")
+                note(f"{selection.name}: {count} of {selection.rows} rows, {section.products()} products on them")
         return model, changed
 
 

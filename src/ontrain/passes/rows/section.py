@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, live_nodes, reads, role_of, static_dims
+from ontrain.operators import each
 from ontrain.passes.rows.layout import Layout, Places
 from ontrain.passes.rows.operators import Packing, behind, find_row_rule, sources
 
@@ -81,16 +82,16 @@ def find_section(graph: ir.Graph, reader: Reader) -> Section:
         tags = set().union(*(asked.get(v, set()) for v, _ in demanded))
         if layout is None:
             section.spoiled |= tags
-        found = reader(node, layout)
-        special = found is not None
-        if found is None and layout is not None:
-            found = sources(node, layout)
-        if found is None:
+        layouts = reader(node, layout)
+        special = layouts is not None
+        if layouts is None and layout is not None:
+            layouts = sources(node, layout)
+        if layouts is None:
             for value in reads(node):
                 demand(value, WHOLE, ())
             continue
-        wants[node] = found
-        for read, wanted in zip(node.inputs, found, strict=True):
+        wants[node] = layouts
+        for read, wanted in zip(node.inputs, layouts, strict=True):
             if read is None:
                 continue
             if isinstance(wanted, Layout) and (read not in learned or not wanted.injective(static_dims(read))):
@@ -98,7 +99,7 @@ def find_section(graph: ir.Graph, reader: Reader) -> Section:
             demand(read, wanted, (tags | {node} if special else tags) if isinstance(wanted, Layout) else ())
     for node in nodes:
         if node in wants and _may_pack(node, wants[node], section.states):
-            section.packed[node] = [one if isinstance(one, Layout) else None for one in wants[node]]
+            section.packed[node] = [layout if isinstance(layout, Layout) else None for layout in wants[node]]
     return section
 
 
@@ -140,12 +141,12 @@ class Index:
 
     Args:
         rows: how many rows there were.
-        kept: how many are kept, those that fill up included.
+        count: how many are kept, those that fill up included.
         make: emits the numbers, int64 [kept], none twice.
     """
 
-    def __init__(self, rows: int, kept: int, make: Callable[[Builder], ir.Value]) -> None:
-        self.rows, self.kept, self._make = rows, kept, make
+    def __init__(self, rows: int, count: int, make: Callable[[Builder], ir.Value]) -> None:
+        self.rows, self.kept, self._make = rows, count, make
         self._chosen: ir.Value | None = None
         self._at: dict[bytes, ir.Value] = {}
         self._back: dict[ir.Value, ir.Value] = {}
@@ -204,15 +205,14 @@ class Sections:
             self.made.update(zip(node.outputs, outputs, strict=True))
             return outputs
         sink = self._sinks.get(node)
-        found = sink(self, op, node, inputs) if sink is not None else None
-        if found is not None:
-            return found
+        written = sink(self, op, node, inputs) if sink is not None else None
+        if written is not None:
+            return written
         if not any(self.section.holds(v) for v in node.inputs):
             return None
         whole = [self.whole(op, old, new) for old, new in zip(node.inputs, inputs, strict=True)]
         copy = ir.Node(node.domain, node.op_type, whole, node.attributes.values(), num_outputs=len(node.outputs))
-        made = op.add(copy, [v.name for v in node.outputs])
-        return made if isinstance(made, tuple) else (made,)
+        return each(op.add(copy, [v.name for v in node.outputs]))
 
     def rows(self, op: Builder, old: ir.Value, new: ir.Value, layout: Layout) -> ir.Value:
         """Return the kept rows of a value, [kept, …]."""

@@ -30,9 +30,9 @@ class Selection:
     rows: int
     keep: ir.Model
 
-    def index(self, kept: int) -> Index:
-        """Return the numbers of `kept` rows, all those to keep among them, for a graph with the same inputs."""
-        return Index(self.rows, kept, lambda op: op.composite("SelectRows", self.condition(op), bucket=kept))
+    def index(self, count: int) -> Index:
+        """Return the numbers of `count` rows, all those to keep among them, for a graph with the same inputs."""
+        return Index(self.rows, count, lambda op: op.composite("SelectRows", self.condition(op), bucket=count))
 
     def condition(self, op: Builder) -> ir.Value:
         """Emit the condition, bool [rows]."""

@@ -47,8 +47,8 @@ class AttendSequences(RowPass):
         """
         spaces = _find(model)
         selections = [space.selection for space in spaces]
-        kept = keep(self, model, selections) if selections else ()
-        chosen = [space for space, rows in zip(spaces, kept, strict=True) if rows < space.selection.rows]
+        counts = keep(self, model, selections) if selections else ()
+        chosen = [space for space, rows in zip(spaces, counts, strict=True) if rows < space.selection.rows]
         for space in chosen:
             note(f"{space.selection.name}: {len(space.attentions)} attentions sequence by sequence")
         if not chosen:
@@ -141,11 +141,11 @@ def _selection(model: ir.Model, number: int, bias: ir.Value, index: ir.Value, sh
     assert chosen is not None and chosen.inputs[0] is not None
 
     def condition(op: Builder, values: list[ir.Value]) -> ir.Value:
-        added, kept = values
+        added, seen = values
         hidden = op.Not(op.Equal(added, op.const(0.0, added.dtype)))
-        hidden = op.And(hidden, op.Reshape(kept, [batch, 1, 1, length]))
+        hidden = op.And(hidden, op.Reshape(seen, [batch, 1, 1, length]))
         if static_dims(added)[-2] > 1:
-            hidden = op.And(hidden, op.Reshape(kept, [batch, 1, length, 1]))
+            hidden = op.And(hidden, op.Reshape(seen, [batch, 1, length, 1]))
         hides = op.Greater(op.ReduceMax(op.Cast(op.Reshape(hidden, [-1]), to=ir.DataType.INT32), [0], keepdims=1), 0)
         both: ir.Value = op.Concat(op.const(np.ones(1, bool)), hides, axis=0)
         return both

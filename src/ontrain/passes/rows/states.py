@@ -64,7 +64,7 @@ class HidePaddedStates(Pass):
 
 def _tokens(model: ir.Model) -> dict[tuple[int, ...], _Tokens]:
     """By the number of sequences and places, what attentions work on whose masks the batch determines."""
-    found: dict[tuple[int, ...], _Tokens] = {}
+    tokens: dict[tuple[int, ...], _Tokens] = {}
     for node in live_nodes(model.graph):
         if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.inputs) < 4:
             continue
@@ -72,11 +72,11 @@ def _tokens(model: ir.Model) -> dict[tuple[int, ...], _Tokens]:
         if key is None or bias is None:
             continue
         batch, heads, length, width = static_dims(key)
-        if (batch, length) not in found:
+        if (batch, length) not in tokens:
             seen = seen_keys(model, bias, (batch, length))
             if seen is not None:
-                found[batch, length] = _Tokens(seen, heads * width)
-    return found
+                tokens[batch, length] = _Tokens(seen, heads * width)
+    return tokens
 
 
 def _hidden(model: ir.Model, chosen: Mapping[ir.Value, _Tokens]) -> ir.Model:

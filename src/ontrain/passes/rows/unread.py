@@ -75,9 +75,9 @@ def rows_read(node: ir.Node) -> Layout | None:
     if not 0 < axis < len(shape) - 1 or len(np.unique(taken)) != len(taken) or len(taken) in (0, shape[axis]):
         return None
     layout = Layout.leading([*shape[:axis], len(taken)])
-    found = {a: p for a, p in layout.places.items() if a != axis}
-    found[axis] = taken[layout.places[axis]] if axis in layout.places else np.full(layout.rows, taken[0])
-    return Layout(layout.rows, found)
+    others = {a: p for a, p in layout.places.items() if a != axis}
+    others[axis] = taken[layout.places[axis]] if axis in layout.places else np.full(layout.rows, taken[0])
+    return Layout(layout.rows, others)
 
 
 def _read(root: ir.Node, layout: Layout, node: ir.Node, outputs: Layout | None) -> list[Demand] | None:

@@ -132,7 +132,7 @@ def _drawn(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     share = node.attributes.get_float(name, 0.5 if name == "ratio" else 0.0)
     if drawn_share(share) == share:
         return None
-    attributes = [one for one in node.attributes.values() if one.name != name]
+    attributes = [attr for attr in node.attributes.values() if attr.name != name]
     attributes.append(ir.AttrFloat32(name, drawn_share(share)))
-    made = op.add(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
-    return list(made) if isinstance(made, tuple) else [made]
+    results = op.add(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
+    return list(results) if isinstance(results, tuple) else [results]

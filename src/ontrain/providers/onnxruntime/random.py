@@ -66,8 +66,8 @@ class Streams:
         wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
         digits = 53 if wide == ir.DataType.DOUBLE else 24
         bits = op.BitShift(self._bits(op, math.prod(shape)), np.array(64 - digits, np.uint64), direction="RIGHT")
-        made = op.Mul(op.Cast(bits, to=wide), op.const(2.0**-digits, wide))
-        numbers: ir.Value = op.Cast(_first(op, op.Reshape(made, [-1]), shape), to=dtype)
+        uniform = op.Mul(op.Cast(bits, to=wide), op.const(2.0**-digits, wide))
+        numbers: ir.Value = op.Cast(_first(op, op.Reshape(uniform, [-1]), shape), to=dtype)
         return numbers
 
     def normal(self, op: Builder, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:

@@ -62,7 +62,7 @@ def prepare(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
 def _check_loops(model: ir.Model) -> None:
     """Refuse random numbers inside a loop: a counter that does not know the iteration would repeat them."""
     for node in all_nodes(model.graph):
-        for inside in (one for graph in subgraphs(node) for one in graph):
+        for inside in (inner for graph in subgraphs(node) for inner in graph):
             if is_random(inside):
                 reason = f"it draws random numbers inside a {node.op_type}, the same in each iteration"
                 raise unsupported(inside, reason, "draw them before the loop, or unroll it")

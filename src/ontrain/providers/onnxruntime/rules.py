@@ -74,8 +74,8 @@ def _attribute(node: ir.Node, name: str, default: Any) -> Any:
 @_rewrites("RandomUniform", "RandomUniformLike")
 def _random_uniform(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
     low, high = _attribute(node, "low", 0.0), _attribute(node, "high", 1.0)
-    made = streams.uniform(op, *_of(node))
-    return [made if (low, high) == (0.0, 1.0) else op.Add(op.Mul(made, high - low), low)]
+    uniform = streams.uniform(op, *_of(node))
+    return [uniform if (low, high) == (0.0, 1.0) else op.Add(op.Mul(uniform, high - low), low)]
 
 
 @_rewrites("RandomNormal", "RandomNormalLike")
@@ -196,10 +196,10 @@ def _negative_log_likelihood(
         weight = op.Where(valid, weight if weight is not None else op.const(1.0, rows.dtype), 0.0)
         loss = op.Where(valid, loss, 0.0)
     loss = loss if weight is None else loss * weight
-    made: ir.Value = loss
+    total: ir.Value = loss
     if reduction == "sum" or (reduction == "mean" and weight is not None):
-        made = op.ReduceSum(loss, keepdims=0)
-        made = op.Div(made, op.ReduceSum(weight, keepdims=0)) if reduction == "mean" else made
+        total = op.ReduceSum(loss, keepdims=0)
+        total = op.Div(total, op.ReduceSum(weight, keepdims=0)) if reduction == "mean" else total
     elif reduction == "mean":
-        made = op.ReduceMean(loss, keepdims=0)
-    return made
+        total = op.ReduceMean(loss, keepdims=0)
+    return total

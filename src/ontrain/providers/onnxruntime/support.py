@@ -48,8 +48,8 @@ def _alone(node: ir.Node) -> bytes:
         if value.shape is not None:
             # Sizes matter to no kernel's registration, so that one answer serves all of a rank.
             value.shape = ir.Shape([f"d{i}" for i in range(len(value.shape))])
-    made: bytes = ir.to_proto(model).SerializeToString()
-    return made
+    encoded: bytes = ir.to_proto(model).SerializeToString()
+    return encoded
 
 
 def _distinct(node: ir.Node) -> Iterator[ir.Value]:

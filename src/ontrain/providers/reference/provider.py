@@ -65,9 +65,9 @@ class Dropout(OpRun):
         seed: int | None = None,
     ) -> tuple[Array, ...]:
         share = (0.5 if ratio is None else float(np.asarray(ratio))) if training_mode else 0.0
-        kept: Array = np.greater_equal(_stream.get().random_sample(x.shape), share)
-        dropped: Array = np.where(kept, x * (1 / (1 - share)), 0).astype(x.dtype)
-        return (dropped, kept)[: len(self.onnx_node.output)]
+        mask: Array = np.greater_equal(_stream.get().random_sample(x.shape), share)
+        dropped: Array = np.where(mask, x * (1 / (1 - share)), 0).astype(x.dtype)
+        return (dropped, mask)[: len(self.onnx_node.output)]
 
 
 class _ReferenceExecutable:

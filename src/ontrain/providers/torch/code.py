@@ -60,15 +60,15 @@ class Code:
         program: the instructions, planned.
         viewed: ids of held storages of which views are taken, here or later, so that their layout must be the planned.
         taken: held storages that come from the part before.
-        given: held storages that the part after needs.
+        storages: held storages that the part after needs.
         timed: call `tick(number)` after each instruction; `tick` is given to `bind`.
     """
 
     def __init__(
         self, program: Sequence[Instruction], viewed: Collection[int], taken: Sequence[Storage],
-        given: Sequence[Storage], *, timed: bool,
+        storages: Sequence[Storage], *, timed: bool,
     ) -> None:  # fmt: skip
-        self.program, self.taken, self.given = program, taken, given
+        self.program, self.taken, self.given = program, taken, storages
         self._viewed = viewed
         self._timed = timed
         self._constants: dict[str, object] = {"put": _put, "as_planned": _as_planned, "torch": torch}

@@ -23,19 +23,19 @@ _SOON = 8
 
 
 def plan_memory(
-    program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None = None, *, held: int = HELD_LONG
+    program: Sequence[Instruction], outputs: Iterable[Storage], frame: Storage | None = None, *, held: int = HELD_LONG
 ) -> int:
     """Place every planned storage of the program in one arena and return the arena's bytes.
 
     Args:
         program: instructions in order; `Storage.born`, `dies`, `merged` and `offset` are set.
-        kept: storages that must survive to the end of the program (outputs).
+        outputs: storages that must survive to the end of the program.
         frame: place the storages inside this one only; the others are placed by the plan around it.
         held: bytes up to which a kernel's own result is held however long it is needed.
     """
-    kept = list(kept)
-    storages = _lifetimes(program, kept, frame)
-    placed = _placed(program, kept)
+    outputs = list(outputs)
+    storages = _lifetimes(program, outputs, frame)
+    placed = _placed(program, outputs)
     if frame is None:
         _hold(program, placed, held)
     _reuse_dying_inputs(program, frame, placed, held)
@@ -61,9 +61,9 @@ def _result_bytes(program: Sequence[Instruction]) -> int:
     return most
 
 
-def _placed(program: Sequence[Instruction], kept: Sequence[Storage]) -> set[int]:
+def _placed(program: Sequence[Instruction], outputs: Sequence[Storage]) -> set[int]:
     """The storages that need a place: no variable may hold them."""
-    placed = {id(storage) for storage in kept}
+    placed = {id(storage) for storage in outputs}
     for instruction in program:
         # A body is bound to tensors that exist before it runs, and so is what is filled or read from outside.
         if instruction.fn is outside or any(isinstance(argument, Body) for argument in instruction.args):
@@ -82,7 +82,7 @@ def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
                 buf.storage.layout = buf.layout()
 
 
-def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: Storage | None) -> list[Storage]:
+def _lifetimes(program: Sequence[Instruction], outputs: Iterable[Storage], frame: Storage | None) -> list[Storage]:
     storages: dict[int, Storage] = {}
     for index, instruction in enumerate(program):
         for buf in (*instruction.reads, *instruction.writes):
@@ -93,7 +93,7 @@ def _lifetimes(program: Sequence[Instruction], kept: Iterable[Storage], frame: S
                 storages[id(storage)] = storage
                 storage.born = index
             storage.dies = index
-    for storage in kept:
+    for storage in outputs:
         storage.dies = len(program)
     return list(storages.values())
 

@@ -192,8 +192,8 @@ class ProgramOperator:
         for value in node.inputs:
             if value is not None and (value.dtype is None or value.shape is None):
                 raise UntypedError(f"value {value.name!r} has no dtype or shape", node=describe(node))
-        given = [None if value is None else _type_of(value, i) for i, value in enumerate(node.inputs)]
-        returned = self._shape(*given, **values)
+        known = [None if value is None else _type_of(value, i) for i, value in enumerate(node.inputs)]
+        returned = self._shape(*known, **values)
         types = [returned] if isinstance(returned, TensorType) else returned
         if not isinstance(types, Sequence) or not all(isinstance(kind, TensorType) for kind in types):
             raise self._misfit(node, f"its shape function gave {returned!r}", "it returns a TensorType an output")

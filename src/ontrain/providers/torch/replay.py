@@ -116,10 +116,10 @@ class Replay:
         if self._before is not None and not self._before.played:
             self.why_not = "it takes results of a part that is not played"
             return
-        found: Held = []
+        storages: Held = []
 
         def calls() -> None:
-            found[:] = self._run(held)
+            storages[:] = self._run(held)
 
         try:
             self._play = self._recorder.record(calls, self._generators)
@@ -128,7 +128,7 @@ class Replay:
             _logger.warning("a part of a plan runs plainly, not as a CUDA graph: %s", self.why_not)
             return
         # Kept, so that nothing else that is recorded gets their memory.
-        self._results = found
+        self._results = storages
 
 
 @dataclass(frozen=True)

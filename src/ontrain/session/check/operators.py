@@ -105,11 +105,11 @@ def _example(schema: onnx.defs.OpSchema) -> ir.Node:
         ir.Value(name=f"x{i}", type=_type(chosen.get(formal.type_str, formal.type_str)))
         for i, formal in enumerate(formals)
     ]
-    given = smallest.attributes
+    stated = smallest.attributes
     attributes = [
-        _attribute(schema.name, name, attribute.type, given.get(name))
+        _attribute(schema.name, name, attribute.type, stated.get(name))
         for name, attribute in sorted(schema.attributes.items())
-        if attribute.required or name in given
+        if attribute.required or name in stated
     ]
     # Outputs are left to inference: their type may depend on an attribute.
     node = ir.Node(schema.domain, schema.name, inputs, attributes, num_outputs=max(schema.min_output, 1))

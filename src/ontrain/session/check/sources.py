@@ -115,13 +115,13 @@ def check_module(
 
 
 def _match(patterns: Sequence[str], names: Mapping[str, object]) -> list[str]:
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for pattern in patterns:
         fitting = fnmatch.filter(names, pattern)
         if not fitting:
             raise OptionError(f"no parameter is called {pattern!r}", way_out=f"nearest: {nearest(pattern, names)}")
-        found.update(dict.fromkeys(fitting))
-    return list(found)
+        lines.update(dict.fromkeys(fitting))
+    return list(lines)
 
 
 def load_factory(target: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -149,8 +149,8 @@ def load_function(target: str) -> Callable[[], Any]:
     function = getattr(module, name)
     if not callable(function):
         raise OptionError(f"{target} is a {type(function).__name__}", way_out="name a function")
-    found: Callable[[], Any] = function
-    return found
+    inner: Callable[[], Any] = function
+    return inner
 
 
 def _imported(place: str) -> Any:

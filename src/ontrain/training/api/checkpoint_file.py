@@ -78,8 +78,8 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
     state = json.dumps(header)
     encoded = memoryview(save(tensors, {"format": _FORMAT, "checksum": "?" * 8, "state": state}))
     start = _data_start(encoded)
-    found = _hexadecimal(zlib.crc32(encoded[start:], zlib.crc32(state.encode())))
-    head = bytes(encoded[:start]).replace(b'"checksum":"????????"', f'"checksum":"{found}"'.encode())
+    checksum = _hexadecimal(zlib.crc32(encoded[start:], zlib.crc32(state.encode())))
+    head = bytes(encoded[:start]).replace(b'"checksum":"????????"', f'"checksum":"{checksum}"'.encode())
     target = Path(path)
     beside = target.with_name(f".{target.name}.partial")
     try:
@@ -109,12 +109,12 @@ def _data_start(head: bytes | memoryview) -> int:
 
 def _checksum(path: str | os.PathLike[str], state: str) -> str:
     """The CRC-32 of the state's JSON and of all numbers in the file, as 8 hexadecimal digits."""
-    found = zlib.crc32(state.encode())
+    checksum = zlib.crc32(state.encode())
     with open_file(path) as file:
         file.seek(_data_start(file.read(8)))
         while block := file.read(_BLOCK):
-            found = zlib.crc32(block, found)
-    return _hexadecimal(found)
+            checksum = zlib.crc32(block, checksum)
+    return _hexadecimal(checksum)
 
 
 def read(path: str | os.PathLike[str]) -> Content:
@@ -155,7 +155,7 @@ def read(path: str | os.PathLike[str]) -> Content:
         header = json.loads(metadata["state"])
         nominal = bool(header["nominal"])
         parameters, moments = (_group(header[key], tensors, nominal) for key in ("parameters", "moments"))
-        trained = [str(one) for one in header["trained"] if one in parameters]
+        trained = [str(name) for name in header["trained"] if name in parameters]
         rate, properties = header["optimizer"]["learning_rate"], _properties(header["properties"])
         updates = int(header["optimizer"]["updates"])
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
@@ -164,19 +164,19 @@ def read(path: str | os.PathLike[str]) -> Content:
 
 
 def _group(listed: Mapping[str, Any], tensors: Mapping[str, Array], nominal: bool) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, (dtype, shape) in listed.items():
         if nominal:
-            found[name] = np.zeros([int(d) for d in shape], np.dtype(str(dtype)))
+            arrays[name] = np.zeros([int(d) for d in shape], np.dtype(str(dtype)))
             continue
-        found[name] = tensors[name]
-        if found[name].dtype.name != dtype or list(found[name].shape) != shape:
-            raise ValueError(f"{name} is {found[name].dtype.name} {list(found[name].shape)}, not {dtype} {shape}")
-    return found
+        arrays[name] = tensors[name]
+        if arrays[name].dtype.name != dtype or list(arrays[name].shape) != shape:
+            raise ValueError(f"{name} is {arrays[name].dtype.name} {list(arrays[name].shape)}, not {dtype} {shape}")
+    return arrays
 
 
-def _properties(given: Mapping[str, Any]) -> dict[str, Property]:
-    for name, value in given.items():
+def _properties(properties: Mapping[str, Any]) -> dict[str, Property]:
+    for name, value in properties.items():
         if not isinstance(value, int | float | str):
             raise TypeError(f"property {name} is a {type(value).__name__}")
-    return dict(given)
+    return dict(properties)

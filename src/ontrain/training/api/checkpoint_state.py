@@ -45,14 +45,14 @@ class Parameter:
 
     @data.setter
     def data(self, value: Array) -> None:
-        present, given = self._state.tensors[self._name], as_array(f"the value for {self._name!r}", value)
-        if given.shape != present.shape or given.dtype != present.dtype:
+        present, array = self._state.tensors[self._name], as_array(f"the value for {self._name!r}", value)
+        if array.shape != present.shape or array.dtype != present.dtype:
             raise InputError(
                 f"parameter {self._name!r} has shape {list(present.shape)} and dtype {present.dtype.name}, "
-                f"the value {list(given.shape)} and {given.dtype.name}",
+                f"the value {list(array.shape)} and {array.dtype.name}",
                 way_out="reshape or convert the value",
             )
-        present[...] = given
+        present[...] = array
 
     @property
     def grad(self) -> Array | None:

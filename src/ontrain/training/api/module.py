@@ -91,12 +91,12 @@ class Module:
                 way_out=f"give {', '.join(names)}",
             )
         self._state.check_values()
-        feeds = {name: graph.feed(name, given) for name, given in zip(names, user_inputs, strict=True)}
+        feeds = {name: graph.feed(name, array) for name, array in zip(names, user_inputs, strict=True)}
         feeds.update((n, self._state.tensors.present(n)) for n in graph.inputs if n not in feeds)
         results = self._train(feeds) if self.training else graph.run(feeds, dict.fromkeys(graph.outputs))
-        as_values = any(isinstance(one, onnxruntime.OrtValue) for one in user_inputs)
-        made = tuple(v if as_values else v.numpy() for n, v in results.items() if n in self.output_names())
-        return made[0] if len(made) == 1 else made
+        as_values = any(isinstance(value, onnxruntime.OrtValue) for value in user_inputs)
+        outputs = tuple(v if as_values else v.numpy() for n, v in results.items() if n in self.output_names())
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def train(self, mode: bool = True) -> Module:
         """Let calls be training steps (True) or evaluation steps (False); return the module.

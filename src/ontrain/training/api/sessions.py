@@ -66,23 +66,23 @@ class Graph:
             self._session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors share no base but Exception
             raise ProviderError(f"onnxruntime cannot load {path!r}", reason=str(error)) from error
-        self._types = {one.name: one for one in self._session.get_inputs()}
-        self.inputs, self.outputs = list(self._types), [one.name for one in self._session.get_outputs()]
+        self._types = {value.name: value for value in self._session.get_inputs()}
+        self.inputs, self.outputs = list(self._types), [value.name for value in self._session.get_outputs()]
 
     def shape(self, name: str) -> tuple[tuple[int, ...], Any]:
         """Return shape and dtype of an input whose shape is fixed."""
-        one = self._types[name]
-        return tuple(one.shape), _DTYPES[one.type]
+        kind = self._types[name]
+        return tuple(kind.shape), _DTYPES[kind.type]
 
-    def feed(self, name: str, given: object) -> Any:
+    def feed(self, name: str, value: object) -> Any:
         """Return what was given for an input as an OrtValue; texts, of which there are none, as an array.
 
         Raises:
             InputError: another dtype or shape.
         """
-        if isinstance(given, onnxruntime.OrtValue):
-            return given
-        one, array = self._types[name], as_array(f"input {name!r}", given)
+        if isinstance(value, onnxruntime.OrtValue):
+            return value
+        one, array = self._types[name], as_array(f"input {name!r}", value)
         wanted = np.dtype(_DTYPES[one.type])
         if wanted.kind == "U" and _is_text(array):
             wanted = array.dtype  # of as many characters as the longest has

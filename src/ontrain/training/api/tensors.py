@@ -17,14 +17,14 @@ __all__ = ["Array", "Tensors", "as_array", "ort_value"]
 Array = np.ndarray[Any, Any]
 
 
-def as_array(what: str, given: object, way_out: str = "give a numpy array") -> Array:
+def as_array(what: str, value: object, way_out: str = "give a numpy array") -> Array:
     """Return what numpy takes for an array.
 
     Raises:
         InputError: rows of unequal length and the like.
     """
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except ValueError as error:
         raise InputError(f"{what} is no array", reason=str(error), way_out=way_out) from error
 

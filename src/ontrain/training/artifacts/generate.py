@@ -126,9 +126,9 @@ def generate_artifacts(
         files["optimizer_model"] = update.to_model_proto()
     if step_model:
         files["step_model"] = _step_model(block, update)
-    files = {name: _at_opset(one, opset) for name, one in files.items()}
-    for name, one in files.items():
-        save(one, folder / f"{prefix}{name}.onnx", ort_format=ort_format)
+    files = {name: _at_opset(model, opset) for name, model in files.items()}
+    for name, file in files.items():
+        save(file, folder / f"{prefix}{name}.onnx", ort_format=ort_format)
     onnxblock.save_checkpoint(block.parameters(), folder / f"{prefix}checkpoint")
     if nominal_checkpoint:
         onnxblock.save_checkpoint(block.parameters(), folder / f"{prefix}nominal_checkpoint", nominal_checkpoint=True)
@@ -151,8 +151,8 @@ class _Training(onnxblock.TrainingBlock):
         self._loss, self._additional = loss, additional
 
     def build(self, *names: str) -> tuple[str, ...]:
-        made = self._loss(*names)
-        return tuple(dict.fromkeys([*([made] if isinstance(made, str) else made), *self._additional]))
+        loss = self._loss(*names)
+        return tuple(dict.fromkeys([*([loss] if isinstance(loss, str) else loss), *self._additional]))
 
 
 _LOSSES: dict[LossType, Callable[[], onnxblock.Block]] = {
@@ -207,17 +207,17 @@ def _loss_inputs(
                 f"loss_input_names has {name!r}, which is no value of the model",
                 way_out=f"nearest: {nearest(name, known)}",
             )
-    given = list(names) if names else outputs
-    if isinstance(loss, LossType) and len(given) != 1 and not (names and len(given) == 2):
+    chosen = list(names) if names else outputs
+    if isinstance(loss, LossType) and len(chosen) != 1 and not (names and len(chosen) == 2):
         raise OptionError(
-            f"{loss.name} takes one output, and there are {len(given)}: {', '.join(given)}",
+            f"{loss.name} takes one output, and there are {len(chosen)}: {', '.join(chosen)}",
             way_out="name the one in loss_input_names, or give a block of your own as loss",
         )
-    return given
+    return chosen
 
 
-def _names(what: str, given: object) -> list[str] | None:
-    return None if given is None else checked_names(what, given)
+def _names(what: str, names: object) -> list[str] | None:
+    return None if names is None else checked_names(what, names)
 
 
 def _check_lists(requires_grad: Sequence[str] | None, frozen: Sequence[str] | None) -> None:

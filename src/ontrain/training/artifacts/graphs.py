@@ -41,7 +41,7 @@ Extend = Callable[[Builder, dict[ir.Value, ir.Value]], None]
 _FORWARD: tuple[Pass, ...] = (ExpandRecurrent(), Simplify(), ShareCommonSubexpressions(), LinearToGemm())
 _WHOLE: tuple[Pass, ...] = (Simplify(), ShareCommonSubexpressions())
 # Masks come from onnxruntime's own stream: no input has to be fed for them.
-_KEPT = [one.name for one in OPERATORS.values() if not one.domain and one.chance is not Chance.NEVER]
+_KEPT = [record.name for record in OPERATORS.values() if not record.domain and record.chance is not Chance.NEVER]
 
 
 @dataclass
@@ -108,16 +108,16 @@ def load_source(
     inputs = [v.name for v in proto.graph.input if v.name in (requires_grad or ()) and v.name not in known]
     if requires_grad is not None:
         requires_grad = [name for name in requires_grad if name not in inputs]
-    kept = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
-    loaded = _settled(load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(kept))))
+    constants = [*frozen, *(() if requires_grad is None else _statistics_to_keep(proto, requires_grad))]
+    loaded = _settled(load_onnx(proto, trainable=requires_grad, frozen=list(dict.fromkeys(constants))))
     for model in (loaded.model, loaded.evaluation):
         model.graph.meta[KEEPS_FILLS] = True
     parameters = [*frozen, *loaded.trainable]
     for name in (*loaded.frozen, *loaded.buffers):
-        if name not in parameters and (name in kept or name in loaded.frozen):
+        if name not in parameters and (name in constants or name in loaded.frozen):
             for model in (loaded.model, loaded.evaluation):
                 _make_constant(model.graph, name, loaded.initial[name].numpy())
-    buffers = [name for name in loaded.buffers if name not in kept]
+    buffers = [name for name in loaded.buffers if name not in constants]
     return Source(
         loaded, loss, loaded.trainable, list(frozen), buffers, requires_grad is not None, list(beside), inputs
     )
@@ -136,20 +136,20 @@ def training_graph(source: Source, extend: Extend | None = None) -> ir.Model:
 
     def build(forward: ir.Model) -> ir.Model:
         _leave_inside(forward, source.beside)
-        made = rebuild(forward)
-        op = Builder(made.graph)
+        copy = rebuild(forward)
+        op = Builder(copy.graph)
         grads = _gradients(op, source)
-        updates = [value for value in made.graph.outputs if updates_of(value) is not None]
-        del made.graph.outputs[len(made.graph.outputs) - len(updates) :]
+        updates = [value for value in copy.graph.outputs if updates_of(value) is not None]
+        del copy.graph.outputs[len(copy.graph.outputs) - len(updates) :]
         if extend is None:
             for param, grad in grads.items():
                 own = op.identity(grad)
                 own.name = op.fresh(gradient_name(param.name or ""))
-                made.graph.outputs.append(set_gradient_of(own, param.name or ""))
+                copy.graph.outputs.append(set_gradient_of(own, param.name or ""))
         else:
             extend(op, grads)
-        made.graph.outputs.extend(updates)
-        return made
+        copy.graph.outputs.extend(updates)
+        return copy
 
     return _portable(source.loaded.model, build)
 
@@ -159,16 +159,16 @@ def evaluation_graph(source: Source) -> ir.Model:
 
     Values of the names that `source.beside` has are computed by it too, so that a model for inference can be cut out.
     """
-    made = _portable(source.loaded.evaluation, None)
-    _leave_inside(made, source.beside)
-    return made
+    model = _portable(source.loaded.evaluation, None)
+    _leave_inside(model, source.beside)
+    return model
 
 
 def _leave_inside(model: ir.Model, names: Sequence[str]) -> None:
     """Take values from the outputs; their nodes stay."""
-    kept = [value for value in model.graph.outputs if value.name not in names]
+    outputs = [value for value in model.graph.outputs if value.name not in names]
     del model.graph.outputs[:]
-    model.graph.outputs.extend(kept)
+    model.graph.outputs.extend(outputs)
 
 
 def _portable(model: ir.Model, build: Callable[[ir.Model], ir.Model] | None) -> ir.Model:
@@ -198,16 +198,16 @@ def _gradients(op: Builder, source: Source) -> dict[ir.Value, ir.Value]:
         return {}  # a model without weights has a loss all the same
     seed = op.const(np.ones(static_dims(loss), loss.dtype.numpy() if loss.dtype is not None else np.float32))
     grads = differentiate(op, [(loss, seed)], wanted)
-    found = {param: grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
-    missing = [param.name or "" for param in wanted if param not in found]
-    if not found or (missing and source.named):
+    gradients = {param: grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
+    missing = [param.name or "" for param in wanted if param not in gradients]
+    if not gradients or (missing and source.named):
         what = "input" if missing and missing[0] in source.inputs else "parameter"
         which = f"{what} {missing[0]!r}" if missing else "any parameter"
         raise GradientError(
             f"the loss {source.loss!r} does not depend on {which}",
             way_out="leave it out of requires_grad, or use another output for the loss",
         )
-    return found
+    return gradients
 
 
 def _settled(loaded: OnnxModel) -> OnnxModel:
@@ -221,11 +221,11 @@ def _settled(loaded: OnnxModel) -> OnnxModel:
 def _statistics_to_keep(proto: onnx.ModelProto, requires_grad: Sequence[str]) -> list[str]:
     """Running statistics of batch normalisations that are not trained."""
     initializers = {tensor.name for tensor in proto.graph.initializer}
-    found = []
+    statistics = []
     for node in proto.graph.node:
         if node.op_type == "BatchNormalization" and not set(node.input[1:3]) & set(requires_grad):
-            found += [name for name in node.input[3:5] if name in initializers]
-    return found
+            statistics += [name for name in node.input[3:5] if name in initializers]
+    return statistics
 
 
 def _make_constant(graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> None:

@@ -59,8 +59,8 @@ def add_update(op: Builder, grads: Mapping[ir.Value, ir.Value], spec: OptimizerS
         operands = [param, grad, *moments, learning_rate, step, scale]
         if spec.algorithm == "SGD":
             operands = [param, grad, learning_rate, scale, *moments, *([step] if moments else [])]
-        made = op.composite(spec.algorithm, *operands, outputs=1 + len(moments), **spec.attributes_for(name))
-        for old, new in zip([param, *moments], made if isinstance(made, tuple) else (made,), strict=True):
+        results = op.composite(spec.algorithm, *operands, outputs=1 + len(moments), **spec.attributes_for(name))
+        for old, new in zip([param, *moments], results if isinstance(results, tuple) else (results,), strict=True):
             new.name = op.fresh(next_name(old.name or ""))
             graph.outputs.append(set_updates(new, old.name or ""))
 

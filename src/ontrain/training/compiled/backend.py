@@ -55,14 +55,14 @@ def ontrain(
             reason="products are always tuned, and CUDA graphs always taken where they can be",
             way_out="leave mode out",
         )
-    given = dict(options or {})
-    for name in given:
+    settings = dict(options or {})
+    for name in settings:
         if name not in _OPTIONS:
             raise OptionError(f"the backend ontrain has no option {name!r}", way_out=f"it has {', '.join(_OPTIONS)}")
     if _is_small(graph_module):
         return graph_module.forward
     piece = Piece(graph_module, example_inputs)
-    model = ORTModule(piece, **{"fallback": _ALL, **given}, lazy_outputs=False)
+    model = ORTModule(piece, **{"fallback": _ALL, **settings}, lazy_outputs=False)
     arguments = piece.arguments
 
     def run(*values: Any) -> Any:

@@ -149,11 +149,11 @@ def _checked(device: str | torch.device | None) -> torch.device | None:
     if device is None:
         return None
     try:
-        found = torch.device(device)
+        target = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise OptionError(f"device is {device!r}", reason=str(error), way_out="use 'cpu' or 'cuda'") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if target.type == "cuda" and not torch.cuda.is_available():
         raise OptionError(
             f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
         )
-    return found
+    return target

@@ -29,7 +29,7 @@ def random_state() -> dict[str, Any]:
         "python": [version, _text(np.array(words, np.uint64)), gauss],
         "numpy": [_text(numpy["state"]["key"]), numpy["state"]["pos"], numpy["has_gauss"], numpy["gauss"]],
         "torch": _text(torch.get_rng_state().numpy()),
-        "cuda": [_text(one.numpy()) for one in torch.cuda.get_rng_state_all()] if on_cuda else [],
+        "cuda": [_text(state.numpy()) for state in torch.cuda.get_rng_state_all()] if on_cuda else [],
     }
 
 
@@ -55,8 +55,8 @@ def _restore(state: Mapping[str, Any]) -> None:
     key, position, has_gauss, value = state["numpy"]
     np.random.set_state(("MT19937", _array(key, np.uint32), position, has_gauss, value))
     torch.set_rng_state(torch.from_numpy(_array(state["torch"], np.uint8)))
-    for device, one in enumerate(state["cuda"]):
-        torch.cuda.set_rng_state(torch.from_numpy(_array(one, np.uint8)), device)
+    for device, text in enumerate(state["cuda"]):
+        torch.cuda.set_rng_state(torch.from_numpy(_array(text, np.uint8)), device)
 
 
 def _text(array: np.ndarray[Any, Any]) -> str:
@@ -64,5 +64,5 @@ def _text(array: np.ndarray[Any, Any]) -> str:
 
 
 def _array(text: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
-    found = np.frombuffer(base64.b64decode(text, validate=True), np.dtype(dtype).newbyteorder("<"))
-    return found.astype(dtype)
+    array = np.frombuffer(base64.b64decode(text, validate=True), np.dtype(dtype).newbyteorder("<"))
+    return array.astype(dtype)

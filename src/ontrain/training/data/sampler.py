@@ -74,8 +74,8 @@ class LoadBalancingDistributedSampler(Sampler[int]):
     def dealt(self) -> np.ndarray[Any, Any]:
         """Return the epoch's sample numbers, int64 [samples of a process, processes]."""
         if self._complexities is None:
-            found = [int(self.complexity_fn(self.dataset[index])) for index in range(len(self.dataset))]
-            self._complexities = np.array(found, np.int64)
+            complexities = [int(self.complexity_fn(self.dataset[index])) for index in range(len(self.dataset))]
+            self._complexities = np.array(complexities, np.int64)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = self._sorted(self._complexities, generator)
         total = self.num_samples * self.world_size
@@ -139,7 +139,7 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
     def _make(self) -> None:
         rows = self.sampler.dealt()
         batches = [list(self.batch_fn(rows[:, rank].tolist())) for rank in range(self.sampler.world_size)]
-        counts = [len(one) for one in batches]
+        counts = [len(batch) for batch in batches]
         if not min(counts):
             raise OptionError(
                 f"batch_fn made no batch for rank {counts.index(0)}", way_out="let it return a list of lists"
@@ -160,6 +160,6 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
         self._make()
 
 
-def _check_function(name: str, given: object) -> None:
-    if not callable(given):
-        raise OptionError(f"{name} is {given!r}", way_out="give a function")
+def _check_function(name: str, function: object) -> None:
+    if not callable(function):
+        raise OptionError(f"{name} is {function!r}", way_out="give a function")

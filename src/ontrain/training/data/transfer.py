@@ -38,9 +38,9 @@ def on_device(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
     while ahead:
         batch, reader = ahead.pop(), torch.cuda.current_stream(device)
         reader.wait_stream(uploads)  # before the next one sets out, or it would be waited for, too
-        for one in pytree.tree_leaves(batch):
-            if isinstance(one, torch.Tensor):
-                one.record_stream(reader)  # else its memory would be another batch's while it is still read
+        for leaf in pytree.tree_leaves(batch):
+            if isinstance(leaf, torch.Tensor):
+                leaf.record_stream(reader)  # else its memory would be another batch's while it is still read
         ahead += [sent(following) for following in islice(source, 1)]
         yield batch
 

@@ -114,14 +114,17 @@ def _memory() -> int | None:
 def _devices() -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return []
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return [{"name": one.name, "memory": one.total_memory, "capability": f"{one.major}.{one.minor}"} for one in found]
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [
+        {"name": device.name, "memory": device.total_memory, "capability": f"{device.major}.{device.minor}"}
+        for device in devices
+    ]
 
 
 def _cuda() -> dict[str, str]:
     versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     cudnn = torch.backends.cudnn.version() if torch.version.cuda and torch.cuda.is_available() else None
-    return {name: str(one) for name, one in {**versions, "cuDNN": cudnn}.items() if one}
+    return {name: str(version) for name, version in {**versions, "cuDNN": cudnn}.items() if version}
 
 
 def _captures() -> str | None:
@@ -140,10 +143,10 @@ def _measured() -> str | None:
 def _variables() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
-            "name": one.name, "value": os.environ.get(one.name), "default": one.default or None,
-            "read": one.meaning is not None, "meaning": one.meaning or one.instead,
+            "name": variable.name, "value": os.environ.get(variable.name), "default": variable.default or None,
+            "read": variable.meaning is not None, "meaning": variable.meaning or variable.instead,
         }
-        for one in VARIABLES.values()
+        for variable in VARIABLES.values()
     ]  # fmt: skip
     for name, meant in unknown_variables().items():
         meaning = f"no such variable; nearest: {meant}"

@@ -88,7 +88,7 @@ _ALL = (
     _ignores("USE_FLASH_ATTENTION", _ALWAYS_ATEN),
     _ignores("USE_TRITON", _TRITON),
 )
-VARIABLES: Mapping[str, Variable] = {one.name: one for one in _ALL}
+VARIABLES: Mapping[str, Variable] = {variable.name: variable for variable in _ALL}
 """By name; those with a meaning first."""
 
 _said: set[str] = set()

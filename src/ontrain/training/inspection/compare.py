@@ -72,7 +72,7 @@ class Comparison:
         return {
             "schema": 1, "first": self.first, "second": self.second, "steps": self.steps,
             "only_first": self.only_first, "only_second": self.only_second, "values": self.values,
-            "differences": [{key: _plain(value) for key, value in vars(one).items()} for one in self.differences],
+            "differences": [{key: _plain(value) for key, value in vars(entry).items()} for entry in self.differences],
         }  # fmt: skip
 
 
@@ -103,16 +103,16 @@ def compare_runs(
         )  # fmt: skip
     differences, values = [], 0
     for step in common:
-        for name, one, other in _pairs(runs[0][step], runs[1][step]):
+        for name, left, other in _pairs(runs[0][step], runs[1][step]):
             values += 1
-            if one is None or other is None:
-                here, there = ("present" if value is not None else "missing" for value in (one, other))
+            if left is None or other is None:
+                here, there = ("present" if value is not None else "missing" for value in (left, other))
                 differences.append(Difference(step, name, "missing", here, there))
                 continue
-            limit = rtol if rtol is not None else max(TOLERANCES.get(s.dtype, _OTHERS) for s in (one, other))
-            found = _differs(one, other, limit, atol)
-            if found is not None:
-                differences.append(Difference(step, name, *found))
+            limit = rtol if rtol is not None else max(TOLERANCES.get(s.dtype, _OTHERS) for s in (left, other))
+            difference = _differs(left, other, limit, atol)
+            if difference is not None:
+                differences.append(Difference(step, name, *difference))
     alone = [sorted(run.keys() - set(common)) for run in runs]
     return Comparison(str(first), str(second), common, alone[0], alone[1], values, differences)
 
@@ -130,16 +130,18 @@ def _read(folder: Path, name: str, order: Collection[str]) -> Statistics | None:
     return Statistics.parse(read_statistics(folder, name), str(folder / name))
 
 
-def _differs(one: Statistics, other: Statistics, rtol: float, atol: float) -> tuple[str, Any, Any, float | None] | None:
+def _differs(
+    left: Statistics, other: Statistics, rtol: float, atol: float
+) -> tuple[str, Any, Any, float | None] | None:
     """The first of the statistics that differs, what both say, and how far they are apart."""
     for what in ("shape", "nan", "inf"):
-        values = getattr(one, what), getattr(other, what)
+        values = getattr(left, what), getattr(other, what)
         if values[0] != values[1]:
             return what, *values, None
-    ends = [abs(value) for value in (one.minimum, one.maximum) if math.isfinite(value)]
+    ends = [abs(value) for value in (left.minimum, left.maximum) if math.isfinite(value)]
     largest = max(ends, default=0.0)
-    pairs = [(what, getattr(one, name), getattr(other, name)) for what, name in _COMPARED.items()]
-    pairs += [(f"sample {i}", *both) for i, both in enumerate(zip(one.samples, other.samples, strict=False))]
+    pairs = [(what, getattr(left, name), getattr(other, name)) for what, name in _COMPARED.items()]
+    pairs += [(f"sample {i}", *both) for i, both in enumerate(zip(left.samples, other.samples, strict=False))]
     for what, a, b in pairs:
         if a == b or (math.isnan(a) and math.isnan(b)):
             continue

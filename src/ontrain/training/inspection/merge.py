@@ -45,8 +45,8 @@ def merge_runs(pt_dir: str, ort_dir: str, output_dir: str, *, overwrite: bool = 
 
 
 def _steps(folder: Path) -> list[Path]:
-    found = sorted(folder.iterdir() if folder.is_dir() else [], key=lambda one: step_number(one) or 0)
-    steps = [one for one in found if step_number(one) is not None]
+    paths = sorted(folder.iterdir() if folder.is_dir() else [], key=lambda path: step_number(path) or 0)
+    steps = [path for path in paths if step_number(path) is not None]
     if not steps or not (steps[0] / ORDER).is_file():
         raise InputError(f"{folder} holds no run", way_out="give the output_dir of a StatisticsSubscriber")
     return steps
@@ -59,5 +59,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ort_dir", required=True, help="folder of ORTModule's run")
     parser.add_argument("--output_dir", required=True, help="where merge_pt and merge_ort are written")
     parser.add_argument("--overwrite", action="store_true", help="write into a folder that exists")
-    given = parser.parse_args(arguments)
-    merge_runs(given.pt_dir, given.ort_dir, given.output_dir, overwrite=given.overwrite)
+    options = parser.parse_args(arguments)
+    merge_runs(options.pt_dir, options.ort_dir, options.output_dir, overwrite=options.overwrite)

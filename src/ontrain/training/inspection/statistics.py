@@ -73,19 +73,19 @@ class Statistics:
         Raises:
             InputError: it is none; `where` is named.
         """
-        found = _FILE.match(text)
-        if found is None:
+        match = _FILE.match(text)
+        if match is None:
             raise InputError(
                 f"{where} holds no statistics", reason="it is torn, or something else",
                 way_out="compare folders that a StatisticsSubscriber wrote",
             )  # fmt: skip
-        number = {key: float(found[key]) for key in ("min", "max", "mean", "std")}
-        count = {key: int(found[key]) for key in ("nan", "inf", "neg", "pos", "zero")}
-        inside = found["samples"].partition("[")[2].rpartition("]")[0]
+        number = {key: float(match[key]) for key in ("min", "max", "mean", "std")}
+        count = {key: int(match[key]) for key in ("nan", "inf", "neg", "pos", "zero")}
+        inside = match["samples"].partition("[")[2].rpartition("]")[0]
         return cls(
-            found["name"], len(found["depth"]), tuple(int(one) for one in re.findall(r"\d+", found["shape"])),
-            found["dtype"], number["min"], number["max"], number["mean"], number["std"], count["nan"], count["inf"],
-            count["neg"], count["pos"], count["zero"], tuple(float(one) for one in _NUMBER.findall(inside)),
+            match["name"], len(match["depth"]), tuple(int(size) for size in re.findall(r"\d+", match["shape"])),
+            match["dtype"], number["min"], number["max"], number["mean"], number["std"], count["nan"], count["inf"],
+            count["neg"], count["pos"], count["zero"], tuple(float(number) for number in _NUMBER.findall(inside)),
         )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ class StatisticsSubscriber(Subscriber):
                 f"the output folder {self.output_dir} exists",
                 way_out="give another one, or override_output_dir=True to have it deleted",
             )
-        foreign = [one.name for one in _entries(self.output_dir) if step_number(one) is None]
+        foreign = [path.name for path in _entries(self.output_dir) if step_number(path) is None]
         if foreign:
             raise OptionError(
                 f"the output folder {self.output_dir} holds more than an older run: {', '.join(sorted(foreign)[:3])}",
@@ -189,11 +189,11 @@ class StatisticsSubscriber(Subscriber):
         self._write(f"{name} backward run", f"{name}_backward", depth, step, value)
 
     def _write(self, title: str, file: str, depth: int, step: int, value: torch.Tensor) -> None:
-        found = summarise(title, depth, value, run_on_cpu=self._run_on_cpu, bucket_size=self._bucket_size)
+        summary = summarise(title, depth, value, run_on_cpu=self._run_on_cpu, bucket_size=self._bucket_size)
         folder = self.output_dir / f"{STEP}{step}"
         folder.mkdir(parents=True, exist_ok=True)
         file = file.replace("/", "_")
-        (folder / file).write_text(found.text(), encoding="utf-8")
+        (folder / file).write_text(summary.text(), encoding="utf-8")
         with (folder / ORDER).open("a", encoding="utf-8") as order:
             order.write(f"{file}\n")
 

@@ -81,7 +81,7 @@ class SubscriberManager:
 
         if not isinstance(module, nn.Module):
             raise OptionError(f"subscribe to a torch.nn.Module, not a {type(module).__name__}")
-        wrong = [one for one in subscribers if not isinstance(one, Subscriber)]
+        wrong = [subscriber for subscriber in subscribers if not isinstance(subscriber, Subscriber)]
         if wrong or not subscribers:
             raise OptionError(
                 f"{type(wrong[0]).__name__} is no Subscriber" if wrong else "there is no subscriber",
@@ -91,9 +91,9 @@ class SubscriberManager:
         self._subscribers, self.step = list(subscribers), 0
         root = module.module if type(module) is ORTModule else module
         self._handles.append(root.register_forward_pre_hook(_Start(self)))
-        for number, (one, depth) in enumerate(_with_depths(root, 1, set())):
-            place = f"{type(one).__name__}_{number}"
-            self._handles.append(one.register_forward_hook(_See(self, place, depth)))
+        for number, (part, depth) in enumerate(_with_depths(root, 1, set())):
+            place = f"{type(part).__name__}_{number}"
+            self._handles.append(part.register_forward_hook(_See(self, place, depth)))
         self._handles.append(root.register_forward_hook(_End(self), always_call=True))
         _subscribed.add(self)
 
@@ -133,22 +133,22 @@ class SubscriberManager:
         """Tell of what a graph computed in one step; return its number."""
         step = self.step
         self._calls.clear()
-        for one, value in values:
-            self._tell(one, step, value, gradient=False)
+        for place, value in values:
+            self._tell(place, step, value, gradient=False)
         self.step += 1
         return step
 
     def take_gradients(self, step: int, gradients: Sequence[tuple[Mark, torch.Tensor]]) -> None:
         """Tell of the gradients that a graph computed for a step."""
-        for one, value in gradients:
-            self._tell(one, step, value, gradient=True)
+        for place, value in gradients:
+            self._tell(place, step, value, gradient=True)
 
-    def _tell(self, one: Mark, step: int, value: torch.Tensor, *, gradient: bool) -> None:
+    def _tell(self, mark: Mark, step: int, value: torch.Tensor, *, gradient: bool) -> None:
         with torch.no_grad():
             for subscriber in self._subscribers:
                 if subscriber.wants(step):
                     take = subscriber.gradient if gradient else subscriber.activation
-                    take(one.name, one.depth, step, value.detach())
+                    take(mark.name, mark.depth, step, value.detach())
 
     def _start(self) -> None:
         if not traced_here():
@@ -165,13 +165,13 @@ class _Seen(torch.autograd.Function):
     """The tensor itself, which may still be written to in place, as a value with a gradient of its own."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, manager: SubscriberManager, one: Mark, step: int) -> torch.Tensor:
-        ctx.manager, ctx.one, ctx.step = manager, one, step
+    def forward(ctx: Any, tensor: torch.Tensor, manager: SubscriberManager, mark: Mark, step: int) -> torch.Tensor:
+        ctx.manager, ctx.mark, ctx.step = manager, mark, step
         return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, *adjoints: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.manager.take_gradients(ctx.step, [(ctx.one, adjoints[0])])
+        ctx.manager.take_gradients(ctx.step, [(ctx.mark, adjoints[0])])
         return adjoints[0], None, None, None
 
 

@@ -52,9 +52,9 @@ class ModelAccessor:
         self, op_type: str, inputs: Sequence[str], *, wish: str | None = None, domain: str = "", **attributes: Any
     ) -> str:
         """Append a node with one output and return the output's name, `wish` with a number if that is taken."""
-        for given in inputs:
-            if not isinstance(given, str) or given:  # an optional input may be left out
-                self.check(given)
+        for declared in inputs:
+            if not isinstance(declared, str) or declared:  # an optional input may be left out
+                self.check(declared)
         name = self.fresh(wish or f"{op_type.lower()}_output")
         attrs = [ir.to_proto(ir.convenience.convert_attribute(key, value)) for key, value in attributes.items()]
         self.model.graph.node.append(
@@ -84,16 +84,16 @@ class ModelAccessor:
 
     def _sequence(self, name: str) -> onnx.TypeProto:
         """The type of a sequence's tensors."""
-        found = self._stated(name)
-        assert found is not None, "is_sequence was asked first"
-        return found
+        stated = self._stated(name)
+        assert stated is not None, "is_sequence was asked first"
+        return stated
 
     def _stated(self, name: str) -> onnx.TypeProto | None:
         graph = self.model.graph
         for value in (*graph.input, *graph.value_info, *graph.output):
             if value.name == name and value.type.HasField("sequence_type"):
-                found: onnx.TypeProto = value.type.sequence_type.elem_type
-                return found
+                element: onnx.TypeProto = value.type.sequence_type.elem_type
+                return element
         return None
 
     def constant(self, array: np.ndarray[Any, Any], wish: str) -> str:
@@ -116,20 +116,20 @@ class ModelAccessor:
             dtype: of the input, by onnx's number; None for that of the value.
 
         """
-        found = self._dims(like)
-        made = onnx.ValueInfoProto(name=self.fresh(checked_kind("the name of an input", name, str, "give a text")))
-        made.type.tensor_type.elem_type = self.find(like).type.tensor_type.elem_type if dtype is None else dtype
-        shape = made.type.tensor_type.shape
+        dims = self._dims(like)
+        info = onnx.ValueInfoProto(name=self.fresh(checked_kind("the name of an input", name, str, "give a text")))
+        info.type.tensor_type.elem_type = self.find(like).type.tensor_type.elem_type if dtype is None else dtype
+        shape = info.type.tensor_type.shape
         shape.SetInParent()
-        for axis, dim in enumerate(found):
+        for axis, dim in enumerate(dims):
             if axis == without:
                 continue
             if isinstance(dim, int):
                 shape.dim.add().dim_value = dim
             else:
-                shape.dim.add().dim_param = dim or f"{made.name}_dim{axis}"
-        self.model.graph.input.append(made)
-        return made.name
+                shape.dim.add().dim_param = dim or f"{info.name}_dim{axis}"
+        self.model.graph.input.append(info)
+        return info.name
 
     def find(self, name: str) -> onnx.ValueInfoProto:
         """Return name, dtype and shape of a value.
@@ -145,8 +145,8 @@ class ModelAccessor:
             for value in (*graph.input, *graph.output, *graph.value_info):
                 known = value.type.HasField("sequence_type") or value.type.tensor_type.HasField("shape")
                 if value.name == name and known:
-                    found: onnx.ValueInfoProto = value
-                    return found
+                    info: onnx.ValueInfoProto = value
+                    return info
             for tensor in graph.initializer:
                 if tensor.name == name:
                     return _described(tensor)
@@ -194,10 +194,10 @@ class ModelAccessor:
 
     def _names(self) -> set[str]:
         graph = self.model.graph
-        found = {value.name for value in (*graph.input, *graph.initializer)}
+        names = {value.name for value in (*graph.input, *graph.initializer)}
         for node in graph.node:
-            found.update(node.output)
-        return found
+            names.update(node.output)
+        return names
 
     def _dims(self, name: str) -> list[int | str | None]:
         """The shape of a value in numbers and symbols of the inputs, by running shapes through the model if need be."""
@@ -224,10 +224,10 @@ def current() -> ModelAccessor:
     Raises:
         InputError: there is none.
     """
-    found = _current.get()
-    if found is None:
+    current = _current.get()
+    if current is None:
         raise InputError("there is no base model", way_out="call blocks inside `with onnxblock.base(model):`")
-    return found
+    return current
 
 
 @contextmanager

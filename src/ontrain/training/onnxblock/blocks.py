@@ -245,7 +245,7 @@ class LabelEncoder(Block):
         super().__init__()
         keys = {"keys_floats": keys_floats, "keys_int64s": keys_int64s, "keys_strings": keys_strings}
         values = {"values_floats": values_floats, "values_int64s": values_int64s, "values_strings": values_strings}
-        lists = {what: list(given) for what, given in {**keys, **values}.items() if given is not None}
+        lists = {what: list(entries) for what, entries in {**keys, **values}.items() if entries is not None}
         named = list(lists)
         if len(named) != 2 or named[0] not in keys or named[1] not in values:
             raise OptionError(
@@ -264,7 +264,7 @@ class LabelEncoder(Block):
     def build(self, label_encoder_input_name: str) -> str:
         """Add the node."""
         imports = self.on.model.opset_import
-        if all(one.domain != "ai.onnx.ml" for one in imports):
+        if all(opset.domain != "ai.onnx.ml" for opset in imports):
             imports.add(domain="ai.onnx.ml", version=3)
         return self.on.node("LabelEncoder", [label_encoder_input_name], domain="ai.onnx.ml", **self._attributes)
 

@@ -30,8 +30,8 @@ def save_checkpoint(
     """
     trained, others = check_parameters(parameters)
     checked_flag("nominal_checkpoint", nominal_checkpoint)
-    values = {one.name: onnx.numpy_helper.to_array(one) for one in (*trained, *others)}
-    content = Content(values, [one.name for one in trained], nominal=nominal_checkpoint)
+    values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in (*trained, *others)}
+    content = Content(values, [tensor.name for tensor in trained], nominal=nominal_checkpoint)
     checkpoint_file.write(path_to_checkpoint, content)
 
 

@@ -134,18 +134,18 @@ class BCEWithLogitsLoss(_Loss):
         return self.on.constant(value, f"bce_{name}")
 
 
-def _numbers(what: str, given: object) -> np.ndarray[Any, Any] | None:
+def _numbers(what: str, stated: object) -> np.ndarray[Any, Any] | None:
     """Numbers as an array of float32.
 
     Raises:
         OptionError: they are none.
     """
-    if given is None:
+    if stated is None:
         return None
     try:
-        if isinstance(given, str | bytes):
+        if isinstance(stated, str | bytes):
             raise TypeError("it is a text")
-        numbers = np.asarray(given, np.float32)
+        numbers = np.asarray(stated, np.float32)
     except (TypeError, ValueError) as error:
         raise OptionError(f"{what} is no array of numbers", reason=str(error), way_out="give a numpy array") from error
     if not np.isfinite(numbers).all():

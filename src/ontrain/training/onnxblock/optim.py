@@ -70,7 +70,7 @@ class _Optimizer(Block):
             parameters: what `TrainingBlock.parameters` returns.
         """
         check_trainable(parameters)
-        trained = {one.name: (list(one.dims), ir.DataType(one.data_type)) for one in parameters[0]}
+        trained = {tensor.name: (list(tensor.dims), ir.DataType(tensor.data_type)) for tensor in parameters[0]}
         self._model = to_proto(optimizer_graph(trained, self.spec, self.max_norm))
         self.on.model.CopyFrom(self._model)
         return [value.name for value in self._model.graph.output]
@@ -106,10 +106,10 @@ class AdamW(_Optimizer):
         super().__init__(OptimizerSpec("AdamW", settings), clip_grad)
 
 
-def _betas(given: object) -> tuple[float, float]:
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise OptionError(f"betas is {told(given)}", way_out="give a pair of numbers in [0, 1)")
-    first, second = (checked_number("one of betas", one, "a number in [0, 1)", at_least=0, below=1) for one in given)
+def _betas(betas: object) -> tuple[float, float]:
+    if not isinstance(betas, list | tuple) or len(betas) != 2:
+        raise OptionError(f"betas is {told(betas)}", way_out="give a pair of numbers in [0, 1)")
+    first, second = (checked_number("one of betas", beta, "a number in [0, 1)", at_least=0, below=1) for beta in betas)
     return first, second
 
 

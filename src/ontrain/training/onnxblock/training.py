@@ -110,7 +110,7 @@ class TrainingBlock(Block):
         """
         source = self.source
         groups = source.trainable, [*source.frozen, *source.buffers]
-        trained, others = ([_tensor(name, array) for name, array in source.values(one).items()] for one in groups)
+        trained, others = ([_tensor(name, array) for name, array in source.values(group).items()] for group in groups)
         return trained, others
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -144,7 +144,7 @@ def check_parameters(parameters: Parameters) -> Parameters:
     """Raise OptionError unless these are two lists of tensors."""
     pair = isinstance(parameters, list | tuple) and len(parameters) == 2
     if not pair or not all(
-        isinstance(group, list | tuple) and all(isinstance(one, onnx.TensorProto) for one in group)
+        isinstance(group, list | tuple) and all(isinstance(tensor, onnx.TensorProto) for tensor in group)
         for group in parameters
     ):
         raise OptionError(

@@ -106,7 +106,7 @@ class _OptimizerConfig:
 
     def _add_param_group(self, group: Mapping[str, object]) -> None:
         names = group.get("params") if isinstance(group, Mapping) else None
-        if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names) or len(group) < 2:
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names) or len(group) < 2:
             raise OptionError(
                 f"{group!r} is no parameter group",
                 way_out="use {'params': [names of parameters], 'a hyper-parameter': value, …}",
@@ -119,10 +119,10 @@ class _OptimizerConfig:
         self._groups.append(dict(group))
         self.spec()  # notices a parameter in two groups
 
-    def _check(self, given: Mapping[str, object]) -> None:
+    def _check(self, options: Mapping[str, object]) -> None:
         """Raise OptionError unless every name is known and every value in range, alone and with the others."""
         known = _OPTIMIZERS[self.name][1]
-        for key, value in given.items():
+        for key, value in options.items():
             if key not in known:
                 raise OptionError(
                     f"{self.name} has no hyper-parameter {key!r}", way_out=f"nearest: {nearest(key, known)}"
@@ -130,15 +130,15 @@ class _OptimizerConfig:
             allowed, fits = _RANGES[key]
             if not fits(value):
                 raise OptionError(f"{key} of {self.name} is {value!r}", way_out=f"use {allowed}")
-        together = {**self.defaults, **given}
+        together = {**self.defaults, **options}
         if together.get("ratio_min", -math.inf) > together.get("ratio_max", math.inf):
             raise OptionError("ratio_min is above ratio_max", way_out="use ratio_min ≤ ratio_max")
         if together.get("nesterov") and not together.get("momentum"):
             raise OptionError("nesterov is set without momentum", way_out="use a momentum above 0")
 
     @staticmethod
-    def _attributes(given: Mapping[str, object]) -> dict[str, Any]:
-        return {_ATTRIBUTES.get(key, key): value for key, value in given.items() if key not in (*_SHARED, "params")}
+    def _attributes(options: Mapping[str, object]) -> dict[str, Any]:
+        return {_ATTRIBUTES.get(key, key): value for key, value in options.items() if key not in (*_SHARED, "params")}
 
     def __getattr__(self, name: str) -> Any:
         defaults = vars(self).get("defaults", {})

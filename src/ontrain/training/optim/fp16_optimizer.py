@@ -156,10 +156,10 @@ class MasterWeightOptimizer:
                 by_device.setdefault(master.device, []).append(master.grad)
         self.overflow = False
         for device, grads in by_device.items():
-            found = torch.zeros(1, device=device)
+            overflow = torch.zeros(1, device=device)
             inverse = torch.full((1,), 1 / self.loss_scale, device=device)
-            private("torch._amp_foreach_non_finite_check_and_unscale_")(grads, found, inverse)
-            self.overflow = self.overflow or bool(found)
+            private("torch._amp_foreach_non_finite_check_and_unscale_")(grads, overflow, inverse)
+            self.overflow = self.overflow or bool(overflow)
         self._unscaled = True
 
     def _adapt(self) -> None:

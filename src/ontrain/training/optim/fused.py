@@ -86,8 +86,8 @@ class _Fused(torch.optim.Optimizer):
                 state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
                 state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
             lists = alike[p.device, p.dtype]
-            for one, tensor in zip(lists, (p, p.grad, state["exp_avg"], state["exp_avg_sq"]), strict=True):
-                one.append(tensor)
+            for tensors, tensor in zip(lists, (p, p.grad, state["exp_avg"], state["exp_avg_sq"]), strict=True):
+                tensors.append(tensor)
         return alike.values()
 
 

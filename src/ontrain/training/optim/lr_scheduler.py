@@ -179,7 +179,7 @@ def taken_back_if_refused(scheduler: _LRScheduler | None) -> Iterator[None]:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return all(_is_plain(one) for one in value)
+        return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
 
 

@@ -38,9 +38,9 @@ def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:
         for leaf in value.values():
             walk(leaf, tensors, key)
     else:
-        found, spec = flatten(value)
-        tensors += found
-        key.append((type(value), tuple(leaf_paths(spec)), tuple((t.dtype, t.ndim) for t in found)))
+        leaves, spec = flatten(value)
+        tensors += leaves
+        key.append((type(value), tuple(leaf_paths(spec)), tuple((t.dtype, t.ndim) for t in leaves)))
         for part in plain_leaves(spec):
             if type(part) not in PLAIN and (name := _tensor_in(part)) is not None:
                 raise InputError(

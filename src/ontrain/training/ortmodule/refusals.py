@@ -57,8 +57,8 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
                 way_out="give tensor.to_dense()",
             )  # fmt: skip
     devices: dict[torch.device, str] = {}
-    for name, one in (*module.named_parameters(), *module.named_buffers()):
-        devices.setdefault(one.device, f"parameter or buffer {name!r}")
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        devices.setdefault(value.device, f"parameter or buffer {name!r}")
     for i, tensor in enumerate(tensors):
         devices.setdefault(tensor.device, f"tensor {i} of the call")
     if any(device.type == "meta" for device in devices) and len(devices) == 1:

@@ -141,10 +141,12 @@ def _own(name: str) -> str:
 
 
 def _section(state: Mapping[str, object], name: str, path: Path) -> Mapping[str, Any]:
-    found = state.get(name, {})
-    if not isinstance(found, Mapping):
-        raise CheckpointError(f"{name!r} in {str(path)!r} is a {type(found).__name__}", reason="it should be a section")
-    return found
+    states = state.get(name, {})
+    if not isinstance(states, Mapping):
+        raise CheckpointError(
+            f"{name!r} in {str(path)!r} is a {type(states).__name__}", reason="it should be a section"
+        )
+    return states
 
 
 def _shape(cut: Mapping[str, object], name: str, path: Path) -> tuple[int, ...]:
@@ -198,7 +200,7 @@ def _check_archive(path: Path) -> None:
             return
         size = os.fstat(file.fileno()).st_size
         with zipfile.ZipFile(file) as archive:
-            if sum(one.file_size for one in archive.infolist()) > size:
+            if sum(entry.file_size for entry in archive.infolist()) > size:
                 raise ValueError("its members are said to be larger than the file")
 
 

@@ -38,19 +38,19 @@ def read_hdf5(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
 
     def content(group: Any, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        groups: dict[str, Any] = {}
         for key in group:
             # A link may lead to another file, or back to a group around this one.
             if not isinstance(group.get(key, getlink=True), h5py.HardLink) or depth > _DEPTH:
                 raise ValueError(f"{group.name}/{key} is no plain entry")
             entry = group[key]
             if isinstance(entry, h5py.Group):
-                found[key] = content(entry, depth + 1)
+                groups[key] = content(entry, depth + 1)
             elif entry.external or entry.is_virtual or entry.nbytes > size:
                 raise ValueError(f"{entry.name} is not in the file")
             else:
-                found[key] = _plain(entry[()])
-        return found
+                groups[key] = _plain(entry[()])
+        return groups
 
     try:
         with h5py.File(path, "r") as file:

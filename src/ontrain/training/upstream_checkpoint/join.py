@@ -42,9 +42,9 @@ def files_of_run(folder: Path, prefix: str) -> list[Path]:
     if single.is_file():
         return [single]
     name = re.compile(re.escape(prefix) + r"\.ZeRO\.(\d+)\.(\d+)\.ort\.pt")
-    found = [(match, path) for path in folder.glob("*.ort.pt") if (match := name.fullmatch(path.name))]
-    ranks = {int(match[1]): path for match, path in found}
-    world = max((int(match[2]) + 1 for match, _ in found), default=0)
+    matches = [(match, path) for path in folder.glob("*.ort.pt") if (match := name.fullmatch(path.name))]
+    ranks = {int(match[1]): path for match, path in matches}
+    world = max((int(match[2]) + 1 for match, _ in matches), default=0)
     if len(ranks) != world:
         raise CheckpointError(
             f"the checkpoint {prefix!r} in {folder} is of {world} processes, there are files of ranks {sorted(ranks)}",
@@ -108,7 +108,7 @@ class _Joined:
             self._shapes.setdefault(entry.name, tuple(entry.tensor.shape))
 
     def flat(self) -> dict[str, torch.Tensor]:
-        found = dict(self._whole)
+        joined = dict(self._whole)
         for (name, parameter), pieces in self._pieces.items():
             values, shape = torch.cat(pieces), self._shapes.get(parameter)
             if shape is None or values.numel() != math.prod(shape):
@@ -116,9 +116,9 @@ class _Joined:
                     f"the parts of {name!r} have {values.numel()} elements together, the whole has shape {shape}",
                     way_out="give the files of all processes of the run",
                 )
-            found[name] = values.reshape(shape)
+            joined[name] = values.reshape(shape)
         # What has no original beside it is a parameter that is called so.
-        return found | {f"{name}_fp16": half for name, half in self._halves.items() if name not in found}
+        return joined | {f"{name}_fp16": half for name, half in self._halves.items() if name not in joined}
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:

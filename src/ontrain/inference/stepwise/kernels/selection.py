@@ -44,8 +44,8 @@ def _non_max_suppression(call: Call) -> list[Value]:
     rows = []
     for image in range(scores.shape[0]):
         for label in range(scores.shape[1]):
-            kept = _kept(corners[image], scores[image, label], most, limit, None if least is None else least.item())
-            rows += [(image, label, place) for place in kept]
+            chosen = _kept(corners[image], scores[image, label], most, limit, None if least is None else least.item())
+            rows += [(image, label, place) for place in chosen]
     return [torch.tensor(rows, dtype=torch.int64, device=boxes.device).reshape(-1, 3)]
 
 
@@ -66,13 +66,13 @@ def _kept(boxes: torch.Tensor, scores: torch.Tensor, most: int, limit: float, le
     boxes = boxes[order]
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     left = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
-    kept: list[int] = []
-    while len(kept) < most and bool(left.any()):
+    chosen: list[int] = []
+    while len(chosen) < most and bool(left.any()):
         at = int(left.to(torch.uint8).argmax())
-        kept.append(int(order[at]))
+        chosen.append(int(order[at]))
         shared = torch.minimum(boxes[:, 2:], boxes[at, 2:]) - torch.maximum(boxes[:, :2], boxes[at, :2])
         common = shared.clamp(min=0).prod(-1)
         both = area + area[at] - common
         left &= ~((common / both.clamp(min=torch.finfo(both.dtype).tiny)) > limit)
         left[at] = False
-    return kept
+    return chosen

@@ -25,8 +25,8 @@ def _concat(call: Call) -> list[Value]:
 def _full_match(call: Call) -> list[Value]:
     matches = re.compile(call.attributes["pattern"]).fullmatch
     texts = call.inputs[0]
-    found = [matches(text) is not None for text in texts.reshape(-1)]
-    return [torch.tensor(found, dtype=torch.bool, device=call.device).reshape(texts.shape)]
+    matched = [matches(text) is not None for text in texts.reshape(-1)]
+    return [torch.tensor(matched, dtype=torch.bool, device=call.device).reshape(texts.shape)]
 
 
 @kernel("StringSplit", text=True)
@@ -37,9 +37,9 @@ def _split(call: Call) -> list[Value]:
     parts = [_parts(text, delimiter, -1 if most is None else most) for text in texts.reshape(-1)]
     width = max(map(len, parts), default=0)
     filled = np.full((len(parts), width), "", object)
-    for row, found in enumerate(parts):
-        filled[row, : len(found)] = found
-    counts = torch.tensor([len(found) for found in parts], dtype=torch.int64, device=call.device)
+    for row, words in enumerate(parts):
+        filled[row, : len(words)] = words
+    counts = torch.tensor([len(words) for words in parts], dtype=torch.int64, device=call.device)
     return [filled.reshape(*texts.shape, width), counts.reshape(texts.shape)]
 
 

@@ -216,11 +216,11 @@ def _attend(
             for rows, (keys, wanted) in zip(tiles, _seen(windows, b, k.shape[2]), strict=False):
                 q_, k_, v_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys]
                 shape = *q_.shape[:2], k_.shape[1]
-                probs, kept = _shaped(scores, *shape), _shaped(weights, *shape)
+                probs, dropped = _shaped(scores, *shape), _shaped(weights, *shape)
                 _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
-                kept.copy_(mask[b, heads, rows, keys])
+                dropped.copy_(mask[b, heads, rows, keys])
                 product = _shaped(products, *shape[:2], v.shape[3])
-                product.baddbmm_(kept.mul_(probs), v_, beta=0, alpha=keep)
+                product.baddbmm_(dropped.mul_(probs), v_, beta=0, alpha=keep)
                 y[b, heads, rows] = product
 
 
@@ -237,13 +237,13 @@ def _attend_backward(
             for rows, (keys, wanted) in zip(tiles, _seen(windows, b, k.shape[2]), strict=False):
                 q_, k_, v_, dy_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys], dy[b, heads, rows]
                 shape = *q_.shape[:2], k_.shape[1]
-                probs, kept, ds = (_shaped(buffer, *shape) for buffer in (scores, weights, adjoints))
+                probs, dropped, ds = (_shaped(buffer, *shape) for buffer in (scores, weights, adjoints))
                 _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
-                kept.copy_(mask[b, heads, rows, keys])
-                torch.mul(probs, kept, out=ds)
+                dropped.copy_(mask[b, heads, rows, keys])
+                torch.mul(probs, dropped, out=ds)
                 product = _shaped(products, *k_.shape[:2], v.shape[3])
                 dv[b, heads, keys].add_(product.baddbmm_(ds.transpose(1, 2), dy_, beta=0, alpha=keep))
-                ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep).mul_(kept)
+                ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep).mul_(dropped)
                 private("torch.ops.aten._softmax_backward_data").out(ds, probs, -1, probs.dtype, grad_input=ds)
                 product = _shaped(products, *q_.shape)
                 dq[b, heads, rows] = product.baddbmm_(ds, k_, beta=0, alpha=scale)

@@ -123,11 +123,11 @@ def where(e: Emitter, node: ir.Node) -> None:
 @lowers_composite("Hardtanh")
 def clip(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
-    given = [v for v in node.inputs[1:] if v is not None]
-    if not given:
+    bounds = [v for v in node.inputs[1:] if v is not None]
+    if not bounds:
         e.bind(node.outputs[0], x)
         return
-    if all(v.const_value is not None for v in given) and x.dtype.is_floating_point:
+    if all(v.const_value is not None for v in bounds) and x.dtype.is_floating_point:
         # With numbers the kernel is vectorised; tensors are broadcast.
         numbers = [
             None if v is None or v.const_value is None else float(v.const_value.numpy()) for v in node.inputs[1:]

@@ -276,10 +276,10 @@ def global_norm(e: Emitter, node: ir.Node) -> None:
         place = e.view(norms, operator.itemgetter(number))
         if e.settings.tuning is not None and e.device.type == "cpu" and is_long(tensor.meta):
             tensor, dtype = e.cast(_row_norms(e, tensor), torch.float64), torch.float64
-        found = place if dtype == norms.dtype else e.new((), dtype)
-        e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=found, writes=[found])
-        if found is not place:
-            e.run(torch.Tensor.copy_, place, found, writes=[place])
+        norm = place if dtype == norms.dtype else e.new((), dtype)
+        e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=norm, writes=[norm])
+        if norm is not place:
+            e.run(torch.Tensor.copy_, place, norm, writes=[place])
     total = e.new((), norms.dtype)
     e.run(torch.linalg.vector_norm, norms, out=total, writes=[total])
     e.bind(node.outputs[0], total if total.dtype == torch.float32 else e.cast(total, torch.float32))

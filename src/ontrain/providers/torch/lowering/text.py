@@ -33,12 +33,12 @@ def _weighed(x: torch.Tensor, a: Attributes, width: int) -> torch.Tensor:
         wanted = a["min_gram_length"] <= length <= a["max_gram_length"]
         skips = a["max_skip_count"] if length > 1 else 0
         counts.append(_found(rows, grams, skips) if wanted else rows.new_zeros(len(rows), len(grams)).float())
-    found = torch.cat(counts, 1)
+    counted = torch.cat(counts, 1)
     if a["mode"] != "TF":
-        found = found.clamp_max(1.0) if a["mode"] == "IDF" else found
-        found = found * torch.tensor(a.get("weights") or [1.0] * found.shape[1], device=x.device)
+        counted = counted.clamp_max(1.0) if a["mode"] == "IDF" else counted
+        counted = counted * torch.tensor(a.get("weights") or [1.0] * counted.shape[1], device=x.device)
     places = torch.tensor(a["ngram_indexes"], dtype=torch.int64, device=x.device)
-    result = torch.zeros(len(rows), width, device=x.device).index_add_(1, places, found)
+    result = torch.zeros(len(rows), width, device=x.device).index_add_(1, places, counted)
     return result.reshape(*x.shape[:-1], width)
 
 
