@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnxruntime.transformers.optimizer import optimize_model
 
 import ontrain
 from tests.inference.encoders import LENGTHS, Encoder, batch, file_of, rows_multiplied, session, stock
@@ -70,6 +73,28 @@ def test_padding_may_stand_anywhere(states):
     real = feeds["attention_mask"].astype(bool)
     np.testing.assert_allclose(results[0][real], wanted[0][real], **CLOSE)
     np.testing.assert_allclose(results[1], wanted[1], **CLOSE)
+
+
+@pytest.mark.parametrize("way", ["a session's file", "the optimizer of transformers"])
+def test_files_that_onnxruntime_has_optimised_are_run_alike(states, way, tmp_path):
+    if way == "a session's file":
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+        onnxruntime.InferenceSession(states, options, providers=["CPUExecutionProvider"])
+    else:
+        (tmp_path / "states.onnx").write_bytes(states)
+        optimised = optimize_model(str(tmp_path / "states.onnx"), "bert", num_heads=4, hidden_size=128, opt_level=1)
+        optimised.save_model_to_file(str(tmp_path / "optimised.onnx"))
+    model = (tmp_path / "optimised.onnx").read_bytes()
+    assert any(node.domain == "com.microsoft" for node in onnx.load(tmp_path / "optimised.onnx").graph.node)
+    feeds = batch()
+    wanted, runs = stock(states, feeds), session(model)
+    whole, pooled = runs.run(None, feeds)
+    real = feeds["attention_mask"].astype(bool)
+    np.testing.assert_allclose(whole[real], wanted[0][real], **CLOSE)
+    np.testing.assert_allclose(pooled, wanted[1], **CLOSE)
+    assert not whole[~real].any() and rows_multiplied(runs) == [{KEPT, LENGTHS.size}]
 
 
 def test_a_mean_over_the_tokens_is_stocks_whole():

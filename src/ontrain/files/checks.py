@@ -15,6 +15,8 @@ from ontrain.files.tensors import check_tensor
 __all__ = ["check_proto"]
 
 Kind = onnx.AttributeProto
+_LAYER_NORMALIZATION = 17
+"""The opset that the operator came with."""
 _ML = "ai.onnx.ml"
 _FIELD = {
     Kind.FLOAT: "f", Kind.INT: "i", Kind.STRING: "s", Kind.TENSOR: "t", Kind.GRAPH: "g", Kind.FLOATS: "floats",
@@ -165,8 +167,11 @@ class _Checker:
                 node=text,
                 way_out=f"imported: {', '.join(repr(d or 'ai.onnx') for d in imports)}",
             )
+        # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it.
+        is_early = not domain and node.op_type == "LayerNormalization" and imports[domain] < _LAYER_NORMALIZATION
         try:
-            schema = onnx.defs.get_schema(node.op_type, imports[domain], domain)
+            version = _LAYER_NORMALIZATION if is_early else imports[domain]
+            schema = onnx.defs.get_schema(node.op_type, version, domain)
         except onnx.defs.SchemaError as error:
             if domain in ("", _ML):
                 known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}

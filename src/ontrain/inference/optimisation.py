@@ -17,7 +17,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from ontrain.capture import FiledModel, to_tensor
 from ontrain.errors import GraphError
 from ontrain.graph import OPSET, subgraphs
-from ontrain.passes import Pass, PassReport, Weights, pipeline, run_passes, with_weights
+from ontrain.passes import Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
 from ontrain.session import OLDEST, save_model, served_model
 
 __all__ = ["Optimisation", "counted"]
@@ -101,7 +101,7 @@ class Optimisation:
             return filed, model, []
         tensors = {name: TorchTensor(tensor, name=name) for name, tensor in filed.initial.items()}
         weights = with_weights(model, tensors)
-        passes = [graph_pass for graph_pass in pipeline("inference") if self.runs(graph_pass)]
+        passes = [graph_pass for graph_pass in (SettleNumbers(), *pipeline("inference")) if self.runs(graph_pass)]
         rewritten, reports = run_passes(model, passes, stage="inference")
         optimised = weights.settle(rewritten)
         initial = _values(weights, tensors, filed.initial)

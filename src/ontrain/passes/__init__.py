@@ -5,7 +5,11 @@ from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
 from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_head import FuseHead
-from ontrain.passes.inference import Weights as Weights, with_weights as with_weights
+from ontrain.passes.inference import (
+    SettleNumbers as SettleNumbers,
+    Weights as Weights,
+    with_weights as with_weights,
+)
 from ontrain.passes.infra import Pass, PassReport, RewritePass
 from ontrain.passes.journal import Journal
 from ontrain.passes.linear_to_gemm import LinearToGemm

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ontrain.errors import OptionError, nearest
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
+from ontrain.passes.expand_contributed import ExpandContributed
 from ontrain.passes.expand_recurrent import ExpandRecurrent
 from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_attention import FuseAttention
@@ -41,6 +42,7 @@ Stage = Literal["forward", "step", "inference"]
 
 FORWARD_PASSES: tuple[Pass, ...] = (
     ExpandRecurrent(),
+    ExpandContributed(),
     Simplify(),
     ShareCommonSubexpressions(),
     FuseAttention(),

@@ -4,6 +4,7 @@ from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldCha
 from ontrain.passes.inference.identities import RemoveIdentities
 from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
+from ontrain.passes.inference.numbers import SettleNumbers
 from ontrain.passes.inference.weights import Weights, weights_of, with_weights
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "FuseLayerNormalization",
     "FuseMatMulAdd",
     "RemoveIdentities",
+    "SettleNumbers",
     "TransposeWeights",
     "Weights",
     "weights_of",
