@@ -156,11 +156,13 @@ class _Context:
     def __init__(self, args: Sequence[Any], function: str) -> None:
         self.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
         self.saved_tensors: tuple[Any, ...] = ()
+        self._given = frozenset(map(id, args))
         self._function, self._constant, self._zeros = function, list[Any](), True
 
     def save_for_backward(self, *tensors: Any) -> None:
-        # Backward is written for tensors without gradients, and may change in place what it makes of them.
-        self.saved_tensors = tuple([t.detach() if isinstance(t, torch.Tensor) else t for t in tensors])
+        # What forward makes has no gradient in eager, and a backward may write to what it makes of that.
+        own = [isinstance(t, torch.Tensor) and id(t) not in self._given for t in tensors]
+        self.saved_tensors = tuple([t.detach() if made else t for t, made in zip(tensors, own, strict=True)])
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         self._constant.extend(tensors)

@@ -85,6 +85,58 @@ def adjoint_that_is_computed(self, x):
     return slope.pow(2).sum()
 
 
+class Recomputed(torch.autograd.Function):
+    """Rounds in forward, and has in backward the gradients of what it rounds, by autograd itself."""
+
+    @staticmethod
+    def forward(ctx, x, *weights):
+        ctx.save_for_backward(x, *weights)
+        return torch.round(torch.tanh(F.linear(x, *weights)) * 8)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, *weights = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = torch.tanh(F.linear(x, *weights)) * 8
+            return torch.autograd.grad(y, (x, *weights), dy, allow_unused=True, retain_graph=True)
+
+
+@forward
+def in_a_function_of_its_own(self, x):
+    return self.b(Recomputed.apply(x * self.norm.weight[:2], self.a.weight, self.a.bias))
+
+
+class Scan(torch.autograd.Function):
+    """Sums from the left, written to views of a copy; and from the right in backward."""
+
+    @staticmethod
+    def forward(ctx, a, x):
+        factors, sums = a.clone().transpose(0, 1), x.clone().transpose(0, 1)
+        pairs, by = sums.view(-1, 2, sums.shape[1]), factors.view(-1, 2, sums.shape[1])
+        pairs[:, 1].add_(by[:, 1].mul(pairs[:, 0]))
+        by[:, 1].mul_(by[:, 0])
+        ctx.save_for_backward(a, sums)
+        return sums.transpose(0, 1)[:, :]
+
+    @staticmethod
+    def backward(ctx, dy):
+        a, sums = ctx.saved_tensors
+        adjoint, factors = dy.clone().transpose(0, 1), F.pad(a.transpose(0, 1), (0, 0, 0, 1))[1:]
+        pairs = adjoint.view(-1, 2, adjoint.shape[1])
+        pairs[:, 0].add_(factors.view(-1, 2, adjoint.shape[1])[:, 0].mul(pairs[:, 1]))
+        changed = torch.zeros_like(sums)
+        changed[1::2].add_(sums[:-1:2] * adjoint[1::2])
+        return changed.transpose(0, 1)[:, :], 2 * adjoint.transpose(0, 1)[:, :]
+
+
+@forward
+def in_a_function_that_writes_to_views(self, x):
+    h = self.a(x)[None, :, 0].expand(2, -1)
+    h = torch.cat([h, h], 1)
+    return Scan.apply(h.tanh(), h)
+
+
 @forward
 def of_several_by_what_some_do_not_depend_on(self, x):
     x = x.detach().requires_grad_()

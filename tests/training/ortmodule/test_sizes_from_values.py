@@ -119,7 +119,8 @@ def pairs_of_the_same(self, x, ids):
 def strided_write(self, x, ids):
     h = self.a(x).clone()
     h.as_strided((2, 3), (6, 1), 1).mul_(2)
-    return self.b(h.as_strided((3, 6), (4, 1)))
+    row = h[1]
+    return self.b(h.as_strided((3, 6), (4, 1))) + row.as_strided((2, 2), (2, 1)).sum() + row[2].as_strided((), ())
 
 
 @forward

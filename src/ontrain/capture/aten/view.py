@@ -353,10 +353,14 @@ def _strided_places(op: AtenBuilder, position: int) -> Any:
     base = op.argument(0)
     named = [op.argument(position + at, name) for at, name in enumerate(("size", "stride", "storage_offset"))]
     size, stride, offset = (list(v) if isinstance(v, list | tuple) else v for v in named)
-    numbers = [*size, *stride, *base.shape, offset or 0, base.storage_offset()]
-    if not all(isinstance(n, int) for n in numbers) or not base.is_contiguous() or base.storage_offset():
+    start = base.storage_offset()
+    offset = start if offset is None else offset
+    numbers = [*size, *stride, *base.shape, offset, start]
+    if not all(isinstance(n, int) for n in numbers) or not base.is_contiguous():
         raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
-    places = np.full((), offset or 0, np.int64)
+    places = np.full((), offset - start, np.int64)
     for n, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n) * step
+    if places.size and not 0 <= places.min() <= places.max() < base.numel():
+        raise op.refuse("as_strided beyond its tensor", "a graph has no memory around it", "use the whole tensor")
     return places.astype(np.int64)
