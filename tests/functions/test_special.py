@@ -76,3 +76,17 @@ def test_polynomials_are_torchs(family):
     (found,) = run("OrthogonalPolynomial", x, degree, family=family)
     expected = _torch(family, x, degree)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int8])
+def test_the_greatest_common_divisor_is_numpys(rng, dtype):
+    a, b = rng.integers(-120, 120, (2, 5, 40)).astype(dtype)
+    b[0, :3] = 0
+    a[0, 0] = 0
+    (found,) = run("Gcd", a, b)
+    assert found.dtype == dtype and (found == np.gcd(a, b)).all()
+
+
+def test_neighbours_of_fibonaccis_numbers_take_the_most_divisions():
+    (found,) = run("Gcd", np.array([7540113804746346429]), np.array([4660046610375530309]))
+    assert found.tolist() == [1]

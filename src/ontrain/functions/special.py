@@ -294,3 +294,27 @@ def orthogonal_polynomial(op: Builder, x: Value, degree: Value, *, family: str =
     (value, _), _ = repeat(op, step, trip=trip, carried=states, captured=[x, degree])
     value = op.Where(op.Equal(degree, op.const(0.0, x.dtype)), unit, value)
     return op.Where(op.Less(degree, op.const(0.0, x.dtype)), op.const(0.0, x.dtype), value)
+
+
+_DIVISIONS = {8: 12, 16: 24, 32: 47, 64: 93}
+"""Of Euclid's algorithm for integers of so many bits: the most take neighbours of Fibonacci's numbers."""
+
+
+@composite("Gcd", infer=_broadcast)
+def gcd(op: Builder, a: Value, b: Value) -> Value:
+    """The greatest common divisor, by Euclid's algorithm."""
+    a, b = _both(op, a, b)
+    wide = ir.DataType.INT64
+    one, nothing = op.const(np.array(1, np.int64)), op.const(np.array(0, np.int64))
+
+    def division(
+        op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
+    ) -> tuple[None, list[Value], list[Value]]:
+        a, b = states
+        done = op.Equal(b, nothing)
+        rest = op.Mod(a, op.Where(done, one, b))
+        return None, [op.Where(done, a, b), op.Where(done, b, rest)], []
+
+    states = [op.Abs(op.Cast(a, to=wide)), op.Abs(op.Cast(b, to=wide))]
+    (divisor, _), _ = repeat(op, division, trip=_DIVISIONS[a.dtype.bitwidth], carried=states)
+    return op.Cast(divisor, to=a.dtype)

@@ -16,6 +16,7 @@ for _name in (
     "Ndtri", "Zeta",
 ):  # fmt: skip
     define(_name, POINTWISE, domain=DOMAIN)
+define("Gcd", POINTWISE, domain=DOMAIN, zero_gradient="its result is a whole number")
 define("OrthogonalPolynomial", ELEMENTWISE, domain=DOMAIN, overwrites=(0,))
 
 

@@ -80,6 +80,8 @@ ZEROS: list[Sample] = [
     sample("NonZero", _WHOLE[0], fed=[0], seeded=(), twin=lambda x: x.nonzero().T),
     sample("NonMaxSuppression", _BOXES, _SCORES, np.array([3]), np.array([0.5]), seeded=(), **_SINGLE,
            twin=lambda *_: torch.tensor([[0, 0, 0], [0, 0, 2]])),
+    sample("Gcd", np.array([[12, 18, -7], [0, 5, 21]]), np.array([8, 27, 14]), domain="ontrain", fed=(0, 1),
+           twin=torch.gcd),
     sample("HannWindow", np.array(6), output_datatype=11, twin=lambda n: torch.hann_window(6, dtype=torch.float64)),
     sample("HammingWindow", np.array(6), output_datatype=11,
            twin=lambda n: torch.hamming_window(6, True, 25 / 46, 21 / 46, dtype=torch.float64)),

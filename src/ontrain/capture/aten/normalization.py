@@ -103,27 +103,47 @@ def batch_norm(
 def batch_norm_functional(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
     training: bool, momentum: float, eps: float,
-) -> tuple[Value, None, None, Value | None, Value | None]:  # fmt: skip
+) -> tuple[Value, Value, Value, Value | None, Value | None]:  # fmt: skip
     if not training:
         y = batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
-        return y, None, None, running_mean, running_var
+        nothing = op.const(np.zeros(0), x.dtype)
+        return y, nothing, nothing, running_mean, running_var
     y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
-    return y, None, None, mean, var
+    return y, *_saved_moments(op, x, eps), mean, var
+
+
+def _saved_moments(op: AtenBuilder, x: Value, eps: float) -> tuple[Value, Value]:
+    """The mean of each channel, and one over the square root of its variance: what torch keeps for its own backward."""
+    x = op.composite("Detach", x)
+    axes = [axis for axis in range(len(op.input_shape(0))) if axis != 1]
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    variance = op.ReduceMean((x - mean) * (x - mean), axes, keepdims=0)
+    return op.Squeeze(mean, axes), op.Reciprocal(op.Sqrt(variance + op.cast(eps, x.dtype)))
+
+
+@aten("_batch_norm_with_update_functional")
+def batch_norm_with_update(
+    op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    momentum: float, eps: float,
+) -> tuple[Value, Value, Value, Value, Value | None, Value | None]:  # fmt: skip
+    y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
+    return y, *_saved_moments(op, x, eps), op.const(np.zeros(0, np.uint8)), mean, var
 
 
 @aten("_native_batch_norm_legit_no_training")
 def batch_norm_inference(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
     momentum: float, eps: float,
-) -> tuple[Value, None, None]:  # fmt: skip
-    return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps), None, None
+) -> tuple[Value, Value, Value]:  # fmt: skip
+    nothing = op.const(np.zeros(0), x.dtype)
+    return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps), nothing, nothing
 
 
 @aten("_native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
-) -> tuple[Value, Value | None, Value | None]:
-    return _batch_norm_training(op, x, weight, bias, None, None, momentum, eps)
+) -> tuple[Value, Value, Value]:
+    return _batch_norm_training(op, x, weight, bias, None, None, momentum, eps)[0], *_saved_moments(op, x, eps)
 
 
 def _per_channel(op: AtenBuilder, y: Value, weight: Value | None, bias: Value | None) -> Value:

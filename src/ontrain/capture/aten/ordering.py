@@ -66,6 +66,65 @@ def median(op: AtenBuilder, x: Value) -> Value:
     return op.ReduceSum(chosen, [0], keepdims=0) / op.ReduceSum(op.Cast(equal, to=x.dtype), [0], keepdims=0)
 
 
+@aten("mode")
+def mode(op: AtenBuilder, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """The least of the most frequent, at its last place; counted on [n, n] pairs."""
+    if not op.input_shape(0):
+        return x, op.const(np.array(0, np.int64))
+    dim %= len(op.input_shape(0))
+    size = _fixed(op, _size(op, dim), "a mode")
+    fixed = op.composite("Detach", x) if x.dtype.is_floating_point() else x
+    equal = op.Equal(op.Unsqueeze(fixed, [dim]), op.Unsqueeze(fixed, [dim + 1]))
+    counts = op.ReduceSum(op.Cast(equal, to=_INT64), [dim], keepdims=0)
+    frequent = op.Equal(counts, op.ReduceMax(counts, [dim], keepdims=1))
+    # Among the frequent ones the place in ascending order decides, then the place in the row.
+    _, order = op.TopK(fixed, op.const(np.array([size], np.int64)), axis=dim, largest=0, sorted=1, outputs=2)
+    ordered = op.GatherElements(op.Cast(frequent, to=_INT64), order, axis=dim)
+    least = op.GatherElements(fixed, op.GatherElements(order, op.ArgMax(ordered, axis=dim), axis=dim), axis=dim)
+    at = op.ArgMax(op.Cast(op.Equal(fixed, least), to=_INT64), axis=dim, select_last_index=1)
+    value = op.GatherElements(x, at, axis=dim)
+    return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
+
+
+@aten("nanmedian.dim")
+def nanmedian_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower middle of those that are numbers; not a number where none is."""
+    if not x.dtype.is_floating_point() or not op.input_shape(0):
+        return median_dim(op, x, dim, keepdim)
+    dim %= len(op.input_shape(0))
+    size = op.const(np.array([_fixed(op, _size(op, dim), "a median")], np.int64))
+    absent = op.IsNaN(x)
+    last = op.Where(absent, op.cast(float("inf"), x.dtype), x)
+    _, order = op.TopK(last, size, axis=dim, largest=0, sorted=1, outputs=2)
+    numbers = op.ReduceSum(op.Cast(op.Not(absent), to=_INT64), [dim], keepdims=1)
+    middle = op.Max(op.Div(numbers - op.const(np.array(1, np.int64)), op.const(np.array(2, np.int64))),
+                    op.const(np.array(0, np.int64)))  # fmt: skip
+    at = op.GatherElements(order, middle, axis=dim)
+    value = op.GatherElements(x, at, axis=dim)
+    return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
+
+
+@aten("nanmedian.default")
+def nanmedian(op: AtenBuilder, x: Value) -> Value:
+    """The lower middle of those that are numbers; its gradient is shared among equal elements, as torch's."""
+    if not x.dtype.is_floating_point() or not op.input_shape(0):
+        return median(op, x)
+    count = _fixed(op, int(np.prod([_fixed(op, size, "a median") for size in op.input_shape(0)])), "a median")
+    flat = op.Reshape(x, [-1])
+    fixed = op.composite("Detach", flat)
+    absent = op.IsNaN(fixed)
+    last = op.Where(absent, op.cast(float("inf"), x.dtype), fixed)
+    ordered, _ = op.TopK(last, op.const(np.array([count], np.int64)), axis=0, largest=0, sorted=1, outputs=2)
+    numbers = op.ReduceSum(op.Cast(op.Not(absent), to=_INT64), [0], keepdims=1)
+    middle = op.Max(op.Div(numbers - op.const(np.array(1, np.int64)), op.const(np.array(2, np.int64))),
+                    op.const(np.array(0, np.int64)))  # fmt: skip
+    equal = op.Equal(flat, op.Gather(ordered, middle, axis=0))
+    chosen = op.ReduceSum(op.Where(equal, flat, op.cast(0, x.dtype)), [0], keepdims=0)
+    value = chosen / op.ReduceSum(op.Cast(equal, to=x.dtype), [0], keepdims=0)
+    none = op.Equal(op.Squeeze(numbers, [0]), op.const(np.array(0, np.int64)))
+    return op.Where(none, op.cast(float("nan"), x.dtype), value)
+
+
 def _prefixes(op: AtenBuilder, x: Value, dim: int, fill: float) -> tuple[Any, int]:
     """x with a new last axis over its elements along `dim`, those that come later being `fill`; and that axis."""
     shape = op.input_shape(0)

@@ -49,6 +49,24 @@ def max_pool(
     return y, (places if batched else op.Squeeze(places, [0]))
 
 
+def _padded(
+    op: AtenBuilder, x: Value, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]
+) -> Value:  # fmt: skip
+    """x with zeros around it, up to the end of the last window."""
+    rank, ends = len(kernel), []
+    for have, want, size, step, before in zip(
+        op.input_shape(0)[-rank:], op.shape[-rank:], kernel, strides, pads, strict=False
+    ):
+        if not isinstance(have, int) or not isinstance(want, int):
+            raise op.refuse(
+                "average pooling with divisor_override and ceil_mode over a size that varies",
+                "the zeros behind the last window are a constant number", "fix the size",
+            )  # fmt: skip
+        ends.append((want - 1) * step + size - have - before)
+    # A window may end before the last element does: what it leaves out is left out here.
+    return op.Pad(x, [0, 0, *pads[:rank], 0, 0, *(max(end, 0) for end in ends)], op.cast(0.0, x.dtype))
+
+
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(
     op: AtenBuilder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: int | Sequence[int] = 0,
@@ -56,14 +74,15 @@ def avg_pool(
 ) -> Value:  # fmt: skip
     rank = _spatial(op)
     kernel = full(kernel_size, rank)
-    if divisor_override is not None and ceil_mode:
-        raise op.refuse("average pooling with divisor_override and ceil_mode", "ONNX has no such option", "scale it")
+    strides, pads = full(stride, rank) if stride else kernel, full(padding, rank) * 2
+    x, batched = _batched(op, x, rank)
     if divisor_override is not None:
         count_include_pad = True
-    x, batched = _batched(op, x, rank)
+        if ceil_mode:
+            x, pads, ceil_mode = _padded(op, x, kernel, strides, pads), [0] * (2 * rank), False
     y = op.AveragePool(
-        x, kernel_shape=kernel, strides=full(stride, rank) if stride else kernel, pads=full(padding, rank) * 2,
-        ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad),
+        x, kernel_shape=kernel, strides=strides, pads=pads, ceil_mode=int(ceil_mode),
+        count_include_pad=int(count_include_pad),
     )  # fmt: skip
     if divisor_override is not None:
         y = y * op.cast(math.prod(kernel) / divisor_override, y.dtype)
@@ -212,3 +231,19 @@ def grid_sampler(
         x, grid, mode=("linear", "nearest", "cubic")[interpolation_mode],
         padding_mode=("zeros", "border", "reflection")[padding_mode], align_corners=int(align_corners),
     )  # fmt: skip
+
+
+@aten("max_pool2d_with_indices_backward")
+def max_pool_backward(
+    op: AtenBuilder, dy: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Value,
+) -> Value:  # fmt: skip
+    """dy added at the places of each plane that the indices count."""
+    shape = op.shape
+    if not all(isinstance(size, int) for size in shape):
+        raise op.refuse("the gradient of pooling as an operator over a size that varies",
+                        "its places are counted by constants", "fix the sizes")  # fmt: skip
+    sizes = [int(size) for size in shape if isinstance(size, int)]
+    plane = math.prod(sizes[-2:])
+    planes = np.arange(math.prod(sizes[:-2])).reshape([*sizes[:-2], 1, 1]) * plane
+    return op.composite("MaxPoolGrad", dy, indices + op.const(planes), shape=sizes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import onnx_ir as ir
+
 from ontrain.capture.aten.activation import log1p
 from ontrain.capture.aten.registry import Handler, aten
 from ontrain.capture.context import AtenBuilder
@@ -34,7 +36,7 @@ _translated(
     BesselK1="special_modified_bessel_k1", BesselK1e="special_scaled_modified_bessel_k1", BesselY0="special_bessel_y0",
     BesselY1="special_bessel_y1", Digamma="digamma", Erfcx="special_erfcx", Erfinv="erfinv",
     GammaP="igamma special_gammainc", GammaQ="igammac special_gammaincc", LogGamma="lgamma", Ndtri="special_ndtri",
-    Zeta="special_zeta",
+    Zeta="special_zeta", Gcd="gcd",
 )  # fmt: skip
 
 
@@ -86,3 +88,29 @@ def log_ndtr(op: AtenBuilder, x: Value) -> Value:
     tail = op.Log(op.composite("Erfcx", -below * root) * half) - below * below * half
     rest = op.composite("Erfcx", above * root) * op.Exp(-above * above * half) * half
     return op.Where(low, tail, log1p(op, -rest))
+
+
+@aten("lcm")
+def lcm(op: AtenBuilder, a: Value, b: Value) -> Value:
+    """|a b| over the greatest common divisor, zero where that is zero."""
+    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    divisor = op.composite("Gcd", a, b)
+    return op.Abs(op.Div(a, op.Max(divisor, op.cast(1, op.dtype))) * b)
+
+
+@aten("frexp")
+def frexp(op: AtenBuilder, x: Value) -> tuple[Value, Value]:
+    """x as a mantissa from one half up to one, with x's sign, times a power of two."""
+    size = op.composite("Detach", op.Abs(x))
+    one, half, zero = (op.cast(value, x.dtype) for value in (1.0, 0.5, 0.0))
+    special = op.Or(op.Equal(size, zero), op.Or(op.IsInf(size), op.IsNaN(size)))
+    known = op.Where(special, half, size)
+    power = op.Floor(op.Log(known) * op.cast(1 / math.log(2), x.dtype)) + one
+    # A logarithm is rounded: beside a power of two it may be one off.
+    scaled = known / _two_to(op, power)
+    power = power + op.cast(op.GreaterOrEqual(scaled, one), x.dtype) - op.cast(op.Less(scaled, half), x.dtype)
+    return x / op.Where(special, one, _two_to(op, power)), op.cast(op.Where(special, zero, power), ir.DataType.INT32)
+
+
+def _two_to(op: AtenBuilder, power: Value) -> Value:
+    return op.Pow(op.cast(2.0, power.dtype), power)

@@ -277,12 +277,29 @@ def pad(op: AtenBuilder, x: Value, pads: Sequence[Dim], mode: str = "constant", 
     after: list[Dim] = [0] * rank
     for i in range(len(pads) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
+    cuts: list[tuple[int, int, int]] = []
     for axis in range(rank):
         # A negative padding cuts.
         start, end = (-n if isinstance(n, int) and n < 0 else 0 for n in (before[axis], after[axis]))
         if start or end:
-            x = sliced(op, x, axis, start, -end or _END)
+            cuts.append((axis, start, end))
             before[axis], after[axis] = (0 if start else before[axis]), (0 if end else after[axis])
+    if mode == "edge" and any([*before, *after]):
+        # What is repeated is the edge of the whole, even where it is cut off.
+        return _cut(op, _with_pads(op, x, before, after, mode, value), cuts)
+    return _with_pads(op, _cut(op, x, cuts), before, after, mode, value)
+
+
+def _cut(op: AtenBuilder, x: Value, cuts: Sequence[tuple[int, int, int]]) -> Value:
+    """x without so many elements at the start and at the end of some axes."""
+    for axis, start, end in cuts:
+        x = sliced(op, x, axis, start, -end or _END)
+    return x
+
+
+def _with_pads(
+    op: AtenBuilder, x: Value, before: list[Dim], after: list[Dim], mode: str, value: Scalar | None
+) -> Value:
     if not any([*before, *after]):
         return x
     fill = op.cast(value or 0, x.dtype) if mode == "constant" else None
@@ -364,3 +381,12 @@ def _strided_places(op: AtenBuilder, position: int) -> Any:
     if places.size and not 0 <= places.min() <= places.max() < base.numel():
         raise op.refuse("as_strided beyond its tensor", "a graph has no memory around it", "use the whole tensor")
     return places.astype(np.int64)
+
+
+@aten("resize")
+def resize(op: AtenBuilder, x: Value, size: Sequence[Dim], *, memory_format: object = None) -> Value:
+    """The elements in their order, where there are as many of them as before."""
+    before, after = op.input_shape(0), op.shape
+    if op.count(before) != op.count(after) or not isinstance(op.count(before), int):
+        raise op.refuse("resize_ to another number of elements", "the new ones have no value", "make a new tensor")
+    return op.reshape(x, after, before)

@@ -33,7 +33,7 @@ _one_call(
     BesselJ0=special.bessel_j0, BesselJ1=special.bessel_j1, BesselK0=special.modified_bessel_k0,
     BesselK0e=special.scaled_modified_bessel_k0, BesselK1=special.modified_bessel_k1,
     BesselK1e=special.scaled_modified_bessel_k1, BesselY0=special.bessel_y0, BesselY1=special.bessel_y1,
-    Digamma=torch.digamma, Erfcx=special.erfcx, Erfinv=torch.erfinv, GammaP=special.gammainc,
+    Digamma=torch.digamma, Gcd=torch.gcd, Erfcx=special.erfcx, Erfinv=torch.erfinv, GammaP=special.gammainc,
     GammaQ=special.gammaincc, LogGamma=torch.lgamma, Ndtri=special.ndtri, Zeta=special.zeta,
 )  # fmt: skip
 
