@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 from typing import Any
 
@@ -14,11 +15,13 @@ from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import node_text, source_line, user_frame
-from ontrain.errors import CaptureError, OntrainError, nearest
+from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import HigherOrderOperator, OpOverload, available, of
 
 __all__ = ["BRANCHES", "flat_graph", "is_ignored", "prepare"]
 
+_NEAR = 0.75
+"""How alike the names of operators are of which one is named in place of another."""
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
 _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
@@ -191,11 +194,15 @@ def _missing_error(node: fx.Node) -> CaptureError:
             reason=f"of those with functions as arguments {', '.join(_CONTROL)} have one",
             way_out="write it as torch.while_loop, as tensor operators on all rows at once, or as a loop in Python",
         )
-    known = nearest(name.removeprefix("aten.").split(".")[0].strip("_"), {entry.split(".")[0] for entry in table})
+    own = name.removeprefix("aten.").split(".")[0].strip("_")
+    near = difflib.get_close_matches(own, {entry.split(".")[0] for entry in table}, cutoff=_NEAR)
+    hint = f" (near: {', '.join(map(repr, near))})" if near else ""
     return CaptureError(
         f"operator {name} has no translation",
         node=node_text(node),
         source=source_line(node),
         reason=f"it is not among the {len(table)} of ontrain's table, and torch does not decompose it into those",
-        way_out=f"register one with ontrain.capture.aten, or write the line with other operators (near: {known})",
+        way_out=f"register one with ontrain.capture.aten, or write the line with other operators{hint}; or leave the "
+        'module to PyTorch, wholly by ORTModule(model, fallback="FALLBACK_UNSUPPORTED_TORCH_MODEL"), or as a piece of '
+        'torch.compile(model, backend="ontrain")',
     )

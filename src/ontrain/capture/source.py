@@ -15,6 +15,8 @@ __all__ = ["PACKAGES", "current_line", "is_foreign", "line_text", "module_of", "
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_FORWARD = os.path.join(_OURS, "capture", "export.py")
+"""The file that calls a module's forward to trace it."""
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__))
 PACKAGES = f"{os.sep}site-packages{os.sep}"
 """In the path of an installed package's file."""
@@ -27,12 +29,14 @@ def is_foreign(file: str) -> bool:
 
 
 def source_line(node: fx.Node) -> str | None:
-    """Return "file.py:12: code" for the innermost frame outside torch that made the node, or None."""
+    """Return "file.py:12: code" for the innermost frame outside torch that made the node, or None.
+
+    If that is an installed package's, the user's own line by which it was called stands behind it.
+    """
     trace = node.meta.get("stack_trace")
     if not trace:
         return None
-    frames = [match for match in _FRAME.finditer(trace) if is_foreign(match["file"])]
-    return line_text(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"]) if frames else None
+    return _told([(match["file"], int(match["line"]), match["code"]) for match in _FRAME.finditer(trace)])
 
 
 def node_text(node: fx.Node) -> str:
@@ -48,14 +52,26 @@ def user_frame(trace: TracebackType | None) -> str | None:
     """
     frames = traceback.extract_tb(trace)
     start = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_OURS)), 0)
-    foreign = [frame for frame in frames[start:] if is_foreign(frame.filename)]
-    return line_text(foreign[-1].filename, foreign[-1].lineno or 0, foreign[-1].line) if foreign else None
+    return _told([(frame.filename, frame.lineno or 0, frame.line) for frame in frames[start:]])
 
 
 def current_line() -> str | None:
     """Return "file.py:12: code" for the innermost frame of this thread that lies outside torch and ontrain."""
-    frames = [frame for frame in traceback.extract_stack() if is_foreign(frame.filename)]
-    return line_text(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line) if frames else None
+    return _told([(frame.filename, frame.lineno or 0, frame.line) for frame in traceback.extract_stack()])
+
+
+def _told(frames: Sequence[tuple[str, int, str | None]]) -> str | None:
+    """Say the innermost line that is not torch's or ours, and the user's own that called a package for it."""
+    last = max((at for at, frame in enumerate(frames) if is_foreign(frame[0])), default=None)
+    if last is None:
+        return None
+    told = line_text(*frames[last])
+    if PACKAGES not in frames[last][0]:
+        return told
+    # What stands before the call of forward is outside of the model.
+    begin = max((at for at, frame in enumerate(frames[:last]) if frame[0] == _FORWARD), default=last)
+    own = [frame for frame in frames[begin:last] if is_foreign(frame[0]) and PACKAGES not in frame[0]]
+    return f"{told} (called at {line_text(*own[-1])})" if own else told
 
 
 def line_text(file: str, line: int, code: str | None) -> str:

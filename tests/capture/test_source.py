@@ -1,0 +1,51 @@
+"""Errors name the line that they come from, and the user's own that called a package for it."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.capture import capture
+from ontrain.errors import CaptureError
+
+LIBRARY = """
+def doubled(x):
+    if x.sum() > 0:
+        return x * 2
+    return x
+"""
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "torchlike_numbers.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(folder))
+    yield __import__("torchlike_numbers")
+    del sys.modules["torchlike_numbers"]
+
+
+def test_a_line_in_a_package_comes_with_the_users_own(library):
+    class Calls(nn.Module):
+        def forward(self, x):
+            return library.doubled(x)
+
+    with pytest.raises(CaptureError) as refusal:
+        capture(Calls(), (torch.randn(3, 3),))
+    source = refusal.value.source
+    assert source.startswith("torchlike_numbers.py:") and "if x.sum() > 0" in source
+    assert "(called at test_source.py:" in source and "return library.doubled(x))" in source
+
+
+def test_only_names_that_are_near_in_meaning_are_suggested():
+    class Eigen(nn.Module):
+        def forward(self, x):
+            return torch.linalg.eig(x)[0].abs()
+
+    with pytest.raises(CaptureError, match="linalg_eig") as refusal:
+        capture(Eigen(), (torch.randn(3, 3),))
+    text = refusal.value.way_out
+    assert "logical_" not in text and "'linalg_eigh'" in text
+    assert "fallback=" in text and 'backend="ontrain"' in text
