@@ -8,7 +8,7 @@ import pytest
 from ontrain.passes import run_passes
 from ontrain.passes.fuse_attention import FuseAttention
 from ontrain.passes.serving import Serving, serve
-from tests.passes.graphs import applied, graph, operators
+from tests.passes.graphs import applied, graph, operators, values
 
 Q, K, V = [2, 3, 4, 8], [2, 3, 5, 8], [2, 3, 5, 6]
 TURN = [0, 1, 3, 2]
@@ -58,7 +58,8 @@ def test_a_bias_comes_along(first, shape):
         scores = op.MatMul(q, op.Transpose(k, perm=TURN)) * number(0.3)
         return op.MatMul(op.Softmax(bias + scores if first else scores + bias, axis=-1), v)
 
-    assert operators(applied(FuseAttention(), shaped(make, bias=shape), count=1, bitwise=False))[-1] == "Attention"
+    fused = applied(FuseAttention(), shaped(make, bias=shape), count=1, bitwise=False)
+    assert operators(fused)[-1] == "Attention" and len(fused.graph[-1].inputs[3].shape) in (2, 4)
 
 
 def guarded(op, q, k, v, bias):
@@ -133,6 +134,24 @@ def test_the_standards_operator_becomes_the_composite(heads, mask):
     more = {} if mask is None else {"added": [2, 1, 1, keys]}
     fused = applied(FuseAttention(), graph(make, **shapes, **more), count=1, bitwise=False)
     assert [node.domain for node in fused.graph if node.op_type == "Attention"] == ["ontrain"]
+
+
+def test_a_row_of_the_standards_operator_that_sees_no_key_is_zeros():
+    def make(op, q, k, v):
+        seen = np.ones((2, 1, 4, 5), bool)
+        seen[1, 0, 2] = False
+        return op.Attention(q, k, v, op.And(op.const(seen), op.Greater(op.ReduceMax(op.Abs(q)), op.const(number(-1)))))
+
+    shapes = {"q": Q, "k": K, "v": [2, 3, 5, 8]}
+    applied(FuseAttention(), graph(make, **shapes), count=1, bitwise=False)
+    (y,) = values(FuseAttention().apply(graph(make, **shapes))[0])
+    assert not y[1, :, 2].any() and y[1, :, 1].all()
+
+
+@pytest.mark.parametrize("attributes", [{"is_causal": 1}, {"softcap": 2.0}], ids=str)
+def test_what_the_composite_does_not_express_is_left_alone(attributes):
+    model = graph(lambda op, q, k, v: op.Attention(q, k, v, **attributes), q=Q, k=K, v=[2, 3, 5, 8])
+    assert [n.domain for n in applied(FuseAttention(), model, count=0).graph if n.op_type == "Attention"] == [""]
 
 
 def test_only_graphs_that_are_served_are_rewritten():

@@ -81,7 +81,13 @@ class FuseAttention(RewritePass):
             bias, seen = self._shared[bias]
         v = self._new[match.values]
         y, _, _ = op.composite(
-            "Attention", q, _turned(op, turned), v, bias, scale=match.scale * q_scale * k_scale, outputs=3
+            "Attention",
+            q,
+            _turned(op, turned),
+            v,
+            _with_axes(op, bias),
+            scale=match.scale * q_scale * k_scale,
+            outputs=3,
         )
         return [y if seen is None else op.Mul(y, seen)]
 
@@ -217,7 +223,19 @@ def _limited(op: Builder, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
     return op.Max(bias, op.const(lowest, bias.dtype)), seen
 
 
+def _with_axes(op: Builder, bias: ir.Value | None) -> ir.Value | None:
+    """A bias of two or four axes: kernels take no others."""
+    if bias is None or len(static_dims(bias)) in (2, 4):
+        return bias
+    dims = static_dims(bias)
+    wide: ir.Value = op.Reshape(bias, [1] * (4 - len(dims)) + list(dims))
+    return wide
+
+
 # The standard's operator.
+
+_PLAIN = frozenset({"kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale"})
+"""Attributes that the composite expresses; any other has to be zero."""
 
 
 def _of_standard(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
@@ -225,11 +243,13 @@ def _of_standard(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> l
     if node.domain or node.op_type != "Attention" or len(node.outputs) != 1 or len(inputs) > 4:
         return None
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    if attributes.get("is_causal") or attributes.get("softcap") or attributes.get("softmax_precision"):
+    if any(value for name, value in attributes.items() if name not in _PLAIN):
         return None
     q, k, v = inputs[:3]
     mask = inputs[3] if len(inputs) > 3 else None
     assert q is not None and k is not None and v is not None
+    if q.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None  # the operator says where halves are rounded
     rank = len(static_dims(q))
     if rank == 3:
         heads = attributes["q_num_heads"]
@@ -240,11 +260,16 @@ def _of_standard(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> l
     if not _fits(q, turned, v, mask):
         left_alone("it is of another rank, or batches or heads broadcast")
         return None
+    seen: ir.Value | None = None
     if mask is not None and mask.dtype == ir.DataType.BOOL:
-        assert q.dtype is not None
-        mask = op.Where(mask, op.const(0.0, q.dtype), op.const(float(q.dtype.min), q.dtype))
+        seen = op.ReduceMax(op.Cast(mask, to=q.dtype), np.array([-1]), keepdims=1)
+        mask = op.Where(mask, op.const(0.0, q.dtype), op.const(-1e30, q.dtype))
+    elif mask is not None and not _is_finite(mask):
+        mask, seen = _limited(op, mask)
     scale = attributes.get("scale") or 1 / math.sqrt(static_dims(q)[-1])
-    y, _, _ = op.composite("Attention", q, k, v, mask, scale=float(scale), outputs=3)
+    y, _, _ = op.composite("Attention", q, k, v, _with_axes(op, mask), scale=float(scale), outputs=3)
+    if seen is not None:
+        y = op.Mul(y, seen)  # a row that sees no key is zeros
     if rank == 4:
         return [y]
     batch, heads, length, width = static_dims(y)
