@@ -17,7 +17,8 @@ from tests.passes.planned import TanhByExponentials, eager_loss, loss
 def planted(request):
     after = {"early": "Simplify", "last": None}[request.param]
     register_pass(TanhByExponentials(), stage="forward", after=after)
-    yield [one.name for one in pipeline("forward")].index("TanhByExponentials") + 1
+    trained = [graph_pass.name for graph_pass in pipeline("forward") if not graph_pass.serves]
+    yield trained.index("TanhByExponentials") + 1
     unregister_pass("TanhByExponentials", stage="forward")
 
 

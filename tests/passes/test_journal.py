@@ -17,10 +17,12 @@ from tests.passes.planned import batch, loss, network, trainer
 
 pytestmark = pytest.mark.sampled(4)
 
+TRAINED = [graph_pass for graph_pass in FORWARD_PASSES if not graph_pass.serves]
+"""The forward passes of a graph that is trained."""
 STAGES = [
     "captured",
     "specialised",
-    *(f"forward-{one.name}" for one in FORWARD_PASSES),
+    *(f"forward-{one.name}" for one in TRAINED),
     "step",
     *(f"step-{one.name}" for one in STEP_PASSES),
     "provider",
@@ -80,8 +82,8 @@ def test_stock_onnxruntime_computes_the_step_that_was_written(dump):
 def test_the_journal_counts_passes_over_both_stages_and_times_them(dump):
     trainer().train_step(*batch())
     journal = json.loads((dump / "000-update" / "passes.json").read_text())
-    assert [one["number"] for one in journal["passes"]] == list(range(1, len(FORWARD_PASSES) + len(STEP_PASSES) + 1))
-    assert [one["stage"] for one in journal["passes"]] == ["forward"] * len(FORWARD_PASSES) + ["step"] * len(
+    assert [one["number"] for one in journal["passes"]] == list(range(1, len(TRAINED) + len(STEP_PASSES) + 1))
+    assert [one["stage"] for one in journal["passes"]] == ["forward"] * len(TRAINED) + ["step"] * len(
         STEP_PASSES
     )
     assert all(one["seconds"] > 0 for one in journal["passes"])
@@ -89,9 +91,9 @@ def test_the_journal_counts_passes_over_both_stages_and_times_them(dump):
     assert journal["error"] is None
 
 
-@pytest.mark.parametrize("limit", [0, 2, len(FORWARD_PASSES) + 1])
+@pytest.mark.parametrize("limit", [0, 2, len(TRAINED) + 1])
 def test_the_limit_counts_over_all_passes_of_a_plan(dump, monkeypatch, limit):
-    wanted = [one.name for one in (*FORWARD_PASSES, *STEP_PASSES)][:limit]
+    wanted = [one.name for one in (*TRAINED, *STEP_PASSES)][:limit]
     monkeypatch.setenv("ONTRAIN_PASS_LIMIT", str(limit))
     found = loss()
     journal = json.loads((dump / "000-update" / "passes.json").read_text())
@@ -101,7 +103,7 @@ def test_the_limit_counts_over_all_passes_of_a_plan(dump, monkeypatch, limit):
 
 
 def test_a_pass_may_stop_after_some_of_its_rewrites(dump, monkeypatch):
-    number = [one.name for one in FORWARD_PASSES].index("LinearToGemm") + 1
+    number = [one.name for one in TRAINED].index("LinearToGemm") + 1
     monkeypatch.setenv("ONTRAIN_PASS_LIMIT", f"{number}:1")
     loss()
     journal = json.loads((dump / "000-update" / "passes.json").read_text())
@@ -121,7 +123,7 @@ def test_passes_are_disabled_by_name_in_both_stages(dump, monkeypatch):
     monkeypatch.setenv("ONTRAIN_DISABLE_PASSES", "Simplify, LinearToGemm")
     loss()
     journal = json.loads((dump / "000-update" / "passes.json").read_text())
-    every = {one.name for one in (*FORWARD_PASSES, *STEP_PASSES)}
+    every = {one.name for one in (*TRAINED, *STEP_PASSES)}
     assert {one["name"] for one in journal["passes"]} == every - {"Simplify", "LinearToGemm"}
     assert journal["disabled"] == ["LinearToGemm", "Simplify"]
 

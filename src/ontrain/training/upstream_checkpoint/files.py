@@ -141,12 +141,12 @@ def _own(name: str) -> str:
 
 
 def _section(state: Mapping[str, object], name: str, path: Path) -> Mapping[str, Any]:
-    states = state.get(name, {})
-    if not isinstance(states, Mapping):
+    section = state.get(name, {})
+    if not isinstance(section, Mapping):
         raise CheckpointError(
-            f"{name!r} in {str(path)!r} is a {type(states).__name__}", reason="it should be a section"
+            f"{name!r} in {str(path)!r} is a {type(section).__name__}", reason="it should be a section"
         )
-    return states
+    return section
 
 
 def _shape(cut: Mapping[str, object], name: str, path: Path) -> tuple[int, ...]:
