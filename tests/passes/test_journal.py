@@ -83,9 +83,7 @@ def test_the_journal_counts_passes_over_both_stages_and_times_them(dump):
     trainer().train_step(*batch())
     journal = json.loads((dump / "000-update" / "passes.json").read_text())
     assert [one["number"] for one in journal["passes"]] == list(range(1, len(TRAINED) + len(STEP_PASSES) + 1))
-    assert [one["stage"] for one in journal["passes"]] == ["forward"] * len(TRAINED) + ["step"] * len(
-        STEP_PASSES
-    )
+    assert [one["stage"] for one in journal["passes"]] == ["forward"] * len(TRAINED) + ["step"] * len(STEP_PASSES)
     assert all(one["seconds"] > 0 for one in journal["passes"])
     assert set(journal["seconds"]) == {"specialise", "forward passes", "differentiate", "step passes", "compile"}
     assert journal["error"] is None
