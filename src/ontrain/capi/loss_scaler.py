@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from ontrain.training.amp import DynamicLossScaler
+from ontrain.training import amp
 
 __all__ = ["LossScaler"]
 
 
-class LossScaler(DynamicLossScaler):
+class LossScaler(amp.DynamicLossScaler):
     """A loss scale; if dynamic, `update_loss_scale` doubles it after a window of finite steps, halves it after others.
 
     Args:

@@ -15,12 +15,7 @@ from ontrain.capi.description import IODescription, ModelDescription, fitted, ge
 from ontrain.capi.loss_scaler import LossScaler
 from ontrain.capi.optimizer import Attributes, optimizer_config
 from ontrain.errors import InputError, OptionError
-from ontrain.training import ORTTrainer as Trainer, amp
-from ontrain.training.checkpoint import (
-    experimental_load_checkpoint,
-    experimental_load_state_dict,
-    experimental_save_checkpoint,
-)
+from ontrain.training import ORTTrainer as Trainer, amp, checkpoint
 from ontrain.training.flat_state import flat_state
 from ontrain.training.optim.config import _OptimizerConfig
 
@@ -253,7 +248,7 @@ class ORTTrainer:
         Raises:
             CheckpointError: a shape does not fit, or, with `strict`, a name; nothing was changed.
         """
-        experimental_load_state_dict(self._trainer, state_dict, strict)
+        checkpoint.experimental_load_state_dict(self._trainer, state_dict, strict)
 
     @property
     def later_trainer(self) -> Trainer:
@@ -318,7 +313,7 @@ def save_checkpoint(
     include_optimizer_state: bool = True,
 ) -> None:
     """Write a trainer's state to a folder; see `ontrain.training.checkpoint.experimental_save_checkpoint`."""
-    experimental_save_checkpoint(
+    checkpoint.experimental_save_checkpoint(
         model.later_trainer, checkpoint_dir, checkpoint_prefix, checkpoint_state_dict, include_optimizer_state
     )
 
@@ -330,7 +325,7 @@ def load_checkpoint(
     strict: bool = False,
 ) -> dict[str, Any]:
     """Take over what `save_checkpoint` wrote, at once or at the first step; return its `checkpoint_state_dict`."""
-    return experimental_load_checkpoint(model.later_trainer, checkpoint_dir, checkpoint_prefix, strict)
+    return checkpoint.experimental_load_checkpoint(model.later_trainer, checkpoint_dir, checkpoint_prefix, strict)
 
 
 class _GivenScale(amp.LossScaler):

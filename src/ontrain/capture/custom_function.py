@@ -71,13 +71,13 @@ class OwnBackward:
         args = leaves if self._setup is not None else leaves[1:]
         context = _Context(args, self._name)
         if self._setup is None:
-            made = self._forward(context, *args)
+            returned = self._forward(context, *args)
         else:
-            made = self._forward(*args)
+            returned = self._forward(*args)
             _set_grad_enabled(False)  # as `apply` has it, unseen by the trace
-            self._setup(context, args, made)
+            self._setup(context, args, returned)
         _set_grad_enabled(True)  # what forward and setup_context left is none of the backward's matter
-        results = list(made) if isinstance(made, tuple) else [made]
+        results = list(returned) if isinstance(returned, tuple) else [returned]
         places = [at for at, y in enumerate(results) if context.takes_adjoint(y)]
         ys = [results[at] for at in places]
         adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
@@ -92,7 +92,7 @@ class OwnBackward:
         for at in left:
             results[at] = results[at].detach()
         self._marked.append(left)
-        return tuple(results) if isinstance(made, tuple) else results[0]
+        return tuple(results) if isinstance(returned, tuple) else results[0]
 
     def setup_context(self, context: Any, inputs: Any, output: Any) -> None:
         """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""

@@ -27,8 +27,8 @@ def traced_gradients(
     reached = _reached([output for output in outputs if output.requires_grad])
     used = [x.requires_grad and _place(x) in reached for x in inputs]
     if not any(used) or (not all(used) and not allow_unused):
-        found: tuple[torch.Tensor | None, ...] = run()
-        return found
+        own: tuple[torch.Tensor | None, ...] = run()
+        return own
     wanted = [x for x, use in zip(inputs, used, strict=True) if use]
     gradients = iter(torch.ops.ontrain.vjp(list(outputs), list(adjoints), wanted))
     named = [next(gradients) if use else None for use in used]

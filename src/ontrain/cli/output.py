@@ -47,7 +47,7 @@ def print_json(content: Any) -> None:
     def plain(item: Any) -> Any:
         return asdict(item) if is_dataclass(item) and not isinstance(item, type) else item
 
-    cells = [plain(one) for one in content] if isinstance(content, list) else plain(content)
+    cells = [plain(entry) for entry in content] if isinstance(content, list) else plain(content)
     print(json.dumps(cells, indent=1, allow_nan=False))
 
 

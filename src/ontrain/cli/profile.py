@@ -71,9 +71,9 @@ def profile(
     if page is not None and not Path(page).absolute().parent.is_dir():
         raise OptionError(f"--page {page!r}", reason="there is no such folder")
 
+    from ontrain.inference import read_feeds
     from ontrain.inference.profile import profile as profiled
     from ontrain.inference.profile_page import profile_page
-    from ontrain.inference.samples import read_feeds
 
     result = profiled(
         model, None if feeds is None else read_feeds(feeds), providers=provider or None, runs=runs, sizes=sizes,
@@ -103,8 +103,8 @@ def bench(
     model_file(model)
     names = [name.strip() for name in providers.split(",") if name.strip()]
 
+    from ontrain.inference import read_feeds
     from ontrain.inference.profile import bench as timed
-    from ontrain.inference.samples import read_feeds
 
     rows = timed(
         model, None if feeds is None else read_feeds(feeds), providers=names, runs=runs, sizes=sizes, threads=threads

@@ -14,10 +14,11 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.locks import Lock
+from ontrain.operators import Emitter, Operand, Value
 
 __all__ = ["arithmetic_by"]
 
-_builder: ContextVar[Any] = ContextVar("_builder", default=None)
+_builder: ContextVar[Emitter | None] = ContextVar("_builder", default=None)
 
 
 class _ByThread:
@@ -41,22 +42,22 @@ class _ByThread:
             if not self._users:
                 ir.set_value_magic_handler(self._others)
 
-    def Add(self, left: Any, right: Any) -> Any:  # noqa: N802 (onnx_ir's name)
+    def Add(self, left: Operand, right: Operand) -> Value:  # noqa: N802 (onnx_ir's name)
         return self._handler("+").Add(left, right)
 
-    def Sub(self, left: Any, right: Any) -> Any:  # noqa: N802 (onnx_ir's name)
+    def Sub(self, left: Operand, right: Operand) -> Value:  # noqa: N802 (onnx_ir's name)
         return self._handler("-").Sub(left, right)
 
-    def Mul(self, left: Any, right: Any) -> Any:  # noqa: N802 (onnx_ir's name)
+    def Mul(self, left: Operand, right: Operand) -> Value:  # noqa: N802 (onnx_ir's name)
         return self._handler("*").Mul(left, right)
 
-    def Div(self, left: Any, right: Any) -> Any:  # noqa: N802 (onnx_ir's name)
+    def Div(self, left: Operand, right: Operand) -> Value:  # noqa: N802 (onnx_ir's name)
         return self._handler("/").Div(left, right)
 
-    def Neg(self, operand: Any) -> Any:  # noqa: N802 (onnx_ir's name)
+    def Neg(self, operand: Operand) -> Value:  # noqa: N802 (onnx_ir's name)
         return self._handler("-").Neg(operand)
 
-    def _handler(self, sign: str) -> Any:
+    def _handler(self, sign: str) -> Emitter:
         handler = _builder.get() or self._others
         if handler is None:  # as onnx_ir itself says it where nobody has set one
             raise ValueError(f"values of a graph have no {sign} outside of a builder's arithmetic()")
@@ -67,7 +68,7 @@ _by_thread = _ByThread()
 
 
 @contextmanager
-def arithmetic_by(builder: Any) -> Iterator[None]:
+def arithmetic_by(builder: Emitter) -> Iterator[None]:
     """Let values be combined by `+ - * /` and unary minus in this thread, each making a node by `builder`."""
     _by_thread.enter()
     token = _builder.set(builder)

@@ -63,7 +63,7 @@ def calls(run: Callable[[], Any], owner: Any, attribute: str, result: Any = None
     expect(bool(called), f"{attribute} is not called any more")
 
 
-def ask_class_for_forward(_: Any) -> None:
+def ask_class_for_forward(_: object) -> None:
     """`apply` asks a function's class for `_backward_cls` in the caller's mode, then for `forward`, and calls that."""
     from torch.autograd.function import FunctionMeta
 
@@ -82,31 +82,31 @@ def ask_class_for_forward(_: Any) -> None:
     expect(float(result.detach()) == 5, "apply does not call the forward that the class answers with")
 
 
-def records_forward(_: Any) -> None:
+def records_forward(_: object) -> None:
     """The node of an autograd function in autograd's record knows its class."""
     node: Any = _Tripled.apply(torch.ones(1, requires_grad=True)).grad_fn  # type: ignore[no-untyped-call]
     expect(isinstance(node, torch.autograd.function.BackwardCFunction), "the node is of another class")
     expect(node._forward_cls is _Tripled, "the node names another function")
 
 
-def checks_values(_: Any) -> None:
+def checks_values(_: object) -> None:
     """`if tensor:` asks the class for `__bool__`."""
     calls(lambda: bool(torch.ones(1)), torch.Tensor, "__bool__", True)
 
 
-def engine(_: Any) -> None:
+def engine(_: object) -> None:
     """Gradients are computed by what `torch.autograd` holds under the name."""
     x = torch.ones(1, requires_grad=True)
     calls(lambda: (x * 2).sum().backward(), torch.autograd, "_engine_run_backward", ())
 
 
-def registers_hooks(_: Any) -> None:
+def registers_hooks(_: object) -> None:
     """`tensor.register_hook` asks the class."""
     x: Any = torch.ones(1, requires_grad=True)
     calls(lambda: x.register_hook(print), torch.Tensor, "register_hook")
 
 
-def aligns(_: Any) -> None:
+def aligns(_: object) -> None:
     """`functional.ctc_loss` calls it."""
     ones = torch.ones(1, dtype=torch.int64)
     calls(
@@ -115,7 +115,7 @@ def aligns(_: Any) -> None:
     )  # fmt: skip
 
 
-def packs(_: Any) -> None:
+def packs(_: object) -> None:
     """`pack_padded_sequence` calls it."""
     from torch.nn.utils import rnn
 
@@ -136,12 +136,12 @@ def checkpoints(generator: Any) -> None:
     )  # fmt: skip
 
 
-def converts(_: Any) -> None:
+def converts(_: object) -> None:
     """`Module.to` is what a module's conversion goes by."""
     calls(lambda: nn.Identity().to(torch.float64), nn.Module, "to")
 
 
-def decomposes(_: Any) -> None:
+def decomposes(_: object) -> None:
     """A recurrent layer's shapes come from the functions that are replaced."""
     from torch._decomp import decompositions
 
@@ -159,7 +159,7 @@ def decomposes(_: Any) -> None:
     expect_close(y, layer(x)[0].detach(), "the result of a layer")
 
 
-def detects_causal(_: Any) -> None:
+def detects_causal(_: object) -> None:
     """A transformer's encoder asks it about its mask."""
     from torch.nn.modules import transformer
 
@@ -168,7 +168,7 @@ def detects_causal(_: Any) -> None:
     calls(lambda: encoder(torch.ones(2, 1, 4), mask), transformer, "_detect_is_causal_mask", False)
 
 
-def passes_modes(_: Any) -> None:
+def passes_modes(_: object) -> None:
     """torch.export hands it a program that still has the calls that set the mode of gradients."""
     from torch._export.passes import replace_set_grad_with_hop_pass as passes
 
@@ -236,7 +236,7 @@ def dispatches(mode: Any) -> None:
     expect("aten.mul.Tensor" in seen, "an operator passes by")
 
 
-def dispatches_not(_: Any) -> None:
+def dispatches_not(_: object) -> None:
     """Under it a mode sees nothing."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -253,7 +253,7 @@ def knows_operators(overload: Any) -> None:
     expect_close(op._op(torch.ones(2), torch.ones(2)), torch.full((2,), 2.0), "the function in C")
 
 
-def knows_operators_of_instance(_: Any) -> None:
+def knows_operators_of_instance(_: object) -> None:
     """The same, where the class is not asked for."""
     knows_operators(type(torch.ops.aten.add_.Tensor))
 
@@ -264,7 +264,7 @@ def nests(operator: Any) -> None:
     expect(isinstance(cond, operator) and cond._name == "cond", "cond is something else")
 
 
-def nests_of_instance(_: Any) -> None:
+def nests_of_instance(_: object) -> None:
     """The same, where the class is not asked for."""
     expect(torch.ops.higher_order.cond._name == "cond", "cond has another name")
 
@@ -308,7 +308,7 @@ def maps_trees(pytree: Any) -> None:
     expect(pytree.tree_map_only(int, str, tree) == ["1", ("2", {"a": "3"})], "tree_map_only gives something else")
 
 
-def tables_of_modules(_: Any) -> None:
+def tables_of_modules(_: object) -> None:
     """A module's tensors and children are in its tables."""
     module: Any = nn.Sequential(nn.BatchNorm1d(2))
     module.register_buffer("passing", torch.ones(1), persistent=False)
@@ -317,7 +317,7 @@ def tables_of_modules(_: Any) -> None:
     expect(module._non_persistent_buffers_set == {"passing"}, "passing buffers are elsewhere")
 
 
-def tables_of_hooks(_: Any) -> None:
+def tables_of_hooks(_: object) -> None:
     """A module's hooks are in its tables."""
     module: Any = nn.Identity()
     for register, table in (
@@ -329,7 +329,7 @@ def tables_of_hooks(_: Any) -> None:
         expect(len(getattr(module, table)) == 1, f"{table} lacks a hook")
 
 
-def counts_writes(_: Any) -> None:
+def counts_writes(_: object) -> None:
     """It grows with each write in place."""
     x = torch.ones(2)
     before = x._version
@@ -359,13 +359,13 @@ def returns(value: Any, *args: Any) -> Callable[[Any], None]:
     return check
 
 
-def tells_storages_apart(_: Any) -> None:
+def tells_storages_apart(_: object) -> None:
     """Storages without elements have different numbers."""
     first, other = (torch.empty(0).untyped_storage() for _ in range(2))
     expect(isinstance(first._cdata, int) and first._cdata != other._cdata, "storages are not told apart")
 
 
-def has_no_level(_: Any) -> None:
+def has_no_level(_: object) -> None:
     """Where nothing is differentiated forward, its level is below zero."""
     expect(torch.autograd.forward_ad._current_level == -1, "the level is another")
 

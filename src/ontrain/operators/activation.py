@@ -13,9 +13,10 @@ from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, C
 __all__: list[str] = []
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Of numpy arrays."""
-    return 1 / (1 + np.exp(-x))
+    y: np.ndarray[Any, Any] = 1 / (1 + np.exp(-x))
+    return y
 
 
 define("Hardmax", zero_gradient=WHEREVER)

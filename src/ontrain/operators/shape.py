@@ -18,6 +18,8 @@ from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
 
+Array = np.ndarray[Any, Any]
+
 
 def _join(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
     axis = node.attributes.get_int("axis", 0) % max(len(shapes[0]), 1)
@@ -25,7 +27,9 @@ def _join(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[in
         yield from ((a, b) for i, (a, b) in enumerate(zip(shapes[0], shape, strict=False)) if i != axis)
 
 
-def _slice(a: Mapping[str, Any], x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+def _slice(
+    a: Mapping[str, Any], x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> Array | None:
     index = [slice(None)] * x.ndim
     for i, start in enumerate(starts):
         axis = int(axes[i]) if axes is not None else i
@@ -36,25 +40,25 @@ def _slice(a: Mapping[str, Any], x: Any, starts: Any, ends: Any, axes: Any = Non
     return x[tuple(index)]
 
 
-def _unsqueeze(a: Mapping[str, Any], x: Any, axes: Any) -> Any:
+def _unsqueeze(a: Mapping[str, Any], x: Array, axes: Array) -> Array:
     return np.expand_dims(x, tuple(int(i) for i in axes))
 
 
-def _squeeze(a: Mapping[str, Any], x: Any, axes: Any = None) -> Any:
+def _squeeze(a: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
     return np.squeeze(x, None if axes is None else tuple(int(i) for i in axes))
 
 
-def _cast(a: Mapping[str, Any], x: Any) -> Any:
+def _cast(a: Mapping[str, Any], x: Array) -> Array:
     with np.errstate(invalid="ignore"):  # a mask may cast log(0), whose entries it never uses
         return x.astype(ir.DataType(a["to"]).numpy())
 
 
-def _reshape(a: Mapping[str, Any], x: Any, shape: Any) -> Any:
+def _reshape(a: Mapping[str, Any], x: Array, shape: Array) -> Array:
     dims = [x.shape[i] if d == 0 and not a.get("allowzero") else int(d) for i, d in enumerate(shape)]
     return x.reshape(dims)
 
 
-def _expand(a: Mapping[str, Any], x: Any, shape: Any) -> Any:
+def _expand(a: Mapping[str, Any], x: Array, shape: Array) -> Array:
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))).copy()
 
 

@@ -28,8 +28,8 @@ def index(op: AtenBuilder, x: Value, indices: Sequence[Any]) -> Value:
         if isinstance(size, Size):
             op.symbols.equate(op.val.shape[at + (indexed[0][0] if adjacent else 0)], size)
     if len(indexed) == 1:
-        axis, one = indexed[0]
-        return op.Gather(x, op.cast(one, _INT64), axis=axis)
+        axis, ids = indexed[0]
+        return op.Gather(x, op.cast(ids, _INT64), axis=axis)
     x, axes = _indexed_first(op, x, [axis for axis, _ in indexed])
     shape = together(shapes)
     y = op.GatherND(x, _coordinates(op, [i for _, i in indexed], shape))

@@ -61,8 +61,8 @@ def inspect(op: AtenBuilder, x: Value, name: str) -> Value:
 
 @aten("ontrain::vjp")
 def vjp(op: AtenBuilder, ys: Any, dys: Any, xs: Any) -> Any:
-    made = op.composite(VJP, *ys, *dys, *xs, outputs=len(xs), count=len(ys))
-    return list(made) if isinstance(made, tuple) else [made]
+    gradients = op.composite(VJP, *ys, *dys, *xs, outputs=len(xs), count=len(ys))
+    return list(gradients) if isinstance(gradients, tuple) else [gradients]
 
 
 @aten("ontrain::adjoint")

@@ -137,8 +137,8 @@ class Module:
         Raises:
             InputError: the buffer has another length or dtype.
         """
-        given = buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else buffer
-        flat = as_array("the buffer", given, "give what get_contiguous_parameters returned")
+        values = buffer.numpy() if isinstance(buffer, onnxruntime.OrtValue) else buffer
+        flat = as_array("the buffer", values, "give what get_contiguous_parameters returned")
         names, at = self._names(trainable_only), 0
         wanted = sum(self._state.tensors[name].size for name in names)
         dtypes = {self._state.tensors[name].dtype for name in names}

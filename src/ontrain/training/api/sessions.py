@@ -82,18 +82,18 @@ class Graph:
         """
         if isinstance(value, onnxruntime.OrtValue):
             return value
-        one, array = self._types[name], as_array(f"input {name!r}", value)
-        wanted = np.dtype(_DTYPES[one.type])
+        declared, array = self._types[name], as_array(f"input {name!r}", value)
+        wanted = np.dtype(_DTYPES[declared.type])
         if wanted.kind == "U" and _is_text(array):
             wanted = array.dtype  # of as many characters as the longest has
-        fits = len(array.shape) == len(one.shape) and all(
+        fits = len(array.shape) == len(declared.shape) and all(
             isinstance(want, str) or want is None or want == have
-            for want, have in zip(one.shape, array.shape, strict=True)
+            for want, have in zip(declared.shape, array.shape, strict=True)
         )
         if array.dtype != wanted or not fits:
             kind = "str" if wanted.kind == "U" else wanted.name
             raise InputError(
-                f"input {name!r} is {array.dtype.name} {list(array.shape)}, the graph takes {kind} {one.shape}",
+                f"input {name!r} is {array.dtype.name} {list(array.shape)}, the graph takes {kind} {declared.shape}",
                 way_out="convert or reshape it",
             )
         if wanted.kind in "UO":

@@ -23,38 +23,40 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     Returns:
         whether there are such buffers, and forward returns the same with them: they keep what it would compute anew.
     """
-    first, made = _run(module, args, kwargs, [])
-    if not made or any(buffer is not None and buffer.requires_grad for _, buffer in made):
+    first, formed = _run(module, args, kwargs, [])
+    if not formed or any(buffer is not None and buffer.requires_grad for _, buffer in formed):
         return False
-    second, again = _run(module, args, kwargs, made)
+    second, again = _run(module, args, kwargs, formed)
     if again or len(first) != len(second) or not all(map(_same, first, second)):
         return False
     buffers = _buffers(module)
-    for place, buffer in made:
+    for place, buffer in formed:
         owner, name = buffers[place]
         owner[name] = buffer
     return True
 
 
 def _run(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[tuple[int, torch.Tensor | None]]
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], formed: Sequence[tuple[int, torch.Tensor | None]]
 ) -> tuple[list[torch.Tensor], list[tuple[int, torch.Tensor | None]]]:
     """Call a copy that has some buffers; return the result's tensors, and buffers of another form by their number."""
     double, inputs, named = copy.deepcopy((module, list(map(_plain, args)), {k: _plain(v) for k, v in kwargs.items()}))
     buffers = _buffers(double)
-    for place, buffer in given:
+    for place, buffer in formed:
         owner, name = buffers[place]
         owner[name] = None if buffer is None else buffer.clone()
     before = [_form(owner[name]) for owner, name in buffers]
     with torch.random.fork_rng(), torch.enable_grad():
         result = double(*inputs, **named)
-    made = [(at, owner.get(name)) for at, (owner, name) in enumerate(buffers) if _form(owner.get(name)) != before[at]]
-    return flatten(result)[0], made
+    changed = [
+        (at, owner.get(name)) for at, (owner, name) in enumerate(buffers) if _form(owner.get(name)) != before[at]
+    ]
+    return flatten(result)[0], changed
 
 
 def _buffers(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
     """Where a module has its buffers, in an order that its copies share."""
-    owners = [of("torch.nn.Module._buffers", one) for one in module.modules()]
+    owners = [of("torch.nn.Module._buffers", part) for part in module.modules()]
     return [(owner, name) for owner in owners for name in owner]
 
 
