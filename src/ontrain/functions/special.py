@@ -77,16 +77,16 @@ def digamma(op: Builder, x: Value) -> Value:
 @composite("Erfinv", like=[0])
 def erfinv(op: Builder, x: Value) -> Value:
     """Winitzki's approximation, then three of Newton's steps."""
-    a, one = 0.147, op.const(1.0, x.dtype)
-    edge = op.GreaterOrEqual(op.Abs(x), one)
+    a, unit = 0.147, op.const(1.0, x.dtype)
+    edge = op.GreaterOrEqual(op.Abs(x), unit)
     inner = op.Where(edge, op.const(0.0, x.dtype), x)
     log = op.Log(1.0 - inner * inner)
     half = log * 0.5 + 2 / (math.pi * a)
     y = op.Sign(inner) * op.Sqrt(op.Sqrt(half * half - log * (1 / a)) - half)
     for _ in range(3):
         y = y - (op.Erf(y) - inner) * op.Exp(y * y) * (math.sqrt(math.pi) / 2)
-    low = op.Where(op.Equal(x, -one), op.const(-math.inf, x.dtype), op.const(math.nan, x.dtype))
-    return op.Where(edge, op.Where(op.Equal(x, one), op.const(math.inf, x.dtype), low), y)
+    low = op.Where(op.Equal(x, -unit), op.const(-math.inf, x.dtype), op.const(math.nan, x.dtype))
+    return op.Where(edge, op.Where(op.Equal(x, unit), op.const(math.inf, x.dtype), low), y)
 
 
 @composite("Erfcx", like=[0])
@@ -110,15 +110,15 @@ def ndtri(op: Builder, x: Value) -> Value:
     The steps are of the logarithm of the tail, so that small tails keep their digits.
     Source: Abramowitz and Stegun, Handbook of mathematical functions, 26.2.22.
     """
-    zero, one, half = (op.const(value, x.dtype) for value in (0.0, 1.0, 0.5))
-    inside, low = op.And(op.Greater(x, zero), op.Less(x, one)), op.Less(x, half)
+    zero, unit, half = (op.const(value, x.dtype) for value in (0.0, 1.0, 0.5))
+    inside, low = op.And(op.Greater(x, zero), op.Less(x, unit)), op.Less(x, half)
     log = op.Log(op.Where(inside, op.Where(low, x, 1.0 - x), half))
     t = op.Sqrt(log * -2.0)
     y = t - (t * 0.27061 + 2.30753) / (1.0 + t * 0.99229 + t * t * 0.04481)
     for _ in range(4):
         tail = op.composite("Erfcx", y * math.sqrt(0.5))
         y = y + (op.Log(tail * 0.5) - y * y * 0.5 - log) * tail * math.sqrt(math.pi / 2)
-    beyond = op.Where(op.Equal(x, one), op.const(math.inf, x.dtype), op.const(math.nan, x.dtype))
+    beyond = op.Where(op.Equal(x, unit), op.const(math.inf, x.dtype), op.const(math.nan, x.dtype))
     beyond = op.Where(op.Equal(x, zero), op.const(-math.inf, x.dtype), beyond)
     return op.Where(inside, op.Where(low, -y, y), beyond)
 
@@ -144,7 +144,7 @@ def zeta(op: Builder, s: Value, q: Value) -> Value:
     Source: https://dlmf.nist.gov/25.11#E5
     """
     s, q = _both(op, s, q)
-    zero, one = op.const(0.0, s.dtype), op.const(1.0, s.dtype)
+    zero, unit = op.const(0.0, s.dtype), op.const(1.0, s.dtype)
 
     def term(
         op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
@@ -165,8 +165,8 @@ def zeta(op: Builder, s: Value, q: Value) -> Value:
         total = total + factor * (number / math.factorial(2 * k))
         factor = factor * (s + (2.0 * k - 1)) * (s + 2.0 * k) / (a * a)
     pole = op.And(op.LessOrEqual(q, zero), op.Equal(q, op.Floor(q)))
-    total = op.Where(op.Or(pole, op.Equal(s, one)), op.const(math.inf, s.dtype), total)
-    wrong = op.Or(op.Less(s, one), op.And(op.Less(q, zero), op.And(op.Not(pole), op.Not(op.Equal(s, op.Floor(s))))))
+    total = op.Where(op.Or(pole, op.Equal(s, unit)), op.const(math.inf, s.dtype), total)
+    wrong = op.Or(op.Less(s, unit), op.And(op.Less(q, zero), op.And(op.Not(pole), op.Not(op.Equal(s, op.Floor(s))))))
     return op.Where(wrong, op.const(math.nan, s.dtype), total)
 
 
@@ -188,13 +188,13 @@ def _incomplete(op: Builder, a: Value, x: Value) -> tuple[Value, Value]:
     Source: https://dlmf.nist.gov/8.7#E1 and https://dlmf.nist.gov/8.9#E2
     """
     a, x = _both(op, a, x)
-    zero, one = op.const(0.0, a.dtype), op.const(1.0, a.dtype)
+    zero, unit = op.const(0.0, a.dtype), op.const(1.0, a.dtype)
     wrong = op.Or(op.Less(x, zero), op.Less(a, zero))
     inner = op.And(op.Greater(x, zero), op.And(op.Greater(a, zero), op.Not(op.IsInf(x))))
-    b, z = op.Where(inner, a, one), op.Where(inner, x, one)
+    b, z = op.Where(inner, a, unit), op.Where(inner, x, unit)
     low = op.Less(z, b + 1.0)
     front = op.Exp(b * op.Log(z) - z - op.composite("LogGamma", b + 1.0))
-    lower = front * _series(op, b, op.Where(low, z, one))
+    lower = front * _series(op, b, op.Where(low, z, unit))
     upper = front * b * _fraction(op, b, op.Where(low, b + 1.0, z))
     p, q = op.Where(low, lower, 1.0 - upper), op.Where(low, 1.0 - lower, upper)
     # At the edges: all of the mass is below an infinite x, and above a zero one; all of it is at zero for a zero a.
@@ -202,8 +202,8 @@ def _incomplete(op: Builder, a: Value, x: Value) -> tuple[Value, Value]:
     nan, start = op.const(math.nan, a.dtype), op.And(op.Equal(x, zero), op.Not(op.Equal(a, zero)))
     both = op.And(op.Equal(a, zero), op.Equal(x, zero))
     wrong = op.Or(wrong, both)
-    p = op.Where(inner, p, op.Where(start, zero, op.Where(full, one, nan)))
-    q = op.Where(inner, q, op.Where(start, one, op.Where(full, zero, nan)))
+    p = op.Where(inner, p, op.Where(start, zero, op.Where(full, unit, nan)))
+    q = op.Where(inner, q, op.Where(start, unit, op.Where(full, zero, nan)))
     return op.Where(wrong, nan, p), op.Where(wrong, nan, q)
 
 
@@ -305,14 +305,14 @@ def gcd(op: Builder, a: Value, b: Value) -> Value:
     """The greatest common divisor, by Euclid's algorithm."""
     a, b = _both(op, a, b)
     wide = ir.DataType.INT64
-    one, nothing = op.const(np.array(1, np.int64)), op.const(np.array(0, np.int64))
+    unit, nothing = op.const(np.array(1, np.int64)), op.const(np.array(0, np.int64))
 
     def division(
         op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
     ) -> tuple[None, list[Value], list[Value]]:
         a, b = states
         done = op.Equal(b, nothing)
-        rest = op.Mod(a, op.Where(done, one, b))
+        rest = op.Mod(a, op.Where(done, unit, b))
         return None, [op.Where(done, a, b), op.Where(done, b, rest)], []
 
     states = [op.Abs(op.Cast(a, to=wide)), op.Abs(op.Cast(b, to=wide))]
