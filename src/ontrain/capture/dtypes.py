@@ -73,12 +73,14 @@ def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
     return input.masked_fill_(on, fill_value)
 
 
+_DATA: Any = torch.Tensor.data
+
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
-    getattr(torch.Tensor.data, "__get__"): torch.Tensor.detach,  # noqa: B009 (the descriptor's own)
+    _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
 }
