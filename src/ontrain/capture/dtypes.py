@@ -42,6 +42,11 @@ def _soft_margin_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, 
     return functional.soft_margin_loss(input, target.to(input.dtype), *options, **named)
 
 
+def _logistic_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
+    loss = functional.binary_cross_entropy_with_logits(input, target, *options, **named)
+    return loss.to(target.dtype) if target.is_floating_point() else loss  # torch 2.11 says the promoted one
+
+
 def _power(function: Callable[..., Any]) -> Callable[..., Any]:
     def power(input: Any, exponent: Any, **out: Any) -> Any:
         if out or not isinstance(exponent, bool) or getattr(input, "dtype", None) is not torch.bool:
@@ -76,6 +81,7 @@ def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
 _DATA: Any = torch.Tensor.data
 
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.binary_cross_entropy_with_logits: _logistic_loss,
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
