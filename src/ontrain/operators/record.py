@@ -183,6 +183,8 @@ class Operator:
             order of its operands.
         smallest: what a smallest node needs.
         reduces: it touches more elements of the first input than of its result.
+        in_encoders: transformers are written in this fused form; passes over rows see what it consists of.
+        mask: position of the input that says which keys an attention counts.
         foreign: a program registered it, and has its kernel.
     """
 
@@ -222,6 +224,8 @@ class Operator:
     asks_device: bool = False
     moments: tuple[str, ...] | None = None
     smallest: Smallest = Smallest()
+    in_encoders: bool = False
+    mask: int | None = None
     foreign: bool = False
 
     @property

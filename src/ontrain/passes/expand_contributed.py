@@ -6,19 +6,12 @@ import onnx_ir as ir
 
 from ontrain.functions import expand
 from ontrain.graph import Builder
-from ontrain.operators import MICROSOFT
+from ontrain.operators import record_of
 from ontrain.passes.infra import RewritePass
 from ontrain.passes.serving import serving
 
 __all__ = ["ExpandContributed"]
 
-_OPERATORS = frozenset({
-    "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul", "Gelu",
-    "MultiHeadAttention", "QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
-})  # fmt: skip
-
-_MASK = {"Attention": 3, "MultiHeadAttention": 4}
-"""The operand that says which keys count."""
 _FILTER = "mask_filter_value"
 
 
@@ -42,7 +35,7 @@ class ExpandContributed(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one operator."""
-        if node.domain != MICROSOFT or node.op_type not in _OPERATORS:
+        if not record_of(node).in_encoders:
             return None
         if self._hides and _masks(node):
             attributes = [a for name, a in node.attributes.items() if name != _FILTER]
@@ -53,7 +46,7 @@ class ExpandContributed(RewritePass):
 
 def _masks(node: ir.Node) -> bool:
     """Whether an attention of float32 hides keys by a number that is not low beyond doubt."""
-    place = _MASK.get(node.op_type)
+    place = record_of(node).mask
     if place is None or len(node.inputs) <= place or node.inputs[place] is None:
         return False
     value, first = node.attributes.get(_FILTER), node.inputs[0]
