@@ -27,7 +27,7 @@ def states(request):
 
 def test_states_of_real_tokens_are_stocks_and_those_of_padding_zeros(states):
     feeds = batch()
-    wanted, runs = stock(states, feeds), session(states)
+    wanted, runs = stock(states, feeds), session(states, padding="states")
     whole, pooled = runs.run(None, feeds)
     real = feeds["attention_mask"].astype(bool)
     np.testing.assert_allclose(whole[real], wanted[0][real], **CLOSE)
@@ -37,9 +37,9 @@ def test_states_of_real_tokens_are_stocks_and_those_of_padding_zeros(states):
     assert rows == {KEPT, LENGTHS.size}  # the pooler has a row for each sequence
 
 
-def test_padding_is_computed_where_a_session_is_told_to(states):
+def test_padding_is_computed_unless_a_session_is_told_otherwise(states):
     feeds = batch()
-    runs = session(states, padding="computed")
+    runs = session(states)
     for result, wanted in zip(runs.run(None, feeds), stock(states, feeds), strict=True):
         np.testing.assert_allclose(result, wanted, **CLOSE)
     (rows,) = rows_multiplied(runs)
@@ -48,7 +48,7 @@ def test_padding_is_computed_where_a_session_is_told_to(states):
 
 def test_a_full_batch_is_run_whole(states):
     feeds = batch(np.full(8, 32))
-    runs = session(states)
+    runs = session(states, padding="states")
     for result, wanted in zip(runs.run(None, feeds), stock(states, feeds), strict=True):
         np.testing.assert_allclose(result, wanted, **CLOSE)
     assert rows_multiplied(runs) == [{ALL, LENGTHS.size}]
@@ -58,7 +58,7 @@ def test_a_sequence_of_nothing_but_padding_leaves_the_others_right(states):
     lengths = LENGTHS.copy()
     lengths[3] = 0
     feeds = batch(lengths)
-    wanted, results = stock(states, feeds), session(states).run(None, feeds)
+    wanted, results = stock(states, feeds), session(states, padding="states").run(None, feeds)
     real = feeds["attention_mask"].astype(bool)
     np.testing.assert_allclose(results[0][real], wanted[0][real], **CLOSE)
     assert not results[0][~real].any()
@@ -69,7 +69,7 @@ def test_a_sequence_of_nothing_but_padding_leaves_the_others_right(states):
 def test_padding_may_stand_anywhere(states):
     feeds = batch()
     feeds["attention_mask"] = np.random.default_rng(1).integers(0, 2, (8, 32))
-    wanted, results = stock(states, feeds), session(states).run(None, feeds)
+    wanted, results = stock(states, feeds), session(states, padding="states").run(None, feeds)
     real = feeds["attention_mask"].astype(bool)
     np.testing.assert_allclose(results[0][real], wanted[0][real], **CLOSE)
     np.testing.assert_allclose(results[1], wanted[1], **CLOSE)
@@ -89,7 +89,7 @@ def test_files_that_onnxruntime_has_optimised_are_run_alike(states, way, tmp_pat
     model = (tmp_path / "optimised.onnx").read_bytes()
     assert any(node.domain == "com.microsoft" for node in onnx.load(tmp_path / "optimised.onnx").graph.node)
     feeds = batch()
-    wanted, runs = stock(states, feeds), session(model)
+    wanted, runs = stock(states, feeds), session(model, padding="states")
     whole, pooled = runs.run(None, feeds)
     real = feeds["attention_mask"].astype(bool)
     np.testing.assert_allclose(whole[real], wanted[0][real], **CLOSE)
@@ -100,7 +100,7 @@ def test_files_that_onnxruntime_has_optimised_are_run_alike(states, way, tmp_pat
 def test_a_mean_over_the_tokens_is_stocks_whole():
     model = file_of(Encoder("mean"), ["embedding"])
     feeds = batch()
-    runs = session(model, padding="computed")  # nobody reads padding: nothing has to be said
+    runs = session(model)  # nobody reads padding: nothing has to be said
     np.testing.assert_allclose(runs.run(None, feeds)[0], stock(model, feeds)[0], **CLOSE)
     assert rows_multiplied(runs) == [{KEPT}]
 
@@ -109,7 +109,7 @@ def test_scores_of_padding_are_computed_unless_a_session_is_told_otherwise():
     model = file_of(Encoder("scores"), ["scores"])
     feeds = batch()
     wanted, real = stock(model, feeds)[0], feeds["attention_mask"].astype(bool)
-    runs = session(model)
+    runs = session(model, padding="states")
     np.testing.assert_allclose(runs.run(None, feeds)[0], wanted, **CLOSE)
     assert max(*rows_multiplied(runs)[0]) == ALL
     runs = session(model, padding="zeros")
@@ -119,7 +119,7 @@ def test_scores_of_padding_are_computed_unless_a_session_is_told_otherwise():
 
 
 def test_batches_of_one_shape_have_plans_for_their_numbers_of_rows(states):
-    runs = session(states)
+    runs = session(states, padding="states")
     for lengths in (LENGTHS, np.full(8, 16), np.full(8, 32), LENGTHS[::-1]):
         feeds = batch(lengths)
         real = feeds["attention_mask"].astype(bool)
@@ -129,7 +129,7 @@ def test_batches_of_one_shape_have_plans_for_their_numbers_of_rows(states):
 
 def test_threads_get_their_own_rows():
     model = file_of(Encoder(), ["states", "pooled"])
-    runs = session(model)
+    runs = session(model, padding="states")
     batches = [batch(LENGTHS[:rows], seed=rows) for rows in (2, 5, 8)] * 2
     wanted = [stock(model, feeds) for feeds in batches]
     wrong: list[int] = []
@@ -155,4 +155,4 @@ def test_an_unknown_choice_is_told_those_that_there_are():
     model = file_of(Encoder("scores"), ["scores"])
     with pytest.raises(ontrain.OptionError, match="padding is 'none'") as error:
         session(model, padding="none")
-    assert "'states', 'zeros', 'computed'" in error.value.way_out
+    assert "'computed', 'states', 'zeros'" in error.value.way_out

@@ -132,7 +132,7 @@ class GraphSession:
         self._settings = fed_settings(self._model.graph, filed.input_names)
         is_served = self._build is None and provider in _SERVING
         if is_served:
-            serve(self._model, Serving(padding=self._options.get("padding", "states")))
+            serve(self._model, Serving(padding=self._options.get("padding", "computed")))
         compiler = functools.partial(self._provider.compile, state=self._state)
         self._planner: Planner[Executable] = Planner(self._provider, compiler, self.device, counts_rows=is_served)
 

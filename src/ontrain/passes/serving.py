@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 __all__ = ["Padding", "Serving", "serve", "serving"]
 
-Padding = Literal["states", "zeros", "computed"]
+Padding = Literal["computed", "states", "zeros"]
 _SERVING = "ontrain.serving"
 
 
@@ -18,11 +18,11 @@ class Serving:
     """How a graph runs that nobody differentiates.
 
     Attributes:
-        padding: which outputs hold zeros where a token is padding. "states": those as wide as the tokens that attention
-            works on. "zeros": all with a row for each token. "computed": none.
+        padding: which outputs hold zeros where a token is padding. "computed": none. "states": those as wide as the
+            tokens that attention works on. "zeros": all with a row for each token.
     """
 
-    padding: Padding = "states"
+    padding: Padding = "computed"
 
 
 def serve(model: ir.Model, how: Serving) -> None:

@@ -49,7 +49,7 @@ def test_what_is_read_inside_of_the_graph_too_is_read_as_it_is():
 
     model = graph(make, x=[2, 5, 6], mask=[2, 5])
     before = values(model)
-    serve(model, Serving())
+    serve(model, Serving("states"))
     rewritten, changed = HidePaddedStates().apply(model)
     assert changed == 1
     np.testing.assert_array_equal(values(rewritten)[1], before[1])
