@@ -11,7 +11,7 @@ from ontrain.errors import GraphError
 from ontrain.functions import adopted, composites
 from ontrain.graph import DOMAIN, schema_of
 from ontrain.operators import OPERATORS
-from ontrain.operators.gradient import rules
+from ontrain.operators.gradients import rules
 from tests.autodiff.graphs import SampleGraph
 from tests.autodiff.samples import IDS, SAMPLES, Sample
 

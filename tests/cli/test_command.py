@@ -54,7 +54,7 @@ def write_mlp(path: Path, middle: str, imports: str = '"" : 17') -> None:
 MODELS = """
 import torch
 from torch import nn
-from ontrain.operators.gradient import rules
+from ontrain.operators.gradients import rules
 
 
 def good():

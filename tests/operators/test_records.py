@@ -8,7 +8,7 @@ import pytest
 
 from ontrain.functions import adopted, composites, expansions
 from ontrain.operators import DOMAIN, OPERATORS, define, record_of
-from ontrain.operators.gradient import rules
+from ontrain.operators.gradients import rules
 from ontrain.providers.torch.lowering.registry import _table as lowerings
 
 STANDARD = {(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in ("", "ai.onnx.ml")}

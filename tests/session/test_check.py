@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ontrain import InputError, OptionError
 from ontrain.functions.cost import count_flops, live_bytes
 from ontrain.graph import Builder, new_model
-from ontrain.operators.gradient import rules
+from ontrain.operators.gradients import rules
 from ontrain.providers import registry
 from ontrain.providers.torch import TorchExecutionProvider
 from ontrain.session.check import check_module, check_operators, examine

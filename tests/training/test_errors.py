@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ontrain import CaptureError, GradientError, InputError, NonFiniteLossError, OntrainError, OptionError
-from ontrain.operators.gradient import rules
+from ontrain.operators.gradients import rules
 from ontrain.training import ORTTrainer, ORTTrainerOptions, amp, optim
 from tests.training.conftest import DESC, Net, batches, make_trainer
 

@@ -39,7 +39,7 @@ from ontrain.operators.conv import resolved_pads
 from ontrain.operators.division import check_divisor, divided
 from ontrain.operators.emit import Attribute, Constant, Emit, Emitter, Operand, Several, Value, each
 from ontrain.operators.forms import form_of
-from ontrain.operators.gradient import (
+from ontrain.operators.gradients import (
     elementwise,
     find_limit,
     find_rule,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, elementwise, gradient
+from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, define
 
 __all__: list[str] = []

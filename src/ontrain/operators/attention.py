@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
 from ontrain.operators.record import DOMAIN, Chance, Precision, Smallest, define
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of, size_of
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Precision, define
 from ontrain.operators.shapes import static_dims
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Smallest, define
 from ontrain.operators.shapes import static_dims
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.linalg import inverse_rule
 from ontrain.operators.matmul import transposed
 from ontrain.operators.record import DOMAIN, WHEREVER, define

@@ -6,7 +6,7 @@ import numpy as np
 
 from ontrain.operators.contributed import MICROSOFT
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
 from ontrain.operators.record import DOMAIN, define
 from ontrain.operators.shapes import static_dims

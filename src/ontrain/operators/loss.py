@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Precision, define
 
 __all__ = ["NO_IGNORE"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ontrain.operators.division import divided
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, elementwise, gradient
+from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
 from ontrain.operators.record import POINTWISE, WHEREVER, Precision, define
 
 __all__: list[str] = []

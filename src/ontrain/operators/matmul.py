@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ontrain.operators.agreement import broadcast, shape_of, size_of
 from ontrain.operators.emit import Emitter, Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.operators.agreement import broadcast
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Rows, define
 from ontrain.operators.shapes import static_dims
 

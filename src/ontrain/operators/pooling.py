@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ontrain.operators.conv import resolved_pads
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
 from ontrain.operators.shapes import static_dims
 

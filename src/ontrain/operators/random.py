@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Chance, define
 
 __all__: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import WHEREVER, Rows, define
 from ontrain.operators.shapes import static_dims
 

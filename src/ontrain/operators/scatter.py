@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 

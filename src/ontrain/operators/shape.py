@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, gradient
+from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, View, define
 from ontrain.operators.scatter import gather_adjoint
 from ontrain.operators.shapes import static_dims

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ontrain.operators.emit import Value
-from ontrain.operators.gradient import Adjoints, Op, elementwise, gradient
+from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, define
 
 __all__: list[str] = []

@@ -22,7 +22,7 @@ MUTANTS = [
         DRIVER,
     ),
     mutant(
-        "operators/gradient.py",
+        "operators/gradients.py",
         "return max(fitting, key=lambda e: e.since)",
         "return min(fitting, key=lambda e: e.since)",
         "autodiff/test_registry.py autodiff/test_driver.py autodiff/test_rules.py",

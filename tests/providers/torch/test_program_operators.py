@@ -13,7 +13,7 @@ from ontrain.errors import GradientError, GraphError, OptionError, ProviderError
 from ontrain.functions import adopted
 from ontrain.graph import infer
 from ontrain.operators import OPERATORS
-from ontrain.operators.gradient import rules
+from ontrain.operators.gradients import rules
 from ontrain.providers.torch import program_operators
 from ontrain.providers.torch.lowering import registry
 from ontrain.training import ORTTrainer, optim
