@@ -67,11 +67,14 @@ def test_the_padding_row_takes_no_gradient_in_the_second_derivative_either(rng: 
     np.testing.assert_allclose(got[0, 0], graph.feeds["ddw0"][0])
 
 
-def test_the_mask_of_the_forward_pass_is_the_mask_of_the_backward_pass(rng: np.random.Generator) -> None:
-    case = sample("Dropout", np.ones((20, 20)), np.array(0.25), np.array(True), fixed=[1], twin=torch.clone)
+@pytest.mark.parametrize("fixed", [[1], []], ids=["ratio known", "ratio fed"])
+def test_the_mask_of_the_forward_pass_is_the_mask_of_the_backward_pass(
+    fixed: Sequence[int], rng: np.random.Generator
+) -> None:
+    case = sample("Dropout", np.ones((20, 20)), np.array(0.25), np.array(True), fixed=fixed, twin=torch.clone)
     graph = SampleGraph(case, case.draw(rng))
     seeds = graph.seeds(graph.y, rng, "dy")
-    y, dx = graph.evaluator([*graph.y, *graph.gradient(graph.y, seeds, graph.wrt)])()
+    y, dx, *_ = graph.evaluator([*graph.y, *graph.gradient(graph.y, seeds, graph.wrt)])()
     assert 0.6 < (y != 0).mean() < 0.9
     np.testing.assert_allclose(dx, graph.feeds["dy0"] * y, rtol=1e-12)
 

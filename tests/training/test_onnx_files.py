@@ -242,6 +242,18 @@ def test_dropout_in_a_file_drops_in_training_only(seed):
     assert len(set(curve(rates, file, 4))) == 4
 
 
+def test_a_dropout_that_a_file_turns_on_drops_in_training_only():
+    file = mlp(np.random.default_rng(0))
+    file.proto.graph.initializer[-1].CopyFrom(const("ratio", 0.5, np.float32))
+    file.proto.graph.initializer.append(const("on", True, np.bool_))
+    (node,) = (node for node in file.proto.graph.node if node.op_type == "Dropout")
+    node.input.append("on")
+    trainer = trainer_of(file)
+    batch = list(file.batch.values())
+    one, other = (trainer.eval_step(*batch)[1] for _ in range(2))
+    assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("patterns", "trained"),
     [

@@ -106,7 +106,7 @@ MUTANTS = [
         "passes/rows/labels.py",
         "has_label: ir.Value = op.Not(op.Equal(flat,",
         "has_label: ir.Value = op.Not(op.Less(flat,",
-        EQUAL,
+        "passes/rows/test_labels.py",
     ),
     mutant(
         "passes/rows/operators.py",

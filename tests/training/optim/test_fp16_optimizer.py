@@ -98,6 +98,18 @@ def test_state_continues_and_clipping_is_of_unscaled_gradients() -> None:
     assert 0 < norm < 64
 
 
+def test_a_step_takes_clipped_gradients_as_they_are() -> None:
+    model, x, y = regression(torch.bfloat16)
+    optimizer = FP16_Optimizer(torch.optim.SGD(model.parameters(), lr=1.0), static_loss_scale=64.0)
+    masters = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.detach().clone() for p in masters]
+    optimizer.backward(nn.functional.mse_loss(model(x), y))
+    assert optimizer.clip_master_grads(0.01) > 0.1
+    optimizer.step()
+    moved = torch.cat([(p.detach() - b).flatten() for p, b in zip(masters, before, strict=True)]).norm()
+    assert moved == pytest.approx(0.01, rel=1e-3)
+
+
 def test_refusals() -> None:
     model, _, _ = regression(torch.float16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
