@@ -13,8 +13,8 @@ from ontrain.internals import private
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import (
     Attributes,
-    Lowering,
     attributes,
+    called_by_element,
     computed_by,
     lowers,
     lowers_composite,
@@ -25,21 +25,8 @@ __all__: list[str] = []
 aten = torch.ops.aten
 
 
-def _one_call(**functions: Callable[..., object]) -> None:
-    """Lower operators to one function of torch each, called with `out=`."""
-
-    def lowering_by(function: Callable[..., object]) -> Lowering:
-        def lower(e: Emitter, node: ir.Node) -> None:
-            inputs = [e.value(v) for v in node.inputs]
-            e.call(function, *inputs, out=e.out(node.outputs[0], *inputs), elementwise=True)
-
-        return lower
-
-    for op_type, function in functions.items():
-        lowers(op_type)(lowering_by(function))
-
-
-_one_call(
+called_by_element(
+    __name__,
     Abs=torch.abs, Acos=torch.acos, Acosh=torch.acosh, Asin=torch.asin, Asinh=torch.asinh, Atan=torch.atan,
     Atanh=torch.atanh, Ceil=torch.ceil, Cos=torch.cos, Cosh=torch.cosh, Erf=torch.erf, Exp=torch.exp,
     Floor=torch.floor, Log=torch.log, Neg=torch.neg, Not=torch.logical_not, Reciprocal=torch.reciprocal,

@@ -14,6 +14,7 @@ __all__ = [
     "Attributes",
     "Lowering",
     "attributes",
+    "called_by_element",
     "can_add",
     "computed_by",
     "find_lowering",
@@ -84,6 +85,27 @@ def computed_by(*, fresh: bool = False, **functions: Callable[..., object]) -> N
 
     for op_type, function in functions.items():
         lowers(op_type)(lowering_by(function))
+
+
+def called_by_element(page: str, *, domain: str = "", **functions: Callable[..., object]) -> None:
+    """Lower operators to one elementwise function of torch each, called with `out=`, in place where an operand dies.
+
+    Args:
+        page: `__name__` of the module whose operators these are.
+        domain: of all of them.
+        functions: by operator.
+    """
+
+    def lowering_by(function: Callable[..., object]) -> Lowering:
+        def lower(e: Emitter, node: ir.Node) -> None:
+            inputs = [e.value(v) for v in node.inputs]
+            e.call(function, *inputs, out=e.out(node.outputs[0], *inputs), elementwise=True)
+
+        lower.__module__ = page
+        return lower
+
+    for op_type, function in functions.items():
+        lowers(op_type, domain=domain)(lowering_by(function))
 
 
 def can_add(node: ir.Node) -> bool:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 import torch
 from torch import special
 
+from ontrain.graph import DOMAIN
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers_composite
+from ontrain.providers.torch.lowering.registry import attributes, called_by_element, lowers_composite
 
 __all__: list[str] = []
 
 
-def _one_call(**functions: Callable[..., object]) -> None:
-    """Lower composites to one function of torch each, called with `out=`."""
-
-    def lowering_by(function: Callable[..., object]) -> Lowering:
-        def lower(e: Emitter, node: ir.Node) -> None:
-            inputs = [e.value(v) for v in node.inputs]
-            e.call(function, *inputs, out=e.out(node.outputs[0], *inputs), elementwise=True)
-
-        return lower
-
-    for op_type, function in functions.items():
-        lowers_composite(op_type)(lowering_by(function))
-
-
-_one_call(
+called_by_element(
+    __name__, domain=DOMAIN,
     AiryAi=special.airy_ai, BesselI0=special.i0, BesselI0e=special.i0e, BesselI1=special.i1, BesselI1e=special.i1e,
     BesselJ0=special.bessel_j0, BesselJ1=special.bessel_j1, BesselK0=special.modified_bessel_k0,
     BesselK0e=special.scaled_modified_bessel_k0, BesselK1=special.modified_bessel_k1,
