@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -23,8 +23,17 @@ _MOST = 2**31 - 1
 _OUTSIDE = "give a regular file below 2 GiB; larger models keep their weights in files beside them"
 
 
-def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
+def read_proto(
+    source: Source, *, folder: str | os.PathLike[str] | None = None, brought: Collection[str] = (),
+    contents: Mapping[str, bytes] | None = None,
+) -> tuple[onnx.ModelProto, str]:  # fmt: skip
     """Return the model with its external data read in, and what to call it in messages.
+
+    Args:
+        source: a path, the file's bytes, or a message.
+        folder: where external data lie of a model that is no path.
+        brought: names of initializers whose values the caller has; their external data is left unread.
+        contents: of files with external data by their names, which then need not be on the disk.
 
     Raises:
         InputError: there is no such file.
@@ -32,10 +41,11 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
         GraphError: it is no ONNX model, its functions expand beyond all proportion, or its external data is missing,
             short, or outside the model's folder.
     """
+    place = None if folder is None else Path(folder)
     if isinstance(source, onnx.ModelProto):
-        name, folder, proto = "the model", None, source
+        name, proto = "the model", source
     elif isinstance(source, bytes):
-        name, folder, proto = "the model", None, _parse(source, "the model")
+        name, proto = "the model", _parse(source, "the model")
     else:
         if not isinstance(source, str | os.PathLike):
             raise OptionError(
@@ -43,7 +53,7 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
                 way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
             )
         path = model_file(source)
-        name, folder = path.name, path.parent
+        name, place = path.name, path.parent
         try:
             content = read_file(path, _MOST)
         except OSError as error:
@@ -54,10 +64,10 @@ def read_proto(source: Source) -> tuple[onnx.ModelProto, str]:
     check_expansion(proto, name)
     for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                _read_external(tensor, folder, name)
+            if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.name not in brought:
+                _read_external(tensor, place, name, contents or {})
     for tensor in tensors_of(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.name not in brought:
             raise GraphError(
                 f"the constant {tensor.name!r} in {name} lies in a file of its own",
                 reason="only initializers may have external data",
@@ -131,19 +141,32 @@ def check_external(tensor: onnx.TensorProto, folder: Path | None, model: str) ->
             raise
 
 
-def _read_external(tensor: onnx.TensorProto, folder: Path | None, model: str) -> None:
+def _read_external(
+    tensor: onnx.TensorProto, folder: Path | None, model: str, contents: Mapping[str, bytes]
+) -> None:  # fmt: skip
     """Move a tensor's bytes from their file into the message; see `check_external`."""
-    tensor.raw_data = _external(tensor, folder, model, read=True)
+    tensor.raw_data = _external(tensor, folder, model, read=True, contents=contents)
     tensor.ClearField("external_data")
     tensor.data_location = onnx.TensorProto.DEFAULT
 
 
-def _external(tensor: onnx.TensorProto, folder: Path | None, model: str, *, read: bool) -> bytes:
+def _external(
+    tensor: onnx.TensorProto,
+    folder: Path | None,
+    model: str,
+    *,
+    read: bool,
+    contents: Mapping[str, bytes] | None = None,
+) -> bytes:
     what = f"the external data of initializer {tensor.name!r} in {model}"
-    if folder is None:
-        raise GraphError(f"{what} has no folder to lie in", way_out="give the model's path instead of its content")
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
+    content = (contents or {}).get(location)
+    if content is not None:
+        offset, length = _stretch(tensor, entries, len(content), what)
+        return content[offset : offset + length]
+    if folder is None:
+        raise GraphError(f"{what} has no folder to lie in", way_out="give the model's path instead of its content")
     inside = folder.resolve()
     if not location or "\0" in location:
         raise GraphError(f"{what} names no file")
@@ -155,28 +178,33 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, model: str, *, read
             way_out="a model file may name files beside it only; move the data there and save the model again",
         )
     try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
-    except ValueError as error:
-        raise GraphError(f"{what} has an offset or length that is no number", reason=str(error)) from error
-    try:
         with open_file(path) as file:
-            status = os.fstat(file.fileno())
-            length = status.st_size - offset if "length" not in entries else length
-            if offset < 0 or length < 0 or offset + length > status.st_size:
-                raise GraphError(
-                    f"{what} is short",
-                    reason=f"bytes {offset} to {offset + length} of {location!r} are named, it has {status.st_size}",
-                    way_out="copy the whole data file",
-                )
-            wanted = raw_size(tensor, f"initializer {tensor.name!r} in {model}")
-            if length != wanted:
-                raise GraphError(
-                    f"{what} has {length} bytes, its shape {list(tensor.dims)} needs {wanted}",
-                    way_out="copy the model and its data file from one export",
-                )
+            offset, length = _stretch(tensor, entries, os.fstat(file.fileno()).st_size, what)
             file.seek(offset)
             return file.read(length) if read else b""
     except (OSError, RuntimeError) as error:  # links that go in a circle are a RuntimeError before Python 3.13
         raise GraphError(
             f"{what} cannot be read", reason=str(error), way_out=f"put {location!r} beside the model"
         ) from error
+
+
+def _stretch(tensor: onnx.TensorProto, entries: Mapping[str, str], size: int, what: str) -> tuple[int, int]:
+    """Where a tensor's bytes begin in a file of so many bytes, and how many they are."""
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
+    except ValueError as error:
+        raise GraphError(f"{what} has an offset or length that is no number", reason=str(error)) from error
+    length = size - offset if "length" not in entries else length
+    if offset < 0 or length < 0 or offset + length > size:
+        raise GraphError(
+            f"{what} is short",
+            reason=f"bytes {offset} to {offset + length} of {entries['location']!r} are named, it has {size}",
+            way_out="copy the whole data file",
+        )
+    wanted = raw_size(tensor, what.removeprefix("the external data of "))
+    if length != wanted:
+        raise GraphError(
+            f"{what} has {length} bytes, its shape {list(tensor.dims)} needs {wanted}",
+            way_out="copy the model and its data file from one export",
+        )
+    return offset, length

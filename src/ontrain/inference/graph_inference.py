@@ -99,9 +99,9 @@ class GraphSession:
         of_numbers = all(map(_is_of_numbers, proto.graph.output))
         model = _typed(filed) if of_numbers and not self._lacks_any(filed) else None
         self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
-        if model is None:
+        if model is None or asks_for_derivatives(model.graph):
             self._optimisation.copy(proto)
-        elif not asks_for_derivatives(model.graph):
+        else:
             filed, model, self._reports = self._optimisation.load(filed, model)
         self._filed = filed
         self._state = self._provider.create_state(

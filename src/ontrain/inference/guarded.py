@@ -11,13 +11,12 @@ import onnx.inliner
 
 from ontrain.errors import GraphError
 from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, tensors_of
-from ontrain.inference.options import SessionOptions, config_entry
+from ontrain.inference.options import EXTERNAL_FOLDER, SessionOptions, config_entry
 
 __all__ = ["guarded"]
 
 _DEEPEST = 500
 """Functions that call one another in a row: onnxruntime follows them by recursion, and dies of 3,000."""
-_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | bytes, Any]:
@@ -35,10 +34,10 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
     proto = _parsed(content)
     if proto is None:
         return source, options
-    told = config_entry(options, _FOLDER)
+    told = config_entry(options, EXTERNAL_FOLDER)
     folder = None if isinstance(source, bytes) else Path(source).parent
     folder = Path(told) if folder is None and told else folder
-    name = "the model" if folder is None else Path(str(source)).name
+    name = "the model" if isinstance(source, bytes) else Path(source).name
     external = [tensor for tensor in tensors_of(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor in external:
         if folder is not None or not _brings_data(options):
@@ -60,12 +59,12 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
         return source, options
     if external and folder is not None:
         options = SessionOptions() if options is None else options
-        options.add_session_config_entry(_FOLDER, os.path.abspath(str(folder)))
+        options.add_session_config_entry(EXTERNAL_FOLDER, os.path.abspath(str(folder)))
     return proto.SerializeToString(), options
 
 
 def _brings_data(options: Any) -> bool:
-    return isinstance(options, SessionOptions) and bool(options.initializers or options.external_in_memory)
+    return isinstance(options, SessionOptions) and bool(options.initializers or options.external_files)
 
 
 def _parsed(content: bytes) -> onnx.ModelProto | None:

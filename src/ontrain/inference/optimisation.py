@@ -15,8 +15,9 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from ontrain.capture import FiledModel, to_tensor
-from ontrain.errors import GraphError
+from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET, subgraphs
+from ontrain.inference.options import EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
 from ontrain.passes import Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
 from ontrain.session import OLDEST, save_model, served_model
 
@@ -53,11 +54,15 @@ class Optimisation:
         level: 0 for none, 1 for those that only remove and fold, 2 for fusions, too.
         disabled: names of passes to leave out.
         path: of the optimised file; "" for none.
+        data: name of a file beside it for its weights; "" for none.
+        smallest: weights of fewer bytes stay in the optimised file.
     """
 
     level: int = _EXTENDED
     disabled: frozenset[str] = frozenset()
     path: str = ""
+    data: str = ""
+    smallest: int = 1024
 
     @classmethod
     def of(cls, options: Any, disabled_optimizers: Iterable[str] | None) -> Optimisation:
@@ -75,7 +80,13 @@ class Optimisation:
         if options is None:
             return cls(disabled=frozenset(disabled))
         level = min(int(options.graph_optimization_level), _EXTENDED)
-        return cls(level, frozenset(disabled), str(options.optimized_model_filepath or ""))
+        smallest = config_entry(options, EXTERNAL_LEAST) or str(cls.smallest)
+        if not smallest.isdecimal():
+            raise OptionError(f"{EXTERNAL_LEAST} is {smallest!r}", way_out="give a number of bytes")
+        return cls(
+            level, frozenset(disabled), str(options.optimized_model_filepath or ""),
+            config_entry(options, EXTERNAL_NAME), int(smallest),
+        )  # fmt: skip
 
     def runs(self, graph_pass: Pass) -> bool:
         """Whether a pass belongs to the level, and is not disabled."""
@@ -119,14 +130,17 @@ class Optimisation:
         state = {name: TorchTensor(tensor, name=name) for name, tensor in initial.items()}
         version = max(filed.opset, _WITH_FUSIONS if self.level >= _EXTENDED else OLDEST)
         with contextlib.suppress(GraphError):  # an operator that only newer ones have
-            save_model(served_model(model, state, version), self.path)
+            self._save(served_model(model, state, version))
             return
-        save_model(served_model(model, state, max(version, OPSET)), self.path)
+        self._save(served_model(model, state, max(version, OPSET)))
 
     def copy(self, proto: onnx.ModelProto) -> None:
         """Write a file as it is: one that runs in steps."""
         if self.path:
-            save_model(ir.from_proto(proto), self.path)
+            self._save(ir.from_proto(proto))
+
+    def _save(self, model: ir.Model) -> None:
+        save_model(model, self.path, data_name=self.data, smallest=self.smallest)
 
 
 def counted(reports: Iterable[PassReport]) -> dict[str, int]:

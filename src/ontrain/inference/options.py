@@ -9,7 +9,22 @@ from typing import Any
 
 from ontrain.stock import stock
 
-__all__ = ["RunOptions", "SessionOptions", "config_entry", "say_once"]
+__all__ = [
+    "EXTERNAL_FOLDER",
+    "EXTERNAL_LEAST",
+    "EXTERNAL_NAME",
+    "RunOptions",
+    "SessionOptions",
+    "config_entry",
+    "say_once",
+]
+
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The entry that says where external data lie of a model that is given as bytes."""
+EXTERNAL_NAME = "session.optimized_model_external_initializers_file_name"
+"""The entry that names a file for the weights of the optimised model."""
+EXTERNAL_LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
+"""The entry that says from how many bytes on a weight goes to that file."""
 
 _said: set[str] = set()
 _lock = threading.Lock()
@@ -20,7 +35,9 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 
     ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, on
     `graph_optimization_level` and `optimized_model_filepath`, and on the entries
-    `session.record_ep_graph_assignment_info` and `session.disable_cpu_ep_fallback`. They say once of other settings
+    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`,
+    `session.model_external_initializers_file_folder_path`, `session.optimized_model_external_initializers_file_name`
+    and `session.optimized_model_external_initializers_min_size_in_bytes`. They say once of other settings
     that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in
     the list; without one, they are refused.
 
@@ -30,6 +47,7 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         initializers: values that stand for the model's initializers, by name.
         config_entries: entries of the configuration by key.
         custom_libraries: paths of libraries of custom operators.
+        external_files: contents of files with external data, by the names that the model calls them.
     """
 
     def __init__(self) -> None:
@@ -39,7 +57,7 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         self.initializers: dict[str, Any] = {}
         self.config_entries: dict[str, str] = {}
         self.custom_libraries: list[str] = []
-        self.external_in_memory = False
+        self.external_files: dict[str, bytes] = {}
 
     def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
         """Fix the dimension of this name to a size."""
@@ -66,7 +84,8 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
     ) -> None:
         """Give the content of files with external data by the names that the model calls them."""
         super().add_external_initializers_from_files_in_memory(names, buffers, lengths)
-        self.external_in_memory = True
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            self.external_files[name] = bytes(memoryview(buffer).cast("B")[:length])
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
         """Set an entry of the configuration, such as "session.disable_prepacking"."""

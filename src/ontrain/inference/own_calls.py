@@ -21,10 +21,18 @@ from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
 from ontrain.inference.inner_values import exposed, overridable
 from ontrain.inference.optimisation import Optimisation
-from ontrain.inference.options import SessionOptions, config_entry, say_once
+from ontrain.inference.options import (
+    EXTERNAL_FOLDER,
+    EXTERNAL_LEAST,
+    EXTERNAL_NAME,
+    SessionOptions,
+    config_entry,
+    say_once,
+)  # fmt: skip
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
+from ontrain.inference.written import check_places
 from ontrain.stock import stock
 
 __all__ = ["AssignedNode", "AssignedSubgraph", "OwnSession"]
@@ -34,7 +42,8 @@ _MEANINGLESS = (
     "inter_op_num_threads", "intra_op_num_threads", "use_deterministic_compute", "use_per_session_threads",
 )  # fmt: skip
 """Settings of a session that only onnxruntime's providers follow."""
-_HEEDED = ("session.record_ep_graph_assignment_info", "session.disable_cpu_ep_fallback")
+_RECORDS = "session.record_ep_graph_assignment_info"
+_HEEDED = (_RECORDS, "session.disable_cpu_ep_fallback", EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +95,7 @@ class OwnSession:
         self._provider, self._provider_options = provider, dict(provider_options)
         self._source, self._options = source, options if options is not None else SessionOptions()
         _heed(options, provider, following)
+        check_places(options)
         with self._trace.event("model_loading"), _loading():
             proto = self.proto()
         with self._trace.event("session_initialization"), _loading():
@@ -205,8 +215,13 @@ class OwnSession:
 
     def proto(self) -> onnx.ModelProto:
         """Return the model with its data and with what the options put in, read anew: it is as large as its weights."""
-        proto, _ = read_proto(self._source)
-        return _with_options(proto, self._options)
+        options = self._options
+        is_ours = isinstance(options, SessionOptions)
+        proto, _ = read_proto(
+            self._source, folder=config_entry(options, EXTERNAL_FOLDER) or None,
+            brought=options.initializers if is_ours else (), contents=options.external_files if is_ours else None,
+        )  # fmt: skip
+        return _with_options(proto, options)
 
     def tensor(self, name: str, value: Any) -> torch.Tensor:
         """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""
@@ -274,10 +289,10 @@ class OwnSession:
         Raises:
             OptionError: the session was not told to record it.
         """
-        if config_entry(self._options, _HEEDED[0]) != "1":
+        if config_entry(self._options, _RECORDS) != "1":
             error = OptionError(
                 "the assignment of nodes to providers was not recorded",
-                way_out=f"call add_session_config_entry({_HEEDED[0]!r}, '1') on the session's options",
+                way_out=f"call add_session_config_entry({_RECORDS!r}, '1') on the session's options",
             )
             raise also(error, upstream("Fail"))
         assignment = self._session.assignment()
@@ -379,10 +394,17 @@ def _loading() -> Iterator[None]:
     except InputError as error:
         raise also(error, upstream("NoSuchFile")) from error
     except GraphError as error:
-        damaged = "no ONNX model" in error.problem or "holds no graph" in error.problem
-        raise also(error, upstream("InvalidProtobuf" if damaged else "InvalidGraph")) from error
+        raise also(error, upstream(_kind_of_damage(error.problem))) from error
     except ProviderError as error:
         raise also(error, upstream("NotImplemented")) from error
+
+
+def _kind_of_damage(problem: str) -> str:
+    """The name of the class that onnxruntime raises for a file with this damage."""
+    kinds = {
+        "no ONNX model": "InvalidProtobuf", "holds no graph": "InvalidArgument", "the external data of": "Fail",
+    }  # fmt: skip
+    return next((kind for words, kind in kinds.items() if words in problem), "InvalidGraph")
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from ontrain.inference.inner_values import exposed, inner_names
 from ontrain.inference.options import RunOptions, SessionOptions, config_entry
 from ontrain.inference.provider_lists import Candidate, Providers, candidates, check_known, stock_providers
 from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
+from ontrain.inference.written import not_written, warn_of_lost_profile
 from ontrain.stock import stock
 from ontrain.stock_values import ort_value, speaks_numpy
 
@@ -157,7 +158,8 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
                 source, options = guarded(source, content, options)
         except GraphError as error:
             raise also(error, upstream("Fail")) from error
-        with told_by_onnxruntime(_not_loaded):
+        warn_of_lost_profile(options)
+        with told_by_onnxruntime(lambda error: not_written(options, error) or _not_loaded(error)):
             super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
         self._own, self._candidate = None, candidate
         # Asked once: a run of a small model takes microseconds.
@@ -398,11 +400,22 @@ def _source(source: object) -> str | bytes:
         )
     path: str = os.fspath(source)
     if not Path(path).is_file():
-        error = InputError(
-            f"there is no model file {path!r}", reason=f"Load model from {path} failed: File doesn't exist"
-        )
-        raise also(error, upstream("NoSuchFile"))
+        raise _no_file(path)
     return path
+
+
+def _no_file(path: str) -> OntrainError:
+    """The error that a path leads to no file, also of the class that onnxruntime raises."""
+    reason, kind = "File doesn't exist", "NoSuchFile"
+    if Path(path).is_dir() and path:
+        reason, kind = "it is a folder", "InvalidProtobuf"
+    elif any(above.is_file() for above in Path(path).parents):
+        reason, kind = "a part of it is a file and no folder", "Fail"
+    error = InputError(
+        f"there is no model file {path!r}", reason=f"Load model from {path} failed: {reason}",
+        way_out="give the path of an ONNX file",
+    )  # fmt: skip
+    return also(error, upstream(kind))
 
 
 def _is_plain(value: object) -> bool:

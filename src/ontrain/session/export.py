@@ -164,17 +164,20 @@ def _finished(model: ir.Model, opset: int) -> ir.Model:
 
 
 def save_model(
-    model: ir.Model, path: str | os.PathLike[str], external_data_threshold: int = EXTERNAL_DATA_THRESHOLD
-) -> None:
+    model: ir.Model, path: str | os.PathLike[str], external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+    data_name: str = "", smallest: int = 256,
+) -> None:  # fmt: skip
     """Check a model and write it, beside and then renamed into place.
 
     Args:
         model: stand-alone, with its parameters.
         path: of the file; a `{name}.data` appears beside it if the parameters take more bytes than the threshold.
         external_data_threshold: protobuf ends at 2 GiB.
+        data_name: name of a file beside the model that takes the parameters, however few bytes they have.
+        smallest: parameters of fewer bytes stay in the model.
 
     Raises:
-        OptionError: the folder does not exist or cannot be written.
+        OptionError: the folder does not exist or cannot be written, or the data's name is no name of a file.
     """
     if not isinstance(path, str | os.PathLike) or not Path(path).name or "\0" in str(path):
         raise OptionError(f"cannot write {path!r}", reason="it is no path of a file", way_out="give the file's name")
@@ -185,10 +188,17 @@ def save_model(
             reason="its folder does not exist or is not writable",
             way_out="create the folder, or choose another path",
         )
-    values = (v.const_value for v in model.graph.initializers.values())
-    size = sum(v.nbytes for v in values if v is not None)
+    if data_name and (Path(data_name).name != data_name or "\0" in data_name or data_name == target.name):
+        raise OptionError(
+            f"cannot write data to {data_name!r}", way_out="give a file name, which lies beside the model"
+        )
+    sizes = [v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None]
+    is_split = max(sizes, default=0) >= smallest if data_name else sum(sizes) > external_data_threshold
     try:
-        _save_in_two(model, target) if size > external_data_threshold else _save_in_one(model, target)
+        if is_split:
+            _save_in_two(model, target, data_name or f"{target.name}.data", smallest)
+        else:
+            _save_in_one(model, target)
     except OSError as error:
         raise OptionError(
             f"cannot write {os.fspath(path)!r}", reason=str(error), way_out="free its place, or choose another path"
@@ -206,11 +216,10 @@ def _save_in_one(model: ir.Model, target: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _save_in_two(model: ir.Model, target: Path) -> None:
+def _save_in_two(model: ir.Model, target: Path, data: str, smallest: int) -> None:
     """Write graph and data in a folder beside, let the checker read both, and move the data first."""
-    data = f"{target.name}.data"
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        ir.save(model, Path(folder) / target.name, external_data=data)
+        ir.save(model, Path(folder) / target.name, external_data=data, size_threshold_bytes=smallest)
         onnx.checker.check_model(str(Path(folder) / target.name), full_check=True)
         os.replace(Path(folder) / data, target.with_name(data))
         os.replace(Path(folder) / target.name, target)
