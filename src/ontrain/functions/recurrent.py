@@ -174,8 +174,13 @@ def lstm(
     """Y, Y_h and Y_c of a long short-term memory with gates i, o, f, c and peepholes p [D, 3·H] for i, o, f.
 
     Source: the operator LSTM (version 22). Where its text is open, as in onnxruntime: with `input_forget` the forget
-    gate is 1 − i, and `clip` bounds the gates' arguments, not the cell's value.
+    gate is 1 − i, and `clip` bounds the gates' arguments, not the cell's value. A layer with nothing of all this is the
+    composite LstmLayer.
     """
+    names = [name.decode() if isinstance(name, bytes) else name for name in activations]
+    plain = lengths is None and p is None and not (clip or input_forget or layout) and _are_usual(names)
+    if plain and static_dims(w)[0] == (2 if direction == "bidirectional" else 1):
+        return op.composite("LstmLayer", x, w, r, bias, h, c, outputs=3, direction=direction)
     layer = _layer(op, x, w, r, bias, lengths, [h, c], activations, ("Sigmoid", "Tanh", "Tanh"), activation_alpha,
                    activation_beta, direction, layout)  # fmt: skip
 
@@ -274,6 +279,11 @@ def rnn(
         return step
 
     return _run(layer, step_of, lambda d: [], lambda b: _summed(op, b))
+
+
+def _are_usual(activations: Sequence[str]) -> bool:
+    """Whether an LSTM has the activations that it has by default."""
+    return list(activations) == ["Sigmoid", "Tanh", "Tanh"] * (len(activations) // 3)
 
 
 def _bounded(op: Builder, clip: float) -> Callable[[Any], Any]:

@@ -21,7 +21,9 @@ __all__ = [
     "fuses_amp",
     "layer_norm_backward",
     "linear",
+    "lstm_backward",
     "multiplies_lists",
+    "runs_lstm",
     "softmax_backward",
 ]
 
@@ -235,3 +237,46 @@ def convolves_packed(convolution: Any) -> None:
     image, result = (matrix.t()[None, :, :, None] for matrix in (x, out))
     convolution.binary(result, image, filters, None, *places, "add", None, None, [], None)
     expect_close(out, wanted, "the sum")
+
+
+def _lstm() -> tuple[torch.Tensor, ...]:
+    """x [T, B, I], two weights, two biases, and the first states."""
+    shapes = (3, 2, 2), (8, 2), (8, 2), (8,), (8,), (2, 2), (2, 2)
+    return tuple(_numbers(*shape).requires_grad_() for shape in shapes)
+
+
+def _lstm_by_hand(operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Y and the last states of a layer whose gates are input, forget, cell, output."""
+    x, w, r, of_w, of_r, h, c = operands
+    steps = []
+    for row in x:
+        i, f, g, o = (row @ w.T + of_w + h @ r.T + of_r).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        steps.append(h)
+    return torch.stack(steps), h, c
+
+
+def runs_lstm(kernel: Any) -> None:
+    """Four results: Y, the last states, and a workspace of bytes."""
+    operands = _lstm()
+    results = kernel(*(operand.detach() for operand in operands), False, [], 2, 2, 1, True, False, False, True)
+    expect(len(results) == 4 and results[3].dtype == torch.uint8 and results[3].dim() == 1, "no workspace")
+    for got, wanted in zip(results, _lstm_by_hand(operands), strict=False):
+        expect_close(got, wanted.detach(), "a result")
+
+
+def lstm_backward(kernel: Any) -> None:
+    """Seven results: the adjoints of input, weights, biases and first states."""
+    operands = _lstm()
+    results = _lstm_by_hand(operands)
+    adjoints = [_numbers(*result.shape) + 1 for result in results]
+    wanted = torch.autograd.grad(results, operands, adjoints)
+    x, w, r, of_w, of_r, h, c = detached = [operand.detach() for operand in operands]
+    y, last_h, last_c, space = torch.ops.aten.mkldnn_rnn_layer(*detached, False, [], 2, 2, 1, True, False, False, True)
+    got = kernel(
+        x, w, r, of_w, of_r, h, c, y, last_h, last_c, *adjoints, False, 2, 2, 1, True, True, False, [], False, space
+    )
+    expect_results(got, [(tensor.shape, tensor.dtype) for tensor in operands])
+    for adjoint, expected in zip(got, wanted, strict=True):
+        expect_close(adjoint, expected, "an adjoint")

@@ -22,6 +22,7 @@ _PACKED = "packed products; others are taken"
 _FUSED_LAMB = "ontrain.training.optim.FusedLamb"
 _PROCESSES = "training in several processes that meet without a process group"
 _CUDA_ATTENTION = "attention by torch's fused kernels on a GPU"
+_ONEDNN_LSTM = "LSTMs by oneDNN; they run step by step without it"
 _GAMMA = "draws from gamma and Dirichlet distributions by torch's kernels"
 _NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
 
@@ -203,6 +204,9 @@ TABLE: tuple[Row, ...] = (
         "training through batch normalisation by the torch provider"),
     Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", k.convolution_backward,
         "training through convolutions by the torch provider"),
+    Row("torch.ops.aten.mkldnn_rnn_layer", "a layer of an LSTM", k.runs_lstm, _ONEDNN_LSTM),
+    Row("torch.ops.aten.mkldnn_rnn_layer_backward", "seven adjoints, read by their places", k.lstm_backward,
+        _ONEDNN_LSTM),
     Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", "attention on a CPU", k.attention_forward,
         "attention without dropout by the torch provider on a CPU"),
     Row("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward", "its adjoints", k.attention_backward,

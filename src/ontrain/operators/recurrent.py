@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
-from ontrain.operators.record import Evaluator, Smallest, define
+from ontrain.operators.agreement import shape_of
+from ontrain.operators.emit import Value
+from ontrain.operators.gradients import Op, gradient
+from ontrain.operators.record import DOMAIN, Evaluator, Smallest, define
 
 __all__: list[str] = []
 
@@ -26,3 +31,27 @@ def _recurrent(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tup
 define("GRU", recurrent=True, evaluator=Evaluator.IN_PART, agreeing=_recurrent, smallest=Smallest({"hidden_size": 1}))
 define("LSTM", recurrent=True, evaluator=Evaluator.IN_PART, agreeing=_recurrent, smallest=Smallest({"hidden_size": 1}))
 define("RNN", recurrent=True, evaluator=Evaluator.IN_PART, agreeing=_recurrent, smallest=Smallest({"hidden_size": 1}))
+
+
+def _lstm_flops(node: ir.Node) -> int:
+    """x [L, N, I] and the hidden states, each times a matrix for each direction."""
+    x, w, r = (shape_of(node, i) for i in range(3))
+    return 2 * math.prod(x[:2]) * math.prod(w[:2]) * (w[2] + r[2])
+
+
+define("LstmLayer", domain=DOMAIN, flops=_lstm_flops)
+define("LstmLayerGrad", domain=DOMAIN, flops=lambda node: 2 * _lstm_flops(node))
+
+
+@gradient("LstmLayer", domain=DOMAIN)
+def lstm_layer(
+    op: Op, dy: Value | None, x: Value, w: Value, r: Value, bias: Value | None = None, h: Value | None = None,
+    c: Value | None = None, *, direction: str = "forward",
+) -> Any:  # fmt: skip
+    """The composite LstmLayerGrad from the gates and cells of all steps; where these have adjoints, the body's."""
+    if any(adjoint is not None for adjoint in op.dys[3:]):
+        return NotImplemented
+    dh, dc = (op.dys[i] if len(op.dys) > i else None for i in (1, 2))
+    of_layer: tuple[Any, ...] = (op.saved(0), op.saved(3), op.saved(4))
+    parts = op.composite("LstmLayerGrad", x, w, r, h, c, *of_layer, dy, dh, dc, outputs=6, direction=direction)
+    return list(parts)[: len(op.inputs)]

@@ -15,9 +15,11 @@ __all__ = ["ExpandRecurrent"]
 class ExpandRecurrent(RewritePass):
     """Write LSTM, GRU and RNN as one product with the whole input and a loop over time.
 
-        LSTM(x, w, r, …)   →   xw = MatMul(x, wᵀ); Loop over the rows of xw
+        GRU(x, w, r, …)   →   xw = MatMul(x, wᵀ); Loop over the rows of xw
+        LSTM(x, w, r, …)   →   LstmLayer(x, w, r, …)
 
-    Equal because it is the operator's definition. Done before differentiation, so that the loop computes the states
+    An LSTM with no more than gates and states becomes the composite, of which a provider may have a kernel. Equal
+    because it is the operator's definition. Done before differentiation, so that the loop computes the states
     that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
     error with the node's name. Left alone: all other operators.
     """

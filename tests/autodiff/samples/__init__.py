@@ -6,7 +6,7 @@ from tests.autodiff.samples.images import IMAGES
 from tests.autodiff.samples.linalg import LINALG
 from tests.autodiff.samples.movement import INDEX, SHAPE
 from tests.autodiff.samples.products import ATTENTION, CONV, POOLING, PRODUCTS
-from tests.autodiff.samples.recurrent import RECURRENT
+from tests.autodiff.samples.recurrent import LAYERS, RECURRENT
 from tests.autodiff.samples.rows import LOSS, NORMALIZATION, REDUCE
 from tests.autodiff.samples.sample import Sample
 from tests.autodiff.samples.special import SPECIAL
@@ -16,6 +16,6 @@ __all__ = ["CHANCE", "IDS", "SAMPLES", "ZEROS", "Sample"]
 
 SAMPLES: list[Sample] = [
     *MATH, *ACTIVATION, *PRODUCTS, *ATTENTION, *CONV, *POOLING, *SHAPE, *INDEX, *REDUCE, *NORMALIZATION, *LOSS,
-    *IMAGES, *ADOPTED, *RECURRENT, *LINALG, *SPECIAL,
+    *IMAGES, *ADOPTED, *RECURRENT, *LAYERS, *LINALG, *SPECIAL,
 ]  # fmt: skip
 IDS = [f"{s.op_type}-{sum(o.op_type == s.op_type for o in SAMPLES[:i])}" for i, s in enumerate(SAMPLES)]

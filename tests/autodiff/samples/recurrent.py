@@ -132,8 +132,37 @@ def _case(op_type: str, *, bias=True, lengths=None, states=True, peepholes=False
                   **attributes)  # fmt: skip
 
 
+def _every_step(x, w, r, b, h, c, *, direction="forward"):
+    """What LstmLayer gives: Y, the last states, and of all steps the gates and cells."""
+    y, last_h, last_c = by_definition("LSTM", x, w, r, b, None, h, c, direction=direction)
+    gates, cells = [], []
+    for d in range(len(w)):
+        state, backwards = c[d], direction == "reverse" or d == 1
+        before = torch.cat([y[1:, d], h[d : d + 1]] if backwards else [h[d : d + 1], y[:-1, d]])
+        pre = x @ w[d].T + before @ r[d].T + b[d].view(2, -1).sum(0)
+        i, o, f, g = pre.chunk(4, -1)
+        rows = torch.cat([i.sigmoid(), o.sigmoid(), f.sigmoid(), g.tanh()], -1)
+        states = [None] * len(x)
+        for t in reversed(range(len(x))) if backwards else range(len(x)):
+            i, _, f, g = rows[t].chunk(4, -1)
+            states[t] = state = f * state + i * g
+        gates.append(rows)
+        cells.append(torch.stack(states))
+    return y, last_h, last_c, torch.stack(gates, 1), torch.stack(cells, 1)
+
+
+def _layer(direction: str) -> Sample:
+    d = 2 if direction == "bidirectional" else 1
+    inputs = [normal(_T, _B, _I), normal(d, 4 * _H, _I), normal(d, 4 * _H, _H), normal(d, 8 * _H)]
+    inputs += [normal(d, _B, _H), normal(d, _B, _H)]
+    return sample("LstmLayer", *inputs, domain="ontrain", outputs=5, seeded=[0, 1, 2, 3, 4], direction=direction,
+                  twin=lambda *tensors: _every_step(*tensors, direction=direction))  # fmt: skip
+
+
+LAYERS = [_layer("forward"), _layer("reverse"), _layer("bidirectional")]
 RECURRENT = [
     _case("LSTM"),
+    _case("LSTM", direction="bidirectional"),
     _case("LSTM", bias=False, states=False, direction="reverse"),
     _case("LSTM", lengths=[3, 1], direction="bidirectional"),
     _case("LSTM", peepholes=True, clip=1.5, lengths=[2, 3]),

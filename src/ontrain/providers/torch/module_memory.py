@@ -36,7 +36,7 @@ class TorchModuleMemory:
 
     def compile(self, model: ir.Model) -> PlanOfHalves:
         """Compile a graph made by `autodiff.build_backward`, or a forward graph alone."""
-        graph = with_bodies(model).graph
+        graph = with_bodies(model, self._device.type).graph
 
         def lower() -> TorchModuleExecutable:
             program = compile_module(graph, self._residents, self._device, self._settings)

@@ -86,7 +86,7 @@ class TorchExecutionProvider:
 
     def compile(self, model: ir.Model, state: State) -> Plan:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
-        graph, own = with_bodies(model).graph, own_state(state, TorchState, self.name)
+        graph, own = with_bodies(model, self._device.type).graph, own_state(state, TorchState, self.name)
 
         def lower() -> TorchExecutable:
             return TorchExecutable(compile_step(graph, own, self.settings), self._blocks, self.recording)

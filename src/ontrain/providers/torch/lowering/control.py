@@ -85,7 +85,7 @@ def _lower_body(
 
     `places` are buffers in the frame that are filled before each run and keep their memory until its end.
     """
-    graph = with_bodies(ir.Model(graph, ir_version=10)).graph
+    graph = with_bodies(ir.Model(graph, ir_version=10), e.device.type).graph
     inside = Emitter(e.device, frame=frame)
     inside.generators = e.generators
     for value, buf in zip(graph.inputs, [*places, *captured], strict=True):

@@ -23,28 +23,28 @@ def why_not(node: ir.Node) -> str | None:
     return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
 
 
-def with_bodies(model: ir.Model) -> ir.Model:
-    """Replace operators that have no lowering by their bodies, ours or the specification's."""
+def with_bodies(model: ir.Model, device: str = "cpu") -> ir.Model:
+    """Replace operators that have no lowering for a type of device by their bodies, ours or the specification's."""
 
     def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        if find_lowering(node) is not None:
+        if find_lowering(node, device) is not None:
             return signed(op, node, inputs)
         return expand(op, node, inputs)
 
     if any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs):
         model = rebuild(model, body)
-    left = _without_lowering(model)
+    left = _without_lowering(model, device)
     while left:
         model = rebuild(model, body)
-        before, left = left, _without_lowering(model)
+        before, left = left, _without_lowering(model, device)
         if left == before:
             break
     return model
 
 
-def _without_lowering(model: ir.Model) -> set[tuple[str, str]]:
+def _without_lowering(model: ir.Model, device: str) -> set[tuple[str, str]]:
     """Domain and name: some of onnxruntime's operators have bodies of the standard's ones of the same name."""
-    return {(node.domain, node.op_type) for node in model.graph if find_lowering(node) is None}
+    return {(node.domain, node.op_type) for node in model.graph if find_lowering(node, device) is None}
 
 
 def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
@@ -54,7 +54,7 @@ def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
         ProviderError: a node has no lowering.
     """
     for node in nodes:
-        lowering = find_lowering(node)
+        lowering = find_lowering(node, e.device.type)
         if lowering is None:
             raise ProviderError(
                 f"TorchExecutionProvider cannot run {node.op_type}",

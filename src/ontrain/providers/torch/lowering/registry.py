@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -30,6 +30,7 @@ Attributes = dict[str, Any]
 _table: dict[tuple[str, str], Lowering] = {}
 _adding: set[Lowering] = set()
 _when: dict[Lowering, Callable[[ir.Node], bool]] = {}
+_devices: dict[Lowering, Sequence[str]] = {}
 
 
 def _runs_all(node: ir.Node) -> bool:
@@ -37,7 +38,8 @@ def _runs_all(node: ir.Node) -> bool:
 
 
 def lowers(
-    *op_types: str, domain: str = "", adds: bool = False, when: Callable[[ir.Node], bool] = _runs_all
+    *op_types: str, domain: str = "", adds: bool = False, when: Callable[[ir.Node], bool] = _runs_all,
+    devices: Sequence[str] = (),
 ) -> Callable[[Lowering], Lowering]:  # fmt: skip
     """Register the decorated function as the lowering of standard operators.
 
@@ -46,10 +48,11 @@ def lowers(
         domain: of the operators.
         adds: whether the lowering can add its result to something; see `Emitter.added_to`.
         when: which uses of the operators it is for; the others run by their bodies.
+        devices: types of devices that it is for, by default all; on others the bodies run.
     """
 
     def register(lowering: Lowering) -> Lowering:
-        _when[lowering] = when
+        _when[lowering], _devices[lowering] = when, devices
         for op_type in op_types:
             _table[domain, op_type] = lowering
         if adds:
@@ -60,10 +63,10 @@ def lowers(
 
 
 def lowers_composite(
-    *op_types: str, adds: bool = False, when: Callable[[ir.Node], bool] = _runs_all
+    *op_types: str, adds: bool = False, when: Callable[[ir.Node], bool] = _runs_all, devices: Sequence[str] = ()
 ) -> Callable[[Lowering], Lowering]:  # fmt: skip
     """Register the decorated function as the native implementation of composites."""
-    return lowers(*op_types, domain=DOMAIN, adds=adds, when=when)
+    return lowers(*op_types, domain=DOMAIN, adds=adds, when=when, devices=devices)
 
 
 def computed_by(*, fresh: bool = False, **functions: Callable[..., object]) -> None:
@@ -113,10 +116,12 @@ def can_add(node: ir.Node) -> bool:
     return find_lowering(node) in _adding
 
 
-def find_lowering(node: ir.Node) -> Lowering | None:
-    """Return the lowering of a node's operator, if there is one for such a use of it."""
+def find_lowering(node: ir.Node, device: str = "cpu") -> Lowering | None:
+    """Return the lowering of a node's operator, if there is one for such a use of it on such a type of device."""
     lowering = _table.get((node.domain, node.op_type))
-    return lowering if lowering is not None and _when[lowering](node) else None
+    if lowering is None or (_devices[lowering] and device not in _devices[lowering]):
+        return None
+    return lowering if _when[lowering](node) else None
 
 
 def attributes(node: ir.Node) -> Attributes:
