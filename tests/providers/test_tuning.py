@@ -124,6 +124,37 @@ def test_between_two_of_the_same_choice_nothing_is_measured(file, above, taken, 
     assert tuning.open_tuning().fastest(name, BOTH, measure) == "linear"  # another process, from the file
 
 
+def test_when_measuring_took_its_share_the_nearest_in_the_same_layout_answers(file, monkeypatch):
+    mine, measured = tuning.open_tuning(), []
+
+    def times(rows: int, fast: str):
+        _, share = _of(rows)
+        measured.append(rows)
+        return {"aten": 2 * share * FAST, "linear": 2 * share * FAST, fast: share * FAST}
+
+    assert mine.fastest(_of(64)[0], BOTH, lambda: times(64, "linear")) == "linear"
+    assert mine.fastest(_of(1024)[0], BOTH, lambda: times(1024, "aten")) == "aten"
+    monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)
+    assert mine.fastest(_of(32)[0], BOTH, lambda: times(32, "aten")) == "linear"  # as 64
+    assert mine.fastest(_of(4096)[0], BOTH, lambda: times(4096, "linear")) == "aten"  # as 1024
+    assert measured == [64, 1024]
+    # The first of its layout has nothing to go by.
+    other = _of(64)[0].replace("NTN", "NNN")
+    assert mine.fastest(other, BOTH, lambda: times(64, "aten")) == "aten" and measured == [64, 1024, 64]
+
+
+def test_what_was_not_measured_is_soon_measured_between_steps(file, reviewed, monkeypatch):
+    ours = tuning.open_tuning()
+    assert ours.fastest(_of(64)[0], BOTH, lambda: TIMES) == "linear"
+    monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)
+    name, share = _of(256)
+    slow = {"aten": share * FAST, "linear": 2 * share * FAST}
+    assert ours.fastest(name, BOTH, lambda: slow) == "linear"
+    for _ in range(2):
+        ours.review()
+    assert ours.version() == 1 and ours.fastest(name, BOTH, dict) == "aten"
+
+
 def test_times_of_other_formulations_are_as_if_there_were_none(file):
     """Of an older version, or of a build that had fewer."""
     tuning.open_tuning().fastest(NAME, BOTH, lambda: TIMES)
@@ -348,8 +379,8 @@ def test_the_command_shows_what_was_measured(file):
 @pytest.fixture
 def reviewed(monkeypatch):
     """Reviews are due at once."""
-    monkeypatch.setattr(tuning, "_PAUSE", 0.0)
-    monkeypatch.setattr(tuning, "_SHARE", 0.0)
+    for number in ("_PAUSE", "_SHARE", "_NEW_PAUSE", "_NEW_SHARE"):
+        monkeypatch.setattr(tuning, number, 0.0)
 
 
 SQUARE = "1024x768x768 NTN"

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import torch
 from filelock import Timeout
 
-from ontrain.providers.torch.expected import expected, expected_rate
+from ontrain.providers.torch.expected import expected, expected_rate, layout_of
 from ontrain.providers.torch.packing import HAS_KERNELS, LINEAR
 from ontrain.providers.torch.timings import (
     ATEN,
@@ -51,6 +51,10 @@ _FAR = 4
 """How many times as large the larger of two products may be between which one of the same choice is not measured."""
 _PAUSE, _SHARE = 20.0, 200.0
 """Seconds at least between two looks at choices, and the time between them as a multiple of what a look takes."""
+_NEW_PAUSE, _NEW_SHARE = 2.0, 20.0
+"""The same while some product was never measured."""
+_AT_ONCE, _OF_TIME = 0.3, 0.05
+"""Seconds that measuring may take while plans are made, and the share of the time since the first of them."""
 
 
 def formulations() -> tuple[str, ...]:
@@ -96,10 +100,11 @@ class Tuning:
     """Choices that follow from measurements, kept in a file.
 
     A choice is made when a plan first needs it, and holds: of processes that measure the same product at the same time
-    the first to write decides for all. So a run that is resumed rounds as before. What was disturbed by other work, or
-    is not what the shape predicts, decides nothing: then the package's own table answers, and so it does where the file
-    cannot be written. A choice that is clearly slow, in two undisturbed measurements between steps, is replaced; none
-    is while torch is told to be deterministic.
+    the first to write decides for all. So a run that is resumed rounds as before. Measuring takes a small share of the
+    time: a product that comes when that is spent takes what is the fastest for the most similar one measured, and is
+    measured between steps. What was disturbed by other work, or is not what the shape predicts, decides nothing: then
+    the package's own table answers, and so it does where the file cannot be written. A choice that is clearly slow, in
+    two undisturbed measurements between steps, is replaced; none is while torch is told to be deterministic.
 
     Args:
         file: see `read_timings`. One that is torn, of another form or unreadable is as if it were not there.
@@ -112,6 +117,7 @@ class Tuning:
         self._measures: dict[tuple[str, str], Measure] = {}
         self._suspects: set[tuple[str, str]] = set()
         self._turn, self._replaced = 0, 0
+        self._began, self._spent = math.inf, 0.0
         self._due = time.monotonic() + _PAUSE
         self._can_write = True
         self._lock = threading.Lock()
@@ -157,7 +163,9 @@ class Tuning:
                 key = waiting[self._turn % len(waiting)]
                 self._judge(key, self._measures[key]())
             now = time.monotonic()
-            self._due = now + max(_PAUSE, _SHARE * (now - begin))
+            new = any(not self._seconds(key) for key in mine)
+            pause, share = (_NEW_PAUSE, _NEW_SHARE) if new else (_PAUSE, _SHARE)
+            self._due = now + max(pause, share * (now - begin))
         finally:
             self._lock.release()
 
@@ -192,24 +200,46 @@ class Tuning:
         return replace(entry, taken=taken) if taken in names else None
 
     def _settle(self, key: tuple[str, str], names: Collection[str], measure: Measure) -> Entry:
-        between = self._between(key, names)
-        times = measure() if self._can_write and between is None else None
-        if between is not None:
-            entry = Entry(between)  # measured at the next review
+        similar = self._between(key, names) or ("" if self._may_measure() else self._nearest(key, names))
+        times = self._measured(measure) if self._can_write and not similar else None
+        if similar:
+            entry = Entry(similar)  # measured at a review
         elif times is not None and plausible(key[1], times, rate_of(self._read, key[0])):
             entry = Entry(choice(key[1], times), dict(times))
         else:
             entry = Entry(expected(key[1], names))
         return self._write(key, entry, names=names) or Entry(expected(key[1], names))
 
-    def _between(self, key: tuple[str, str], names: Collection[str]) -> str | None:
-        """What was measured to be the fastest for a smaller product and for a larger one that differ in one size."""
-        sizes, kind = sizes_of(key[1]), key[1].partition(" ")[2]
-        measured = {
+    def _may_measure(self) -> bool:
+        now = time.monotonic()
+        self._began = min(self._began, now)
+        return self._spent <= _AT_ONCE + _OF_TIME * (now - self._began)
+
+    def _measured(self, measure: Measure) -> Mapping[str, float] | None:
+        begin = time.monotonic()
+        try:
+            return measure()
+        finally:
+            self._spent += time.monotonic() - begin
+
+    def _alike(self, key: tuple[str, str], names: Collection[str]) -> dict[tuple[int, int, int], str]:
+        """What was measured to be the fastest for products in the same layout, by their sizes."""
+        kind = layout_of(key[1])
+        return {
             sizes_of(product): entry.taken for product in self._read.get(key[0], {})
-            if product.partition(" ")[2] == kind
+            if layout_of(product) == kind
             and (entry := self._known(self._read, (key[0], product), names)) is not None and entry.seconds
         }  # fmt: skip
+
+    def _nearest(self, key: tuple[str, str], names: Collection[str]) -> str:
+        """What was measured to be the fastest for the product of the nearest sizes in the same layout; "" if none."""
+        measured, mine = self._alike(key, names), [math.log2(size) for size in sizes_of(key[1])]
+        nearest = min(measured, key=lambda sizes: math.dist([math.log2(n) for n in sizes], mine), default=None)
+        return "" if nearest is None else measured[nearest]
+
+    def _between(self, key: tuple[str, str], names: Collection[str]) -> str | None:
+        """What was measured to be the fastest for a smaller product and for a larger one that differ in one size."""
+        sizes, measured = sizes_of(key[1]), self._alike(key, names)
         for axis, size in enumerate(sizes):
             line = {
                 point[axis]: taken

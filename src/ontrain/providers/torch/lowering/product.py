@@ -32,6 +32,8 @@ _LEAST = 16
 """Rows, columns and inner size from which on there is more than one formulation."""
 _ROUNDS, _ALIKE, _ENOUGH = range(3, 13), 1.05, 0.5
 """Rounds of measuring, how much the two least times may differ in the end, and seconds that are enough before."""
+_HOPELESS = 1.5
+"""How many times as long as the fastest a formulation takes that is not measured further."""
 _LATE = 0.05
 """Share of a time that threads may have waited for a core in it."""
 _NARROW = 256
@@ -262,7 +264,8 @@ def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "")
 def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, float] | None:
     """The least seconds of each formulation; they take turns until each has come about as low twice.
 
-    What was taken while a thread of ours waited for a core does not count. None if too little does.
+    One that is far slower than another drops out. What was taken while a thread of ours waited for a core does not
+    count. None if too little does.
     """
     with torch.no_grad():
         ways = {name: _runner(name, sizes, orders, adds) for name in FORMULATIONS}
@@ -276,11 +279,17 @@ def _measure(sizes: tuple[int, int, int], orders: str, adds: str) -> dict[str, f
                 seconds = time.perf_counter() - start
                 if delay() - before <= _LATE * seconds:
                     taken[name].append(seconds)
+            if number == 1:
+                taken = {name: [] for name in ways}  # the first round makes kernels and touches memory
+                continue
+            best = min((min(times) for times in taken.values() if times), default=math.inf)
+            ways = {name: run for name, run in ways.items() if not taken[name] or min(taken[name]) <= _HOPELESS * best}
             if number < _ROUNDS.start:
-                continue  # the first round makes kernels and touches memory
-            alike = all(len(times) > 1 and sorted(times)[1] <= _ALIKE * min(times) for times in taken.values())
+                continue
+            alike = all(len(taken[name]) > 1 and sorted(taken[name])[1] <= _ALIKE * min(taken[name]) for name in ways)
             if alike or time.perf_counter() - begin > _ENOUGH:
                 break
+        sure = all(taken.values()) and all(len(taken[name]) > 1 for name in ways)
         del ways, run
     return_freed_pages()
-    return {name: min(times) for name, times in taken.items()} if min(map(len, taken.values())) > 1 else None
+    return {name: min(times) for name, times in taken.items()} if sure else None
