@@ -20,7 +20,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 ROOMS = (
     "sizes", "files", "operators", "graph", "functions", "internals", "capture", "autodiff", "optim", "passes",
-    "providers", "session", "inference", "distributed", "checkpoint", "training", "capi", "ort_supplement", "cli",
+    "providers", "session", "inference", "backend", "distributed", "checkpoint", "training", "capi", "ort_supplement",
+    "cli",
 )  # fmt: skip
 """In the order in which a model flows through them."""
 
@@ -31,6 +32,7 @@ HOMES = {
         "providers/torch",
         "session",
         "inference",
+        "backend",
         "distributed",
         "checkpoint",
         "training",
@@ -44,6 +46,7 @@ HOMES = {
         "providers/onnxruntime",
         "session",
         "inference",
+        "backend",
         "training/api",
         "training/artifacts",
         "capi",
@@ -143,7 +146,7 @@ def private_uses(path: Path) -> list[str]:
             full = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
             found += [
                 f"{line} {name}" for name in full
-                if (name.startswith("torch.") and re.search(r"\._[a-zA-Z]", name)) or name.startswith("unittest")
+                if (name.startswith("torch.") and re.search(r"\._[a-zA-Z]", name)) or name.startswith("unittest.mock")
             ]  # fmt: skip
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr") and (
             of_torch(node.args[0]) and isinstance(node.args[1], ast.Constant) and node.args[1].value.startswith("_")

@@ -126,6 +126,21 @@ def test_any_order_in_memory_is_fed(provider, result, fed):
     np.testing.assert_array_equal(z.astype(np.float32), NUMBERS)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, BFLOAT16])
+def test_an_array_that_may_not_be_written_to_is_fed_without_a_warning(dtype, recwarn):
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x = np.frombuffer(np.array([[1, -2], [3, 4]], dtype).tobytes(), dtype).reshape(2, 2)
+    assert not x.flags.writeable
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        (z,) = session(model("Neg", kind), "TorchExecutionProvider").run(None, {"x": x})
+    finally:
+        torch.set_warn_always(before)
+    assert z.astype(np.float32).tolist() == [[-1, 2], [-3, -4]] and x.astype(np.float32).tolist() == [[1, -2], [3, 4]]
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("fed", [[[1.0, 2.0], [3.0]], NUMBERS.astype(str), {"a": 1}, None, object()])
 def test_what_is_no_array_is_refused_by_the_inputs_name(provider, fed):

@@ -49,6 +49,22 @@ def to_array(tensor: torch.Tensor, dtype: ir.DataType | None = None) -> Array:
     return array.astype(np.float32).astype(dtype.numpy())
 
 
+class _Unlocked:
+    """The memory of an array that may not be written to; torch knows no such tensors, and would warn of it.
+
+    What is fed is only read.
+    """
+
+    def __init__(self, array: Array) -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        self._array = array
+
+
+def _unlocked(array: Array) -> Array:
+    return array if array.flags.writeable or array.dtype.kind in "OSUV" else np.asarray(_Unlocked(array))
+
+
 def to_tensor(array: Array) -> torch.Tensor:
     """Return an array's numbers as a tensor on the CPU, where possible in the same memory.
 
@@ -59,12 +75,12 @@ def to_tensor(array: Array) -> torch.Tensor:
     plain = np.asarray(array, None if array.dtype.isnative else array.dtype.newbyteorder("="), order="C")
     try:
         if plain.dtype.type.__module__ == "numpy":
-            return torch.as_tensor(plain)
+            return torch.as_tensor(_unlocked(plain))
         kind = ir.DataType.from_numpy(plain.dtype)
         dtype = tensor_dtype(kind)
         if kind in _CARRIERS:
             return torch.as_tensor(plain.astype(np.float32)).to(dtype)
-        return torch.as_tensor(plain.view(_BITS[dtype.itemsize])).view(dtype)
+        return torch.as_tensor(_unlocked(plain.view(_BITS[dtype.itemsize]))).view(dtype)
     except TypeError as error:
         raise InputError(
             f"there are no tensors of {array.dtype}",

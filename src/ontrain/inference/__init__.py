@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ontrain.inference.options import RunOptions, SessionOptions
 from ontrain.inference.session import InferenceSession, IOBinding
+from ontrain.inference.upstream_errors import also as also
 
 if TYPE_CHECKING:
     from ontrain.inference.samples import read_feeds as read_feeds

@@ -68,6 +68,14 @@ MUTANTS = [
         "runs.append(Candidate(name, [name], {}))",
         "inference/test_inference.py",
     ),
+    mutant("backend/settings.py", "if name in allowed:", "if hasattr(options, name):", "dropin/test_backend.py"),
+    mutant("backend/backend.py", "session.disable_fallback()", "pass", "dropin/test_backend.py"),
+    mutant(
+        "backend/backend_rep.py",
+        "IndexError if values is inputs else RuntimeError",
+        "IndexError",
+        "dropin/test_backend.py",
+    ),
     mutant("inference/fed.py", 'if value.dtype.kind == "S":', "if False:", "dropin/test_beyond.py"),
     mutant(
         "inference/session.py", "if content is not None:", "if False:", "inference/test_inference.py fuzz/test_traps.py"
