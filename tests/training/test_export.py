@@ -221,6 +221,45 @@ def test_axes_of_outputs_keep_the_names_that_were_described(tmp_path):
     assert [value.shape for value in session.get_outputs()] == [["n", "length", 3]]
 
 
+class Attending(nn.Module):
+    """Attention under a mask of some form."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.project, self.head = form, nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.project(x).chunk(3, -1))
+        seen = mask[:, None, None, :]
+        if self.form == "each query and key":
+            seen = seen & mask[:, None, :, None]
+        causal = self.form == "causal"
+        y = nn.functional.scaled_dot_product_attention(q, k, v, None if causal else seen, is_causal=causal)
+        return self.head(y.transpose(1, 2).flatten(2).mean(1)) + 0 * mask.sum()
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+@pytest.mark.parametrize(("form", "operator"), [("causal", True), ("each query and key", True), ("each key", False)])
+def test_attention_is_one_operator_where_opset_and_mask_allow(form, operator, opset, tmp_path):
+    desc = {
+        "inputs": [("x", ["n", "length", 8]), ("mask", ["n", "length"]), ("y", ["n"])],
+        "outputs": [("loss", [], True), ("scores", ["n", 3])],
+    }
+    module = Attending(form)
+    trainer = make_trainer(module, desc=desc, loss_fn=nn.functional.cross_entropy)
+    mask = torch.tensor([[True, True, True, False, False], [True] * 5])
+    trainer.train_step(torch.randn(2, 5, 8), mask, torch.tensor([0, 2]))
+    trainer.save_as_onnx(tmp_path / "model.onnx", opset)
+    operators = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert ("Attention" in operators) == (operator and opset >= 23)
+    for shape in ((2, 5), (3, 7), (1, 1)):
+        feeds = {"x": torch.randn(*shape, 8), "mask": torch.arange(shape[1]).expand(shape) < shape[1] - shape[1] // 3}
+        with torch.no_grad():
+            wanted = trainer.eval_step(feeds["x"], feeds["mask"], torch.zeros(shape[0], dtype=torch.int64))[1]
+        (scores,) = run(tmp_path / "model.onnx", feeds)
+        np.testing.assert_allclose(scores, wanted.numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("asked", "written"), [(None, 17), (21, 21)], ids=["kept", "asked for"])
 def test_a_file_that_was_trained_keeps_its_opset(asked, written, tmp_path):
     first = make_trainer(Net())

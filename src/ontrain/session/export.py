@@ -30,6 +30,8 @@ from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
 __all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "served_model", "training_model"]
 
+_ATTENTION = 23
+"""The opset that brought attention as one operator."""
 EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Bytes of parameters beyond which they go to a file of their own beside the model (protobuf ends at 2 GiB)."""
 
@@ -57,7 +59,7 @@ def inference_model(
         GraphError: an operator cannot be written at it; names the node.
     """
     check_opset(opset)
-    plain = inline_all(rebuild(model))
+    plain = inline_all(rebuild(model, _standard_attention if opset >= _ATTENTION else None))
     graph = plain.graph
     outputs_left = [v for v in graph.outputs if v.name in outputs]
     del graph.outputs[:]
@@ -85,6 +87,31 @@ def inference_model(
     for value in graph.outputs:
         _name_axes(value, (axes or {}).get(value.name or "", ()))
     return _finished(plain, opset)
+
+
+def _standard_attention(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+    """The composite as the standard's operator, where nothing but the result is read and nothing is dropped."""
+    if (node.domain, node.op_type) != (DOMAIN, "Attention") or _number(node, "dropout"):
+        return None
+    more, (q, k, _, bias) = node.outputs[1:], (*node.inputs, None)[:4]
+    if any(value.uses() or value.is_graph_output() for value in more) or any(v is not None for v in inputs[4:]):
+        return None
+    if bias is not None and not _spans(bias, q, k):
+        return None
+    y = op.Attention(*inputs[:4], scale=_number(node, "scale", 1.0))
+    return [y, *(None for _ in more)]
+
+
+def _number(node: ir.Node, name: str, default: float = 0.0) -> float:
+    return node.attributes[name].as_float() if name in node.attributes else default
+
+
+def _spans(bias: ir.Value, q: ir.Value | None, k: ir.Value | None) -> bool:
+    """Whether a bias has a number for each query and key: onnxruntime repeats one along batch and heads alone."""
+    if q is None or k is None or q.shape is None or k.shape is None or bias.shape is None:
+        return False
+    known = [dim for dim in (q.shape[2], k.shape[2]) if isinstance(dim, int) or dim.value is not None]
+    return len(known) == 2 and len(bias.shape) in (2, 4) and list(bias.shape[-2:]) == known
 
 
 def _name_axes(value: ir.Value, described: Sequence[int | str]) -> None:
