@@ -42,6 +42,15 @@ def _bias(op: AtenBuilder, mask: Value, dtype: ir.DataType) -> tuple[Any, Any]:
     return bias, None if always else seen
 
 
+def _hides_nothing(mask: ir.Value) -> bool:
+    """Whether a mask is true everywhere, as some models make one where nothing is to be hidden."""
+    producer = mask.producer()
+    source = producer.inputs[0] if producer is not None and producer.op_type == "Expand" else mask
+    if source is None or source.const_value is None or mask.dtype != ir.DataType.BOOL:
+        return False
+    return bool(np.all(source.const_value.numpy()))
+
+
 def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Value:
     """The bias [L, S] under which row i sees keys 0…i."""
     rows = op.Unsqueeze(op.counted(length), [1])
@@ -77,7 +86,7 @@ def scaled_dot_product_attention(
             shapes = [shapes[0], *([*shapes[0][:2], *shape[2:]] for shape in shapes[1:])]
         q, k, v = _with_equal_leads(op, (q, k, v), shapes)
     bias = seen = None
-    if attn_mask is not None:
+    if attn_mask is not None and not _hides_nothing(attn_mask):
         bias, seen = op.memo(("bias", attn_mask, q.dtype), lambda: _bias(op, attn_mask, q.dtype))
     if is_causal:
         length, keys = shapes[0][-2], shapes[1][-2]
