@@ -1,4 +1,7 @@
-"""Measures of the sources: `python -m tests.house [FOLDER]` prints them."""
+"""Measures of the sources: `python -m tests.house [FOLDER]` prints them.
+
+`python -m tests.own_tests` measures how long a changed file waits for its own tests.
+"""
 
 from __future__ import annotations
 
@@ -174,8 +177,9 @@ def main() -> None:
     print(f"variables named {', '.join(VAGUE)}: {vague_names(source).total()}")
     print(f"file names used more than twice: {same_names(source)}")
     print(f"lines: {sum(rooms.values())}; {', '.join(f'{room} {count}' for room, count in rooms.items())}")
-    recipes = sum(len(path.read_text().splitlines()) for path in (root / "recipes" / "bert").rglob("*.py"))
-    print(f"lines of recipes/bert: {recipes}")
+    recipes = lines_by_room(root / "recipes")
+    by_recipe = ", ".join(f"{recipe} {count}" for recipe, count in recipes.items())
+    print(f"lines of recipes: {sum(recipes.values())}; {by_recipe}")
 
 
 if __name__ == "__main__":
