@@ -57,14 +57,7 @@ if __name__ == "__main__":
 
 import numpy as np
 import typer
-from harness.finetuning.evaluation import (
-    TOLERANCE,
-    distance,
-    logits_of_onnx,
-    logits_of_torch,
-    write_onnx,
-    write_results,
-)
+from harness.finetuning.evaluation import TOLERANCE, logits_of_both, write_onnx, write_results
 from harness.finetuning.examples import Examples
 from harness.finetuning.training import train
 from harness.processes import Team
@@ -110,18 +103,16 @@ def fine_tune(flags: Options) -> None:
         return
 
     # Evaluation: predictions out of two engines, and the benchmark's scores of both.
-    size, columns = flags.per_gpu_eval_batch_size, {"logits": max(1, len(task.labels))}
-    in_torch = {name: logits_of_torch(model, data, columns, size, team.device) for name, data in predicting.items()}
-    write_onnx(model, columns, output / "model.onnx")
+    file, size, columns = output / "model.onnx", flags.per_gpu_eval_batch_size, {"logits": max(1, len(task.labels))}
+    write_onnx(model, columns, file)
     agree = True
     for name, examples in predicting.items():
-        in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, size)
-        said = {"PyTorch": predictions(in_torch[name][0], task), "onnxruntime": predictions(in_onnx[0], task)}
+        logits, apart = logits_of_both(model, file, examples, columns, size, team.device)
+        said = {engine: predictions(values, task) for engine, (values,) in logits.items()}
         labels = examples.targets["labels"]
         scores = {engine: score(name, values, labels) for engine, values in said.items()}
         for engine, values in scores.items():
             console.print(f"{name}, {engine}: {', '.join(f'{what} {value:.4f}' for what, value in values.items())}")
-        apart = distance(in_torch[name], in_onnx)
         results[name] = {**scores, "agreement": {"examples": len(labels), "logits_within": apart}}
         if task.labels:
             equal = int((said["PyTorch"] == said["onnxruntime"]).sum())

@@ -61,14 +61,7 @@ if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
 import typer
-from harness.finetuning.evaluation import (
-    TOLERANCE,
-    distance,
-    logits_of_onnx,
-    logits_of_torch,
-    write_onnx,
-    write_results,
-)
+from harness.finetuning.evaluation import TOLERANCE, logits_of_both, write_onnx, write_results
 from harness.finetuning.examples import Examples
 from harness.finetuning.training import train
 from harness.processes import Team
@@ -122,11 +115,11 @@ def fine_tune(flags: Options) -> None:
     # Evaluation: answers out of two engines, and the official scores of both.
     questions, windows = predicting
     examples, columns = examples_of(windows), dict.fromkeys(("start_logits", "end_logits"), flags.max_seq_length)
-    in_torch = logits_of_torch(model, examples, columns, flags.per_gpu_eval_batch_size, team.device)
-    write_onnx(model, columns, output / "model.onnx")
-    in_onnx = logits_of_onnx(output / "model.onnx", examples, columns, flags.per_gpu_eval_batch_size)
+    file, size = output / "model.onnx", flags.per_gpu_eval_batch_size
+    write_onnx(model, columns, file)
+    logits, apart = logits_of_both(model, file, examples, columns, size, team.device)
     answers: dict[str, Answers] = {}
-    for name, (start, end) in (("PyTorch", in_torch), ("onnxruntime", in_onnx)):
+    for name, (start, end) in logits.items():
         answers[name] = best_answers(
             questions, windows, start, end, n_best_size=flags.n_best_size, max_answer_length=flags.max_answer_length,
             version_2=flags.version_2_with_negative, null_score_diff_threshold=flags.null_score_diff_threshold,
@@ -134,7 +127,7 @@ def fine_tune(flags: Options) -> None:
         results[name] = scores_of(predict_data, questions, answers[name], flags)
         console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in results[name].items())}")
     ours, theirs = (answers[name].predictions for name in ("PyTorch", "onnxruntime"))
-    equal, apart = sum(theirs[key] == text for key, text in ours.items()), distance(in_torch, in_onnx)
+    equal = sum(theirs[key] == text for key, text in ours.items())
     results["agreement"] = {"equal_answers": equal, "questions": len(questions), "logits_within": apart}
     console.print(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
     write_json(output / "predictions.json", ours)

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -151,5 +152,4 @@ def _copy(path: Path, target: Path, expected: str | None) -> None:
         raise DataError(f"{path}: no such file")
     compare(path, expected)
     with path.open("rb") as file, written(target) as out:
-        while block := file.read(BLOCK):
-            out.write(block)
+        shutil.copyfileobj(file, out, BLOCK)

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -92,6 +93,15 @@ def run(jobs: Iterable[Job], work: Callable[..., dict[str, int]], ledger: Path, 
                 if not future.cancelled() and future.exception() is None:
                     finished.add(running[future], future.result())
             raise
+
+
+def totals(jobs: Iterable[Done], tick: Callable[[Counter[str]], None]) -> Counter[str]:
+    """Add up the figures of jobs, and how many `files` they are and how many were `kept`; tell `tick` after each."""
+    sums = Counter({"files": 0, "kept": 0})
+    for done in jobs:
+        sums.update({"files": 1, "kept": done.kept, **done.figures})
+        tick(sums)
+    return sums
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,7 @@ def _unpack(archive: Path, members: dict[str, str]) -> None:
         with zipfile.ZipFile(archive) as packed:
             for name, value in members.items():
                 with packed.open(f"{folder.name}/{name}") as file, written(folder / name) as out:
-                    while block := file.read(BLOCK):
-                        out.write(block)
+                    shutil.copyfileobj(file, out, BLOCK)
                 compare(folder / name, f"sha256:{value}")
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise DataError(f"{archive} is no archive of {folder.name} ({error}): delete it and fetch it again") from None

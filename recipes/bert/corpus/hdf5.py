@@ -1,17 +1,11 @@
 """HDF5 files of training instances: written whole, read with every doubt checked, printed as text.
 
-Six gzip-compressed datasets, upstream's names and dtypes:
-
-    input_ids             int32 [N, L]
-    input_mask            int8  [N, L]
-    segment_ids           int8  [N, L]
-    masked_lm_positions   int32 [N, P]   0 after the last
-    masked_lm_ids         int32 [N, P]   0 after the last
-    next_sentence_labels  int8  [N]      1: B is from elsewhere
+A file holds the fields of `Instances` as gzip-compressed datasets, with upstream's names and dtypes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -21,7 +15,7 @@ import h5py
 import numpy as np
 from harness.fetch import Tick
 from harness.files import DataError, digest, reading, written
-from harness.jobs import Job, run
+from harness.jobs import Job, run, totals
 
 from corpus.instances import Instances, make_instances, read_documents
 from corpus.wordpiece import Vocabulary, read_vocabulary
@@ -121,15 +115,14 @@ _vocabulary = cache(read_vocabulary)
 def create(
     shards: Sequence[Path], folder: Path, vocab_file: Path, settings: Settings, n_processes: int,
     tick: Tick = lambda said: None,
-) -> dict[str, int]:  # fmt: skip
+) -> Counter[str]:  # fmt: skip
     """Make {shard}.hdf5 for each {shard}.txt; those already there from the same text and settings are kept.
 
-    Returns sums over the files: instances, tokens (before the repetitions), kept files.
+    Returns sums over the files: instances, tokens (before the repetitions), files, kept files.
     """
     _vocabulary(vocab_file, settings.lower)  # says what is wrong with it once, not from every process
-    absent = [path for path in shards if not path.is_file()]
     empty = [path for path in shards if path.is_file() and not path.stat().st_size]
-    for wrong, what in ((absent, "missing"), (empty, "empty")):
+    for what, wrong in (("missing", [path for path in shards if not path.is_file()]), ("empty", empty)):
         if wrong:
             more = f" and {len(wrong) - 1} more of {len(shards)}" if len(wrong) > 1 else ""
             raise DataError(
@@ -143,12 +136,8 @@ def create(
             key = digest(_ALGORITHM, repr(settings), words, path.name, path.read_bytes())
             yield Job(folder / f"{path.stem}.hdf5", key, (path, vocab_file, settings))
 
-    sums = {"files": 0, "kept": 0, "instances": 0, "tokens": 0}
-    for done in run(jobs(), create_shard, folder / "finished.jsonl", n_processes):
-        for name, count in {"files": 1, "kept": done.kept, **done.figures}.items():
-            sums[name] += count
-        tick(f"{sums['files']} of {len(shards)} files")
-    return sums
+    work = run(jobs(), create_shard, folder / "finished.jsonl", n_processes)
+    return totals(work, lambda sums: tick(f"{sums['files']} of {len(shards)} files"))
 
 
 def create_shard(output: Path, shard: Path, vocab_file: Path, settings: Settings) -> dict[str, int]:

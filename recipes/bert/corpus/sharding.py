@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.fetch import Tick
 from harness.files import DataError, digest, written
-from harness.jobs import Job, run
+from harness.jobs import Job, run, totals
 
 PIECE = 4 << 20  # bytes of text
 _METHOD = "punkt english 1"
@@ -56,10 +56,8 @@ def segment(
                 parts.append(folder / f"part_{len(parts):05d}.txt")
                 yield Job(parts[-1], digest(_METHOD, block), (path, start, len(block)))
 
-    count = 0
-    for done in run(jobs(), _segment_piece, folder / "finished.jsonl", n_processes):
-        count += done.figures["articles"]
-        tick(f"{count:,} articles in sentences")
+    work = run(jobs(), _segment_piece, folder / "finished.jsonl", n_processes)
+    totals(work, lambda sums: tick(f"{sums['articles']:,} articles in sentences"))
     for stale in set(folder.glob("part_*.txt")) - set(parts):
         stale.unlink()
     articles = [article for index, part in enumerate(parts) for article in _articles(part, index)]
@@ -178,11 +176,8 @@ def write_shards(
             pieces = [(parts[a.part], a.start, a.size) for a in of_shard]
             yield Job(folder / f"{shard.name}.txt", key, (pieces,))
 
-    there = 0
-    for finished, done in enumerate(run(jobs(), _write_shard, folder / "finished.jsonl", n_processes), 1):
-        there += done.kept
-        tick(f"{finished} of {len(shards)} shards")
-    return there
+    work = run(jobs(), _write_shard, folder / "finished.jsonl", n_processes)
+    return totals(work, lambda sums: tick(f"{sums['files']} of {len(shards)} shards"))["kept"]
 
 
 def _write_shard(output: Path, pieces: list[tuple[Path, int, int]]) -> dict[str, int]:

@@ -110,15 +110,11 @@ def encode(
     """
     tokenizer = BertWordPieceTokenizer(str(vocab_file), lowercase=lower)
     tokenizer.enable_truncation(max_seq_length, strategy="longest_first")
+    tokenizer.enable_padding()
     pairs = list(zip(sentences.first, sentences.second, strict=True)) if sentences.second is not None else None
     encoded = tokenizer.encode_batch(pairs or sentences.first)
-    shape = (len(encoded), max(len(example.ids) for example in encoded))
-    arrays = {name: np.zeros(shape, np.int32) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    for row, example in enumerate(encoded):
-        numbers = (example.ids, example.attention_mask, example.type_ids)
-        for array, values in zip(arrays.values(), numbers, strict=True):
-            array[row, : len(values)] = values
-    return arrays
+    names = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+    return {ours: np.array([getattr(row, theirs) for row in encoded], np.int32) for ours, theirs in names.items()}
 
 
 def _number(text: str, labels: tuple[str, ...]) -> float | None:

@@ -29,31 +29,33 @@ TOLERANCE = 1e-3
 Logits = list[NDArray[np.float32]]
 
 
-def logits_of_torch(
-    model: nn.Module, examples: Examples, outputs: Mapping[str, int], batch_size: int, device: torch.device
-) -> Logits:
-    """Return outputs of a model in evaluation mode, [N, columns] each; NOWHERE beyond the length of the batch.
+def logits_of_both(
+    model: nn.Module, file: Path, examples: Examples, outputs: Mapping[str, int], batch_size: int, device: torch.device
+) -> tuple[dict[str, Logits], float]:
+    """Return both engines' logits, [N, columns] for each output, and the largest difference between them.
 
-    `outputs` names them, with their columns: as many as an example has tokens, or a number of classes.
+    Args:
+        model: computes on the device, in evaluation mode.
+        file: the model as `write_onnx` wrote it; onnxruntime computes on the CPU.
+        examples: N of them; where the batch of one is shorter than it has columns, its logits are NOWHERE.
+        outputs: their names, with their columns: as many as an example has tokens, or a number of classes.
+        batch_size: of both engines.
+        device: of PyTorch.
     """
+    session, names = InferenceSession(file), list(outputs)
     model.to(device).eval()
 
     @torch.no_grad()
-    def run(batch: dict[str, Tensor]) -> Iterable[NDArray[np.float32]]:
+    def in_torch(batch: dict[str, Tensor]) -> Iterable[NDArray[np.float32]]:
         results = model(**{name: tensor.to(device) for name, tensor in batch.items()})
-        return [results[name].float().cpu().numpy() for name in outputs]
+        return [results[name].float().cpu().numpy() for name in names]
 
-    return _logits(examples, batch_size, outputs, run)
-
-
-def logits_of_onnx(path: Path, examples: Examples, outputs: Mapping[str, int], batch_size: int) -> Logits:
-    """Return those of an exported model in stock onnxruntime, on the CPU."""
-    session, names = InferenceSession(path), list(outputs)
-
-    def run(batch: dict[str, Tensor]) -> Iterable[NDArray[np.float32]]:
+    def in_onnx(batch: dict[str, Tensor]) -> Iterable[NDArray[np.float32]]:
         return session.run(names, {name: tensor.numpy() for name, tensor in batch.items()})
 
-    return _logits(examples, batch_size, outputs, run)
+    ours, theirs = (_logits(examples, batch_size, outputs, run) for run in (in_torch, in_onnx))
+    apart = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+    return {"PyTorch": ours, "onnxruntime": theirs}, apart
 
 
 def _logits(
@@ -74,11 +76,6 @@ def write_onnx(model: nn.Module, outputs: Iterable[str], path: Path) -> None:
     """Write a model as ONNX: inputs input_ids, attention_mask and token_type_ids, int64 [batch, sequence]."""
     sample = {name: torch.ones(2, 8, dtype=torch.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     export(model.to("cpu"), sample, ("batch", "sequence"), list(outputs), path)
-
-
-def distance(ours: Logits, theirs: Logits) -> float:
-    """Return the largest difference between two engines' logits."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
 
 
 def write_results(output: Path, results: Mapping[str, Any]) -> None:
