@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import math
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.sampled(2), pytest.mark.usefixtures("captured_once")]
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "getting_started"
 ENGINES = ["ontrain", "pytorch"]
@@ -40,6 +43,7 @@ data = load("data")
 
 
 def start(*args: object) -> subprocess.Popen[str]:
+    """Start the script in a process of its own."""
     command = [sys.executable, str(FOLDER / "train.py"), *map(str, args)]
     # A terminal of no width to speak of would wrap the lines that are read here.
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
@@ -47,10 +51,16 @@ def start(*args: object) -> subprocess.Popen[str]:
 
 
 def train(*args: object) -> tuple[int, str, str]:
-    """Run the script; return exit code, stdout and stderr."""
-    process = start(*args)
-    out, err = process.communicate(timeout=60 * MINUTES)
-    return process.returncode, out, err
+    """Run the script in this process, which has torch already; return exit code, stdout and stderr."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", [str(FOLDER / "train.py"), *map(str, args)])
+        patch.setattr(sys, "path", [str(FOLDER), *sys.path])
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, out.getvalue(), err.getvalue()
 
 
 def rows(output: Path, split: str = "train") -> list[dict[str, Any]]:
