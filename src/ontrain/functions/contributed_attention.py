@@ -38,19 +38,19 @@ def _over(a: int | ir.SymbolicDim | None, b: int) -> int | None:
     return a // b if isinstance(a, int) else None
 
 
-def _apart(op: Builder, x: Value, heads: int) -> Value:
+def apart(op: Builder, x: Value, heads: int) -> Value:
     """[B, S, heads · width] as [B, heads, S, width]."""
     batch, length, _ = static_dims(x)
     return op.Transpose(op.Reshape(x, [batch, length, heads, -1]), perm=[0, 2, 1, 3])
 
 
-def _together(op: Builder, x: Value) -> Value:
+def together(op: Builder, x: Value) -> Value:
     """[B, heads, S, width] as [B, S, heads · width]."""
     batch, heads, length, width = static_dims(x)
     return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), [batch, length, heads * width])
 
 
-def _attended(op: Builder, q: Value, k: Value, v: Value, bias: Value | None, scale: float) -> Value:
+def attended(op: Builder, q: Value, k: Value, v: Value, bias: Value | None, scale: float) -> Value:
     result, _, _ = op.composite("Attention", q, k, v, bias, scale=scale or static_dims(q)[-1] ** -0.5, outputs=3)
     return result
 
@@ -125,7 +125,7 @@ def _projected_attention(
     scale: float, hidden: float, sizes: list[int], unidirectional: int,
 ) -> tuple[Value, Value | None]:  # fmt: skip
     batch, queries, width = static_dims(joined)
-    q, k, v = (_apart(op, part, heads) for part in op.Split(joined, sizes or [width // 3] * 3, axis=-1, outputs=3))
+    q, k, v = (apart(op, part, heads) for part in op.Split(joined, sizes or [width // 3] * 3, axis=-1, outputs=3))
     before = 0
     if past is not None:
         before = static_dims(past)[3]
@@ -143,7 +143,7 @@ def _projected_attention(
         bias = _added(bias, _ahead(op, queries, keys, joined.dtype))
     alike = static_dims(k) == static_dims(v)  # else they cannot be handed on as one
     present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if alike else None
-    return _together(op, _attended(op, q, k, v, bias, scale)), present
+    return together(op, attended(op, q, k, v, bias, scale)), present
 
 
 def _multi_head_types(inputs: Sequence[Any], *, num_heads: int = 1, **_: object) -> Types:
@@ -188,7 +188,7 @@ def multi_head_attention(
         added = _added(added, _of_mask(op, mask, queries, keys, before, mask_filter_value, query.dtype))
     if unidirectional and queries > 1:
         added = _added(added, _ahead(op, queries, keys, query.dtype))
-    return _together(op, _attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
+    return together(op, attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
 
 
 def _unpacked(op: Builder, query: Value, key: Value | None, bias: Value | None, heads: int) -> list[Value]:
@@ -217,7 +217,7 @@ def _separate(
         sizes = [hidden, hidden, static_dims(bias)[0] - 2 * hidden]
         biases = op.Split(bias, sizes, axis=0, outputs=3)
         operands = [x if ready and i else x + b for i, (x, b) in enumerate(zip(operands, biases, strict=True))]
-    return [x if len(static_dims(x)) == 4 else _apart(op, x, heads) for x in operands]
+    return [x if len(static_dims(x)) == 4 else apart(op, x, heads) for x in operands]
 
 
 def _decoder_types(inputs: Sequence[Any], *, past_present_share_buffer: int = 0, **attributes: Any) -> Types:
@@ -262,7 +262,7 @@ def decoder_masked_attention(
     if attention_bias is not None:
         added = added + op.Pad(attention_bias, [0] * 7 + [room - static_dims(attention_bias)[-1]])
     added = op.Expand(added, [1, 1, 1, room]) if len(static_dims(added)) == 1 else added
-    return _together(op, _attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
+    return together(op, attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
 
 
 @composite("RotaryEmbedding", domain=MICROSOFT, like=[0])
@@ -307,7 +307,7 @@ class _Scores:
     def attended(self, op: Builder, q: Value, k: Value, v: Value, bias: Value) -> Value:
         """Attention, by the kernel where nothing is special."""
         if not self.softcap and self.sinks is None and not self.smooth:
-            return _attended(op, q, k, v, bias, self.scale)
+            return attended(op, q, k, v, bias, self.scale)
         batch, heads, queries, width = static_dims(q)
         scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * (self.scale or width**-0.5)
         if self.softcap:
@@ -346,7 +346,7 @@ def group_query_attention(
         sizes = [heads * width for heads in (num_heads, kv_num_heads, kv_num_heads)]
         query, key, value = op.Split(query, sizes, axis=-1, outputs=3)
     assert value is not None
-    q, k, v = _apart(op, query, num_heads), _apart(op, key, kv_num_heads), _apart(op, value, kv_num_heads)
+    q, k, v = apart(op, query, num_heads), apart(op, key, kv_num_heads), apart(op, value, kv_num_heads)
     if q_norm is not None:
         q, k = (op.RMSNormalization(x, w, axis=-1, epsilon=qk_norm_epsilon) for x, w in ((q, q_norm), (k, k_norm)))
     batch, _, length, width = static_dims(q)
@@ -361,7 +361,7 @@ def group_query_attention(
             for x in (q, k)
         )
     whole = max(longest, static_dims(past_key)[2] if past_key is not None else 0)
-    k, v = (_behind(op, past, new, before, whole) for past, new in ((past_key, k), (past_value, v)))
+    k, v = (behind(op, past, new, before, whole) for past, new in ((past_key, k), (past_value, v)))
     bias = (
         _window(op, own, whole, query.dtype, local_window_size) if causal else _short(op, lengths, whole, query.dtype)
     )
@@ -374,10 +374,10 @@ def group_query_attention(
                    [batch, num_heads, whole, width]) for x in (k, v)
     ]  # fmt: skip
     scores = _Scores(scale, softcap, sinks, bool(smooth_softmax))
-    return _together(op, scores.attended(op, q, wide[0], wide[1], bias)), op.Identity(k), op.Identity(v)
+    return together(op, scores.attended(op, q, wide[0], wide[1], bias)), op.Identity(k), op.Identity(v)
 
 
-def _behind(op: Builder, past: Value | None, new: Value, before: Value, whole: int) -> Value:
+def behind(op: Builder, past: Value | None, new: Value, before: Value, whole: int) -> Value:
     """New keys [B, heads, S, width] in a buffer of `whole` places, each sequence's behind its past."""
     batch, heads, length, width = static_dims(new)
     if length == whole:

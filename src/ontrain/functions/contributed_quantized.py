@@ -375,21 +375,21 @@ def gather_block_quantized(
     work, index_rank = scales.dtype, len(static_dims(indices))
     parts = [op.Gather(v, indices, axis=gathered) for v in (data, scales)]
     whole = zero if zero is None else op.Gather(zero, indices, axis=gathered)
-    numbers = _numbers(op, parts[0], bits) if packed else parts[0]
+    numbers = unpacked(op, parts[0], bits) if packed else parts[0]
     numbers = op.Cast(numbers, to=work)
     place = blocks + index_rank - 1 if blocks > gathered else blocks
     size = static_dims(numbers)[place]
     if whole is not None:
         if packed:  # padded to whole bytes
             count = static_dims(parts[1])[-1]
-            whole = op.Slice(_numbers(op, whole, bits), [0], [count], [-1])
-        numbers = numbers - _spread(op, op.Cast(whole, to=work), place, block_size, size)
+            whole = op.Slice(unpacked(op, whole, bits), [0], [count], [-1])
+        numbers = numbers - spread(op, op.Cast(whole, to=work), place, block_size, size)
     elif packed:
         numbers = numbers - float(1 << (bits - 1))
-    return numbers * _spread(op, parts[1], place, block_size, size)
+    return numbers * spread(op, parts[1], place, block_size, size)
 
 
-def _numbers(op: Builder, packed: Value, bits: int) -> Value:
+def unpacked(op: Builder, packed: Value, bits: int) -> Value:
     """The numbers of `bits` bits in each byte, the lowest first, along the last axis."""
     if bits == 8:
         return packed
@@ -401,7 +401,7 @@ def _numbers(op: Builder, packed: Value, bits: int) -> Value:
     return op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in pieces), axis=-1), [*lead, last * len(pieces)])
 
 
-def _spread(op: Builder, x: Value, axis: int, block: int, size: int) -> Value:
+def spread(op: Builder, x: Value, axis: int, block: int, size: int) -> Value:
     """Each element `block` times along an axis, `size` altogether."""
     shape = list(static_dims(x))
     wide = op.Expand(op.Unsqueeze(x, [axis + 1]), [*shape[: axis + 1], block, *shape[axis + 1 :]])

@@ -198,35 +198,3 @@ def causal_conv(
     if ndim != 1 or channels_last or dilation != 1 or state_window:
         raise NoBodyError("this form of a causal convolution", "use CPUExecutionProvider")
     return op.call("", "CausalConvWithState", [x, weight, bias, past], {"activation": activation}, 2)
-
-
-@composite("MoE", domain=MICROSOFT, like=[0])
-def mixture_of_experts(
-    op: Builder, x: Value, router: Value, first: Value, first_bias: Value, second: Value,
-    second_bias: Value | None = None, third: Value | None = None, third_bias: Value | None = None, *, k: int = 1,
-    activation_type: str = "relu", normalize_routing_weights: int = 0, use_sparse_mixer: int = 0, **others: object,
-) -> Value:  # fmt: skip
-    """Each row through the k experts that its router prefers, weighed by the router's softmax.
-
-    All experts see all rows; those not chosen count nothing.
-    """
-    activation = {"relu": "Relu", "gelu": "Gelu", "silu": "Swish", "identity": "Identity"}.get(activation_type)
-    if activation is None or use_sparse_mixer or third is not None:
-        raise NoBodyError("gated experts, or a sparse mixer", "use CPUExecutionProvider")
-    hidden, experts = static_dims(x)[-1], static_dims(router)[-1]
-    rows = op.Reshape(x, [1, -1, hidden])
-    shares = op.Softmax(router, axis=-1)
-    values, places = op.TopK(shares, [k], axis=-1, outputs=2)
-    if normalize_routing_weights:
-        values = values / op.ReduceSum(values, [-1], keepdims=1)
-    weights = op.ScatterElements(op.Expand(op.const(0.0, x.dtype), list(static_dims(router))), places, values, axis=-1)
-    inner = op.MatMul(rows, op.Transpose(first, perm=[0, 2, 1]))  # [experts, rows, inner]
-    inner = inner if first_bias is None else inner + op.Unsqueeze(first_bias, [1])
-    if activation == "Gelu":
-        inner = op.Gelu(inner, approximate="tanh")
-    elif activation != "Identity":
-        inner = getattr(op, activation)(inner)
-    outer = op.MatMul(inner, op.Transpose(second, perm=[0, 2, 1]))
-    outer = outer if second_bias is None else outer + op.Unsqueeze(second_bias, [1])
-    weighed = outer * op.Reshape(op.Transpose(weights, perm=[1, 0]), [experts, -1, 1])
-    return op.Reshape(op.ReduceSum(weighed, [0], keepdims=0), list(static_dims(x)))
