@@ -142,3 +142,13 @@ def test_an_unknown_activation_is_refused_by_name() -> None:
     model.graph.outputs.append(y)
     with pytest.raises(GraphError, match=r"(?s)RNN.*'Cosine' is unknown.*use one of"):
         run_passes(model, FORWARD_PASSES)
+
+
+def test_an_lstm_whose_bias_has_the_shape_of_its_weights_is_refused_by_name() -> None:
+    x = ir.Value(name="x", shape=ir.Shape([4, 2, 3]), type=ir.TensorType(ir.DataType.FLOAT))
+    model = new_model([x], "layer")
+    op = Builder(model.graph)
+    w, r = op.const(np.ones((1, 20, 3), np.float32)), op.const(np.ones((1, 20, 5), np.float32))
+    with pytest.raises(GraphError, match="do not fit the operator"):
+        model.graph.outputs.append(op.LSTM(x, w, r, w, hidden_size=5, outputs=3)[0])
+        model, _ = run_passes(model, FORWARD_PASSES)

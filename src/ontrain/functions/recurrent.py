@@ -179,7 +179,7 @@ def lstm(
     """
     names = [name.decode() if isinstance(name, bytes) else name for name in activations]
     plain = lengths is None and p is None and not (clip or input_forget or layout) and _are_usual(names)
-    if plain and static_dims(w)[0] == (2 if direction == "bidirectional" else 1):
+    if plain and _agree(x, w, r, bias, (h, c), 2 if direction == "bidirectional" else 1):
         return op.composite("LstmLayer", x, w, r, bias, h, c, outputs=3, direction=direction)
     layer = _layer(op, x, w, r, bias, lengths, [h, c], activations, ("Sigmoid", "Tanh", "Tanh"), activation_alpha,
                    activation_beta, direction, layout)  # fmt: skip
@@ -279,6 +279,18 @@ def rnn(
         return step
 
     return _run(layer, step_of, lambda d: [], lambda b: _summed(op, b))
+
+
+def _agree(x: Value, w: Value, r: Value, bias: Value | None, states: Sequence[Value | None], directions: int) -> bool:
+    """Whether an LSTM's operands have the sizes that the operator asks for; what has others is refused step by step."""
+    if not len(static_dims(x)) == len(static_dims(r)) == 3:
+        return False
+    (_, batch, size), hidden = static_dims(x), static_dims(r)[2]
+    wanted: list[tuple[Value | None, tuple[int, ...]]] = [
+        (w, (directions, 4 * hidden, size)), (r, (directions, 4 * hidden, hidden)), (bias, (directions, 8 * hidden)),
+        *((state, (directions, batch, hidden)) for state in states),
+    ]  # fmt: skip
+    return all(value is None or static_dims(value) == shape for value, shape in wanted)
 
 
 def _are_usual(activations: Sequence[str]) -> bool:
