@@ -21,7 +21,7 @@ from ontrain.capture.decisions import Decision, Decisions, ValueBranchError
 from ontrain.capture.export import PREFIX, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
-from ontrain.capture.names import Names
+from ontrain.capture.names import COMPLEX, Names
 from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
 from ontrain.capture.translate import translate
@@ -91,6 +91,12 @@ class Captured:
         """Names of the tensors in the module's result, in order."""
         return [str(value.name) for value in self.model.graph.outputs[: self.output_spec.tensors()]]
 
+    @property
+    def complex_outputs(self) -> list[str]:
+        """Those of `output_names` that are complex: in the graph they are pairs of real numbers."""
+        count = self.output_spec.tensors()
+        return [str(value.name) for value in self.model.graph.outputs[:count] if COMPLEX in value.metadata_props]
+
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Return the tensors of a call in the order of `input_names`.
 
@@ -116,6 +122,7 @@ def capture(
     observed: bool = False,
     sized_by_values: bool = False,
     paths: bool = False,
+    complex_pairs: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -135,6 +142,8 @@ def capture(
             needs a session that learns such sizes as it runs.
         paths: whether the graph of a module that branches on values may be of the path that the sample call takes. The
             caller then sees to it that `decisions` hold in a run.
+        complex_pairs: whether parameters, buffers, inputs and outputs may be complex. In the graph such a tensor has a
+            last dimension of two, as `torch.view_as_real` shows it.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -156,6 +165,7 @@ def capture(
         order=[*state.parameters, *state.buffers],
         frozen=frozenset(name for name, parameter in state.parameters.items() if not parameter.requires_grad),
         sized_by_values=sized_by_values,
+        complex_pairs=complex_pairs,
     )
     samples = _enlarged(tensors, names.dynamic)
     with _alone:

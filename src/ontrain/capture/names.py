@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["REQUIRES_GRAD", "Names"]
+__all__ = ["COMPLEX", "REQUIRES_GRAD", "Names"]
 
 REQUIRES_GRAD = "ontrain.requires_grad"
 """Metadata key of a parameter input that is frozen; its value is then "0"."""
+COMPLEX = "ontrain.complex"
+"""Metadata key of a graph's input or output that holds a complex tensor as `torch.view_as_real` shows it."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Names:
         order: all first names, in the module's order.
         frozen: parameters that want no gradient.
         sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does.
+        complex_pairs: whether the caller feeds, reads and trains complex tensors as pairs of real numbers.
     """
 
     inputs: Sequence[str]
@@ -36,3 +39,4 @@ class Names:
     order: Sequence[str]
     frozen: frozenset[str]
     sized_by_values: bool = False
+    complex_pairs: bool = False

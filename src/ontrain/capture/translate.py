@@ -11,11 +11,11 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ontrain.capture.aten.complex import Complex
+from ontrain.capture.aten.complex import Complex, pair, parts
 from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, ValueBranchError
 from ontrain.capture.inspection import INSPECTED
-from ontrain.capture.names import REQUIRES_GRAD, Names
+from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
 from ontrain.capture.program import prepare
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.walk import Walk, constant, written
@@ -76,6 +76,10 @@ class _Program(Walk):
             graph, AtenBuilder(self.model.graph, self.symbols), parameters, (names.prefix, names.own_prefix)
         )
         self.op.environment.update(values)
+        for node, value in values.items():
+            if COMPLEX in value.metadata_props:
+                self.op.environment[node] = parts(self.op, value)
+        self.started = dict(self.op.environment)
         self.op.trained.update(values[node] for node in parameters if node in values)
         for node, tensor in constants.items():
             self.op.environment[node] = constant(self.op, tensor)
@@ -125,17 +129,32 @@ class _Program(Walk):
                 self.specialised.append(f"{what} is fixed to {size} by the model")
             elif (tied := self.symbols.name(size, wish)) != wish:
                 self.specialised.append(f"{what} is tied to {tied!r} by the model")
-        value = _value(name, val.dtype, self.symbols.dims(val.shape))
+        value = self._value(f"input {name!r}", name, val.dtype, self.symbols.dims(val.shape))
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
                 self.symbols.locate(size, value, axis)
         return set_role(value, Role.INPUT)
 
     def _state_input(self, name: str, role: Role, node: fx.Node) -> ir.Value:
-        value = _value(name, node.meta["val"].dtype, [int(size) for size in node.meta["val"].shape])
+        val = node.meta["val"]
+        value = self._value(f"{role.value} {name!r}", name, val.dtype, [int(size) for size in val.shape])
         if name in self.names.frozen:
             value.metadata_props[REQUIRES_GRAD] = "0"
         return set_role(value, role)
+
+    def _value(self, what: str, name: str, dtype: torch.dtype, shape: Sequence[int | str]) -> ir.Value:
+        """A graph input; a complex one has its two parts along a last dimension."""
+        if not dtype.is_complex:
+            return ir.Value(name=name, type=ir.TensorType(dtype_of(dtype)), shape=ir.Shape(shape))
+        if not self.names.complex_pairs:
+            raise CaptureError(
+                f"{what} is {dtype}", reason="ONNX has no complex tensors, and nobody here splits them into two parts",
+                way_out="train with ORTModule and an optimizer of torch.optim, or keep torch.view_as_real of it and "
+                "call torch.view_as_complex in forward",
+            )  # fmt: skip
+        value = ir.Value(name=name, type=ir.TensorType(dtype_of(dtype.to_real())), shape=ir.Shape([*shape, 2]))
+        value.metadata_props[COMPLEX] = "1"
+        return value
 
     def finish(self, decisions: Sequence[Decision]) -> Decisions:
         """Name the outputs, append the new values of buffers and what forward decides by, drop what nothing reads."""
@@ -153,12 +172,12 @@ class _Program(Walk):
                 raise written(self.names.first[str(spec.target).removeprefix(self.names.prefix)])
             elif spec.kind is OutputKind.BUFFER_MUTATION:
                 updates[self.names.first[str(spec.target).removeprefix(self.names.prefix)]] = self.read(node)
-        inputs = {value.name: value for value in graph.inputs}
+        starts = {name: self.started[node] for node, name in self.buffers.items()}
         for node, name in self.buffers.items():
-            if self.op.environment[node] is not inputs[name]:
+            if self.op.environment[node] is not starts[name]:
                 updates[name] = self.op.environment[node]
         for name in self.names.order:
-            if name in updates and updates[name] is not inputs[name]:
+            if name in updates and updates[name] is not starts[name]:
                 set_updates(self._output(updates[name], f"{name}.next"), name)
         for node in [node for node in graph if node.op_type == "Inspect" and node.domain == DOMAIN]:
             self._inspected(node)
@@ -192,6 +211,10 @@ class _Program(Walk):
     def _output(self, value: Any, name: str) -> ir.Value:
         """Append a graph output; an input, a constant or a value that is an output already gets a name of its own."""
         graph = self.model.graph
+        if isinstance(value, Complex) and self.names.complex_pairs:
+            both = self._output(pair(self.op, value), name)
+            both.metadata_props[COMPLEX] = "1"
+            return both
         if value is None or isinstance(value, Complex):
             kind = "a complex tensor" if value is not None else "what torch keeps for its own backward"
             raise CaptureError(
@@ -219,7 +242,3 @@ class _Program(Walk):
                 graph.inputs.remove(value)
         for name in [name for name, value in graph.initializers.items() if value not in used]:
             del graph.initializers[name]
-
-
-def _value(name: str, dtype: torch.dtype, shape: Sequence[int | str]) -> ir.Value:
-    return ir.Value(name=name, type=ir.TensorType(dtype_of(dtype)), shape=ir.Shape(shape))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.arithmetic import atan2
@@ -16,7 +17,10 @@ from ontrain.internals import OpOverload
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
-__all__ = ["Complex", "complexes", "is_complex", "on_complex", "translate_complex"]
+__all__ = [
+    "Complex", "Term", "as_complex", "complexes", "full_shape", "is_complex", "on_complex", "pair", "parts",
+    "translate_complex",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,10 @@ _PARTWISE = frozenset({
     "view", "reshape", "flatten", "unflatten", "_unsafe_view", "squeeze", "unsqueeze", "permute", "transpose", "t",
     "movedim", "expand", "slice", "select", "narrow", "cat", "stack", "index_select", "gather", "index", "sum",
     "mean", "neg", "roll", "flip", "clone", "contiguous", "detach", "alias", "repeat", "split", "unbind", "chunk",
-    "split_with_sizes", "constant_pad_nd", "pad", "where", "cumsum", "lift_fresh_copy", "zeros_like", "diff", "tril",
-    "triu",
+    "split_with_sizes", "constant_pad_nd", "pad", "cumsum", "lift_fresh_copy", "zeros_like", "diff", "tril", "triu",
+    "diagonal", "diag_embed", "repeat_interleave", "unfold", "slice_scatter", "select_scatter", "diagonal_scatter",
+    "index_put", "index_add", "index_copy", "scatter", "scatter_add", "trace", "rot90", "broadcast_to", "view_as",
+    "expand_as", "swapaxes", "mT", "numpy_T", "T", "moveaxis", "upsample_nearest1d", "upsample_nearest2d",
 })  # fmt: skip
 
 
@@ -73,10 +79,10 @@ def translate_complex(op: AtenBuilder, target: object, args: Sequence[Any], name
     if name in _PARTWISE:
         handler = find(target)
         assert handler is not None
-        parts = [handler(op, *_part(args, which), **named) for which in ("real", "imag")]
-        if isinstance(parts[0], list | tuple):
-            return [Complex(*pair) for pair in zip(*parts, strict=True)]
-        return Complex(*parts)
+        real, imag = (handler(op, *_part(op, args, which), **_part(op, named, which)) for which in ("real", "imag"))
+        if isinstance(real, list | tuple):
+            return [Complex(*both) for both in zip(real, imag, strict=True)]
+        return Complex(real, imag)
     raise op.refuse(
         f"{target} of complex tensors",
         "ontrain keeps a complex tensor as two real ones, and has no translation for this operator on them",
@@ -84,22 +90,32 @@ def translate_complex(op: AtenBuilder, target: object, args: Sequence[Any], name
     )
 
 
-def _part(value: Any, which: str) -> Any:
+def _part(op: AtenBuilder, value: Any, which: str) -> Any:
+    """One part of each operand: what is real has an imaginary part of zeros; indices, masks and sizes are for both."""
+    if isinstance(value, dict):
+        return {name: _part(op, item, which) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_part(item, which) for item in value]
-    return getattr(value, which) if isinstance(value, Complex) else value
+        return [_part(op, item, which) for item in value]
+    if isinstance(value, Complex | complex):
+        return getattr(value, which)
+    if which == "imag" and isinstance(value, float):
+        return 0.0
+    if which == "imag" and isinstance(value, ir.Value) and value.dtype is not None and value.dtype.is_floating_point():
+        return op.Expand(op.cast(0, value.dtype), op.shape_of(value))
+    return value
 
 
-def _as_complex(op: AtenBuilder, x: Term) -> Complex:
+def as_complex(op: AtenBuilder, x: Term, dtype: ir.DataType | None = None) -> Complex:
+    """Return a tensor or number as complex, its parts of the current result's dtype if no other is asked for."""
+    dtype = dtype or op.dtype
     if isinstance(x, Complex):
-        return x
+        return Complex(op.cast(x.real, dtype), op.cast(x.imag, dtype))
     if isinstance(x, complex):
-        return Complex(op.cast(x.real, op.dtype), op.cast(x.imag, op.dtype))
-    real = op.cast(x, op.dtype)
-    return Complex(real, op.cast(0, op.dtype))
+        return Complex(op.cast(x.real, dtype), op.cast(x.imag, dtype))
+    return Complex(op.cast(x, dtype), op.cast(0, dtype))
 
 
-def _full(op: AtenBuilder, x: Complex) -> Complex:
+def full_shape(op: AtenBuilder, x: Complex) -> Complex:
     """Both parts in the shape of the current node's result."""
     zero = filled(op, 0)
     return Complex(x.real + zero, x.imag + zero)
@@ -110,17 +126,17 @@ def to(op: AtenBuilder, x: Complex | Value, *_: object, **__: object) -> Complex
     if isinstance(x, Complex):
         real = op.cast(x.real, op.dtype)
         return Complex(real, op.cast(x.imag, op.dtype)) if op.val.is_complex() else real
-    return _full(op, _as_complex(op, x))
+    return full_shape(op, as_complex(op, x))
 
 
 @on_complex("add", "sub", "rsub")
 def add(op: AtenBuilder, a: Term, b: Term, *, alpha: float = 1) -> Complex:
     name = str(op.node.target)
-    a, b = _as_complex(op, a), _as_complex(op, b)
+    a, b = as_complex(op, a), as_complex(op, b)
     if "rsub" in name:
         a, b = b, a
     sign = op.cast(-alpha if "sub" in name else alpha, op.dtype)
-    return _full(op, Complex(a.real + sign * b.real, a.imag + sign * b.imag))
+    return full_shape(op, Complex(a.real + sign * b.real, a.imag + sign * b.imag))
 
 
 def _product(op: AtenBuilder, a: Complex, b: Complex, times: Callable[[Value, Value], Value]) -> Complex:
@@ -132,11 +148,11 @@ def _product(op: AtenBuilder, a: Complex, b: Complex, times: Callable[[Value, Va
 @on_complex("mul")
 def mul(op: AtenBuilder, a: Term, b: Term) -> Complex:
     if isinstance(a, Complex) and isinstance(b, Complex | complex):
-        return _product(op, a, _as_complex(op, b), lambda x, y: x * y)
+        return _product(op, a, as_complex(op, b), lambda x, y: x * y)
     if isinstance(b, Complex):
         a, b = b, a
     if isinstance(b, complex):
-        return _full(op, _product(op, _as_complex(op, a), _as_complex(op, b), lambda x, y: x * y))
+        return full_shape(op, _product(op, as_complex(op, a), as_complex(op, b), lambda x, y: x * y))
     assert isinstance(a, Complex | complex) and not isinstance(b, Complex)
     factor = op.cast(b, op.dtype)
     return Complex(a.real * factor, a.imag * factor)
@@ -158,7 +174,7 @@ def div(op: AtenBuilder, a: Term, b: Term) -> Complex:
         assert isinstance(a, Complex | complex)
         divisor = op.cast(b, op.dtype)
         return Complex(a.real / divisor, a.imag / divisor)
-    a, b = _as_complex(op, a), _as_complex(op, b)
+    a, b = as_complex(op, a), as_complex(op, b)
     size = b.real * b.real + b.imag * b.imag
     top = _product(op, a, Complex(b.real, op.Neg(b.imag)), lambda x, y: x * y)
     return Complex(top.real / size, top.imag / size)
@@ -176,14 +192,20 @@ def exp(op: AtenBuilder, x: Complex) -> Complex:
     return Complex(size * op.Cos(x.imag), size * op.Sin(x.imag))
 
 
-def _stacked(op: AtenBuilder, x: Complex) -> Value:
+def pair(op: AtenBuilder, x: Complex) -> Value:
+    """Return both parts along a last dimension of two."""
     return op.Concat(op.Unsqueeze(x.real, [-1]), op.Unsqueeze(x.imag, [-1]), axis=-1)
+
+
+def parts(op: AtenBuilder, x: ir.Value) -> Complex:
+    """Return the complex tensor whose parts lie along the last dimension of `x`."""
+    return Complex(*(op.Squeeze(part, [-1]) for part in op.Split(x, axis=-1, num_outputs=2, outputs=2)))
 
 
 @on_complex("abs")
 def absolute(op: AtenBuilder, x: Complex) -> Value:
     """A norm over the pair: its gradient at zero is zero, as torch's."""
-    return op.ReduceL2(_stacked(op, x), [-1], keepdims=0)
+    return op.ReduceL2(pair(op, x), [-1], keepdims=0)
 
 
 @on_complex("angle")
@@ -213,19 +235,19 @@ def resolved(op: AtenBuilder, x: Complex) -> Complex:
 
 @on_complex("view_as_real", "view_as_real_copy")
 def view_as_real(op: AtenBuilder, x: Complex) -> Value:
-    return _stacked(op, x)
+    return pair(op, x)
 
 
 @on_complex("view_as_complex", "view_as_complex_copy")
-def view_as_complex(op: AtenBuilder, x: Value) -> Complex:
-    return Complex(*(op.Squeeze(part, [-1]) for part in op.Split(x, axis=-1, num_outputs=2, outputs=2)))
+def viewas_complex(op: AtenBuilder, x: Value) -> Complex:
+    return parts(op, x)
 
 
 @on_complex("complex")
 def from_parts(op: AtenBuilder, a: Value, b: Value) -> Complex:
-    return _full(op, Complex(a, b))
+    return full_shape(op, Complex(a, b))
 
 
 @on_complex("polar")
 def polar(op: AtenBuilder, size: Value, phase: Value) -> Complex:
-    return _full(op, Complex(size * op.Cos(phase), size * op.Sin(phase)))
+    return full_shape(op, Complex(size * op.Cos(phase), size * op.Sin(phase)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ontrain.capture.aten.complex import Complex
 from ontrain.capture.aten.indexing import select_scatter, slice_written
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
@@ -65,10 +66,14 @@ def is_followed(target: Any) -> bool:
     return target in _WRITES
 
 
-def write_back(op: AtenBuilder, x: Value, new: Value, *arguments: Any) -> Value:
+def write_back(op: AtenBuilder, x: Value | Complex, new: Value | Complex, *arguments: Any) -> Value | Complex:
     """Return x with `new` in the part of it that the current node, a view of it, shows.
 
     Args:
         arguments: those of the view operator after x.
     """
-    return _WRITES[op.node.target](op, x, new, *arguments)
+    write = _WRITES[op.node.target]
+    if isinstance(x, Complex):
+        assert isinstance(new, Complex)
+        return Complex(write(op, x.real, new.real, *arguments), write(op, x.imag, new.imag, *arguments))
+    return write(op, x, new, *arguments)

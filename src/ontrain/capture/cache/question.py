@@ -54,7 +54,7 @@ def describe(module: nn.Module, call: CallSpec, tensors: Sequence[torch.Tensor],
         "arguments": [[name, walk.spec(spec)] for name, spec in call.arguments],
         "tensors": [_tensor(tensor, dims) for tensor, dims in zip(tensors, names.dynamic, strict=True)],
         "names": [list(names.inputs), list(names.outputs), [sorted(axes.items()) for axes in names.dynamic],
-                  names.own_prefix, sorted(names.frozen), names.sized_by_values],
+                  names.own_prefix, sorted(names.frozen), names.sized_by_values, names.complex_pairs],
     }  # fmt: skip
 
 

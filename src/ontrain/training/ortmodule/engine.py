@@ -18,7 +18,7 @@ from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
 from ontrain.training.ortmodule.debug import DebugOptions
-from ontrain.training.ortmodule.entry import Entry, Site
+from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, Run, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
@@ -109,7 +109,7 @@ class Engine:
                     self._forget()
                     continue
             try:
-                return self._run(site.entry, [tensors[i] for i in site.order])
+                return self._run(site.entry, [as_real(tensors[i]) for i in site.order])
             except OtherPathError as error:
                 tried[site.entry] = error
 
@@ -122,7 +122,7 @@ class Engine:
             with torch.no_grad(), without_autocast(session.device.type):
                 outputs, _ = on_path(entry.decisions, entry.buffers, run)
                 entry.inspected.hand_out(outputs)
-            return entry.captured.unflatten([outputs[name] for name in entry.outputs])
+            return entry.result([outputs[name] for name in entry.outputs])
         seeds = mode.seeds
         planned = functools.partial(entry.planned, mode)
         plan = session.plan(inputs, mode.targets, seeds, planned(seeds))
@@ -134,7 +134,7 @@ class Engine:
         reads = tuple([tensors[place[name]] for name in plan.executable.reads])
         with without_autocast(session.device.type):
             outputs = Run.apply(call, reads, *[tensors[place[name]] for name in mode.wrt])  # type: ignore[no-untyped-call]
-        return entry.captured.unflatten(outputs)
+        return entry.result(outputs)
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
@@ -200,7 +200,14 @@ class Engine:
         if first:
             self._warn_of_numbers(args, kwargs)
         trace = functools.partial(
-            capture, self.module, args, kwargs, observed=any_subscribed(), sized_by_values=True, paths=self._paths
+            capture,
+            self.module,
+            args,
+            kwargs,
+            observed=any_subscribed(),
+            sized_by_values=True,
+            paths=self._paths,
+            complex_pairs=True,
         )
         with torch.inference_mode(False), torch.enable_grad():
             try:

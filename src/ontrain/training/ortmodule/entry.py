@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -18,10 +19,15 @@ from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.function import Call, Mode, Session
 
-__all__ = ["Entry", "Site"]
+__all__ = ["Entry", "Site", "as_real"]
 
 _SHAPES = 4096
 """Combinations of shapes that a site remembers to be good."""
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as a graph takes it: a complex one as its two parts, in the same memory, followed by autograd."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 class Entry:
@@ -45,10 +51,11 @@ class Entry:
         self.captured = captured
         self.outputs = captured.output_names
         self.names = [*captured.parameters, *captured.buffers]
-        self.tensors: list[torch.Tensor] = [*captured.parameters.values(), *captured.buffers.values()]
+        self._own: list[torch.Tensor] = [*captured.parameters.values(), *captured.buffers.values()]
         self.parameters = list(captured.parameters.items())
-        self.pointers = [t.data_ptr() for t in self.tensors]
-        named = dict(zip(self.names, self.tensors, strict=True))
+        self._complex = any(t.is_complex() for t in self._own)
+        self.pointers = [t.data_ptr() for t in self._own]
+        named = dict(zip(self.names, map(as_real, self._own), strict=True))
         journal = functools.partial(debug.journal, captured.training)
         runs = get_provider(provider, str(device), _options(provider))
         make: Callable[..., Session] = functools.partial(
@@ -62,20 +69,36 @@ class Entry:
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
         self._modes: dict[tuple[bool, ...], Mode] = {}
-        self._lazy = lazy and captured.training
+        # An optimizer's step on a complex parameter is not seen by what copies parameters before it.
+        self._lazy = lazy and captured.training and not self._complex
+        self._complex_outputs = frozenset(captured.complex_outputs)
         ranks = {v.name: len(v.shape or ()) for v in captured.model.graph.outputs}
         self._scalars = {name for name in self.outputs if ranks[name] == 0}
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
         self._paths = dict(zip(self.outputs, leaf_paths(captured.output_spec), strict=True))
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The module's tensors as the graph has them, in the order of `names`."""
+        return [as_real(t) for t in self._own] if self._complex else self._own
+
+    def result(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Return the module's result, given the outputs in order."""
+        if self._complex_outputs:
+            outputs = [
+                torch.view_as_complex(output) if name in self._complex_outputs else output
+                for name, output in zip(self.outputs, outputs, strict=True)
+            ]
+        return self.captured.unflatten(outputs)
+
     def moved(self) -> bool:
         """Follow tensors whose memory was replaced; True if one changed its layout, so that nothing here fits."""
-        pointers = [t.data_ptr() for t in self.tensors]
+        pointers = [t.data_ptr() for t in self._own]
         if pointers != self.pointers:
             before, self.pointers = self.pointers, pointers
-            for name, tensor, pointer, was in zip(self.names, self.tensors, pointers, before, strict=True):
-                if pointer != was and not self.session.memory.replace(name, tensor):
+            for name, tensor, pointer, was in zip(self.names, self._own, pointers, before, strict=True):
+                if pointer != was and (self._complex or not self.session.memory.replace(name, tensor)):
                     return True
         return False
 
