@@ -17,6 +17,8 @@ from tests.models.zoo.judge import Verdict, judge
 __all__ = ["PAGE", "row_of", "rows"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+NEXT = "\n## "
+"""Begins what `python -m tests.capture.package_models` writes below the table."""
 COLUMNS = ("model", "family", "result", "parameters", "operators", "largest error", "remark")
 
 INTRODUCTION = """\
@@ -41,8 +43,9 @@ def row_of(entry: Entry) -> tuple[str, str, str]:
 
 
 def rows(page: str) -> list[tuple[str, ...]]:
-    """Return the first three columns of each row of a page."""
-    found = [re.split(r" *\| *", line.strip("| ")) for line in page.splitlines() if line.startswith("| ")]
+    """Return the first three columns of each row of a page's first table."""
+    table = page.partition(NEXT)[0]
+    found = [re.split(r" *\| *", line.strip("| ")) for line in table.splitlines() if line.startswith("| ")]
     return [tuple(cells[:3]) for cells in found[1:]]
 
 
@@ -72,7 +75,8 @@ def main() -> None:
     head = INTRODUCTION.format(
         torch=torch.__version__.split("+")[0], transformers=transformers.__version__, trained=trained, all=len(ZOO)
     )
-    PAGE.write_text(head + "\n".join(lines) + "\n")
+    _, mark, packages = PAGE.read_text().partition(NEXT)
+    PAGE.write_text(head + "\n".join(lines) + "\n" + mark + packages)
 
 
 if __name__ == "__main__":
