@@ -15,7 +15,7 @@ from ontrain.graph.control import (
 from ontrain.graph.corrections import CORRECTIONS as CORRECTIONS
 from ontrain.graph.display import to_text
 from ontrain.graph.family import Bound as Bound, Family as Family
-from ontrain.graph.fold import KEEPS_FILLS as KEEPS_FILLS, evaluate as evaluate, fold_with as fold_with
+from ontrain.graph.fold import KEEPS_FILLS as KEEPS_FILLS, evaluate as evaluate
 from ontrain.graph.generalise import generalise as generalise
 from ontrain.graph.halves import halves, reads
 from ontrain.graph.infer import (

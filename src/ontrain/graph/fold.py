@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ontrain.graph.corrections import CORRECTIONS
 from ontrain.graph.subgraphs import subgraphs
 from ontrain.operators import Chance, Evaluator, record_of
 
-__all__ = ["KEEPS_FILLS", "Kernel", "evaluate", "foldable", "fold_with"]
+__all__ = ["KEEPS_FILLS", "evaluate", "foldable"]
 
 KEEPS_FILLS = "ontrain.keeps_fills"
 """In `graph.meta`: tensors that repeat a value stay nodes, whatever their size; shapes are folded still."""
@@ -24,21 +23,6 @@ KEEPS_FILLS = "ontrain.keeps_fills"
 _LIMIT_BYTES = 16 << 20
 _LIMIT_LOOPS = 1 << 18
 """The same for what a loop of Python computes."""
-
-Array = np.ndarray[Any, Any]
-Kernel = Callable[[ir.Node, Sequence[Array | None]], list[Array] | None]
-"""kernel(node, operands): the results of a node that rounds, or None if it has no kernel for these operands."""
-_kernels: list[Kernel] = []
-
-
-def fold_with(kernel: Kernel) -> Kernel:
-    """Register what computes constants that are rounded: `exp` in single precision differs between libraries.
-
-    Args:
-        kernel: asked before onnx's evaluator for each node with a floating-point result.
-    """
-    _kernels.append(kernel)
-    return kernel
 
 
 def foldable(node: ir.Node, *, keeps_fills: bool = False) -> bool:
@@ -79,7 +63,7 @@ def _computed_bytes(node: ir.Node) -> float:
     return count * 8 if math.isfinite(count) else math.inf
 
 
-def evaluate(node: ir.Node) -> list[Array]:
+def evaluate(node: ir.Node) -> list[np.ndarray[Any, Any]]:
     """Compute the outputs of a node whose inputs all have a `const_value`.
 
     Raises:
@@ -89,7 +73,7 @@ def evaluate(node: ir.Node) -> list[Array]:
         return _evaluate(node)
 
 
-def _evaluate(node: ir.Node) -> list[Array]:
+def _evaluate(node: ir.Node) -> list[np.ndarray[Any, Any]]:
     inputs = [None if v is None or v.const_value is None else v.const_value.numpy() for v in node.inputs]
     fast = record_of(node).evaluate
     if fast is not None:
@@ -97,15 +81,10 @@ def _evaluate(node: ir.Node) -> list[Array]:
         result = fast(attributes, *inputs)
         if result is not None:
             return [np.asarray(result)]
-    if any(value.dtype is not None and value.dtype.is_floating_point() for value in node.outputs):
-        for kernel in _kernels:
-            results = kernel(node, inputs)
-            if results is not None:
-                return results
     return _with_reference(node, inputs)
 
 
-def _with_reference(node: ir.Node, inputs: list[Array | None]) -> list[Array]:
+def _with_reference(node: ir.Node, inputs: list[np.ndarray[Any, Any] | None]) -> list[np.ndarray[Any, Any]]:
     clone = ir.Node(
         node.domain,
         node.op_type,

@@ -1,6 +1,5 @@
 """Execution providers: what compiles a graph for a signature and runs it."""
 
-from ontrain.graph import fold_with
 from ontrain.providers.base import (
     Array,
     Capabilities,
@@ -18,7 +17,7 @@ from ontrain.providers.base import (
     Tensor,
     own_state,
 )
-from ontrain.providers.registry import available_providers, constants_of, get_provider
+from ontrain.providers.registry import available_providers, get_provider
 
 __all__ = [
     "Array",
@@ -39,5 +38,3 @@ __all__ = [
     "get_provider",
     "own_state",
 ]
-
-fold_with(constants_of)

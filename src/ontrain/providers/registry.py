@@ -6,18 +6,16 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
-
 from ontrain.errors import OptionError, ProviderError, nearest
-from ontrain.providers.base import Array, ExecutionProvider
+from ontrain.providers.base import ExecutionProvider
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["available_providers", "constants_of", "get_provider"]
+__all__ = ["available_providers", "get_provider"]
 
 ENTRY_POINT_GROUP = "ontrain.providers"
 
@@ -47,13 +45,6 @@ def _onnxruntime(device: str, session_options: Any = None) -> ExecutionProvider:
     from ontrain.providers.onnxruntime import OnnxRuntimeExecutionProvider
 
     return OnnxRuntimeExecutionProvider(device, session_options)
-
-
-def constants_of(node: ir.Node, operands: Sequence[Array | None]) -> list[Array] | None:
-    """Return the results of a node of constants as the torch provider computes them, or None if it does not."""
-    from ontrain.providers.torch.folded import constants_of as computed
-
-    return computed(node, operands)
 
 
 _BUILT_IN: dict[str, Factory] = {

@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.capture.arrays import to_array
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim, Scalar
 from ontrain.operators import Value
@@ -20,11 +19,6 @@ def filled(op: AtenBuilder, value: Value | Scalar) -> Value:
     """Return a tensor of the current node's shape and dtype with one value everywhere."""
     value = op.cast(value, op.dtype)
     return op.expand(value, op.shape, [])
-
-
-def _own(op: AtenBuilder, values: torch.Tensor) -> Value:
-    """Return a constant with the digits that torch gives it, which the dtype in which it counts decides."""
-    return op.const(to_array(values))
 
 
 @aten("zeros", "zeros_like", "new_zeros", "zero", "empty", "empty_like", "new_empty", "empty_permuted",
@@ -52,8 +46,6 @@ def scalar_tensor(op: AtenBuilder, value: Scalar, **_: object) -> Value:
 @aten("arange.default", "arange.start", "arange.start_step")
 def arange(op: AtenBuilder, *bounds: Scalar, **_: object) -> Value:
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    if isinstance(step, float) and isinstance(start, int | float) and isinstance(stop, int | float):
-        return _own(op, torch.arange(start, stop, step, dtype=op.val.dtype))
     # torch counts in double precision whatever the dtype of the result.
     inner = op.dtype if not op.val.dtype.is_floating_point else ir.DataType.DOUBLE
     inner = inner if inner in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.DOUBLE) else ir.DataType.INT64
@@ -63,7 +55,8 @@ def arange(op: AtenBuilder, *bounds: Scalar, **_: object) -> Value:
 
 @aten("linspace.default")
 def linspace(op: AtenBuilder, start: float, end: float, steps: int, **_: object) -> Value:
-    return _own(op, torch.linspace(start, end, steps, dtype=op.val.dtype))
+    points = torch.linspace(start, end, steps, dtype=torch.float64)
+    return op.cast(op.const(points.numpy()), op.dtype)
 
 
 def _rows_and_columns(op: AtenBuilder) -> tuple[Any, Any]:
@@ -121,4 +114,5 @@ def triangle_indices(op: AtenBuilder, rows: int, columns: int, offset: int = 0, 
 def window(op: AtenBuilder, length: int, *rest: float, **named: Any) -> Value:
     """A constant: what torch itself computes."""
     make = getattr(torch, str(op.node.target).split(".")[1])
-    return _own(op, make(length, *rest, **{**named, "dtype": op.val.dtype}))
+    weights = make(length, *rest, **{**named, "dtype": torch.float64})
+    return op.cast(op.const(weights.numpy()), op.dtype)
