@@ -40,7 +40,7 @@ _ONLY_RUN = {
         "GroupQueryAttention", "LinearAttention", "MatMulBnb4", "MatMulIntegerToFloat", "NhwcMaxPool", "Pad",
         "QAttention", "QEmbedLayerNormalization", "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat",
         "QLinearConv", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid",
-        "QLinearSoftmax", "QLinearWhere", "QuantizeLinear", "Range", "Trilu",
+        "QLinearSoftmax", "QLinearWhere", "QMoE", "QuantizeLinear", "Range", "SparseAttention", "Trilu",
     )
 }  # fmt: skip
 """What files are not trained with, and what has bodies of operators that have samples: compared with onnxruntime's."""
