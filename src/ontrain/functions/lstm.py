@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value
+from ontrain.operators import Value, directions_backwards
 
 __all__: list[str] = []
 
@@ -44,7 +44,7 @@ def lstm_layer(
     [T, D, B, H]. Source: the operator LSTM (version 22).
     """
     stacked: list[list[Value]] = []
-    for d, backwards in enumerate(_backwards(direction)):
+    for d, backwards in enumerate(directions_backwards(direction)):
         projected = op.MatMul(x, _transposed(op, w, d))
         if bias is not None:
             of_w, of_r = op.Split(_of(op, bias, d), axis=0, num_outputs=2, outputs=2)
@@ -89,7 +89,7 @@ def lstm_layer_grad(
     Source: Hochreiter and Schmidhuber, Long short-term memory, 1997, with the forget gate of Gers et al., 2000.
     """
     dxs, stacked = [], []
-    for d, backwards in enumerate(_backwards(direction)):
+    for d, backwards in enumerate(directions_backwards(direction)):
         first, second = (_state(op, v, d, x, r) for v in (h, c))
         before = _shifted(op, _of(op, y, d, axis=1), first, backwards)
         cell = _of(op, cells, d, axis=1)
@@ -120,11 +120,6 @@ def _step_back(
         dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * before * (f * (1 - f)), dc * i * (1 - g * g), axis=-1
     )
     return None, [op.MatMul(dz, captured[0]), dc * f], [dz]
-
-
-def _backwards(direction: str) -> tuple[bool, ...]:
-    """Of each direction whether it begins at the end."""
-    return (False, True) if direction == "bidirectional" else (direction == "reverse",)
 
 
 def _of(op: Builder, value: Any, d: int, axis: int = 0) -> Any:

@@ -74,9 +74,11 @@ from ontrain.operators.record import (
     record_of,
     schema_of,
 )
+from ontrain.operators.recurrent import directions_backwards
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
+    "directions_backwards",
     "DOMAIN",
     "ELEMENTWISE",
     "EVERY",

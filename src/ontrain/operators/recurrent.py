@@ -13,7 +13,12 @@ from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Smallest, define
 
-__all__: list[str] = []
+__all__ = ["directions_backwards"]
+
+
+def directions_backwards(direction: str) -> tuple[bool, ...]:
+    """Return of each direction of a recurrent layer whether it begins at the end."""
+    return (False, True) if direction == "bidirectional" else (direction == "reverse",)
 
 
 def _recurrent(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:

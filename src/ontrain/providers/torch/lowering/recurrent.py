@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.internals import available, private
+from ontrain.operators import directions_backwards
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
@@ -62,7 +63,7 @@ def _runs_back(node: ir.Node) -> bool:
 
 @lowers_composite("LstmLayer", when=_runs, devices=("cpu",))
 def lstm_layer(e: Emitter, node: ir.Node) -> None:
-    backwards = _backwards(node)
+    backwards = directions_backwards(attributes(node).get("direction", "forward"))
     x, w, r, bias, h, c = (_operand(e, node, i) for i in range(6))
     assert x is not None and w is not None and r is not None
     results: list[Buf | None] = [e.out(value) for value in node.outputs[:3]]
@@ -78,7 +79,7 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
 
 @lowers_composite("LstmLayerGrad", when=_runs_back, devices=("cpu",))
 def lstm_layer_grad(e: Emitter, node: ir.Node) -> None:
-    backwards = _backwards(node)
+    backwards = directions_backwards(attributes(node).get("direction", "forward"))
     x, w, r, h, c, y = (_operand(e, node, i) for i in range(6))
     adjoints = [_operand(e, node, i) for i in range(8, 11)]
     last_h, last_c, *spaces = e.kept(node.inputs[6]) or ()
@@ -86,12 +87,6 @@ def lstm_layer_grad(e: Emitter, node: ir.Node) -> None:
     e.compute(
         _backward, x, w, r, h, c, y, last_h, last_c, spaces, adjoints, backwards, outs=outs, fresh=True
     )  # fmt: skip
-
-
-def _backwards(node: ir.Node) -> tuple[bool, ...]:
-    """Of each direction whether it begins at the end."""
-    direction = attributes(node).get("direction", "forward")
-    return (False, True) if direction == "bidirectional" else (direction == "reverse",)
 
 
 def _operand(e: Emitter, node: ir.Node, index: int) -> Buf | None:
