@@ -18,7 +18,7 @@ from ontrain.graph import Builder
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
-__all__ = ["AtenBuilder", "Dim", "Scalar", "dtype_of"]
+__all__ = ["AtenBuilder", "Dim", "Scalar", "dtype_of", "repeated_constant"]
 
 Dim = int | Size
 Scalar = bool | int | float | Size
@@ -37,6 +37,13 @@ _DTYPES = {
     torch.uint8: ir.DataType.UINT8,
     torch.bool: ir.DataType.BOOL,
 }
+
+
+def repeated_constant(value: ir.Value) -> np.ndarray[Any, Any] | None:
+    """Return the numbers of a constant, or of the constant that a value repeats; None of what is computed."""
+    producer = value.producer()
+    source = producer.inputs[0] if producer is not None and producer.op_type == "Expand" else value
+    return None if source is None or source.const_value is None else np.asarray(source.const_value.numpy())
 
 
 def dtype_of(dtype: torch.dtype) -> ir.DataType:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.capture.context import AtenBuilder, Dim, repeated_constant
 from ontrain.operators import Value
 
 __all__: list[str] = []
@@ -44,11 +44,8 @@ def _bias(op: AtenBuilder, mask: Value, dtype: ir.DataType) -> tuple[Any, Any]:
 
 def _hides_nothing(mask: ir.Value) -> bool:
     """Whether a mask is true everywhere, as some models make one where nothing is to be hidden."""
-    producer = mask.producer()
-    source = producer.inputs[0] if producer is not None and producer.op_type == "Expand" else mask
-    if source is None or source.const_value is None or mask.dtype != ir.DataType.BOOL:
-        return False
-    return bool(np.all(source.const_value.numpy()))
+    constant = repeated_constant(mask)
+    return constant is not None and mask.dtype == ir.DataType.BOOL and bool(np.all(constant))
 
 
 def _causal(op: AtenBuilder, length: Dim, keys: Dim, dtype: ir.DataType) -> Value:

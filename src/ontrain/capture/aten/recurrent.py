@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.projected import projected_lstm
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, repeated_constant
 from ontrain.graph import static_dims
 from ontrain.operators import Value, each
 
@@ -142,9 +142,8 @@ def _known_length(op: AtenBuilder, batch_first: bool) -> int:
 
 def _is_zero(state: ir.Value) -> bool:
     """Whether a value is zeros of some shape, as a layer makes them that is given no state."""
-    producer = state.producer()
-    source = producer.inputs[0] if producer is not None and producer.op_type == "Expand" else state
-    return source is not None and source.const_value is not None and not np.any(source.const_value.numpy())
+    constant = repeated_constant(state)
+    return constant is not None and not np.any(constant)
 
 
 @aten("lstm.input")
