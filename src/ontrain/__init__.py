@@ -77,11 +77,15 @@ def set_seed(seed: int) -> None:
     These are the dropout of trainers, and the sessions of onnxruntime, that are created from now on.
 
     Raises:
-        OptionError: the seed is no whole number from 0.
+        OptionError: the seed is no whole number from 0; also a TypeError where it is none at all.
     """
+    from ontrain.inference import also
     from ontrain.training import set_seed
 
-    set_seed(seed)
+    try:
+        set_seed(seed)
+    except OptionError as error:
+        raise error if isinstance(seed, int) else also(error, TypeError) from error
     stock().set_seed(seed)
 
 

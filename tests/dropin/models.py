@@ -112,7 +112,9 @@ MODELS = {
     "denoted": denoted(), "half": half(), "unknown_operator": unknown_operator(), "gather": gather(),
     "strings": identity(TensorProto.STRING), "booleans": identity(TensorProto.BOOL),
     "integers": identity(TensorProto.INT64), "bytes": identity(TensorProto.UINT8),
-    "doubles": identity(TensorProto.DOUBLE), "sparse": sparse(),
+    "doubles": identity(TensorProto.DOUBLE), "sparse": sparse(), "shorts": identity(TensorProto.INT16),
+    "halves": identity(TensorProto.FLOAT16), "words": identity(TensorProto.UINT16),
+    "unsigned": identity(TensorProto.UINT32), "wide": identity(TensorProto.UINT64),
 }  # fmt: skip
 
 

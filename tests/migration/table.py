@@ -13,6 +13,7 @@ from typing import Any
 
 from ontrain.training.environment import VARIABLES
 from ontrain.training.options import SCHEMA
+from tests.dropin.calls import DIFFERENT
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "migration.md"
@@ -163,6 +164,13 @@ Three things differ everywhere:
 - Nothing is pickled.
 """
 
+INFERENCE = """\
+## Inference
+
+A program that runs models runs as it is ([Inference](inference.md)). `python -m tests.dropin.probe` looks up every
+public name of the installed onnxruntime, and compares what calls of it come to. These differences stay.
+"""
+
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """The options with their full names."""
@@ -180,6 +188,11 @@ def table() -> str:
         lines += [f"## {title}", "", "| onnxruntime | ontrain | notes |", "|---|---|---|"]
         lines += [f"| `{row.upstream}` | {f'`{row.here}`' if row.here else '—'} | {row.note} |" for row in rows]
         lines.append("")
+    lines += [INFERENCE, "| name | onnxruntime | ontrain | where |", "|---|---|---|---|"]
+    for differs in DIFFERENT:
+        where = "everywhere" if differs.on_all else "ontrain's providers"
+        lines.append(f"| `{differs.name}` | {differs.theirs} | {differs.ours} | {where} |")
+    lines.append("")
     lines += ["## Keys of ORTTrainerOptions", "", "| key | default | |", "|---|---|---|"]
     for path, key in leaves(SCHEMA):
         says = "works" if key.reason is None else f"refused: {key.reason}"

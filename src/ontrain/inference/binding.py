@@ -68,6 +68,8 @@ class OwnBinding(IOBinding):
         buffer_ptr: int | None = None,
     ) -> None:
         """Ask for an output, in memory of its own or at an address."""
+        with told_by_onnxruntime(lambda error: OptionError("there is no such device", reason=str(error))):
+            stock().OrtDevice.make(device_type, device_id)
         if buffer_ptr is None:
             self.outputs[self._result(name)] = None
             return
@@ -80,9 +82,9 @@ class OwnBinding(IOBinding):
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Let an output be written into an `OrtValue`."""
-        import torch
+        from ontrain.inference.shared_values import memory_of
 
-        self.outputs[self._result(name)] = torch.utils.dlpack.from_dlpack(ortvalue)
+        self.outputs[self._result(name)] = memory_of(ortvalue)
 
     def synchronize_inputs(self) -> None:
         """Wait until the device has what is bound."""
@@ -97,10 +99,11 @@ class OwnBinding(IOBinding):
         return [self._calls.ort_value(result) for result in self.results]
 
     def get_outputs_as_ortvaluevector(self) -> Any:
-        """Refuse: a vector of onnxruntime's is filled by its own sessions."""
-        raise OptionError(
-            "ontrain's providers fill no OrtValueVector", way_out="call get_outputs, which gives a list of OrtValues"
-        )
+        """Return the outputs of the last run as onnxruntime's vector of values that share its memory."""
+        vector = stock().capi.onnxruntime_pybind11_state.OrtValueVector()
+        for value in self.get_outputs():
+            vector.push_back(value._ortvalue)
+        return vector
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Return the outputs of the last run as arrays."""
@@ -134,10 +137,10 @@ def _at(device_type: str, device_id: int, element_type: Any, shape: Sequence[int
     import onnx_ir as ir
     import torch
 
-    kind = (
-        ir.DataType(element_type) if isinstance(element_type, int) else ir.DataType.from_numpy(np.dtype(element_type))
-    )
-    dtype = ir.tensor_adapters.to_torch_dtype(kind)
+    with told_by_onnxruntime(lambda error: InputError(f"{element_type!r} is no element type", reason=str(error))):
+        is_number = isinstance(element_type, int)
+        kind = ir.DataType(element_type) if is_number else ir.DataType.from_numpy(np.dtype(element_type))
+        dtype = ir.tensor_adapters.to_torch_dtype(kind)
     count = int(np.prod(shape, dtype=np.int64))
     if device_type == "cpu":
         if not count:

@@ -12,11 +12,11 @@ from ontrain.errors import InputError
 from ontrain.stock import stock
 from ontrain.stock_values import array_of, ort_value
 
-__all__ = ["fed_value", "listed", "run_by_values"]
+__all__ = ["NUMPY", "fed_value", "listed", "run_by_values"]
 
 Array = np.ndarray[Any, Any]
 onnxruntime = stock()
-_NUMPY = {"float": "float32", "double": "float64"} | {
+NUMPY = {"float": "float32", "double": "float64"} | {
     name: name for name in ["float16", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 }
 """numpy's dtypes by onnxruntime's element types."""
@@ -36,6 +36,8 @@ def fed_value(value: Any, kind: str = "") -> Any:
         if value.dtype.kind == "S":
             # onnxruntime reads fixed-width bytes up to a zero, and so beyond an item that fills its width.
             return np.char.decode(value, "utf-8").astype(object)
+        if not value.dtype.isnative:
+            return value.astype(value.dtype.newbyteorder("="))  # onnxruntime reads the bytes in the machine's order
         return ort_value(value) if value.dtype.isbuiltin == 2 else value
     if isinstance(value, list) and any(_is_foreign(item) for item in value):
         return [fed_value(item) for item in value]
@@ -62,7 +64,7 @@ def _is_tensor(value: object) -> bool:
 def listed(value: object, kind: str) -> Array:
     """Return lists, tuples and numbers as an array of an input's type, such as "tensor(float)"."""
     name = kind.removeprefix("tensor(").removesuffix(")")
-    return np.asarray(value, object if name == "string" else _NUMPY.get(name))
+    return np.asarray(value, object if name == "string" else NUMPY.get(name))
 
 
 def run_by_values(session: Any, names: Sequence[str], feeds: Mapping[str, Any], options: Any) -> list[Array]:

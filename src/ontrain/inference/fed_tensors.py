@@ -10,14 +10,17 @@ import torch
 
 from ontrain.capture import to_tensor
 from ontrain.errors import InputError
-from ontrain.inference.fed import listed
+from ontrain.inference.fed import NUMPY, listed
 from ontrain.inference.stepwise.values import Items, Value
+from ontrain.inference.upstream_errors import also
 from ontrain.stock import stock
 from ontrain.stock_values import array_of
 
 __all__ = ["fed_input", "fed_tensor"]
 
 onnxruntime = stock()
+_DTYPES = {f"tensor({name})": torch.from_numpy(np.empty(0, dtype)).dtype for name, dtype in NUMPY.items()}
+"""torch's dtypes by onnxruntime's types."""
 
 
 def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
@@ -34,6 +37,8 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
     """
     if isinstance(value, torch.Tensor):
         return value.detach()
+    if value is None:  # numpy would make a number of it
+        raise also(InputError(f"nothing is fed for {name!r}", way_out=f"feed a {kind or 'tensor'}"), RuntimeError)
     try:
         if isinstance(value, onnxruntime.OrtValue):
             shares = value.is_tensor() and value.data_type() != "tensor(bool)" and math.prod(value.shape())
@@ -44,8 +49,10 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
         return to_tensor(array)
     except InputError as error:
         raise InputError(f"input {name!r}: {error.problem}", reason=error.reason, way_out=error.way_out) from error
-    except (TypeError, ValueError) as error:
-        raise InputError(f"what is fed for {name!r} is no array", reason=str(error)) from error
+    except (OverflowError, TypeError, ValueError) as error:
+        raise also(
+            InputError(f"what is fed for {name!r} is no array of the input's type", reason=str(error)), RuntimeError
+        ) from error
 
 
 def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
@@ -59,8 +66,9 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
         return None if value is None else fed_input(name, value, inner, device)
     if kind.startswith("seq("):
         if not isinstance(value, list | tuple):
-            raise InputError(f"what is fed for {name!r} is no list", way_out=f"the input is of type {kind}")
-        return Items(fed_input(f"{name}[{i}]", item, inner, device) for i, item in enumerate(value))
+            error = InputError(f"what is fed for {name!r} is no list", way_out=f"the input is of type {kind}")
+            raise also(error, RuntimeError)
+        return Items(_item(f"{name}[{i}]", item, inner, device) for i, item in enumerate(value))
     if kind.startswith("map("):
         return _mapped(name, value, inner.partition(",")[2])
     if kind == "tensor(string)":
@@ -68,10 +76,19 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
     return fed_tensor(name, value, kind).to(device)
 
 
+def _item(name: str, value: Any, kind: str, device: torch.device) -> Value:
+    """An item of a sequence, whose element type nobody else checks."""
+    item, dtype = fed_input(name, value, kind, device), _DTYPES.get(kind)
+    if isinstance(item, torch.Tensor) and dtype is not None and item.dtype != dtype:
+        raise also(InputError(f"{name} is {item.dtype}", way_out=f"the sequence is of {kind}"), RuntimeError)
+    return item
+
+
 def _mapped(name: str, value: Any, kind: str) -> dict[Any, Any]:
     """A map whose numbers have the type that the file states."""
     if not isinstance(value, dict):
-        raise InputError(f"what is fed for {name!r} is no dictionary", way_out=f"feed a map of {kind}")
+        error = InputError(f"what is fed for {name!r} is no dictionary", way_out=f"feed a map of {kind}")
+        raise also(error, RuntimeError)
     if kind == "tensor(string)":
         return value
     numbers = listed([*value.values()], kind)

@@ -47,10 +47,14 @@ class NodeArg:
     type: str
     shape: list[int | str | None]
 
+    def __str__(self) -> str:
+        """Return what onnxruntime's writes."""
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
 
-@dataclass(frozen=True)
+
+@dataclass
 class ModelMetadata:
-    """What the file says about itself, under onnxruntime's names."""
+    """What the file says about itself, under onnxruntime's names; like onnxruntime's, it may be written to."""
 
     producer_name: str
     graph_name: str

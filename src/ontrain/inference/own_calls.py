@@ -16,6 +16,7 @@ import torch
 from ontrain.capture import to_array
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.files import read_proto
+from ontrain.inference.arguments import check_arguments
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
@@ -29,6 +30,7 @@ from ontrain.inference.options import (
     config_entry,
     say_once,
 )  # fmt: skip
+from ontrain.inference.shared_values import numbers, shared_value
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
@@ -120,8 +122,21 @@ class OwnSession:
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Run on what is bound."""
-        if not isinstance(iobinding, OwnBinding) or iobinding._calls is not self:
-            raise InputError("the binding is of another session", way_out="take session.io_binding()")
+        if not isinstance(iobinding, OwnBinding):
+            raise also(
+                InputError(f"the binding is a {type(iobinding).__name__}", way_out="take session.io_binding()"),
+                AttributeError,
+            )
+        if iobinding._calls is not self:
+            raise also(
+                InputError("the binding is of another session", way_out="take session.io_binding()"), RuntimeError
+            )
+        try:
+            self._run_bound(iobinding, run_options)
+        except OntrainError as error:  # whatever happens in such a run, onnxruntime calls a RuntimeError
+            raise also(error, RuntimeError) from error
+
+    def _run_bound(self, iobinding: OwnBinding, run_options: Any) -> None:
         names = list(iobinding.outputs)
         if not names:
             raise also(InputError("no output is bound", way_out="call bind_output"), upstream("InvalidArgument"))
@@ -142,6 +157,16 @@ class OwnSession:
             results[at] = memory
         iobinding.results = results
 
+    def run_with_ortvaluevector(
+        self, run_options: Any, feed_names: Sequence[str], feeds: Any, fetch_names: Sequence[str], fetches: Any,
+        fetch_devices: Sequence[Any],
+    ) -> None:  # fmt: skip
+        """Run on onnxruntime's vectors of values: the results are appended to `fetches`, on the provider's device."""
+        value = stock().OrtValue
+        inputs = dict(zip(feed_names, map(value, feeds), strict=False))
+        for result in self.run_with_ort_values(fetch_names, inputs, run_options):
+            fetches.push_back(result._ortvalue)
+
     def run_async(
         self,
         output_names: Sequence[str] | None,
@@ -151,6 +176,7 @@ class OwnSession:
         run_options: Any = None,
     ) -> None:
         """Run in a thread, and call `callback(results, user_data, error)` there; the error is "" for none."""
+        self._check(output_names, input_feed, run_options)
 
         def work() -> None:
             try:
@@ -164,18 +190,19 @@ class OwnSession:
     def _run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any
     ) -> list[torch.Tensor]:
+        self._check(output_names, feeds, run_options)
         if run_options is not None and run_options.terminate:
             reason = "Exiting due to terminate flag being set to true."
             raise also(ProviderError("the run is not begun", reason=reason), upstream("Fail"))
         if getattr(run_options, "adapters", ()):
             raise OptionError(f"{self._provider} has no LoRA adapters", way_out="use CPUExecutionProvider")
-        self._check(output_names, feeds)
         session = self._for(feeds)
         with self._trace.run(), _running():
             values = {name: self.value(name, value) for name, value in feeds.items()}
             return session.compute(list(output_names) if output_names else None, values)
 
-    def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> None:
+    def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> None:
+        check_arguments(output_names, feeds, run_options)
         required, outputs = ([value.name for value in values] for values in (self.get_inputs(), self.get_outputs()))
         inputs = [*required, *(value.name for value in self._overridable)]
         for what, names, known in (("input", feeds, inputs), ("output", output_names or (), outputs)):
@@ -242,11 +269,17 @@ class OwnSession:
         return result if result is None or isinstance(result, dict) else np.asarray(result)
 
     def ort_value(self, result: Any) -> Any:
-        """Return a result as an `OrtValue` that shares its memory."""
-        return stock().OrtValue.from_dlpack(self._as_tensor(result).detach().contiguous())
+        """Return a result as an `OrtValue` that shares its memory.
+
+        Raises:
+            InputError: it is a sequence, a map, or holds strings.
+        """
+        return shared_value(self._as_tensor(result))
 
     def _as_tensor(self, result: Any) -> torch.Tensor:
-        return result if isinstance(result, torch.Tensor) else self.tensor("", np.asarray(result))
+        if isinstance(result, torch.Tensor):
+            return result
+        return self.tensor("", numbers(result))
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -415,5 +448,5 @@ def _running() -> Iterator[None]:
         raise also(error, upstream("InvalidArgument")) from error
     except GraphError as error:
         raise also(error, upstream("InvalidGraph")) from error
-    except ProviderError as error:
-        raise also(error, upstream("RuntimeException")) from error
+    except ProviderError as error:  # a kernel of onnxruntime's raises one or the other
+        raise also(also(error, upstream("RuntimeException")), upstream("Fail")) from error

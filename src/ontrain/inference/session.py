@@ -46,12 +46,11 @@ _DELEGATED = (
     "create_ortvalue_from_shape_and_type", "end_profiling", "get_input_memory_infos", "get_inputs", "get_modelmeta",
     "get_output_memory_infos", "get_outputs", "get_overridable_initializers", "get_profiling_start_time_ns",
     "get_provider_graph_assignment_info", "get_provider_options", "get_providers", "get_session_options",
-    "get_tuning_results", "run_async", "run_with_iobinding", "run_with_ort_values", "set_tuning_results",
+    "get_tuning_results", "run_async", "run_with_iobinding", "run_with_ort_values", "run_with_ortvaluevector",
+    "set_tuning_results",
 )  # fmt: skip
 """Methods that onnxruntime's sessions have, and sessions of ontrain's providers under the same names."""
-_STOCK_ONLY = (
-    "get_input_epdevices", "release_captured_graph", "run_with_ortvaluevector", "set_ep_dynamic_options",
-)  # fmt: skip
+_STOCK_ONLY = ("get_input_epdevices", "release_captured_graph", "set_ep_dynamic_options")
 """Methods that only onnxruntime's sessions have."""
 
 

@@ -1,0 +1,33 @@
+"""What a run is called with, checked as onnxruntime's binding checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ontrain.errors import InputError
+from ontrain.inference.upstream_errors import also
+from ontrain.stock import stock
+
+__all__ = ["check_arguments"]
+
+
+def check_arguments(output_names: Any, feeds: Any, run_options: Any) -> None:
+    """Check the kinds of the arguments of `run`.
+
+    Raises:
+        InputError: also of the class that onnxruntime raises for it, AttributeError or TypeError.
+    """
+    if not isinstance(feeds, Mapping):
+        error = InputError(f"the feeds are a {type(feeds).__name__}", way_out="feed a dictionary by input name")
+        raise also(error, AttributeError)
+    names = output_names if output_names is not None else ()
+    if isinstance(names, str) or not all(isinstance(name, str) for name in (*names, *feeds)):
+        error = InputError(
+            "the names of outputs and inputs are no strings in a list and a dictionary",
+            reason=f"outputs {output_names!r}, inputs {list(feeds)}", way_out="give names such as ['logits']",
+        )  # fmt: skip
+        raise also(error, TypeError)
+    if run_options is not None and not isinstance(run_options, stock().RunOptions):
+        error = InputError(f"the run's options are a {type(run_options).__name__}", way_out="give ontrain.RunOptions")
+        raise also(error, TypeError)
