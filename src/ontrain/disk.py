@@ -58,5 +58,5 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"it has {size} bytes, at most {limit} are read", os.fspath(path))
-        # What grows in the meantime is not followed.
-        return file.read(limit)
+        # What grows in the meantime is not followed; memory is taken for what is there, not for what may be.
+        return file.read(size)

@@ -33,6 +33,8 @@ CASES = [
     sample("Abs", np.array([-1.0, 0.0, 1.0]), twin=torch.abs),
     sample("LeakyRelu", np.array([-1.0, 0.0, 1.0]), alpha=0.25, twin=lambda x: F.leaky_relu(x, 0.25)),
     sample("Pow", np.array([0.0, 0.0, 0.0, 2.0]), np.array([0.0, 1.0, 2.5, 0.0]), twin=torch.pow),
+    sample("GlobalMaxPool", _TIES.reshape(1, 1, 2, 3), twin=lambda x: x.amax((2, 3), True)),
+    sample("GlobalMaxPool", _TIES.reshape(1, 2, 3, 1), twin=lambda x: x.amax((2, 3), True)),
     sample("ReduceL2", np.array([[0.0, 0.0], [3.0, 4.0]]), [1], twin=lambda x, a: x.norm(2, 1, True)),
     sample("ReduceProd", np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 1.0]]), [1], twin=lambda x, a: x.prod(1, True)),
     sample("SoftmaxCrossEntropyLoss", np.array([[0.3, -1.0], [2.0, 1.0]]), _LABELS, ignore_index=-100,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from ontrain.autodiff import differentiability
@@ -11,7 +12,8 @@ from ontrain.errors import GraphError
 from ontrain.functions import adopted, composites
 from ontrain.graph import DOMAIN, schema_of
 from ontrain.operators import OPERATORS
-from ontrain.operators.gradients import rules
+from ontrain.operators.emit import Value
+from ontrain.operators.gradients import Op, find_rule, gradient, rules
 from tests.autodiff.graphs import SampleGraph
 from tests.autodiff.samples import IDS, SAMPLES, Sample
 
@@ -56,6 +58,21 @@ def test_gradients_in_half_precision_are_well_typed(sample: Sample, dtype: str, 
 def test_every_rule_has_a_sample() -> None:
     sampled = {(s.domain, s.op_type) for s in SAMPLES}
     assert set(rules) - sampled == _EMITTED_ONLY | _WITH_GRAPHS | _DETACHED | _DRAWN
+
+
+def test_of_two_rules_that_fit_the_one_introduced_later_applies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rules, ("", "Softsign"), [])
+
+    def first(op: Op, dy: Value, x: Value) -> Value:
+        return dy
+
+    def later(op: Op, dy: Value, x: Value) -> Value:
+        return -dy
+
+    gradient("Softsign", since=1)(first)
+    gradient("Softsign", since=22)(later)
+    node = ir.Node("", "Softsign", [])
+    assert [find_rule(node, opset) for opset in (1, 21, 22, 23)] == [first, first, later, later]
 
 
 ZEROS = {key for key, record in OPERATORS.items() if record.zero_gradient}

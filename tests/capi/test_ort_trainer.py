@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import nn
 
 from ontrain import CheckpointError, InferenceSession, InputError, OptionError
 from ontrain.capi import _pybind_state
+from ontrain.capi.description import fitted
+from ontrain.capi.optimizer import optimizer_config
 from ontrain.capi.ort_trainer import (
     IODescription,
     LossScaler,
@@ -128,6 +131,7 @@ def test_the_learning_rate_comes_by_position_by_name_in_a_list_or_from_a_functio
         "position": lambda t: t.train_step(ids, label, rate(0.25)),
         "list": lambda t: t.train_step([ids, label, rate(0.25)]),
         "names": lambda t: t.train_step(ids, label=label, Learning_Rate=rate(0.25)),
+        "the first by name": lambda t: t.train_step(label, rate(0.25), ids=ids),
         "all names": lambda t: t(label=label, ids=ids, Learning_Rate=0.25),
     }
     states = {}
@@ -162,6 +166,21 @@ def test_attributes_are_mapped_by_parameter_name(twins):
     for ids, label in batches(4):
         found, wanted = trainer.train_step(ids, label, rate(0.02))[0], later.train_step(ids, label)[0]
         assert float(found) == float(wanted)
+
+
+def test_a_flag_may_be_a_number():
+    for value in (0, 1):
+        config = optimizer_config("LambOptimizer", lambda _, value=value: {"do_bias_correction": value}, ["weight"])
+        assert config.params[0]["do_bias_correction"] is bool(value)
+
+
+def test_a_batch_that_fits_names_of_dimensions_is_not_told_of(twins):
+    inputs = [IODescription(name, ["batch", "length"], torch.int64) for name in ("ids", "label")]
+    described = ModelDescription(inputs, [IODescription("loss", [], torch.float32)])
+    ((ids, label),) = batches(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fitted(described, {"ids": ids, "label": label}).inputs_ == inputs
 
 
 def test_accumulation_counts_updates(twins):

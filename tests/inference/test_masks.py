@@ -1,4 +1,4 @@
-"""Whatever a mask looks like, and whoever reads it, outputs are onnxruntime's: padding is left out only where it may be."""
+"""Masks of every look, whoever reads them: outputs are onnxruntime's, and padding is left out only where it may be."""
 
 from __future__ import annotations
 

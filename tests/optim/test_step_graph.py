@@ -59,6 +59,24 @@ def test_an_infinite_gradient_is_not_finite_even_where_nothing_is_nan(step_runne
     assert np.isposinf(found["grad_norm"]) and not found["all_finite"]
 
 
+@pytest.mark.parametrize("overflow", [np.inf, -np.inf, np.nan])
+def test_a_statistic_that_overflows_in_half_precision_stays_as_it_was(step_runner, overflow):
+    x, w = value("x", [2], Role.INPUT), value("w", [2])
+    peak = value("peak", [], Role.BUFFER)
+    forward = new_model([x, w, peak], "linear")
+    op = Builder(forward.graph)
+    loss = op.ReduceSum(op.Mul(w, x), keepdims=0)
+    loss.name = "loss"
+    later = op.Add(peak, op.ReduceSum(x, keepdims=0))
+    forward.graph.outputs.extend([loss, set_updates(later, "peak")])
+    step = build_step(forward, "loss", PLAIN, trainable=["w"], narrow=True)
+    runner = step_runner({"w": np.ones(2, np.float32), "peak": np.array(1.0, np.float32)})
+    runner(step, {"x": np.array([1.0, 2.0], np.float32)})
+    assert runner.values["peak"] == 4
+    runner(step, {"x": np.array([1.0, overflow], np.float32)})
+    assert runner.values["peak"] == 4
+
+
 def test_frozen_and_unreached_parameters_are_left_alone():
     model = build_step(network(unused=True), "loss", OptimizerSpec("Lamb"), trainable=["w1", "b2", "pooler"])
     updated = {updates_of(v) for v in model.graph.outputs} - {None}

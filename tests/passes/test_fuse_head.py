@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -264,6 +265,31 @@ def test_it_is_left_alone_for(why, batch):
     network, outputs = LEFT_ALONE[why]
     one = trainer(network, outputs=outputs)
     one.train_step(*batch)
+    assert not fused(one)
+
+
+_SCORED_FILE = f"""<ir_version: 10, opset_import: ["" : 23]>
+scored (float[rows, 24] x, int64[rows] labels) => (float loss, float[rows, {CLASSES}] log_probs)
+<float[{CLASSES}, 24] weight, float[{CLASSES}] bias> {{
+    scores = Gemm <transB = 1> (x, weight, bias)
+    loss, log_probs = SoftmaxCrossEntropyLoss <reduction = "mean", ignore_index = -100> (scores, labels)
+}}"""
+
+
+def test_it_is_left_alone_where_a_file_returns_the_log_probabilities():
+    head, x, labels = nn.Linear(24, CLASSES), torch.randn(ROWS, 24), torch.randint(0, CLASSES, (ROWS,))
+    proto = onnx.parser.parse_model(_SCORED_FILE)
+    for name, tensor in head.state_dict().items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
+    names = {
+        "inputs": [("x", ["rows", 24]), ("labels", ["rows"])],
+        "outputs": [("loss", [], True), ("log_probs", ["rows", CLASSES])],
+    }
+    options = {"provider": ("TorchExecutionProvider", {"logits_bytes": CHUNKED}), "device": {"id": "cpu"}}
+    one = ORTTrainer(proto, names, optim.SGDConfig(lr=0.5), options=options)
+    loss, log_probs = one.train_step(x, labels)
+    torch.testing.assert_close(log_probs, torch.log_softmax(head(x), 1).detach())
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(head(x), labels).detach())
     assert not fused(one)
 
 

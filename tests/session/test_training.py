@@ -35,12 +35,12 @@ def graph(dropout: float = 0.0, trap: bool = False) -> ir.Model:
     return model
 
 
-def session(provider="TorchExecutionProvider", steps=1, rate_of=None, **options) -> TrainingSession:
+def session(provider="TorchExecutionProvider", steps=1, rate_of=None, optimizer="SGD", **options) -> TrainingSession:
     made = graph(options.pop("dropout", 0.0), options.pop("trap", False))
     torch.manual_seed(1)
     initial = {"weight": torch.randn(WIDTH, CLASSES), "slope": torch.zeros(1)}
     task = TrainingTask(
-        made, loss="loss", optimizer=OptimizerSpec("SGD", rate_of or {}), trainable=["weight", "slope"],
+        made, loss="loss", optimizer=OptimizerSpec(optimizer, rate_of or {}), trainable=["weight", "slope"],
         accumulation_steps=steps,
     )  # fmt: skip
     return TrainingSession(task, initial, get_provider(provider), planning=PlanOptions(**options))
@@ -92,8 +92,10 @@ def test_every_micro_batch_has_random_numbers_of_its_own():
     assert [float(again.step(batch(0), 0.0)["loss"]) for _ in range(4)] == losses
 
 
-def test_a_step_that_is_profiled_changes_nothing():
-    one = session()
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("steps", [1, 2], ids=["update", "amid an accumulation"])
+def test_a_step_that_is_profiled_changes_nothing(steps, optimizer):
+    one = session(steps=steps, optimizer=optimizer)
     one.step(batch(0), 0.1)
     before = {name: torch.as_tensor(one.state[name]).clone() for name in one.state}
     one.profile(batch(1))

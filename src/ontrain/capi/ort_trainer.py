@@ -202,7 +202,6 @@ class ORTTrainer:
         info = trainer.train_step_info
         self.current_step, updated = info.step, trainer.pending_steps == 0
         self.global_step_ += info.optimization_step - self._updates
-        self._updates = info.optimization_step
         if updated and fetches is None and self._given_scale is not None:
             told = outputs if isinstance(outputs, list) else [outputs]
             return [*told, torch.tensor([info.all_finite])]

@@ -113,7 +113,7 @@ MUTANTS = [
         "operators/scatter.py",
         "ids = op.Where(op.Less(ids, 0), op.Add(ids, size), ids)",
         "pass",
-        "providers/test_operators.py",
+        "providers/torch/lowering/test_indexing.py",
         "Gather-",
     ),
     mutant(

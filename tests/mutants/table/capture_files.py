@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-HOSTILE, UPGRADE, FILES = (
+HOSTILE, UPGRADE, FILES, MODES = (
     "capture/onnx_file/test_hostile_files.py",
     "capture/onnx_file/test_upgrade.py",
     "training/test_onnx_files.py",
+    "capture/onnx_file/test_modes.py",
 )
 
 MUTANTS = [
@@ -54,10 +55,9 @@ MUTANTS = [
         "capture/onnx_file/modes.py",
         "node.replace_input_with(3 + index, latest.get(statistic, statistic))",
         "pass",
-        FILES,
-        "statistics",
+        MODES,
     ),
-    mutant("capture/onnx_file/modes.py", "node.resize_inputs(min(len(node.inputs), 2))", "pass", FILES, "dropout"),
+    mutant("capture/onnx_file/modes.py", "node.resize_inputs(min(len(node.inputs), 2))", "pass", MODES),
     mutant(
         "capture/onnx_file/upgrade.py",
         'x, axis = site.input(0), site.take("axis", 1)',

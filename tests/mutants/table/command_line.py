@@ -34,7 +34,7 @@ MUTANTS = [
         "rate = self.get_lr_this_step_(self.current_step)",
         TRAINER,
     ),
-    mutant("capi/ort_trainer.py", "self._updates = info.optimization_step\n        if updated", "if updated", TRAINER),
+    mutant("capi/ort_trainer.py", "self.global_step_ += info.optimization_step - self._updates", "pass", TRAINER),
     mutant(
         "capi/ort_trainer.py",
         "by_position = [name for name in [*names, *extra] if name not in rest]",

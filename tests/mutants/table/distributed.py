@@ -43,7 +43,7 @@ MUTANTS = [
         '"the learning rate": hyper.learning_rate,',
         "",
         "distributed/test_agreement.py",
-        "begin",
+        "come_to",
     ),
     mutant(
         "distributed/agreement.py",

@@ -35,7 +35,7 @@ MUTANTS = [
         "checked = op.Where(op.Or(op.IsNaN(value), op.IsInf(value)), before, value)",
         "checked = op.Where(op.IsNaN(value), before, value)",
         "training/test_mixed_precision.py " + GRAPH,
-        "overflow or finite",
+        "overflow or finite or statistic",
     ),
     mutant(
         "optim/update.py",

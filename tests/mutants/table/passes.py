@@ -42,7 +42,7 @@ MUTANTS = [
         "if any(value.uses() or value in self._outputs for value in loss.outputs[1:]):",
         "if False:",
         HEAD,
-        "left_alone or equals_eager",
+        "left_alone",
     ),
     mutant(
         "passes/fuse_head.py",

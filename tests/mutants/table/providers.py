@@ -111,7 +111,13 @@ MUTANTS = [
         OPERATORS,
         "Gather-",
     ),
-    mutant(TORCH + "indexing.py", "e.run(torch.Tensor.zero_, pad, writes=[pad])", "pass", OPERATORS, "Embedding"),
+    mutant(
+        TORCH + "indexing.py",
+        "e.run(torch.Tensor.zero_, pad, writes=[pad])",
+        "pass",
+        "providers/torch/lowering/test_indexing.py",
+        "padding",
+    ),
     mutant(
         TORCH + "loss.py",
         "return e.reshape(e.view(x, lambda t: t.movedim(1, -1)), (-1, x.shape[1]))",

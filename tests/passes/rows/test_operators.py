@@ -100,6 +100,15 @@ def test_packed_rows_are_the_rows_of_the_whole(make, shapes, rows, rng):
     np.testing.assert_allclose(packed, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_an_operator_along_an_axis_of_rows_reads_other_rows(name, axis):
+    old = model(lambda op, x: getattr(op, name)(x, axis=axis), ((B, L, H),))
+    root = old.graph.outputs[0].producer()
+    section = find_section(old.graph, lambda node, _: [Layout.leading((B, L))] if node is root else None)
+    assert not section.packed
+
+
 def test_every_operator_of_the_table_is_one():
     model = new_model([], "test")
     for domain, op_type in (key for key, record in OPERATORS.items() if record.rows is not Rows.MIXED):

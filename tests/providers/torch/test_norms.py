@@ -16,7 +16,7 @@ _ELEMENTS = 8 << 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(_ELEMENTS + 7,), (2, 1 << 20), (3000, 2816), (0, 5), (65535,)], ids=str)
+@pytest.mark.parametrize("shape", [(_ELEMENTS + 7,), (2, 1 << 20), (3000, 2816), (0, 5), (65535,), (66559,)], ids=str)
 @pytest.mark.parametrize("make", [torch.randn, torch.ones])
 def test_a_norm_is_that_of_all_elements(make, shape, dtype):
     torch.manual_seed(0)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 
+from ontrain.graph import Builder, Role, new_model, set_role, set_updates
 from ontrain.optim import StepKind
+from ontrain.providers import StateSpec, get_provider
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
+from tests.providers.graphs import float_input
 
 VOCABULARY, WIDTH = 50, 16
 DESC = {"inputs": [("ids", [4, 6]), ("labels", [4, 6])], "outputs": [("loss", [], True)]}
@@ -81,3 +85,30 @@ def test_micro_batches_add_to_the_accumulators_what_eager_adds(padding_idx):
         optimizer.step()
     for name, wanted in plain.named_parameters():
         torch.testing.assert_close(trainer.parameter(name), wanted.detach(), msg=name)
+
+
+@pytest.mark.parametrize("reader", ["none", "before", "after"])
+def test_an_accumulator_that_others_read_keeps_its_value_until_they_have(reader):
+    """The sum must not be taken in place where somebody wants the old value."""
+    total, a, b = (float_input(*pair) for pair in (("total", (4, 5)), ("a", (4, 3)), ("b", (3, 5))))
+    set_role(total, Role.STATE)
+    model = new_model([total, a, b], "adds")
+    op = Builder(model.graph)
+    doubled = op.Mul(total, 2.0) if reader == "before" else None
+    following = op.Add(total, op.MatMul(a, b))
+    doubled = op.Mul(total, 2.0) if reader == "after" else doubled
+    model.graph.outputs.append(set_updates(following, "total"))
+    if doubled is not None:
+        doubled.name = "doubled"
+        model.graph.outputs.append(doubled)
+    provider = get_provider("TorchExecutionProvider")
+    state = provider.create_state([StateSpec("total", (4, 5), ir.DataType.FLOAT, "fixed")])
+    executable = provider.compile(model, state)
+    expected = torch.zeros(4, 5)
+    for _ in range(3):
+        feeds = {"a": torch.randn(4, 3), "b": torch.randn(3, 5)}
+        outputs = executable.run(feeds)
+        if doubled is not None:
+            torch.testing.assert_close(outputs["doubled"], 2 * expected)
+        expected = expected + feeds["a"] @ feeds["b"]
+        torch.testing.assert_close(torch.as_tensor(state["total"]), expected)

@@ -76,11 +76,13 @@ def test_adam_is_the_formula(mode: AdamWMode, corrected: bool) -> None:
     near(trained(lambda p: FusedAdam(p, adam_w_mode=mode, **arguments)), params, 2e-6)
 
 
+@pytest.mark.parametrize("averaging", [True, False])
 @pytest.mark.parametrize("nvlamb", [False, True])
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_lamb_is_the_formula(decay: float, clip: float, nvlamb: bool) -> None:
+def test_lamb_is_the_formula(decay: float, clip: float, nvlamb: bool, averaging: bool) -> None:
     lr, b1, b2, eps = 0.01, 0.9, 0.99, 1e-6
+    share = 1 - b1 if averaging else 1.0
     params = [p.double().numpy() for p in start()]
     m, v = [p * 0 for p in params], [p * 0 for p in params]
     for t, grads in enumerate(gradients(), 1):
@@ -88,14 +90,21 @@ def test_lamb_is_the_formula(decay: float, clip: float, nvlamb: bool) -> None:
         norm = math.sqrt(sum((g * g).sum() for g in lists))
         for i, g in enumerate(lists):
             g = g / max(1.0, norm / clip) if clip else g
-            m[i], v[i] = b1 * m[i] + (1 - b1) * g, b2 * v[i] + (1 - b2) * g * g
+            m[i], v[i] = b1 * m[i] + share * g, b2 * v[i] + (1 - b2) * g * g
             update = m[i] / (1 - b1**t) / (np.sqrt(v[i] / (1 - b2**t)) + eps) + decay * params[i]
             w, u = np.linalg.norm(params[i]), np.linalg.norm(update)
             ratio = w / u if w > 0 and u > 0 and (decay or nvlamb) else 1.0
             params[i] = params[i] - lr * ratio * update
     ours = trained(
         lambda p: FusedLamb(
-            p, lr=lr, betas=(b1, b2), eps=eps, weight_decay=decay, max_grad_norm=clip, use_nvlamb=nvlamb
+            p,
+            lr=lr,
+            betas=(b1, b2),
+            eps=eps,
+            weight_decay=decay,
+            max_grad_norm=clip,
+            use_nvlamb=nvlamb,
+            grad_averaging=averaging,
         )
     )
     near(ours, params, 2e-6)

@@ -121,6 +121,19 @@ def test_a_number_that_changes_warns():
             ours(torch.randn(3, 2), i / 2)
 
 
+def test_equal_numbers_of_other_types_are_other_numbers():
+    class Scaled(nn.Module):
+        def forward(self, x, factor):
+            return x * factor
+
+    ours, eager = pair(Scaled())
+    x = torch.tensor([True, False])
+    for factor in (1, 1.0, True, 1):
+        expected = eager(x, factor)
+        assert ours(x, factor).dtype == expected.dtype
+        torch.testing.assert_close(ours(x, factor), expected)
+
+
 @pytest.mark.parametrize("call", [lambda m: m(), lambda m: m(A, A, A), lambda m: m(A, nonsense=A)])
 def test_arguments_that_do_not_fit(call):
     with pytest.raises(InputError, match="do not fit forward"):
