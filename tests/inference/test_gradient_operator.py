@@ -36,9 +36,9 @@ def model(gradient_inputs, xs, zs=(), y="y"):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def run(file, rows=4):
+def run(file, rows=4, providers=("TorchExecutionProvider",)):
     feeds = {name: RNG.standard_normal((rows, n)).astype(np.float32) for name, n in (("a", 3), ("z", 2), ("other", 3))}
-    session = ontrain.InferenceSession(file, providers=["TorchExecutionProvider"])
+    session = ontrain.InferenceSession(file, providers=providers)
     return [torch.tensor(feeds[name], requires_grad=True) for name in feeds], session.run(None, feeds)
 
 
@@ -46,9 +46,10 @@ def value(a, z):
     return (a @ torch.tensor(WEIGHT)).tanh() * z
 
 
+@pytest.mark.parametrize("following", [[], ["CPUExecutionProvider"]], ids=["alone", "onnxruntime next"])
 @pytest.mark.parametrize("rows", [4, 1])
-def test_derivatives_by_inputs_for_any_size(rows):
-    (a, z, _), (y, da, dz) = run(model(["a", "z"], ["a", "z"]), rows)
+def test_derivatives_by_inputs_for_any_size(rows, following):
+    (a, z, _), (y, da, dz) = run(model(["a", "z"], ["a", "z"]), rows, ["TorchExecutionProvider", *following])
     expected = value(a, z)
     np.testing.assert_allclose(y, expected.detach(), rtol=1e-5)
     for result, wanted in zip((da, dz), torch.autograd.grad(expected.sum(), (a, z)), strict=True):

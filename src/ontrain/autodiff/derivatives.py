@@ -8,16 +8,17 @@ from ontrain.autodiff.driver import differentiate
 from ontrain.functions import DERIVATIVE, VJP, vjp_operands
 from ontrain.graph import DOMAIN, Builder, rebuild, static_dims
 
-__all__ = ["asks_for_derivatives", "with_derivatives"]
+__all__ = ["asks_for_derivatives", "is_derivative", "with_derivatives"]
 
 
-def _is_derivative(node: ir.Node) -> bool:
+def is_derivative(node: ir.Node) -> bool:
+    """Return whether a node stands for a derivative, which is spelled out before a provider sees the graph."""
     return node.domain == DOMAIN and node.op_type in (DERIVATIVE, VJP)
 
 
 def asks_for_derivatives(graph: ir.Graph) -> bool:
     """Return whether a node of the graph is a derivative of a value."""
-    return any(_is_derivative(node) for node in graph)
+    return any(is_derivative(node) for node in graph)
 
 
 def with_derivatives(model: ir.Model) -> ir.Model:
@@ -28,7 +29,7 @@ def with_derivatives(model: ir.Model) -> ir.Model:
     """
 
     def rewrite(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        if not _is_derivative(node):
+        if not is_derivative(node):
             return None
         values = [v for v in inputs if v is not None]
         pairs, points = (
