@@ -67,6 +67,15 @@ def test_bfloat16_goes_in_on_the_torch_provider(kind):
 
 
 @EVERYWHERE
+def test_optimum_finds_where_a_session_has_its_model_from(provider, folder):
+    path = folder / "scaled.onnx"
+    session = ontrain.InferenceSession(path, providers=[provider])
+    assert session._model_path == str(path) and session._model_bytes is None
+    session = ontrain.InferenceSession(path.read_bytes(), providers=[provider])
+    assert session._model_path is None and session._model_bytes == path.read_bytes()
+
+
+@EVERYWHERE
 def test_a_message_is_a_model(provider):
     session = ontrain.InferenceSession(MODELS["scaled"], providers=[provider])
     assert session.run(None, {"x": X})[0].shape == (2, 2)

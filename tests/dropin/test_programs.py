@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.documents import ROOT
-from tests.dropin.programs import PROGRAMS
+from tests.dropin.programs import PROGRAMS, WAYS, computed, furthest
 
-
-def computed(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.dropin.programs", *arguments], capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("computed "))
-    return line
+expected = functools.cache(lambda name: computed(name, "onnxruntime"))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS[1:])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_computes_the_same(name):
+def test_a_program_computes_the_same(name, way):
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
-    assert computed(name, "ontrain") == computed(name)
+    furthest(computed(name, way), expected(name))
+
+
+def test_another_number_or_text_is_noticed():
+    assert furthest({"a": [1.0, 2.0], "b": "x"}, {"a": [1.0, 2.0], "b": "x"}) == 0
+    for other in ({"a": [1.0, 2.1], "b": "x"}, {"a": [1.0], "b": "x"}, {"a": [1.0, 2.0], "b": "y"}, {"a": [1.0, 2.0]}):
+        with pytest.raises(AssertionError):
+            furthest(other, {"a": [1.0, 2.0], "b": "x"})

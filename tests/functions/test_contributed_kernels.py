@@ -357,6 +357,7 @@ def test_matrices_and_lists():
         ("Range", [fixed(one(1.0)), fixed(one(5.5)), fixed(one(0.5))], {}),
         ("Range", [fixed(np.array([2])), fixed(np.array([7]))], {}),
         ("ExpandDims", [real(2, 3), fixed(np.array(1, np.int32))], {}),
+        ("Unique", [np.float32([2, 1, 1, 3, 4, 3])], {"outputs": 3}),
         ("CDist", [real(4, 3), real(5, 3)], {"metric": "euclidean"}),
         ("CDist", [real(4, 3), real(5, 3)], {"metric": "sqeuclidean"}),
     )

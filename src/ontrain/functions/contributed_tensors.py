@@ -36,6 +36,18 @@ def trilu(op: Builder, x: Value, k: Value | None = None, *, upper: int = 1) -> V
     return op.Trilu(x, k, upper=upper)
 
 
+def _unique_types(inputs: Sequence[Any], **_: object) -> Types:
+    (x,) = inputs
+    return [(x.dtype, ir.Shape([None])), (ir.DataType.INT64, x.shape), (ir.DataType.INT64, ir.Shape([None]))]
+
+
+@composite("Unique", domain=MICROSOFT, infer=_unique_types)
+def unique(op: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """Values as they come, the place of each element's among them, and counts; the standard gives first places, too."""
+    values, _, places, counts = op.Unique(x, sorted=0, outputs=4)
+    return values, places, counts
+
+
 @composite("GatherND", domain=MICROSOFT, infer=lambda inputs, **_: standard_types("GatherND", inputs))
 def gather_nd(op: Builder, data: Value, indices: Value) -> Value:
     """GatherND, which the standard took over."""

@@ -24,6 +24,12 @@ def nbytes(value: ir.Value) -> int | None:
     return math.ceil(math.prod(dims) * value.dtype.itemsize)
 
 
+_WAY_OUT = (
+    "compute sizes from shapes and constants alone, and mask values by Where instead of selecting them; or train the "
+    "module that the graph comes from with ORTModule, which plans it in parts"
+)
+
+
 def check_sizes(model: ir.Model, limit: int) -> None:
     """Check a specialised graph: operands and results of each node have a size, and fit into memory together.
 
@@ -52,7 +58,7 @@ def check_sizes(model: ir.Model, limit: int) -> None:
                     node=describe(node),
                     source=source_of(node),
                     reason="it depends on the values of the data, or is no tensor; a plan has fixed sizes",
-                    way_out="mask values instead of selecting them: Where in place of NonZero, Compress or Unique",
+                    way_out=_WAY_OUT,
                 )
         needed = _together((*(v for v in node.inputs if v is not None), *node.outputs))
         if needed > limit:

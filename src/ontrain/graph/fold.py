@@ -58,6 +58,8 @@ def _computed_bytes(node: ir.Node) -> float:
         lengths = [int(d) for d in operands[-1]]
         # Each operand broadcasts to the other: the product bounds the result.
         count = math.prod(max(d, 1) for d in lengths) * (operands[0].size if node.op_type == "Expand" else 1)
+    elif record_of(node).sized_by_values and all(o.ndim for o in operands):
+        count = sum(o.size * o.ndim for o in operands)  # as many as there are elements, each with its place
     else:
         return math.inf
     return count * 8 if math.isfinite(count) else math.inf

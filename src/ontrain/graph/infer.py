@@ -15,7 +15,7 @@ from ontrain.graph.axes import check_axes
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.blocks import check_blocks
 from ontrain.graph.indices import check_indices
-from ontrain.graph.source import describe
+from ontrain.graph.source import describe, source_of
 from ontrain.operators import DOMAIN, OPSET, form_of, record_of, schema_of
 
 __all__ = ["TypeAndShape", "UntypedError", "infer_node", "register_inference", "type_and_shape"]
@@ -74,8 +74,13 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     check_blocks(node)
     for value in node.inputs:
         if value is not None and value.dtype is None:
+            maker = value.producer()
             raise UntypedError(
-                f"value {value.name!r} has no dtype", node=describe(node), reason="what makes it gives no dense tensor"
+                f"value {value.name!r} has no dtype",
+                node=describe(node),
+                source=source_of(node),
+                reason=f"{'what makes it' if maker is None else maker.op_type} gives no dense tensor",
+                way_out="put tensors in place of sequences, optional values and strings; InferenceSession runs them",
             )
     question = _question(node)
     answer = None if question is None else _answers.get(question)

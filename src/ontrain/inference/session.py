@@ -94,6 +94,9 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         self._own: Any = None
         self._strict = bool(kwargs.pop("strict_providers", False))
         self._source, self._options_given, self._kwargs = _source(path_or_bytes), sess_options, kwargs
+        # onnxruntime's sessions have these two, and Optimum reads them.
+        self._model_path = self._source if isinstance(self._source, str) else None
+        self._model_bytes = self._source if isinstance(self._source, bytes) else None
         self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self._open(providers, provider_options)
 

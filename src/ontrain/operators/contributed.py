@@ -63,3 +63,9 @@ define("SparseAttention", domain=MICROSOFT, settings=(5, 6, 7))
 define("Tokenizer", domain=MICROSOFT, no_gradient="it works on strings")
 define("TransposeMatMul", domain=MICROSOFT)
 define("Trilu", domain=MICROSOFT, settings=(1,))
+define(
+    "Unique",
+    domain=MICROSOFT,
+    no_gradient="its result has as many elements as there are distinct values, which no plan knows",
+    sized_by_values=True,
+)

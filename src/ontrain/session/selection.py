@@ -21,9 +21,9 @@ def unique(x: torch.Tensor, axis: int | None = None, *, in_order: bool = True) -
 
     See https://onnx.ai/onnx/operators/onnx__Unique.html.
     """
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
+    # Along an axis, torch compares neighbours after a sort that NaNs disturb: a number could come twice.
+    along, axis = (None, 0) if axis is None or x.dim() == 1 else (axis, axis)
+    values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=along)
     inverse = inverse.reshape(-1)
     size = values.shape[axis]
     first = torch.full((size,), inverse.numel(), dtype=torch.int64, device=x.device)

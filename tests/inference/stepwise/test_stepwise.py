@@ -6,6 +6,7 @@ import random
 import re
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -192,3 +193,12 @@ def test_inner_values_are_given_by_name():
     session = own(model)
     h, places = session.run(["h", "places"], feeds)
     np.testing.assert_array_equal(np.stack(np.nonzero(h > 0)), places)
+
+
+def test_a_number_beside_nans_is_one_value():
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        net (float[n] x) => (float[m] y, int64[n] places, int64[m] counts)
+        { y, places, counts = com.microsoft.Unique(x) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    x = np.float32([np.nan, 0.0, 3, -0.0, np.nan, 3, 1])
+    assert_same(own(model).run(None, {"x": x}), stock(model).run(None, {"x": x}))

@@ -32,6 +32,12 @@ def _unique(call: Call) -> list[Value]:
     return [*unique(call.inputs[0], axis, in_order=bool(in_order))]
 
 
+@kernel("Unique", domain="com.microsoft")
+def _unique_as_they_come(call: Call) -> list[Value]:
+    values, _, places, counts = unique(call.inputs[0], in_order=False)
+    return [values, places, counts]
+
+
 @kernel("NonMaxSuppression")
 def _non_max_suppression(call: Call) -> list[Value]:
     boxes, scores = call.inputs[0], call.inputs[1]
