@@ -15,6 +15,7 @@ from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
 from ontrain.capture.derivatives import traced_gradients
 from ontrain.capture.least_squares import lstsq
+from ontrain.capture.transforms import transforms
 from ontrain.errors import CaptureError
 from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
 
@@ -87,7 +88,7 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         return lambda own: _refuses(own, problem, *why)
 
     checkpoint = "torch.utils.checkpoint"
-    return {
+    return transforms(_elsewhere) | {
         "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
         f"{checkpoint}.CheckpointFunction.apply": _plain,
         # What a checkpoint that is not reentrant does before and after its function. One inside another would have its

@@ -180,7 +180,8 @@ class _Program(Walk):
             if name in updates and updates[name] is not starts[name]:
                 set_updates(self._output(updates[name], f"{name}.next"), name)
         for node in [node for node in graph if node.op_type == "Inspect" and node.domain == DOMAIN]:
-            self._inspected(node)
+            if node.attributes["name"].as_string():  # else it is a point that a derivative is taken by
+                self._inspected(node)
         path = self._decided(decisions)
         self._prune()
         return path

@@ -10,8 +10,12 @@ __all__ = ["TABLE"]
 
 _FUNCTIONS = "modules with a torch.autograd.Function that brings a backward of its own"
 _CAPTURE = "capturing a module"
+_TRANSFORMS = "a forward that calls torch.func.grad, vjp, jvp, jacrev, jacfwd or hessian"
 _WITHOUT_VALUES = "the cache of captures, and models that make a cache of keys and values unasked"
 _RECURRENT = "one graph for all lengths of an LSTM, GRU or RNN; each length is captured anew"
+_TRANSFORMING = tuple(
+    f"torch._functorch.eager_transforms.{name}" for name in ("grad_and_value_impl", "_vjp_with_argnums")
+)
 _CHECKPOINT = "a forward that calls torch.utils.checkpoint.checkpoint"
 _DECISIONS = "a capture of the branch on values that a batch takes; such modules are refused"
 _CONVERSIONS = "capturing a module that converts its layers in forward"
@@ -42,6 +46,22 @@ TABLE: tuple[Row, ...] = (
     Row("torch.autograd._engine_run_backward", "name the gradients that forward asks for", c.engine,
         "a forward that computes gradients itself", replaced=True,
         callers=("torch.autograd.grad", "torch.autograd.backward")),
+    *(
+        Row(f"torch._functorch.eager_transforms.{name}", "name the gradients that torch.func takes in forward", None,
+            _TRANSFORMS, replaced=True, callers=_TRANSFORMING)
+        for name in ("grad_increment_nesting", "_wrap_all_tensors", "_create_differentiable",
+                     "_undo_create_differentiable", "_autograd_grad")
+    ),
+    Row("torch._functorch.eager_transforms._jvp_with_argnums", "differentiate forwards by gradients", None,
+        "a forward that calls torch.func.jvp or jacfwd", replaced=True),
+    Row("torch._functorch.eager_transforms._vjp_with_argnums", "differentiate forwards by gradients", None,
+        _TRANSFORMS),
+    Row("torch._functorch.apis.vmap_impl", "give each row of a batch its own gradient", None, _TRANSFORMS,
+        replaced=True, callers=("torch.vmap",)),
+    Row("torch._vmap_internals._vmap", "trace gradients of many adjoints at once", None,
+        "a forward that calls torch.autograd.grad with is_grads_batched", replaced=True),
+    Row("torch.autograd.forward_ad.enter_dual_level", "refuse forward-mode differentiation inside forward", None,
+        "a forward that calls torch.autograd.forward_ad", replaced=True),
     Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", c.registers_hooks,
         "a forward that registers hooks on gradients", replaced=True, callers=("torch.Tensor.register_hook",)),
     Row("torch.ctc_loss", "trace CTC as tensor operators", c.aligns, "capturing a CTC loss", replaced=True),

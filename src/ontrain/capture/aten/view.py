@@ -59,6 +59,11 @@ def inspect(op: AtenBuilder, x: Value, name: str) -> Value:
     return op.composite("Inspect", x, name=name)
 
 
+@aten("ontrain::point")
+def point(op: AtenBuilder, x: Value, likes: Sequence[Value]) -> Value:
+    return op.composite("Inspect", x, name="")
+
+
 @aten("ontrain::vjp")
 def vjp(op: AtenBuilder, ys: Any, dys: Any, xs: Any) -> Any:
     gradients = op.composite(VJP, *ys, *dys, *xs, outputs=len(xs), count=len(ys))
