@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
+from ontrain.autodiff.backward import ADJOINT
 from ontrain.autodiff.driver import differentiate
 from ontrain.functions import DERIVATIVE, VJP, vjp_operands
-from ontrain.graph import DOMAIN, Builder, rebuild, static_dims
+from ontrain.graph import DOMAIN, Builder, Role, dims, rebuild, set_role, static_dims
 
-__all__ = ["asks_for_derivatives", "is_derivative", "with_derivatives"]
+__all__ = ["asks_for_derivatives", "gradient_model", "is_derivative", "with_derivatives"]
 
 
 def is_derivative(node: ir.Node) -> bool:
@@ -19,6 +22,36 @@ def is_derivative(node: ir.Node) -> bool:
 def asks_for_derivatives(graph: ir.Graph) -> bool:
     """Return whether a node of the graph is a derivative of a value."""
     return any(is_derivative(node) for node in graph)
+
+
+def gradient_model(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> ir.Model:
+    """Return a new model of gradients alone, which can be differentiated in turn.
+
+    For each of `outputs` there is a new input `{name}.adjoint` behind the others, of its shape and dtype. The outputs
+    are `{name}.grad` for each of `wrt`; no other is left, updates of buffers neither.
+
+    Args:
+        model: captured graph; its shapes may be symbolic. Left untouched.
+        outputs: names of float outputs.
+        wrt: names of inputs, parameters among them, each of which an output depends on.
+    """
+    gradients = rebuild(model)
+    graph, op = gradients.graph, Builder(gradients.graph)
+    inputs = {v.name: v for v in graph.inputs}
+    results = {v.name: v for v in graph.outputs}
+    ys = [results[name] for name in outputs]
+    adjoints = [
+        set_role(ir.Value(name=op.fresh(f"{y.name}{ADJOINT}"), shape=ir.Shape(dims(y)), type=y.type), Role.INPUT)
+        for y in ys
+    ]
+    graph.inputs.extend(adjoints)
+    xs = [inputs[name] for name in wrt]
+    node = ir.node(VJP, [*ys, *adjoints, *xs], {"count": len(ys)}, domain=DOMAIN, num_outputs=len(xs))
+    graph.append(node)
+    for name, x, gradient in zip(wrt, xs, node.outputs, strict=True):
+        gradient.name, gradient.type, gradient.shape = op.fresh(f"{name}.grad"), x.type, x.shape
+    graph.outputs[:] = node.outputs
+    return rebuild(gradients)
 
 
 def with_derivatives(model: ir.Model) -> ir.Model:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.errors import CaptureError, GradientError
+from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import LanguageModel, Perceptron, assert_same_gradients, pair
 
@@ -263,12 +263,6 @@ def test_changing_an_input_after_forward(twins, x):
         z.zero_()
         loss.backward()
     assert_same_gradients(*twins, **DOUBLE)
-
-
-def test_a_gradient_of_the_gradient_is_refused(twins, x):
-    x.requires_grad_()
-    with pytest.raises(GradientError, match="gradient of the gradient"):
-        torch.autograd.grad(twins[0](x).sum(), x, create_graph=True)
 
 
 def pickled(module):

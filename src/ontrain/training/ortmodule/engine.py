@@ -19,7 +19,7 @@ from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site, as_real
-from ontrain.training.ortmodule.function import Call, Run, without_autocast
+from ontrain.training.ortmodule.function import Call, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, on_path
@@ -129,12 +129,10 @@ class Engine:
         call = Call(
             session, mode, seeds, entry.outputs, inputs, plan, planned, entry.deferred, entry.buffers,
             entry.read_buffers, entry.inspected, entry.decisions, _draw(plan.executable.stochastic),
+            dict(zip(entry.places, (*entry.tensors, *inputs), strict=True)), entry.differentiated.gradients,
         )  # fmt: skip
-        tensors, place = [*entry.tensors, *inputs], entry.places
-        reads = tuple([tensors[place[name]] for name in plan.executable.reads])
         with without_autocast(session.device.type):
-            outputs = Run.apply(call, reads, *[tensors[place[name]] for name in mode.wrt])  # type: ignore[no-untyped-call]
-        return entry.result(outputs)
+            return entry.result(call.run())
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],

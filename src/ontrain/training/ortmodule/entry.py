@@ -18,6 +18,7 @@ from ontrain.training.environment import is_on
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.function import Call, Mode, Session
+from ontrain.training.ortmodule.gradients import Differentiated
 
 __all__ = ["Entry", "Site", "as_real"]
 
@@ -41,7 +42,8 @@ class Entry:
         recomputation: activations that backward computes again instead of finding them in memory.
 
     Attributes:
-        places: where each tensor is among the module's and then a call's, by graph name.
+        places: the graph names of the module's tensors, and then of a call's.
+        differentiated: the captured graph, and the graphs of its gradients.
     """
 
     def __init__(
@@ -55,16 +57,18 @@ class Entry:
         self.parameters = list(captured.parameters.items())
         self._complex = any(t.is_complex() for t in self._own)
         self.pointers = [t.data_ptr() for t in self._own]
-        named = dict(zip(self.names, map(as_real, self._own), strict=True))
+        named = self._named()
         journal = functools.partial(debug.journal, captured.training)
         runs = get_provider(provider, str(device), _options(provider))
-        make: Callable[..., Session] = functools.partial(
-            StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession,
-            captured.model, runs, device=device, journal=journal, recomputation=recomputation,
-        )  # fmt: skip
+        kind = StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession
+        options: dict[str, Any] = {"device": device, "journal": journal, "recomputation": recomputation}
+        make: Callable[..., Session] = functools.partial(kind, captured.model, runs, **options)
         self.inspected, self.decisions = captured.inspected, captured.decisions
         self.session = make(named)
-        self.places = {name: i for i, name in enumerate((*self.names, *self.session.inputs))}
+        self.differentiated = Differentiated(
+            captured.model, self.session, lambda model: kind(model, runs, self._named(), **options)
+        )
+        self.places = (*self.names, *self.session.inputs)
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
@@ -83,6 +87,9 @@ class Entry:
         """The module's tensors as the graph has them, in the order of `names`."""
         return [as_real(t) for t in self._own] if self._complex else self._own
 
+    def _named(self) -> dict[str, torch.Tensor]:
+        return dict(zip(self.names, map(as_real, self._own), strict=True))
+
     def result(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Return the module's result, given the outputs in order."""
         if self._complex_outputs:
@@ -97,6 +104,7 @@ class Entry:
         pointers = [t.data_ptr() for t in self._own]
         if pointers != self.pointers:
             before, self.pointers = self.pointers, pointers
+            self.differentiated.forget()
             for name, tensor, pointer, was in zip(self.names, self._own, pointers, before, strict=True):
                 if pointer != was and (self._complex or not self.session.memory.replace(name, tensor)):
                     return True

@@ -92,6 +92,8 @@ class Call:
         inspected: values that observers see.
         decisions: the path of forward that the graph holds.
         seed: of its random numbers, so that they can be drawn again.
+        named: the inputs and the module's tensors, by graph name.
+        gradients: returns its gradients as values that autograd follows; see `Differentiated.gradients`.
     """
 
     session: Session
@@ -107,9 +109,18 @@ class Call:
     inspected: Inspected
     decisions: Decisions
     seed: int
+    named: dict[str, torch.Tensor]
+    gradients: Callable[[Call, Sequence[torch.Tensor], Mapping[str, torch.Tensor]], list[torch.Tensor | None]]
     steps: list[tuple[Observer, int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    states: list[tuple[int, int]] = field(default_factory=list)
     before: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def run(self) -> tuple[torch.Tensor, ...]:
+        """Run the forward half as a node of autograd's graph; return all outputs in order."""
+        reads = tuple([self.named[name] for name in self.plan.executable.reads])
+        outputs: tuple[torch.Tensor, ...] = Run.apply(self, reads, *[self.named[n] for n in self.mode.wrt])  # type: ignore[no-untyped-call]
+        return outputs
 
     def forward(self) -> tuple[dict[str, torch.Tensor], Any]:
         """Run the forward half.
@@ -121,12 +132,24 @@ class Call:
         self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
         run = functools.partial(self.session.forward, self.plan, self.inputs, self.seed)
         outputs, tape = on_path(self.decisions, self.buffers, run)
+        self.states = self._states()
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape
 
     def inputs_changed(self) -> bool:
         """Whether an input was changed in place since forward."""
         return self.versions != [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
+
+    def changed(self) -> bool:
+        """Whether an input or one of the module's tensors that no call updates was changed since forward."""
+        return self.states != self._states()
+
+    def _states(self) -> list[tuple[int, int]]:
+        return [
+            (of("torch.Tensor._version", tensor), tensor.data_ptr())
+            for name, tensor in self.named.items()
+            if name not in self.buffers and not tensor.is_inference()
+        ]
 
     def values(self, other: Session | None = None) -> dict[str, torch.Tensor]:
         """Run the forward again and return all outputs; in another session, whose buffers may be written, if given."""
@@ -181,7 +204,7 @@ class Run(torch.autograd.Function):
     def forward(ctx: Any, call: Call, reads: tuple[torch.Tensor, ...], *wrt: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the forward half; `reads` are the tensors whose values backward reads."""
         outputs, tape = call.forward()
-        ctx.call, ctx.tape = call, tape
+        ctx.call, ctx.tape, ctx.wrt = call, tape, wrt
         # autograd then says so when one was changed in place before backward.
         ctx.save_for_backward(*reads)
         ctx.set_materialize_grads(False)
@@ -196,12 +219,6 @@ class Run(torch.autograd.Function):
     def backward(ctx: Any, *adjoints: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Run the backward half."""
         _ = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            raise GradientError(
-                "a gradient of the gradient was asked for (create_graph=True)",
-                reason="the backward graph of an ORTModule is not recorded by autograd",
-                way_out="compute that term with the plain module, which is the attribute .module",
-            )
         call: Call = ctx.call
         seeds = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
         if not seeds:
@@ -212,6 +229,8 @@ class Run(torch.autograd.Function):
                 reason="a plan's backward is for one set of adjoints",
                 way_out="ask for one after the other: vectorize=False",
             )
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, None, *call.gradients(call, ctx.wrt, seeds)
         with without_autocast(call.session.device.type):
             gradients = call.backward(ctx.tape, seeds)
             call.inspected.hand_back(call.steps, gradients)
