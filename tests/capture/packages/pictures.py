@@ -31,9 +31,9 @@ add("beit", "timm", timm_model("beit_base_patch16_224", **_VIT), image())
 add("eva02", "timm", timm_model("eva02_tiny_patch14_224", **_VIT), image())
 add("cait", "timm", timm_model("cait_xxs24_224", **(_VIT | {"depth": 1})), image())
 add("xcit", "timm", timm_model("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=4), image())
-add("mlp-mixer", "timm", timm_model("mixer_s16_224", img_size=32, embed_dim=16, num_blocks=2), image())
+add("mlp-mixer", "timm", timm_model("mixer_s16_224", img_size=32), image())
 add("regnet", "timm", timm_model("regnetx_002"), image(size=64))
-add("ghostnet", "timm", timm_model("ghostnet_050"), image(size=64))
+add("ghostnet", "timm", timm_model("ghostnet_050", drop_rate=0.0), image(size=64))
 add("mobileone", "timm", timm_model("mobileone_s0"), image(size=64))
 
 
