@@ -58,7 +58,7 @@ def test_a_transposed_value_that_is_flattened_needs_memory_of_its_own():
         op.Reshape(op.Transpose(y, perm=[1, 0]), [24]),
         op.Transpose(y, perm=[1, 0]),
     )
-    layout = memory_of(op.graph, logits_bytes=1 << 20)
+    layout = memory_of(op.graph, logits_bytes=1 << 20, as_eager=False)
     assert layout.root[seen] is y and layout.root[moved] is y
     assert layout.root[flat] is flat and layout.size[flat] == 128  # 96 bytes in lines of 64
 
@@ -69,5 +69,5 @@ def test_what_is_computed_into_a_parameter_takes_no_working_memory():
     y = op.Exp(x)
     kept = op.Mul(y, 2.0)
     op.graph.outputs.extend([set_updates(kept, "x"), y])
-    layout = memory_of(op.graph, logits_bytes=1 << 20)
+    layout = memory_of(op.graph, logits_bytes=1 << 20, as_eager=False)
     assert kept not in layout.size and layout.lasting == {y}

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.functions import probabilities_are_read
 from ontrain.graph import DOMAIN, WorkingMemory, gradient_of, nbytes, role_of, static_dims, updates_of
 from ontrain.operators import View, record_of
-from ontrain.providers.torch.lowering.attention_tiles import runs_in_tiles
+from ontrain.providers.torch.lowering.attention_tiles import runs_flash_for_cpu, runs_in_tiles
 from ontrain.providers.torch.state import ALIGN
 
 __all__ = ["memory_of"]
@@ -21,14 +20,15 @@ __all__ = ["memory_of"]
 Strides = tuple[int, ...]
 
 
-def memory_of(graph: ir.Graph, logits_bytes: int) -> WorkingMemory:
+def memory_of(graph: ir.Graph, logits_bytes: int, *, as_eager: bool) -> WorkingMemory:
     """Return where the values of a graph of concrete shapes will lie.
 
     Args:
         graph: its nodes run in their order.
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows.
+        as_eager: whether kernels are to be those of eager PyTorch wherever they fit.
     """
-    prediction = _Prediction(graph)
+    prediction = _Prediction(graph, as_eager)
     scratch = {node: size for node in graph if (size := prediction.scratch(node, logits_bytes))}
     return WorkingMemory(prediction.root, prediction.size, prediction.lasting, scratch)
 
@@ -36,7 +36,8 @@ def memory_of(graph: ir.Graph, logits_bytes: int) -> WorkingMemory:
 class _Prediction:
     """Fills in the attributes of a `WorkingMemory`."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, as_eager: bool) -> None:
+        self._as_eager = as_eager
         self.root: dict[ir.Value, ir.Value] = {}
         self.size: dict[ir.Value, int] = {}
         self._strides: dict[ir.Value, Strides] = {}
@@ -77,7 +78,7 @@ class _Prediction:
                 continue
             self.root[value] = value
             self.size[value] = -(-(nbytes(value) or 0) // ALIGN) * ALIGN
-        if _keeps_no_probabilities(node):
+        if _keeps_no_probabilities(node, self._as_eager):
             y, probs = node.outputs[:2]
             self.root[probs] = y
             del self.size[probs]
@@ -172,13 +173,11 @@ def reshaped(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> S
     return tuple(reversed(strides_after))
 
 
-def _keeps_no_probabilities(node: ir.Node) -> bool:
+def _keeps_no_probabilities(node: ir.Node, as_eager: bool) -> bool:
     """Whether attention makes its probabilities anew going backward, by one kernel or in tiles."""
     if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.outputs) < 2:
         return False
-    if "dropout" in node.attributes and node.attributes["dropout"].as_float() > 0:
-        return runs_in_tiles(node)
-    return len(static_dims(node.outputs[0])) == 4 and not probabilities_are_read(node)
+    return runs_flash_for_cpu(node, as_eager) or runs_in_tiles(node)
 
 
 def _gradient_read(node: ir.Node) -> ir.Value | None:

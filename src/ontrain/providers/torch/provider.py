@@ -99,4 +99,4 @@ class TorchExecutionProvider:
 
     def memory_of(self, graph: ir.Graph) -> WorkingMemory:
         """Return where the values of a graph will lie."""
-        return memory_of(graph, self.settings.logits_bytes)
+        return memory_of(graph, self.settings.logits_bytes, as_eager=self.settings.tuning is None)

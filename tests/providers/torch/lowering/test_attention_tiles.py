@@ -28,7 +28,7 @@ def _value(name, shape, dtype=ir.DataType.DOUBLE):
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
 
 
-def _program(bias_shape, mask, dtype=ir.DataType.DOUBLE):
+def _program(bias_shape, mask, dtype=ir.DataType.DOUBLE, dropout=DROPOUT):
     """An executable of attention and its gradient, and the names of its four results."""
     runner = get_provider("TorchExecutionProvider")
     shapes = {"q": (B, H, L, E), "k": (B, H, S, E), "v": (B, H, S, F), "dy": (B, H, L, F)}
@@ -39,20 +39,21 @@ def _program(bias_shape, mask, dtype=ir.DataType.DOUBLE):
         inputs["mask"] = _value("mask", (B, H, L, S), ir.DataType.BOOL)
     op = Builder(new_model(list(inputs.values()), "attention").graph)
     y, probs, *drawn = op.composite(
-        "Attention", *(inputs[n] for n in "qkv"), inputs.get("bias"), inputs.get("mask"), outputs=2 if mask else 3,
-        scale=SCALE, dropout=DROPOUT,
+        "Attention", *(inputs[n] for n in "qkv"), inputs.get("bias"), inputs.get("mask"),
+        outputs=2 if mask or not dropout else 3, scale=SCALE, dropout=dropout,
     )  # fmt: skip
-    kept = inputs["mask"] if mask else drawn[0]
+    masks = [inputs["mask"]] if mask else drawn
     grads = op.composite(
-        "AttentionGrad", inputs["dy"], *(inputs[n] for n in "qkv"), probs, kept, outputs=3, scale=SCALE, dropout=DROPOUT
-    )
+        "AttentionGrad", inputs["dy"], *(inputs[n] for n in "qkv"), probs, *masks, outputs=3, scale=SCALE,
+        dropout=dropout,
+    )  # fmt: skip
     op.graph.outputs.extend([y, *grads])
     executable = runner.compile(ir.Model(op.graph, ir_version=10), runner.create_state([]))
     return executable, [v.name for v in op.graph.outputs]
 
 
-def _ours(feeds):
-    executable, names = _program(feeds["bias"].shape if "bias" in feeds else None, "mask" in feeds)
+def _ours(feeds, **options):
+    executable, names = _program(feeds["bias"].shape if "bias" in feeds else None, "mask" in feeds, **options)
     found = executable.run(feeds, rng=(1, 2))
     return [np.asarray(found[name]) for name in names], executable
 
@@ -62,7 +63,8 @@ def _expected(feeds):
     scores = q @ k.transpose(-1, -2) * SCALE
     if "bias" in feeds:
         scores = scores + torch.tensor(feeds["bias"])
-    y = (torch.softmax(scores, -1) * torch.tensor(feeds["mask"]) / (1 - DROPOUT)) @ v
+    kept = torch.tensor(feeds["mask"]).double() / (1 - DROPOUT) if "mask" in feeds else 1
+    y = (torch.softmax(scores, -1) * kept) @ v
     return [y.detach(), *torch.autograd.grad(y, (q, k, v), torch.tensor(feeds["dy"]))]
 
 
@@ -106,6 +108,36 @@ BIASES = {
 def test_tiles_equal_autograd(name, seed):
     bias = BIASES[name]
     _check(_feeds(seed, **({} if bias is None else {"bias": bias})))
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_tiles_without_dropout_equal_autograd(name, seed, monkeypatch):
+    """As bfloat16 takes them; in double precision, so that each digit counts."""
+    monkeypatch.setattr(attention_tiles, "_BY_PRODUCTS", {ir.DataType.DOUBLE})
+    monkeypatch.setattr(attention_tiles, "WHOLE", 0)
+    feeds = _feeds(seed, **({} if BIASES[name] is None else {"bias": BIASES[name]}))
+    del feeds["mask"]
+    results, executable = _ours(feeds, dropout=0.0)
+    assert _is_tiled(executable)
+    for ours, want in zip(results, _expected(feeds), strict=True):
+        np.testing.assert_allclose(ours, want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("least", [0, 1 << 30], ids=["tiles", "whole"])
+@pytest.mark.parametrize("name", ["nothing added", "causal", "padding behind"])
+def test_bfloat16_without_dropout_is_as_exact_as_its_products(name, least, seed, monkeypatch):
+    monkeypatch.setattr(attention_tiles, "WHOLE", least)
+    feeds = _feeds(seed, **({} if BIASES[name] is None else {"bias": BIASES[name].clip(-1e30)}))
+    del feeds["mask"]
+    exact = _expected(feeds)
+    executable, names = _program(
+        feeds["bias"].shape if "bias" in feeds else None, mask=False, dtype=ir.DataType.BFLOAT16, dropout=0.0
+    )
+    outputs = executable.run({key: torch.tensor(array).bfloat16() for key, array in feeds.items()}, rng=(1, 2))
+    assert _is_tiled(executable) == (least == 0)
+    for output, want in zip(names, exact, strict=True):
+        error = (outputs[output].double() - want).norm() / want.norm()
+        assert error < 0.02, output
 
 
 seen = st.lists(st.booleans(), min_size=B * L * S, max_size=B * L * S)

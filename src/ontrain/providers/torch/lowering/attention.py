@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from ontrain.functions import probabilities_are_read
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
@@ -17,7 +16,12 @@ from ontrain.providers.torch.lowering.attention_cuda import (
     runs_flash,
 )
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
-from ontrain.providers.torch.lowering.attention_tiles import lower_tiles, lower_tiles_grad, runs_in_tiles
+from ontrain.providers.torch.lowering.attention_tiles import (
+    lower_tiles,
+    lower_tiles_grad,
+    runs_flash_for_cpu,
+    runs_in_tiles,
+)
 from ontrain.providers.torch.lowering.matmul import batched
 from ontrain.providers.torch.lowering.random import apply_mask, draw_mask, find_mask, widen
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
@@ -36,14 +40,6 @@ def _scaled(e: Emitter, x: Buf, scale: float) -> Buf:
     if scale == 1.0:
         return x
     return e.call(torch.mul, x, scale, out=e.new(x.shape, x.dtype))
-
-
-def _flash(node: ir.Node, q: Buf, k: Buf, v: Buf, device: torch.device) -> bool:
-    """Whether ATen's flash kernel for CPUs fits: no dropout, and nobody asks for probabilities or a bias's adjoint."""
-    one_size = q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[:2] == k.shape[:2] and len(q.shape) == 4
-    if device.type != "cpu" or attributes(node).get("dropout", 0.0) > 0 or not one_size:
-        return False
-    return not probabilities_are_read(node)
 
 
 def _by_rows(e: Emitter, x: Buf) -> Buf:
@@ -87,7 +83,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if (bounds := bounds_of(node)) is not None:
         bias = e.new((1, 1, q.shape[2], k.shape[2]), q.dtype)
         e.run(_keep_apart, bias, e.value(bounds), writes=[bias])
-    if _flash(node, q, k, v, e.device):
+    if e.device.type == "cpu" and runs_flash_for_cpu(node, as_eager=e.settings.tuning is None):
         _flash_attention(e, node, q, k, v, bias)
         return
     if e.device.type == "cpu" and runs_in_tiles(node):
@@ -111,9 +107,15 @@ def attention(e: Emitter, node: ir.Node) -> None:
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
         # What the elements kept are multiplied with goes into the small factor, here and going backward.
         v = _scaled(e, v, mask.scale)
-    y = e.out(node.outputs[0])
-    flat_y = e.view(y, lambda t: t.view(-1, *y.shape[-2:]))
-    e.call(torch.bmm, batched(e, weights, lead), batched(e, v, lead), out=flat_y)
+    _multiply(e, batched(e, weights, lead), batched(e, v, lead), e.out(node.outputs[0]))
+
+
+def _multiply(e: Emitter, x: Buf, y: Buf, out: Buf) -> None:
+    """Emit the batched product of x [N, R, K] and y [N, K, C] as out [..., R, C], whichever way that lies in memory."""
+    whole = out if out.meta.is_contiguous() else e.new(out.shape, out.dtype)
+    e.call(torch.bmm, x, y, out=e.view(whole, lambda t: t.view(-1, *out.shape[-2:])))
+    if whole is not out:
+        e.run(torch.Tensor.copy_, out, whole, writes=[out])
 
 
 def _has_fused(device: torch.device) -> bool:
@@ -134,8 +136,8 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         lower_fused_grad(e, node, saved)
         return
     if saved is not None:
-        lower = lower_tiles_grad if attributes(node).get("dropout", 0.0) > 0 else _flash_attention_grad
-        lower(e, node, saved)
+        # Tiles keep a bias and what it hides; ATen's kernel its result, the sums and the bias.
+        (lower_tiles_grad if len(saved) == 2 else _flash_attention_grad)(e, node, saved)
         return
     dy, q, k, v, probs = (e.value(i) for i in node.inputs[:5])
     a = attributes(node)
@@ -153,8 +155,8 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         dy = _scaled(e, dy, mask.scale)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
     dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
-    e.call(torch.bmm, _transposed(e, flat(weights)), dy3, out=flat(dv))
-    e.call(torch.bmm, dy3, _transposed(e, v3), out=flat(dscores))
+    _multiply(e, _transposed(e, flat(weights)), dy3, dv)
+    _multiply(e, dy3, _transposed(e, v3), dscores)
     if dropout:
         e.run(torch.Tensor.mul_, dscores, widen(e, mask, weights), writes=[dscores])
     e.run(
@@ -167,5 +169,6 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         writes=[dscores],
     )
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
-    e.call(torch.bmm, flat(dscores), batched(e, _scaled(e, k, scale), lead), out=flat(dq))
-    e.call(torch.bmm, _transposed(e, flat(dscores)), batched(e, _scaled(e, q, scale), lead), out=flat(dk))
+    dscores3 = batched(e, dscores, lead)
+    _multiply(e, dscores3, batched(e, _scaled(e, k, scale), lead), dq)
+    _multiply(e, _transposed(e, dscores3), batched(e, _scaled(e, q, scale), lead), dk)

@@ -1,7 +1,9 @@
-"""Attention with dropout in tiles that stay in a processor's cache; neither scores nor probabilities are kept.
+"""Attention in tiles that stay in a processor's cache; neither scores nor probabilities are kept.
 
 A tile is some rows of queries, of some heads of one sequence, by the keys that any of them sees. Going backward its
 probabilities are computed again, from the same numbers by the same calls; of forward only the dropout mask is kept.
+Attention with dropout runs so, for which ATen has no kernel on a CPU, and attention in bfloat16: there ATen's kernel
+takes two to ten times as long as products of matrices.
 """
 
 from __future__ import annotations
@@ -24,10 +26,15 @@ from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.random import Mask, draw_mask, find_mask
 from ontrain.providers.torch.lowering.registry import attributes
 
-__all__ = ["lower_tiles", "lower_tiles_grad", "runs_in_tiles"]
+__all__ = ["lower_tiles", "lower_tiles_grad", "runs_flash_for_cpu", "runs_in_tiles"]
 
 TILED = 8 << 20
 """Bytes of scores from which on attention with dropout may keep none of them: below they stay in a cache anyway."""
+WHOLE = 4 << 20
+"""Bytes of scores up to which attention without dropout keeps its probabilities: products of matrices take them in half
+to nine tenths of the time of ATen's kernel, which keeps none."""
+_BY_PRODUCTS = {ir.DataType.BFLOAT16}
+"""Types in which ATen's kernel is slow on a CPU: tiles take its place."""
 _TILE = 4 << 20
 """Bytes of the scores of a tile. Going backward there are three such tiles at a time."""
 _ROWS = 64
@@ -37,14 +44,45 @@ _HIDDEN = {torch.float16: -3e4}
 _HIDES = -1e9
 
 
-def runs_in_tiles(node: ir.Node) -> bool:
-    """Return whether an Attention of concrete shapes is computed in tiles, going backward a second time."""
-    q, k, v = (static_dims(value) for value in node.inputs[:3] if value is not None)
-    dtype = node.outputs[0].dtype
-    dropout = node.attributes.get("dropout")
-    if dropout is None or dropout.as_float() == 0.0 or dtype is None or len(q) != 4 or not q[:2] == k[:2] == v[:2]:
+def runs_flash_for_cpu(node: ir.Node, as_eager: bool) -> bool:
+    """Return whether an Attention of concrete shapes is computed by ATen's flash kernel for CPUs.
+
+    Args:
+        node: the operator.
+        as_eager: whether kernels are to be those of eager PyTorch wherever they fit.
+    """
+    q, k, v = _operands(node)
+    one_size = q[-1] == k[-1] == v[-1] and q[:2] == k[:2] and len(q) == 4
+    if _drops(node) or not one_size or probabilities_are_read(node):
         return False
-    return q[0] * q[1] * q[2] * k[2] * dtype.itemsize >= TILED and not probabilities_are_read(node)
+    return as_eager or (node.outputs[0].dtype not in _BY_PRODUCTS and _scores(node) >= WHOLE)
+
+
+def runs_in_tiles(node: ir.Node) -> bool:
+    """Return whether an Attention of concrete shapes that no kernel of ATen's suits is computed in tiles."""
+    q, k, v = _operands(node)
+    if node.outputs[0].dtype is None or len(q) != 4 or not q[:2] == k[:2] == v[:2] or probabilities_are_read(node):
+        return False
+    if _drops(node):
+        return _scores(node) >= TILED
+    return node.outputs[0].dtype in _BY_PRODUCTS and _scores(node) >= WHOLE
+
+
+def _scores(node: ir.Node) -> int:
+    """Bytes of an attention's scores."""
+    q, k, _ = _operands(node)
+    dtype = node.outputs[0].dtype
+    assert dtype is not None
+    return math.ceil(math.prod(q[:-1]) * k[-2] * dtype.itemsize)
+
+
+def _operands(node: ir.Node) -> list[tuple[int, ...]]:
+    """Shapes of query, key and value."""
+    return [static_dims(value) for value in node.inputs[:3] if value is not None]
+
+
+def _drops(node: ir.Node) -> bool:
+    return node.attributes.get_float("dropout", 0.0) > 0
 
 
 @dataclass(frozen=True)
@@ -140,22 +178,24 @@ def _seen(windows: torch.Tensor | None, sequence: int, keys: int) -> Iterator[tu
 
 
 def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
-    """Emit attention with dropout on q [B, H, L, E], k [B, H, S, E], v [B, H, S, F]."""
+    """Emit attention on q [B, H, L, E], k [B, H, S, E], v [B, H, S, F]."""
     a, tiling = attributes(node), _tiling(q, k)
     windows = _windows(e, node.inputs[3] if bias is not None else None, bias, tiling)
     e.keep(node.outputs[1], bias, windows)
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         return  # computed again for the probabilities alone, which the backward pass makes itself
-    has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
-    if has_mask:
-        mask = find_mask(e, node.inputs[4], a["dropout"])
-    else:
-        mask = draw_mask(e, (*q.shape[:3], k.shape[2]), a["dropout"], node.outputs[2])
+    mask = None
+    if _drops(node):
+        has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
+        mask = (
+            find_mask(e, node.inputs[4], a["dropout"]) if has_mask
+            else draw_mask(e, (*q.shape[:3], k.shape[2]), a["dropout"], node.outputs[2])
+        )  # fmt: skip
     y = out_by_token(e, node.outputs[0])
-    scores, weights = (_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(2))
+    scores, *weights = (_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(1 + _drops(node)))
     products = _scratch(e, tiling.heads * tiling.rows * v.shape[3], q.dtype)
-    e.run(_attend, y, q, k, v, bias, windows, _bytes(e, mask), tiling, a.get("scale", 1.0), mask.scale, scores, weights,
-          products, writes=[y, scores, weights, products])  # fmt: skip
+    e.run(_attend, y, q, k, v, bias, windows, *_bytes(e, mask), tiling, a.get("scale", 1.0), scores, products,
+          *weights, writes=[y, scores, products, *weights])  # fmt: skip
 
 
 def lower_tiles_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -> None:
@@ -163,20 +203,21 @@ def lower_tiles_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -
     dy, q, k, v = (e.value(i) for i in node.inputs[:4])
     bias, windows = saved
     a, tiling = attributes(node), _tiling(q, k)
-    mask = find_mask(e, node.inputs[5], a["dropout"])
+    mask = find_mask(e, node.inputs[5], a["dropout"]) if _drops(node) else None
     outs = [out_by_token(e, value) for value in node.outputs]
-    scratch = [_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(3)]
+    scratch = [_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(2 + _drops(node))]
     products = _scratch(e, tiling.heads * max(q.shape[2], k.shape[2]) * max(q.shape[3], v.shape[3]), q.dtype)
-    e.run(_attend_backward, *outs, dy, q, k, v, bias, windows, _bytes(e, mask), tiling, a.get("scale", 1.0), mask.scale,
-          *scratch, products, writes=[*outs, *scratch, products])  # fmt: skip
+    e.run(_attend_backward, *outs, dy, q, k, v, bias, windows, *_bytes(e, mask), tiling, a.get("scale", 1.0), products,
+          *scratch, writes=[*outs, *scratch, products])  # fmt: skip
 
 
 def _scratch(e: Emitter, count: int, dtype: torch.dtype) -> Buf:
     return e.new((count,), dtype)
 
 
-def _bytes(e: Emitter, mask: Mask) -> Buf:
-    return e.view(mask.buf, lambda t: t.view(torch.uint8))
+def _bytes(e: Emitter, mask: Mask | None) -> tuple[Buf | None, float]:
+    """The decisions of a dropout, a byte each, and what the elements that stay are multiplied with."""
+    return (None, 1.0) if mask is None else (e.view(mask.buf, lambda t: t.view(torch.uint8)), mask.scale)
 
 
 # Running.
@@ -208,27 +249,28 @@ def _added(
 
 def _attend(
     y: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-    windows: torch.Tensor | None, mask: torch.Tensor, tiling: _Tiling, scale: float, keep: float,
-    scores: torch.Tensor, weights: torch.Tensor, products: torch.Tensor,
+    windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float, tiling: _Tiling, scale: float,
+    scores: torch.Tensor, products: torch.Tensor, decisions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     for b in range(q.shape[0]):
         for heads, tiles in tiling.of(q.shape[1], q.shape[2]):
             for rows, (keys, wanted) in zip(tiles, _seen(windows, b, k.shape[2]), strict=False):
                 q_, k_, v_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys]
                 shape = *q_.shape[:2], k_.shape[1]
-                probs, dropped = _shaped(scores, *shape), _shaped(weights, *shape)
+                probs = weights = _shaped(scores, *shape)
                 _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
-                dropped.copy_(mask[b, heads, rows, keys])
+                if mask is not None and decisions is not None:
+                    weights = _shaped(decisions, *shape).copy_(mask[b, heads, rows, keys]).mul_(probs)
                 product = _shaped(products, *shape[:2], v.shape[3])
-                product.baddbmm_(dropped.mul_(probs), v_, beta=0, alpha=keep)
+                product.baddbmm_(weights, v_, beta=0, alpha=keep)
                 y[b, heads, rows] = product
 
 
 def _attend_backward(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, bias: torch.Tensor | None, windows: torch.Tensor | None, mask: torch.Tensor, tiling: _Tiling,
-    scale: float, keep: float, scores: torch.Tensor, weights: torch.Tensor, adjoints: torch.Tensor,
-    products: torch.Tensor,
+    v: torch.Tensor, bias: torch.Tensor | None, windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float,
+    tiling: _Tiling, scale: float, products: torch.Tensor, scores: torch.Tensor, adjoints: torch.Tensor,
+    decisions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     dk.zero_()
     dv.zero_()
@@ -237,13 +279,17 @@ def _attend_backward(
             for rows, (keys, wanted) in zip(tiles, _seen(windows, b, k.shape[2]), strict=False):
                 q_, k_, v_, dy_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys], dy[b, heads, rows]
                 shape = *q_.shape[:2], k_.shape[1]
-                probs, dropped, ds = (_shaped(buffer, *shape) for buffer in (scores, weights, adjoints))
+                probs, ds = _shaped(scores, *shape), _shaped(adjoints, *shape)
                 _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
-                dropped.copy_(mask[b, heads, rows, keys])
-                torch.mul(probs, dropped, out=ds)
+                weights, dropped = probs, None
+                if mask is not None and decisions is not None:
+                    dropped = _shaped(decisions, *shape).copy_(mask[b, heads, rows, keys])
+                    weights = torch.mul(probs, dropped, out=ds)
                 product = _shaped(products, *k_.shape[:2], v.shape[3])
-                dv[b, heads, keys].add_(product.baddbmm_(ds.transpose(1, 2), dy_, beta=0, alpha=keep))
-                ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep).mul_(dropped)
+                dv[b, heads, keys].add_(product.baddbmm_(weights.transpose(1, 2), dy_, beta=0, alpha=keep))
+                ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep)
+                if dropped is not None:
+                    ds.mul_(dropped)
                 private("torch.ops.aten._softmax_backward_data").out(ds, probs, -1, probs.dtype, grad_input=ds)
                 product = _shaped(products, *q_.shape)
                 dq[b, heads, rows] = product.baddbmm_(ds, k_, beta=0, alpha=scale)
