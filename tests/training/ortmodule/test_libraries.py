@@ -95,7 +95,8 @@ def test_accelerate():
         torch.manual_seed(0)
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
         model = wrap(LanguageModel())
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        # Adam would blow up the rounding of the gradient for the bias of keys, a gradient of zero, to whole steps.
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1, momentum=0.9)
         data = torch.utils.data.DataLoader(list(ids(8)), batch_size=2)
         model, optimizer, data = accelerator.prepare(model, optimizer, data)
         losses = []
