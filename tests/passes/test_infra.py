@@ -49,3 +49,25 @@ def test_what_a_pass_finds_in_a_graph_is_gone_with_it():
 def test_outside_of_a_run_nobody_listens():
     note("nothing")
     left_alone("nothing")
+
+
+class IdleSines(Sines):
+    """Sines that look for an Exp before a graph is rebuilt."""
+
+    def has_work(self, graph):
+        return any(node.op_type == "Exp" for node in graph)
+
+
+def test_a_graph_without_work_for_a_pass_is_left_as_it_is():
+    tanh = graph(lambda op, x: op.Tanh(op.Tanh(x)), x=[3])
+    assert IdleSines().apply(tanh) == (tanh, 0)
+    assert operators(IdleSines().apply(chain())[0]) == ["Sin", "Tanh", "Sin", "Tanh", "Sin"]
+
+
+def test_a_pass_without_work_still_drops_what_nobody_reads():
+    def unread(op, x):
+        op.Sin(x)
+        return op.Tanh(x)
+
+    without, changed = IdleSines().apply(graph(unread, x=[3]))
+    assert (operators(without), changed) == (["Tanh"], 0)

@@ -26,6 +26,10 @@ class ExpandRecurrent(RewritePass):
 
     level = 0
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is a recurrent layer."""
+        return any(record_of(node).recurrent for node in graph)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
         return expand(op, node, inputs) if record_of(node).recurrent else None

@@ -80,6 +80,10 @@ class FuseActivations(RewritePass):
             if match is not None:
                 self._found[match[0]] = (node.op_type, match[1])
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is a formula."""
+        return bool(self._found)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Replace the end of a formula; the rest of it is dropped with the next rebuild."""
         if node not in self._found:

@@ -153,6 +153,10 @@ class Fusion(RewritePass):
             return match
         return None
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is a match."""
+        return bool(self._matches)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Replace the last node of a match; what lies before it goes with the next rebuild, as nobody reads it."""
         match = self._matches.get(node)

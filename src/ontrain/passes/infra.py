@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, describe, rebuild, source_of
+from ontrain.graph import DOMAIN, Builder, describe, live_nodes, rebuild, source_of, subgraphs
 
 __all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "left_alone", "limited", "note"]
 
@@ -90,15 +90,21 @@ class RewritePass(Pass):
     def begin(self, graph: ir.Graph) -> None:
         """Look at the whole graph before the first node."""
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether a node of the graph may be rewritten, asked after `begin`. A pass that cannot tell says yes."""
+        return True
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Return new outputs for `node`, or None to keep it."""
         raise NotImplementedError
 
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
-        """Rebuild the model, counting the nodes that were rewritten."""
+        """Rebuild the model, counting the nodes that were rewritten; a model without work for the pass is returned."""
         # What a pass knows of a graph belongs to one application: there is one pass for all threads.
         own = copy.copy(self)
         own.begin(model.graph)
+        if not own.has_work(model.graph) and _is_flat_and_live(model.graph):
+            return model, 0
         count, fuel = 0, _fuel.get() or Fuel()
 
         def visit(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
@@ -128,6 +134,11 @@ class RewritePass(Pass):
                 node.attributes[name] = ir.AttrGraph(name, body.graph)
                 count += changed
         return count
+
+
+def _is_flat_and_live(graph: ir.Graph) -> bool:
+    """Whether a rebuild would find no node to drop, and no graph inside a node to look into."""
+    return not any(map(subgraphs, graph)) and len(live_nodes(graph)) == len(graph)
 
 
 @dataclass

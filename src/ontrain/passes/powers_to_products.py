@@ -21,6 +21,10 @@ class PowersToProducts(RewritePass):
     Left alone: other exponents, those that are not known, and those whose shape the result takes over.
     """
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is a power."""
+        return any(node.op_type == "Pow" for node in graph)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Replace the power if its exponent is one number."""
         x, exponent = (*inputs, None)[:2]

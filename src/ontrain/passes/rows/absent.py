@@ -24,6 +24,10 @@ class MultiplyPresentRows(RewritePass):
     third operand.
     """
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there are packed rows."""
+        return any(node.domain == DOMAIN and node.op_type == "UnpackRows" for node in graph)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Move one operator to the packed rows."""
         if node.domain:
