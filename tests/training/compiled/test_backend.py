@@ -67,6 +67,41 @@ def test_a_model_that_breaks_is_eager_at_all_sizes_and_numbers(dynamic):
             assert_a_step_is_eagers(compiled, ours, eager, x, scale)
 
 
+class Layer(nn.Module):
+    """A layer that breaks, so that TorchDynamo takes the code of all layers of a network for one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = torch.tanh(self.norm(self.first(x)))
+        if h.isnan().any():
+            return x
+        return x + self.last(torch.sigmoid(h) * h) * 0.5
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_layers_that_share_a_piece_keep_their_own_parameters_and_statistics(dynamic):
+    ours, eager = twins(lambda: nn.Sequential(Layer(), Layer(), Layer()))
+    compiled = torch.compile(ours, backend=ontrain, dynamic=dynamic, **KEPT)
+    for rows in (5, 6):
+        for _ in range(2):
+            assert_a_step_is_eagers(compiled, ours, eager, torch.randn(rows, 4, dtype=torch.float64))
+
+
+def test_one_function_for_two_modules_trains_each():
+    first, second = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+    eager = [copy.deepcopy(module) for module in (first, second)]
+    compiled = torch.compile(lambda module, x: torch.tanh(module(x)).square().sum(), backend=ontrain, **KEPT)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    for ours, theirs in zip((first, second), eager, strict=True):
+        compiled(ours, x).backward()
+        torch.tanh(theirs(x)).square().sum().backward()
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(first.weight.grad, eager[0].weight.grad, rtol=1e-9, atol=1e-12)
+
+
 def test_it_is_found_by_its_name():
     assert "ontrain" in torch._dynamo.list_backends()
     ours, eager = twins(lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)))

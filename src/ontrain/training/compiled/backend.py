@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ __all__ = ["ontrain"]
 _OPTIONS = ("fallback", "memory_budget", "provider")
 _FEW = 4
 """Calls without a parameter that PyTorch runs faster than a graph is begun."""
+_MODULES = 256
+"""Modules of the program for which one piece keeps graphs; the oldest goes first."""
 _ALL = (
     FallbackPolicy.FALLBACK_FORCE_TORCH_FORWARD
     | FallbackPolicy.FALLBACK_UNSUPPORTED_DEVICE
@@ -36,8 +40,9 @@ def ontrain(
 
     TorchDynamo cuts a program where Python must look at a number, and calls this for each piece in between. The pieces
     come before torch differentiates them, so that one plan holds forward and backward of a piece. A piece of a few
-    operators without parameters stays PyTorch's. A piece that ontrain refuses is run by PyTorch, with a warning that
-    says why.
+    operators without parameters stays PyTorch's. A piece that several modules share, such as the layers of a network,
+    has a graph for each, with its parameters. A piece that ontrain refuses is run by PyTorch, with a warning that says
+    why.
 
     Args:
         graph_module: the piece.
@@ -62,10 +67,18 @@ def ontrain(
     if _is_small(graph_module):
         return graph_module.forward
     piece = Piece(graph_module, example_inputs)
-    model = ORTModule(piece, **{"fallback": _ALL, **settings}, lazy_outputs=False)
-    arguments = piece.arguments
+    wrap = functools.partial(ORTModule, **{"fallback": _ALL, **settings}, lazy_outputs=False)
+    arguments, residents = piece.arguments, piece.residents
+    # By identity: a piece keeps what it has registered, so that no other object takes its place.
+    models = OrderedDict({tuple([id(example_inputs[at]) for at in residents]): wrap(piece)})
 
     def run(*values: Any) -> Any:
+        key = tuple([id(values[at]) for at in residents])
+        model = models.get(key)
+        if model is None:
+            model = models[key] = wrap(piece.with_residents_of(values))
+            if len(models) > _MODULES:
+                models.popitem(last=False)
         return model(*[argument(values) for argument in arguments])
 
     return run

@@ -14,7 +14,7 @@ from ontrain.internals import is_number, is_resident
 __all__ = ["Piece"]
 
 Take = Callable[[Sequence[Any]], Any]
-"""Takes a value from those of a call."""
+"""Takes a value from those of a call, or from a piece's parameters and buffers followed by a call's arguments."""
 
 
 class Piece(nn.Module):
@@ -25,6 +25,7 @@ class Piece(nn.Module):
 
     Attributes:
         arguments: for each argument of `forward`, what takes it from the graph's inputs.
+        residents: for each parameter and buffer, its place among the graph's inputs.
 
     Args:
         graph_module: what TorchDynamo traced; its graph is changed.
@@ -37,16 +38,18 @@ class Piece(nn.Module):
         super().__init__()
         self.arguments: list[Take] = []
         placeholders = graph_module.graph.find_nodes(op="placeholder")
+        self.residents = [at for at, node in enumerate(placeholders) if is_resident(node)]
+        self._names = [placeholders[at].name for at in self.residents]
         places, inputs = _places(placeholders), dict[int, Take]()
         sized: dict[int, tuple[int, int]] = {}
         for at, (node, example) in enumerate(zip(placeholders, examples, strict=True)):
             symbol = str(node.meta.get("example_value"))
             if is_resident(node):
-                inputs[at] = self._registered(node.name, example)
+                inputs[at] = operator.itemgetter(self.residents.index(at))
             elif isinstance(example, int | torch.SymInt) and symbol in places:
                 sized[at] = places[symbol]
             else:
-                inputs[at] = operator.itemgetter(len(self.arguments))
+                inputs[at] = operator.itemgetter(len(self.residents) + len(self.arguments))
                 take: Take = operator.itemgetter(at)
                 if is_number(node) and all(user.target == "item" for user in node.users):
                     take = _number(take)
@@ -58,18 +61,33 @@ class Piece(nn.Module):
         graph_module.recompile()
         # No submodule: what the graph holds is this module's own already.
         object.__setattr__(self, "_run", graph_module.forward)
+        self._register(examples)
+
+    def with_residents_of(self, values: Sequence[Any]) -> Piece:
+        """Return the same piece for another module of the program, given the graph's inputs at a call of it.
+
+        TorchDynamo runs one graph for all modules whose calls look alike, such as the layers of a network.
+        """
+        other = Piece.__new__(Piece)
+        nn.Module.__init__(other)
+        other.arguments, other.residents, other._names = self.arguments, self.residents, self._names
+        other._inputs = self._inputs
+        object.__setattr__(other, "_run", self._run)
+        other._register(values)
+        return other
 
     def forward(self, *arguments: Any) -> Any:
         """Return what the graph returns."""
-        return self._run(*[take(arguments) for take in self._inputs])
+        values = [getattr(self, name) for name in self._names]
+        values += arguments
+        return self._run(*[take(values) for take in self._inputs])
 
-    def _registered(self, name: str, value: Any) -> Take:
-        """Make an input of the graph a parameter or buffer."""
-        if isinstance(value, nn.Parameter):
-            self.register_parameter(name, value)
-        else:
-            self.register_buffer(name, value)
-        return lambda _: getattr(self, name)
+    def _register(self, values: Sequence[Any]) -> None:
+        for name, at in zip(self._names, self.residents, strict=True):
+            if isinstance(values[at], nn.Parameter):
+                self.register_parameter(name, values[at])
+            else:
+                self.register_buffer(name, values[at])
 
 
 def _places(placeholders: Sequence[fx.Node]) -> dict[str, tuple[int, int]]:
