@@ -29,11 +29,19 @@ from harness.needs import need
 
 need("ontrain", "torch", "numpy")
 
+from harness.options import execute
+
+
+def count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "artifacts", help="folder to write to")
-    parser.add_argument("--epochs", type=int, default=8, help="of training before personal/ is written (8)")
+    parser.add_argument("--epochs", type=count, default=8, help="of training before personal/ is written (8)")
     return parser.parse_args()
 
 
@@ -116,4 +124,4 @@ def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(OPTIONS)
+    execute(main, OPTIONS)

@@ -22,10 +22,15 @@ HERE = Path(__file__).parent
 BATCH = 32
 
 
-def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
-    """Return the parameters by name."""
+def check(path: Path) -> None:
+    """End the script unless there is a file."""
     if not path.is_file():
         raise SystemExit(f"{path} is no file: make_artifacts.py writes one")
+
+
+def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
+    """Return the parameters by name."""
+    check(path)
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
@@ -41,6 +46,7 @@ class Graph:
     """An onnxruntime session that takes and gives arrays by name."""
 
     def __init__(self, path: Path) -> None:
+        check(path)
         self.session = onnxruntime.InferenceSession(path)
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [value.name for value in self.session.get_outputs()]
@@ -56,6 +62,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     options = parser.parse_args()
+    if options.epochs < 1 or not 0 <= options.learning_rate < np.inf:
+        parser.error("--epochs counts from 1, and --learning-rate is a number from 0")
     rows = np.loadtxt(HERE / "digits.csv.gz", delimiter=",", dtype=np.float32)
     images, digits = rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64].astype(np.int64)
     test = np.arange(len(rows)) % 5 == 4

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ontrain.errors import OptionError
 
-__all__ = ["checked_flag", "checked_kind", "checked_names", "checked_number", "checked_path", "checked_whole", "told"]
+__all__ = [
+    "checked_flag", "checked_kind", "checked_names", "checked_number", "checked_path", "checked_whole", "plain_values",
+    "told",
+]  # fmt: skip
 
 
 def told(value: Any) -> str:
@@ -17,6 +21,17 @@ def told(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return repr(value)
     return f"a {type(value).__name__}"
+
+
+def plain_values(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return named values with numpy's numbers and flags as Python's, which JSON and a graph's attributes take."""
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return bool(value) if type(value).__name__ in ("bool_", "bool") else value  # numpy's, too
 
 
 def checked_kind(what: str, value: Any, kinds: type | tuple[type, ...], way_out: str) -> Any:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import ontrain
 from ontrain import CheckpointError, InferenceSession, InputError, OptionError
 from ontrain.capi import _pybind_state
 from ontrain.capi.description import fitted
@@ -354,12 +355,23 @@ def test_a_sample_has_the_described_shape_and_range():
         (lambda: first_trainer(Net(), frozen_weights=["mix"]), "'mix', which is no parameter"),
         (lambda: ORTTrainer(Net(), token_loss, {}, "SGDOptimizer", None, RATE, "cpu"), "model_desc is a dict"),
         (lambda: ORTTrainer(Net(), token_loss, description(), "SGDOptimizer", None, "lr", "cpu"), "is a str"),
+        (lambda: first_trainer(Net(), frozen_weights="mix.weight"), "frozen_weights is one string"),
+        (lambda: first_trainer(Net(), postprocess_model="add_name"), "postprocess_model is 'add_name'"),
+        (lambda: first_trainer(Net(), _extra_postprocess=3), "_extra_postprocess is 3"),
+        (lambda: first_trainer(Net(), deepspeed_zero_stage="one"), "stage' is 'one'"),
+        (lambda: first_trainer(Net(), global_step="5"), "global_step is '5'"),
+        (lambda: first_trainer(Net(), global_step=-1), "global_step is -1"),
+        (lambda: save_checkpoint(None, "folder"), "model is a NoneType"),
+        (lambda: load_checkpoint(Net(), "folder"), "model is a Net"),
+        (lambda: ModelDescription(3, [RATE]), "description of inputs is a int"),
+        (lambda: generate_sample(IODescription("ids", [2], torch.int64)), "torch.int64 without num_classes"),
         (lambda: first_trainer(Net(), loss_scaler=amp.DynamicLossScaler()), "loss_scaler is a DynamicLossScaler"),
         (lambda: first_trainer(Net(), get_lr_this_step=0.1), "get_lr_this_step is 0.1"),
         (lambda: ORTTrainer(Net(), token_loss, description(), "SGDOptimizer", None, RATE, "gpu"), "device is 'gpu'"),
         (lambda: IODescription("x", 3), "shape of 'x' is 3"),
         (lambda: ModelDescription([], []), "without inputs or outputs"),
         (lambda: _pybind_state.set_seed(-1), "seed is -1"),
+        (lambda: ontrain.set_seed(1 << 63), "at most 63 bits"),
         (lambda: _pybind_state.set_cuda_device_id(99), "no CUDA device 99"),
         (lambda: _pybind_state.set_arena_extend_strategy(_pybind_state.ArenaExtendStrategy.kNextPowerOfTwo), "arena"),
     ],

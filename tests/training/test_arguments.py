@@ -132,3 +132,36 @@ def test_an_option_of_the_wrong_kind_is_named(path):
             continue  # a dictionary is what they take
         with pytest.raises(OptionError, match=f"option '{'.'.join(path)}'"):
             ORTTrainerOptions(copy.copy(nested))
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "says"),
+    [
+        (lambda output: output.sum(), "too many positional arguments; it takes .output.(.|\n)*output, label"),
+        (lambda output, label, weight: output.sum(), "argument: 'weight'(.|\n)*functools.partial"),
+    ],
+)
+def test_a_loss_that_does_not_take_output_and_label_is_refused_before_anything_is_captured(loss_fn, says):
+    with pytest.raises(OptionError, match=says):
+        make_trainer(Net(), loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "returned"),
+    [
+        (lambda output, label: None, "None"),
+        (lambda output, label: 3, "3"),
+        (lambda output, label: (output.mean(), output), "a tuple"),
+    ],
+)
+def test_a_loss_that_returns_something_else_than_a_tensor_is_refused(loss_fn, returned):
+    with pytest.raises(OptionError, match=f"loss_fn returned {returned}"):
+        make_trainer(Net(), loss_fn=loss_fn).train_step(*batches(1)[0])
+
+
+def test_numbers_and_flags_of_numpy_are_those_of_python():
+    config = optim.AdamConfig([{"params": ["mix.bias"], "beta": np.float32(0.5)}], lr=np.float32(0.5))
+    config.do_bias_correction = np.bool_(False)
+    options = ORTTrainerOptions({"batch": {"gradient_accumulation_steps": np.int64(2)}})
+    found = (config.lr, config.params[0]["beta"], config.do_bias_correction, options.batch.gradient_accumulation_steps)
+    assert found == (0.5, 0.5, False, 2) and [type(one) for one in found] == [float, float, bool, int]

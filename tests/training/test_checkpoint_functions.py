@@ -153,3 +153,38 @@ def test_a_second_phase_takes_weights_and_moments_and_begins_its_own_schedule(re
     checkpoint.experimental_load_state_dict(third, read(second), strict=False)
     a, b = go_on(second, third)
     assert a == b and again.get_last_lr() == schedule.get_last_lr() == pytest.approx([0.01 * 3 / 4])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda trainer, folder: checkpoint.experimental_state_dict(None),
+        lambda trainer, folder: checkpoint.experimental_load_state_dict(Net(), {}),
+        lambda trainer, folder: checkpoint.experimental_load_state_dict(trainer, {1: torch.zeros(2)}),
+        lambda trainer, folder: checkpoint.experimental_save_checkpoint(Net(), folder),
+        lambda trainer, folder: checkpoint.experimental_save_checkpoint(trainer, None),
+        lambda trainer, folder: checkpoint.experimental_save_checkpoint(trainer, folder, 3),
+        lambda trainer, folder: checkpoint.experimental_save_checkpoint(trainer, folder, "run", ["epoch"]),
+        lambda trainer, folder: checkpoint.experimental_load_checkpoint(None, folder),
+        lambda trainer, folder: checkpoint.experimental_load_checkpoint(trainer, None),
+        lambda trainer, folder: checkpoint.experimental_load_checkpoint(trainer, folder, None),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused_by_name(call, tmp_path):
+    with pytest.raises((OptionError, CheckpointError), match="ort_trainer|state|checkpoint_dir|checkpoint_prefix"):
+        call(trained(1), tmp_path)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [(lambda t: t.to_sparse(), "layout torch.sparse_coo(.|\n)*to_dense"), (lambda t: t.to("meta"), "device meta")],
+)
+def test_a_tensor_without_plain_values_is_refused_and_nothing_changes(changed, says, strict):
+    trainer = trained(1)
+    before = trainer.state_dict()
+    weights = before["model"]["full_precision"]
+    state = {**before, "model": {"full_precision": {**weights, "mix.bias": changed(weights["mix.bias"])}}}
+    with pytest.raises(CheckpointError, match=f"'mix.bias'.*{says}"):
+        checkpoint.experimental_load_state_dict(trainer, state, strict)
+    assert all(torch.equal(t, weights[n]) for n, t in trainer.state_dict()["model"]["full_precision"].items())

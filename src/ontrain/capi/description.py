@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ontrain.arguments import checked_kind
 from ontrain.errors import OptionError
 
 __all__ = ["IODescription", "ModelDescription", "fitted", "generate_sample"]
@@ -48,6 +49,8 @@ class ModelDescription:
     outputs_: Sequence[IODescription]
 
     def __init__(self, inputs: Sequence[IODescription], outputs: Sequence[IODescription]) -> None:
+        for what, described in (("inputs", inputs), ("outputs", outputs)):
+            checked_kind(f"the description of {what}", described, (list, tuple), "give a list of IODescriptions")
         for description in (*inputs, *outputs):
             if not isinstance(description, IODescription):
                 raise OptionError(f"a description is a {type(description).__name__}", way_out="give IODescriptions")
@@ -68,10 +71,20 @@ class ModelDescription:
 
 
 def generate_sample(desc: IODescription, device: Any = None) -> torch.Tensor:
-    """Return random data as described, dimensions that vary being 1: classes if their number is known, else normal."""
+    """Return random data as described, dimensions that vary being 1: classes if their number is known, else normal.
+
+    Raises:
+        OptionError: whole numbers are described without the number of classes.
+    """
     size = [dim if isinstance(dim, int) else 1 for dim in desc.shape_]
     if desc.num_classes_:
         return torch.randint(0, desc.num_classes_, size, dtype=desc.dtype_, device=device)
+    if desc.dtype_ is not None and not desc.dtype_.is_floating_point:
+        raise OptionError(
+            f"{desc.name_!r} is described as {desc.dtype_} without num_classes",
+            reason="no range of whole numbers to draw from follows from that",
+            way_out="give the IODescription num_classes",
+        )
     return torch.randn(size, dtype=desc.dtype_, device=device)
 
 

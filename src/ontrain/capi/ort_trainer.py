@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import torch
 
-from ontrain.arguments import checked_flag, checked_kind
+from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_whole, told
 from ontrain.capi import _pybind_state as process
 from ontrain.capi.description import IODescription, ModelDescription, fitted, generate_sample
 from ontrain.capi.loss_scaler import LossScaler
@@ -116,7 +116,18 @@ class ORTTrainer:
             raise OptionError(
                 f"get_lr_this_step is {get_lr_this_step!r}", way_out="give a function of the number of updates, or None"
             )
+        for name, function in (("postprocess_model", postprocess_model), ("_extra_postprocess", _extra_postprocess)):
+            if function is not None and not callable(function):
+                raise OptionError(
+                    f"{name} is {told(function)}", way_out="give a function of an onnx.ModelProto, or None"
+                )
         checked_flag("use_memory_efficient_gradient", use_memory_efficient_gradient)
+        # A script of the first API hands in a flag, of which the options know nothing.
+        is_flag = deepspeed_zero_stage is None or isinstance(deepspeed_zero_stage, bool)
+        stage = int(bool(deepspeed_zero_stage)) if is_flag else deepspeed_zero_stage
+        if checked_flag("partition_optimizer", partition_optimizer):
+            stage = stage or 1
+        global_step = checked_whole("global_step", global_step, 0)
         optimized_model_filepath = checked_kind(
             "optimized_model_filepath", optimized_model_filepath, (str, os.PathLike), "give a path, or '' for none"
         )
@@ -138,14 +149,14 @@ class ORTTrainer:
                 "world_size": world_size,
                 "allreduce_post_accumulation": allreduce_post_accumulation,
                 "enable_adasum": enable_adasum,
-                "deepspeed_zero_optimization": {"stage": int(deepspeed_zero_stage or partition_optimizer)},
+                "deepspeed_zero_optimization": {"stage": stage},
             },
             "mixed_precision": {
                 "enabled": use_mixed_precision,
                 "loss_scaler": (loss_scaler or self._given_scale) if use_mixed_precision else None,
             },
             "utils": {
-                "frozen_weights": list(frozen_weights),
+                "frozen_weights": checked_names("frozen_weights", frozen_weights),
                 "grad_norm_clip": enable_grad_norm_clip,
                 "invertible_layer_norm_gradient": use_invertible_layernorm_grad,
                 "run_symbolic_shape_infer": run_symbolic_shape_infer,
@@ -312,6 +323,7 @@ def save_checkpoint(
     include_optimizer_state: bool = True,
 ) -> None:
     """Write a trainer's state to a folder; see `ontrain.training.checkpoint.experimental_save_checkpoint`."""
+    checked_kind("model", model, ORTTrainer, "give the ORTTrainer to save")
     checkpoint.experimental_save_checkpoint(
         model.later_trainer, checkpoint_dir, checkpoint_prefix, checkpoint_state_dict, include_optimizer_state
     )
@@ -324,6 +336,7 @@ def load_checkpoint(
     strict: bool = False,
 ) -> dict[str, Any]:
     """Take over what `save_checkpoint` wrote, at once or at the first step; return its `checkpoint_state_dict`."""
+    checked_kind("model", model, ORTTrainer, "give the ORTTrainer that takes the state over")
     return checkpoint.experimental_load_checkpoint(model.later_trainer, checkpoint_dir, checkpoint_prefix, strict)
 
 

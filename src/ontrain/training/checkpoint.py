@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ontrain.arguments import checked_kind, checked_path
 from ontrain.checkpoint import read_checkpoint
 from ontrain.errors import CheckpointError, OptionError
 from ontrain.training.flat_state import flat_state, nested_state
@@ -37,6 +38,7 @@ def experimental_state_dict(ort_trainer: ORTTrainer, include_optimizer_state: bo
     Warns:
         UserWarning: the moments are one process's share (ZeRO stage 1).
     """
+    checked_kind("ort_trainer", ort_trainer, ORTTrainer, "give the ORTTrainer whose state is asked for")
     return flat_state(ort_trainer.state_dict(), include_optimizer_state)
 
 
@@ -54,6 +56,7 @@ def experimental_load_state_dict(
     Warns:
         UserWarning: the schedules differ.
     """
+    checked_kind("ort_trainer", ort_trainer, ORTTrainer, "give the ORTTrainer that takes the state over")
     state = nested_state(state_dict, ort_trainer.optim_config.spec().algorithm)
     ort_trainer.load_state_dict(_for_schedule(state, ort_trainer.options.lr_scheduler), strict)
 
@@ -96,14 +99,19 @@ def experimental_save_checkpoint(
         OptionError: nothing was trained yet, or `checkpoint_state_dict` holds tensors.
         CheckpointError: the folder cannot be written, or `checkpoint_state_dict` is no plain JSON.
     """
-    for name, value in (checkpoint_state_dict or {}).items():
+    checked_kind("ort_trainer", ort_trainer, ORTTrainer, "give the ORTTrainer to save")
+    user_part = checked_kind(
+        "checkpoint_state_dict", {} if checkpoint_state_dict is None else checkpoint_state_dict, Mapping,
+        "give a dictionary of numbers and strings",
+    )  # fmt: skip
+    for name, value in user_part.items():
         if isinstance(value, torch.Tensor):
             raise OptionError(
                 f"checkpoint_state_dict holds the tensor {name!r}",
                 reason="a checkpoint is safetensors and JSON, and its tensors are the trainer's",
                 way_out="give numbers and strings; parameters and moments are written anyway",
             )
-    folder = Path(checkpoint_dir) / checkpoint_prefix
+    folder = _folder(checkpoint_dir, checkpoint_prefix)
     ort_trainer.save_checkpoint(folder, checkpoint_state_dict, include_optimizer_state)
 
 
@@ -121,13 +129,19 @@ def experimental_load_checkpoint(
     Raises:
         CheckpointError: the folder or a file is missing, torn, altered, or of another model; nothing was changed.
     """
-    folder = Path(checkpoint_dir) / checkpoint_prefix
+    checked_kind("ort_trainer", ort_trainer, ORTTrainer, "give the ORTTrainer that takes the state over")
+    folder = _folder(checkpoint_dir, checkpoint_prefix)
     files = [] if folder.exists() else files_of_run(folder.parent, checkpoint_prefix)
     if not files:
         return ort_trainer.load_checkpoint(folder, strict=strict)
     checkpoint = read_upstream_checkpoint(files)
     experimental_load_state_dict(ort_trainer, checkpoint.flat, strict)
     return checkpoint.beside
+
+
+def _folder(checkpoint_dir: object, checkpoint_prefix: object) -> Path:
+    folder = Path(checked_path("checkpoint_dir", checkpoint_dir))
+    return folder / checked_path("checkpoint_prefix", checkpoint_prefix)
 
 
 def aggregate_checkpoints(paths: Sequence[str | os.PathLike[str]], pytorch_format: bool = True) -> dict[str, Any]:

@@ -91,6 +91,8 @@ def nested_state(flat: Mapping[str, object], algorithm: str) -> dict[str, Any]:
     if isinstance(flat.get("model"), Mapping):
         return dict(flat)
     for name, tensor in flat.items():
+        if not isinstance(name, str):
+            raise CheckpointError(f"the state has the key {name!r}", way_out="give a dictionary of tensors by name")
         kind = next((prefix for prefix in _KINDS if name.startswith(f"{prefix}_")), None)
         if kind is not None:
             optimizer.setdefault(name.removeprefix(f"{kind}_"), {})[kind] = tensor

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import torch
 
+from ontrain.arguments import plain_values
 from ontrain.errors import OptionError, nearest
 from ontrain.passes import BUDGET_ALLOWED, Recomputation, parse_budget
 from ontrain.session import check_opset
@@ -309,7 +310,7 @@ def _parsed(wishes: Mapping[str, Any], schema: Mapping[str, Any], path: str) -> 
         if isinstance(key, dict):
             values[name] = _Section(_parsed(wishes.get(name, {}), key, f"{path}{name}."))
             continue
-        value = wishes.get(name, key.default)
+        value = plain_values(wishes).get(name, key.default)
         if not key.check(value):
             raise OptionError(f"option {path + name!r} is {value!r}", way_out=f"allowed: {key.allowed}")
         if key.reason is not None and not (isinstance(value, type(key.default)) and value == key.default):

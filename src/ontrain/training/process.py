@@ -15,8 +15,8 @@ def set_seed(value: int) -> None:
     Raises:
         OptionError: the seed is no whole number from 0.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise OptionError(f"the seed is {value!r}", way_out="use a whole number from 0")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise OptionError(f"the seed is {value!r}", way_out="use a whole number from 0, of at most 63 bits")
     _settings["seed"] = value
 
 

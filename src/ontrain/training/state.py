@@ -291,7 +291,7 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str,
     problems = [f"missing {what} {name!r}" for name in wanted if name not in values] if strict else []
     for name, value in values.items():
         if name not in wanted:
-            problems += [f"unexpected {what} {name!r} (nearest: {nearest(name, wanted, 1)})"] if strict else []
+            problems += [f"unexpected {what} {name!r} (nearest: {nearest(str(name), wanted, 1)})"] if strict else []
             continue
         if not isinstance(value, torch.Tensor | np.ndarray):
             problems.append(f"{what} {name!r} is a {type(value).__name__}, and no tensor")
@@ -299,7 +299,11 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str,
         tensor, present = torch.as_tensor(value), wanted[name]
         if tensor.shape != present.shape:
             problems.append(f"{what} {name!r} has shape {list(tensor.shape)}, the model's is {list(present.shape)}")
-        elif tensor.is_meta or tensor.dtype.is_floating_point != present.dtype.is_floating_point:
+        elif tensor.is_meta:
+            problems.append(f"{what} {name!r} is on the device meta, where tensors have no values")
+        elif tensor.layout is not torch.strided:
+            problems.append(f"{what} {name!r} has the layout {tensor.layout}: convert it with .to_dense()")
+        elif tensor.dtype.is_floating_point != present.dtype.is_floating_point:
             problems.append(f"{what} {name!r} has dtype {tensor.dtype}, the model's is {present.dtype}")
         else:
             taken[name] = tensor.to(present.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ontrain.arguments import told
 from ontrain.capture import Captured, capture, validate
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.training.model_desc import ModelDescription
@@ -38,6 +39,7 @@ class DescribedModule(torch.nn.Module):
         if loss_fn is not None and not callable(loss_fn):
             raise OptionError(f"loss_fn is {loss_fn!r}", way_out="give a function of (output, label)")
         self._check_loss_position()
+        self._check_loss_arguments()
 
     def _check_loss_position(self) -> None:
         if self.loss_fn is not None and not self.desc.outputs[0].is_loss:
@@ -47,6 +49,22 @@ class DescribedModule(torch.nn.Module):
             )
         if self.loss_fn is not None and len(self.desc.inputs) < 2:
             raise OptionError("with a loss_fn model_desc needs an input and a label", way_out="add the label last")
+
+    def _check_loss_arguments(self) -> None:
+        if self.loss_fn is None:
+            return
+        try:
+            signature = inspect.signature(getattr(self.loss_fn, "forward", self.loss_fn))
+        except (TypeError, ValueError):
+            return  # a function written in C may have none
+        try:
+            signature.bind("output", "label")
+        except TypeError as error:
+            raise OptionError(
+                "loss_fn cannot be called with the model's first output and the label",
+                reason=f"{error}; it takes {signature}",
+                way_out="give a function of (output, label); bind what else it needs with functools.partial",
+            ) from error
 
     def check_arguments(self) -> None:
         """Raise OptionError unless forward takes the described inputs."""
@@ -73,6 +91,11 @@ class DescribedModule(torch.nn.Module):
             return self._pick(result, [d.name for d in self.desc.outputs])
         outputs = self._pick(result, [d.name for d in self.desc.outputs[1:]] or ["output"])
         loss = self.loss_fn(outputs[0], inputs[-1])
+        if not isinstance(loss, torch.Tensor):
+            raise OptionError(
+                f"loss_fn returned {told(loss)}", reason="its result is what is minimised",
+                way_out="return the loss alone, as a tensor of one element; other results are outputs of the model",
+            )  # fmt: skip
         return (loss, *outputs[: len(self.desc.outputs) - 1])
 
     def _by_keyword(self, names: Sequence[str]) -> bool:

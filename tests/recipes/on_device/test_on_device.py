@@ -184,3 +184,17 @@ def test_the_page_learns_a_hand_that_draws_with_the_mouse(page, tmp_path):
     (tmp_path / "checkpoint").write_bytes(bytes(saved))
     state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     assert state.updates == 60 and state.trained == ["hidden.weight", "hidden.bias", "output.weight", "output.bias"]
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "says"),
+    [
+        ("make_artifacts.py", ("--output", "digits.csv.gz"), "error: .*File exists"),
+        ("make_artifacts.py", ("--epochs", "-1"), "'-1' is no whole number from 0"),
+        ("train_digits.py", ("--artifacts", "nowhere"), "training_model.onnx is no file: make_artifacts.py writes one"),
+        ("train_digits.py", ("--epochs", "-1"), "--epochs counts from 1"),
+    ],
+)
+def test_an_option_at_fault_is_told_in_a_line(served, script, options, says):
+    done = subprocess.run([sys.executable, script, *options], cwd=served, capture_output=True, text=True)
+    assert done.returncode and re.search(says, done.stderr) and "Traceback" not in done.stderr, done.stderr

@@ -130,3 +130,13 @@ def test_the_wrong_kind_of_thing_is_refused(name, tmp_path, monkeypatch):
 def test_a_name_that_the_model_lacks_is_told_the_nearest_where_it_is_used():
     with pytest.raises(OntrainError, match=r"no value 'logit'[\s\S]*'logits'"):
         on_logits(lambda y: blocks.Mul()(y, "logit"))
+
+
+def test_a_block_of_an_operator_that_the_models_operator_set_lacks_names_both():
+    model = perceptron()[0]
+    model.opset_import[0].version = 11
+    with (
+        onnxblock.base(model),
+        pytest.raises(OntrainError, match="SoftmaxCrossEntropyLoss came with operator set 12, the model is of 11"),
+    ):
+        Whole(loss.CrossEntropyLoss())("logits")

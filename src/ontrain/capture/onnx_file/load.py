@@ -270,7 +270,9 @@ def _check_dense(value: ir.Value) -> None:
         )
     if value.shape is None:
         raise GraphError(
-            f"input {value.name!r} has no shape", way_out="give one: shapes={…}, or the model_desc of ORTTrainer"
+            f"input {value.name!r} has no shape",
+            way_out="export the model with it, names in place of sizes that vary; load_onnx takes it as shapes={…}, "
+            "ORTTrainer from model_desc",
         )
 
 

@@ -52,6 +52,7 @@ class ModelAccessor:
         self, op_type: str, inputs: Sequence[str], *, wish: str | None = None, domain: str = "", **attributes: Any
     ) -> str:
         """Append a node with one output and return the output's name, `wish` with a number if that is taken."""
+        self._check_opset(op_type, domain)
         for declared in inputs:
             if not isinstance(declared, str) or declared:  # an optional input may be left out
                 self.check(declared)
@@ -61,6 +62,20 @@ class ModelAccessor:
             onnx.NodeProto(op_type=op_type, name=name, input=inputs, output=[name], attribute=attrs, domain=domain)
         )
         return name
+
+    def _check_opset(self, op_type: str, domain: str) -> None:
+        """Raise GraphError where the model imports an operator set from before the operator."""
+        versions = [entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")]
+        if domain or not versions or onnx.defs.has(op_type, max_inclusive_version=max(versions)):
+            return
+        if onnx.defs.has(op_type):
+            since = min(s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type)
+            raise GraphError(
+                f"{op_type} came with operator set {since}, the model is of {max(versions)}",
+                reason="what a block adds belongs to the operator set that its model imports",
+                way_out=f"export the model at opset {since} or later, or convert it with "
+                f"onnx.version_converter.convert_version(model, {since})",
+            )
 
     def each(self, sequence: str, op_type: str, *operands: str, **attributes: Any) -> str:
         """Append an operator on each tensor of a sequence; return the name of the sequence of results."""

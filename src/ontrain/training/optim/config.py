@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ontrain.arguments import checked_kind
+from ontrain.arguments import checked_kind, plain_values
 from ontrain.errors import OptionError, nearest
 from ontrain.optim import OptimizerSpec
 
@@ -85,7 +85,7 @@ class _OptimizerConfig:
         if not isinstance(name, str) or name not in _OPTIMIZERS:
             raise OptionError(f"there is no optimizer {name!r}", way_out=f"use one of {', '.join(_OPTIMIZERS)}")
         checked_kind("defaults", defaults, Mapping, "give a dictionary of hyper-parameters")
-        vars(self).update(name=name, defaults=dict(defaults), _groups=[])
+        vars(self).update(name=name, defaults=plain_values(defaults), _groups=[])
         if "lr" not in self.defaults:
             raise OptionError(f"the defaults of {name} have no 'lr'", way_out="add {'lr': a number from 0}")
         self._check(self.defaults)
@@ -115,8 +115,8 @@ class _OptimizerConfig:
         for name, all_share in _SHARED.items():
             if name in overrides:
                 raise OptionError(f"a parameter group sets {name!r}", way_out=f"set one {all_share} for all parameters")
-        self._check(overrides)
-        self._groups.append(dict(group))
+        self._check(plain_values(overrides))
+        self._groups.append({"params": list(names), **plain_values(overrides)})
         self.spec()  # notices a parameter in two groups
 
     def _check(self, options: Mapping[str, object]) -> None:
@@ -147,8 +147,9 @@ class _OptimizerConfig:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        self._check({name: value})
-        self.defaults[name] = value
+        values = plain_values({name: value})
+        self._check(values)
+        self.defaults.update(values)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.defaults.items())
