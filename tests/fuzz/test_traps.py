@@ -12,7 +12,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from ontrain import GraphError, InferenceSession, OntrainError, ProviderError
+from ontrain import GradientError, GraphError, InferenceSession, OntrainError, ProviderError
+from ontrain.autodiff import differentiate
+from ontrain.capture import load_onnx
 from ontrain.files.expansion import check_expansion
 from ontrain.functions.interpolation import resize
 from ontrain.functions.registry import NoBodyError
@@ -326,3 +328,107 @@ def test_a_resize_whose_table_takes_gibibytes_to_make_is_refused():
     with pytest.raises(NoBodyError, match="Resize"):
         resize(op, x, sizes=op.const(np.array([1, 1, 1 << 24, 4])), mode="linear")
     assert resize(op, x, sizes=op.const(np.array([1, 1, 1 << 12, 4])), mode="linear").shape[2] == 1 << 12
+
+
+def in_sequence(op_type: str) -> bytes:
+    """x is put into a sequence twice, then the operator works at the position i."""
+    operands = {"SequenceAt": "s i", "SequenceErase": "s i", "SequenceInsert": "s x i"}[op_type]
+    made = [node("SequenceConstruct", "x x", "s"), node(op_type, operands, "t")]
+    if op_type == "SequenceAt":
+        made.append(node("Identity", "t", "y"))
+    else:
+        made.append(node("ConcatFromSequence", "t", "y", axis=0))
+    return file(made, [value("x", ["n"]), value("i", None, INT64)], [value("y", None)])
+
+
+@pytest.mark.parametrize("op_type", ["SequenceAt", "SequenceErase", "SequenceInsert"])
+def test_a_position_in_a_sequence_that_is_not_one_number_is_a_named_error(op_type):
+    session, x = InferenceSession(in_sequence(op_type), providers=["CPUExecutionProvider"]), np.ones(2, np.float32)
+    for positions in (np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros(3, np.int64)):
+        with pytest.raises(ProviderError, match=r"not one number(.|\n)*node: " + op_type):
+            session.run(None, {"x": x, "i": positions})
+    rows = {"SequenceAt": 2, "SequenceErase": 2, "SequenceInsert": 6}[op_type]
+    for position in (np.array(1), np.array([-1])):
+        (found,) = session.run(None, {"x": x, "i": position})
+        assert found.shape == (rows,)
+
+
+@pytest.mark.parametrize("provider", OWN)
+def test_a_loop_whose_body_returns_nothing_is_refused_by_name(provider):
+    body = helper.make_graph([], "body", [value("i", [], INT64), value("go", [], TensorProto.BOOL)], [])
+    made = [node("Identity", "x", "y"), helper.make_node("Loop", ["", "", ""], [], body=body)]
+    with pytest.raises(OntrainError, match="Loop"):
+        InferenceSession(file(made, [value("x", ["n"])], [value("y", ["n"])]), providers=[provider])
+
+
+@pytest.mark.parametrize("provider", OWN)
+def test_texts_have_no_number_of_bytes_where_plans_add_them_up(provider):
+    scores = helper.make_node(
+        "LinearClassifier", ["x"], ["label", "y"], domain="ai.onnx.ml", coefficients=[1.0, -1.0], intercepts=[0.0, 0.0],
+        classlabels_strings=["a", "b"],
+    )  # fmt: skip
+    graph = helper.make_graph([scores], "g", [value("x", [2, 1])], [value("label", [2], 8), value("y", [2, 2])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    session = InferenceSession(helper.make_model(graph, opset_imports=opsets).SerializeToString(), providers=[provider])
+    labels, _ = session.run(None, {"x": np.array([[3.0], [-2.0]], np.float32)})
+    assert list(np.asarray(labels)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("provider", OWN)
+def test_a_picture_that_is_none_is_a_named_error(provider):
+    made = [node("ImageDecoder", "x", "y")]
+    session = InferenceSession(
+        file(made, [value("x", ["n"], 2)], [value("y", None, 2)], opset=20), providers=[provider]
+    )
+    with pytest.raises(ProviderError, match="ImageDecoder|UnidentifiedImageError"):
+        session.run(None, {"x": np.zeros(5, np.uint8)})
+
+
+@pytest.mark.parametrize("op_type", ["Max", "Min", "Sum", "Mean", "Einsum"])
+@pytest.mark.parametrize("operands", [["x", ""], ["x", "", "x"]])
+def test_an_operand_left_out_of_several_is_refused_before_onnxruntime_looks_for_it(op_type, operands):
+    extra = {"equation": ",".join("i" * len(operands)) + "->i"} if op_type == "Einsum" else {}
+    made = [helper.make_node(op_type, operands, ["y"], **extra)]
+    with pytest.raises(GraphError, match=f"operand of {op_type}.*left out"):
+        InferenceSession(file(made, [value("x", ["n"])], [value("y", ["n"])]), providers=["CPUExecutionProvider"])
+
+
+def test_a_layer_normalization_whose_bias_is_an_empty_name_has_none():
+    made = [helper.make_node("LayerNormalization", ["x", "s", ""], ["y"])]
+    session = InferenceSession(
+        file(made, [value("x", ["n", 2]), value("s", [2])], [value("y", ["n", 2])]), providers=["CPUExecutionProvider"]
+    )
+    (y,) = session.run(None, {"x": np.array([[1, 3]], np.float32), "s": np.array([1, 2], np.float32)})
+    np.testing.assert_allclose(y, [[-1, 2]], atol=1e-4)
+
+
+@pytest.mark.parametrize("provider", [*OWN, "training"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ngram_counts": [LEAST]}, {"ngram_counts": [0, 2**62]}, {"ngram_counts": [1, 0]}, {"ngram_indexes": [2**40]},
+        {"ngram_indexes": [-1, 0, 1]}, {"max_gram_length": 2**31}, {"max_skip_count": 2**62}, {"min_gram_length": -1},
+    ],
+)  # fmt: skip
+def test_a_pool_of_n_grams_that_nobody_could_read_is_refused(provider, changed):
+    settings = {
+        "mode": "TF", "min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0, "ngram_counts": [0],
+        "ngram_indexes": [0, 1, 2], "pool_int64s": [4, 5, 6], **changed,
+    }  # fmt: skip
+    model = file([node("TfIdfVectorizer", "x", "y", **settings)], [value("x", [3], INT64)], [value("y", [3])])
+    with pytest.raises(GraphError, match="attributes of ai.onnx.TfIdfVectorizer do not fit together"):
+        if provider == "training":
+            load_onnx(model)
+        else:
+            InferenceSession(model, providers=[provider]).run(None, {"x": np.array([4, 5, 9])})
+
+
+def test_updates_of_another_shape_are_a_named_error_of_the_gradient():
+    u = const("u", np.ones((2, 2, 2)), np.float32)
+    made = [node("ScatterND", "x i u", "s"), node("ReduceSum", "s", "y", keepdims=0)]
+    stored = [u, const("i", np.array([[0]]))]
+    model = load_onnx(file(made, [value("x", [3, 2, 3])], [value("y", [])], stored), trainable=["u"])
+    op = Builder(model.model.graph)
+    (weight,) = (v for v in model.model.graph.inputs if v.name == "u")
+    with pytest.raises(GradientError, match="ScatterND has the shape .*'u'"):
+        differentiate(op, [(model.model.graph.outputs[0], None)], wrt=[weight])

@@ -72,6 +72,7 @@ def _walk(op: Builder, work: list[ir.Node], adjoints: dict[ir.Value, ir.Value], 
         with inherit_source(node, op.nodes):
             for value, grad, want in zip(node.inputs, _apply(op, node, dys, wanted), wanted, strict=True):
                 if grad is not None and want and value is not None:
+                    _check_belongs(node, value, grad)
                     _accumulate(op, adjoints, value, grad)
 
 
@@ -155,6 +156,20 @@ def _needed(nodes: Reversible[ir.Node], adjoints: dict[ir.Value, ir.Value], acti
             path.append(node)
             needed.update(v for v in node.inputs if v is not None and v in active)
     return path[::-1]
+
+
+def _check_belongs(node: ir.Node, value: ir.Value, grad: ir.Value) -> None:
+    """Refuse an adjoint that is no operand's: a file's operands need not fit together, nor a rule of a user's."""
+    have, want = static_dims(grad), static_dims(value)
+    tail = have[len(have) - len(want) :]
+    if len(have) < len(want) or any(w not in (1, h) for h, w in zip(tail, want, strict=True)):
+        raise GradientError(
+            f"the gradient of {node.op_type} has the shape {list(have)}, its operand {value.name!r} {list(want)}",
+            node=describe(node),
+            source=source_of(node),
+            reason="the operands do not fit together, or the gradient rule is wrong",
+            way_out="export the model again if it came from a file, which may be damaged; else check the rule",
+        )
 
 
 def _accumulate(op: Builder, adjoints: dict[ir.Value, ir.Value], value: ir.Value, grad: ir.Value) -> None:

@@ -10,7 +10,10 @@ from ontrain.errors import InputError
 
 __all__ = ["TRAPS", "suspect"]
 
-TRAPS = (b"Div", b"Mod", b"Loop")
+TRAPS = (
+    b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
+    b"Sum", b"Mean", b"Einsum",
+)  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
 _EXTERNAL = b"location"
 _ORT_FORMAT = b"ORTM"

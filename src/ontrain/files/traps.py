@@ -1,10 +1,13 @@
 """What stock onnxruntime dies of or never returns from, guarded against in the file before it gets it.
 
-Two things end its process: an integer divided by zero, and the least integer divided by minus one. A third never ends:
-a Loop whose count and condition let it run. Both become ordinary errors of a run by nodes that are put into the graph:
+These end its process: an integer divided by zero, the least integer divided by minus one, a position in a sequence that
+is no number, but none or several, and an operand that is left out of several, or at the end of a LayerNormalization's,
+by an empty name. One never ends: a Loop whose count and condition let it run. Empty names at the end are dropped, which
+means the same, and other ones refused. The rest become ordinary errors of a run by nodes that are put into the graph:
 
-    Div(a, b)   →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
-    Loop        →   the same with one carried value more, the rounds so far; its condition comes of such a Gather too
+    Div(a, b)          →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
+    SequenceAt(s, i)   →   SequenceAt(s, Reshape(i, [])), and so SequenceInsert and SequenceErase
+    Loop               →   the same with one carried value more, the rounds so far; its condition comes of a Gather too
 
 A Gather whose index is 1 where there is one entry is refused by onnxruntime, with the name that the node has here.
 Divisors that are constant and neither zero nor minus one stay as they are, and so do numbers that are no integers.
@@ -12,6 +15,7 @@ Divisors that are constant and neither zero nor minus one stay as they are, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,6 +31,9 @@ from ontrain.rounds import loop_limit, loop_refused
 __all__ = ["guard", "sprung"]
 
 _DIVISION, _ROUNDS = "ontrain: integer division", "ontrain: rounds of a loop"
+_POSITION = "ontrain: position in a sequence"
+_POSITIONED = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
+"""Which operand is the position, by operator."""
 _KIND = onnx.TensorProto
 _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
@@ -60,6 +67,14 @@ def sprung(message: str) -> ProviderError | None:
     """Return the error that a message of onnxruntime's means, if a guard made it."""
     if _ROUNDS in message:
         return loop_refused()
+    if _POSITION in message:
+        at = message.partition(f"{_POSITION} before ")[2].partition("'")[0]
+        return ProviderError(
+            "a position in a sequence is not one number",
+            node=at or None,
+            reason="onnxruntime reads one from wherever the tensor lies, and its process may end",
+            way_out="check what makes the position; the file may be damaged",
+        )
     if _DIVISION in message:
         at = message.partition(f"{_DIVISION} before ")[2].partition("'")[0]
         return ProviderError(
@@ -117,12 +132,15 @@ class _Guard:
             self._nodes = guarded_nodes
             if node.op_type == "Constant" or node.op_type.encode() in TRAPS or _inner(node):
                 _check_form(node, self.opset)
+            self._empty_names(node)
             if node.op_type == "Constant" and not node.domain:
                 held = next((a.t for a in node.attribute if a.name == "value"), None)
                 if held is not None:
                     types[node.output[0]], known[node.output[0]] = held.data_type, held
             if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
                 self._division(node, types, known)
+            elif node.op_type in _POSITIONED and node.domain in ("", "ai.onnx"):
+                self._position(node, known)
             elif spent is not None and _loops([node]):
                 spent = self._nested(node, types, known, spent, guarded_nodes)
             else:
@@ -169,6 +187,34 @@ class _Guard:
         shape = self._emit("Shape", [b])
         rows = self._emit("Reshape", [b, self._emit("Concat", [self._sizes(1), shape], axis=0)])
         node.input[1] = self._emit("Gather", [rows, index], called=f"{_DIVISION} before {node.op_type} {text}")
+
+    # Empty names
+
+    def _empty_names(self, node: onnx.NodeProto) -> None:
+        if node.domain not in ("", "ai.onnx"):
+            return
+        if node.op_type == "LayerNormalization" and node.input and not node.input[-1]:
+            while node.input and not node.input[-1]:
+                node.input.pop()
+            self.guards += 1
+        elif "" in node.input and _takes_any_number(node, self.opset):
+            raise GraphError(
+                f"an operand of {node.op_type} {node.name!r} is left out",
+                reason="all of its operands are needed, and onnxruntime's process would end",
+                way_out="export the model again; the file may be damaged",
+            )
+
+    # Sequences
+
+    def _position(self, node: onnx.NodeProto, known: Mapping[str, Any]) -> None:
+        at = _POSITIONED[node.op_type]
+        position = node.input[at] if at < len(node.input) else ""
+        stored = known.get(position)
+        if not position or (stored is not None and math.prod(stored.dims) == 1):
+            return
+        self.guards += 1
+        called = f"{_POSITION} before {node.op_type} {node.name or node.output[0]}"
+        node.input[at] = self._emit("Reshape", [position, self._sizes()], called=called)
 
     # Loops
 
@@ -264,6 +310,11 @@ class _Guard:
 
     def _flat(self, value: str) -> str:
         return self._emit("Reshape", [value, self._sizes(-1)])
+
+
+def _takes_any_number(node: onnx.NodeProto, opset: int) -> bool:
+    schema = schema_of(node.op_type, "", opset)
+    return schema is not None and bool(schema.inputs) and schema.inputs[0].option.name == "Variadic"
 
 
 def _harmless(tensor: onnx.TensorProto | None) -> bool:

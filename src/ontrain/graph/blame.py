@@ -13,7 +13,7 @@ from ontrain.graph.source import describe, source_of
 __all__ = ["blamed_on"]
 
 # What numpy, torch, onnx's evaluator and a plain dictionary raise for values that an operator cannot take.
-_REFUSALS = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, MemoryError)
+_REFUSALS = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, MemoryError, OSError)
 
 
 @contextmanager

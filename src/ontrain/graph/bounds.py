@@ -15,8 +15,8 @@ __all__ = ["check_sizes", "nbytes"]
 
 
 def nbytes(value: ir.Value) -> int | None:
-    """Return the bytes that a value takes, None if its dtype or shape is not known."""
-    if value.dtype is None or value.shape is None:
+    """Return the bytes that a value takes, None if its dtype or shape is not known, or if it holds texts."""
+    if value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) or value.shape is None:
         return None
     dims = [d for d in value.shape if isinstance(d, int)]
     if len(dims) != len(value.shape):

@@ -12,6 +12,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop as onnx_loop
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
+from ontrain.graph.stock_node import run_stock
 from ontrain.operators import check_divisor, divided, resolved_pads, window_counts, window_places
 from ontrain.rounds import counted_rounds
 
@@ -161,6 +162,13 @@ class Mod(OpRun):
             return (remainder(x, y).astype(x.dtype),)
 
 
+class RegexFullMatch(OpRun):
+    """onnx's matches by Python's `re`, which has another syntax, and takes for ever over some expressions."""
+
+    def _run(self, x: Array, pattern: str | None = None) -> tuple[Array]:
+        return (run_stock("RegexFullMatch", [x], result=onnx.TensorProto.BOOL, pattern=pattern),)
+
+
 class Loop(onnx_loop.Loop):
     """onnx's joins the rows of the iterations instead of stacking them, and fails without any iteration."""
 
@@ -193,5 +201,5 @@ def _no_rows(type_: onnx.TypeProto) -> Array:
 
 
 CORRECTIONS: list[type[OpRun]] = [
-    AveragePool, ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod,
+    AveragePool, ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod, RegexFullMatch,
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ontrain.graph.blame import blamed_on
+from ontrain.graph.bounds import nbytes
 from ontrain.graph.corrections import CORRECTIONS
 from ontrain.graph.subgraphs import subgraphs
 from ontrain.operators import Chance, Evaluator, record_of
@@ -40,7 +41,7 @@ def foldable(node: ir.Node, *, keeps_fills: bool = False) -> bool:
     for value in node.outputs:
         if value.shape is None or not value.shape.is_static() or value.dtype is None:
             return _computed_bytes(node) <= limit
-        size += math.prod(d for d in value.shape if isinstance(d, int)) * math.ceil(value.dtype.itemsize)
+        size += nbytes(value) or 0
     return size <= limit
 
 

@@ -182,6 +182,7 @@ class Operator:
         moments: of an optimizer's update: the state that it keeps per parameter, under torch.optim's names, in the
             order of its operands.
         smallest: what a smallest node needs.
+        fault: what is wrong with a node's attributes, in words, beyond what the schema says of them; "" if nothing is.
         reduces: it touches more elements of the first input than of its result.
         in_encoders: transformers are written in this fused form; passes over rows see what it consists of.
         mask: position of the input that says which keys an attention counts.
@@ -224,6 +225,7 @@ class Operator:
     asks_device: bool = False
     moments: tuple[str, ...] | None = None
     smallest: Smallest = Smallest()
+    fault: Callable[[ir.Node], str] | None = None
     in_encoders: bool = False
     mask: int | None = None
     foreign: bool = False

@@ -3,6 +3,7 @@
 from ontrain.session.description import PlanOptions, TrainingTask
 from ontrain.session.export import (
     EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD,
+    check_written as check_written,
     inference_model as inference_model,
     save_model as save_model,
     served_model as served_model,

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ontrain.errors import OptionError
+from ontrain.errors import GraphError, OptionError
 from ontrain.functions import inline_all
 from ontrain.graph import (
     DOMAIN,
@@ -28,7 +28,9 @@ from ontrain.graph import (
 from ontrain.passes import pipeline, run_passes, with_weights
 from ontrain.session.opsets import check_opset, import_opset, with_operators_of
 
-__all__ = ["EXTERNAL_DATA_THRESHOLD", "inference_model", "save_model", "served_model", "training_model"]
+__all__ = [
+    "EXTERNAL_DATA_THRESHOLD", "check_written", "inference_model", "save_model", "served_model", "training_model",
+]  # fmt: skip
 
 _ATTENTION = 23
 """The opset that brought attention as one operator."""
@@ -232,9 +234,22 @@ def save_model(
         ) from error
 
 
+def check_written(model: onnx.ModelProto | str) -> None:
+    """Raise GraphError unless onnx's checker takes a model that is about to be written, or the file at a path."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (
+        onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError,
+    ) as error:  # fmt: skip
+        raise GraphError(
+            "the model that would be written is no valid ONNX", reason=" ".join(str(error).split()),
+            way_out="write it at another opset; if it came from a file, that file may be damaged",
+        ) from error  # fmt: skip
+
+
 def _save_in_one(model: ir.Model, target: Path) -> None:
     proto = ir.to_proto(model)
-    onnx.checker.check_model(proto, full_check=True)
+    check_written(proto)
     beside = target.with_name(f".{target.name}.partial")
     try:
         beside.write_bytes(proto.SerializeToString())
@@ -247,6 +262,6 @@ def _save_in_two(model: ir.Model, target: Path, data: str, smallest: int) -> Non
     """Write graph and data in a folder beside, let the checker read both, and move the data first."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         ir.save(model, Path(folder) / target.name, external_data=data, size_threshold_bytes=smallest)
-        onnx.checker.check_model(str(Path(folder) / target.name), full_check=True)
+        check_written(str(Path(folder) / target.name))
         os.replace(Path(folder) / data, target.with_name(data))
         os.replace(Path(folder) / target.name, target)

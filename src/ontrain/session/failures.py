@@ -16,7 +16,8 @@ __all__ = ["explained"]
 # What torch's kernels, numpy and onnx's evaluator raise for values that an operator cannot take. The evaluator states
 # what it expects of operands by `assert`.
 _REFUSALS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+    ValueError,
 )  # fmt: skip
 
 

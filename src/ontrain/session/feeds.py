@@ -153,7 +153,9 @@ def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
     """(how many there are to index, the indices, the index that is ignored) of an operator that indexes."""
 
     def size(value: ir.Value | None, axis: int) -> int | None:
-        dim = value.shape[axis] if value is not None and value.shape is not None else None
+        if value is None or value.shape is None or not -len(value.shape) <= axis < len(value.shape):
+            return None
+        dim = value.shape[axis]
         return dim if isinstance(dim, int) else None
 
     if node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):

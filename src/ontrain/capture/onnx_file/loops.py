@@ -34,6 +34,14 @@ def check_loops(model: ir.Model) -> None:
 def _stays_true(node: ir.Node) -> bool:
     """Whether the body hands its condition on, or makes it a constant."""
     body = node.attributes["body"].as_graph()
+    if len(body.inputs) < 2 or not body.outputs:
+        raise GraphError(
+            "the body of a Loop says not whether to go on",
+            node=describe(node),
+            source=source_of(node),
+            reason=f"it has {len(body.inputs)} inputs and {len(body.outputs)} outputs",
+            way_out="let it take a number and a condition and return the next condition first; the file may be damaged",
+        )
     value: ir.Value | None = body.outputs[0]
     while value is not None and (producer := value.producer()) is not None and producer.op_type == "Identity":
         value = producer.inputs[0]

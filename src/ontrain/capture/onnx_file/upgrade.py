@@ -157,6 +157,15 @@ def _known(node: ir.Node) -> None:
                 reason=f"the model was written for operator set {node.version}",
                 way_out=f"export it at operator set {OPSET}, if it can do without",
             )
+    fault = record_of(node).fault
+    if fault is not None and (reason := fault(node)):
+        raise GraphError(
+            f"the attributes of {name} do not fit together",
+            node=describe(node),
+            source=source_of(node),
+            reason=reason,
+            way_out="export the model again; the file may be damaged",
+        )
     if len(node.inputs) > schema.max_input or len(node.outputs) > schema.max_output:
         raise GraphError(
             f"{name} has {len(node.inputs)} inputs, {schema.max_input} at operator set {OPSET}",

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ontrain.errors import ProviderError
 from ontrain.files import TRAPS, guard, sprung
-from ontrain.graph import Role, role_of, static_dims, updates_of
+from ontrain.graph import Role, nbytes, role_of, static_dims, updates_of
 from ontrain.providers import base
 from ontrain.providers.base import NodeTime, OperatorTime, as_array
 from ontrain.providers.onnxruntime.random import mix
@@ -165,6 +165,4 @@ def _peak_bytes(graph: ir.Graph) -> int:
 
 
 def _nbytes(value: ir.Value) -> int:
-    if value.dtype is None or value.shape is None or not value.shape.is_static():
-        return 0
-    return int(np.prod(static_dims(value), dtype=np.int64) * value.dtype.itemsize)
+    return nbytes(value) or 0

@@ -17,7 +17,7 @@ from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
 from ontrain.functions import expand, has_body, inline_all, is_plain
-from ontrain.graph import CORRECTIONS, OPSET, Builder, rebuild, role_of, source_of, static_dims, updates_of
+from ontrain.graph import CORRECTIONS, OPSET, Builder, nbytes, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.operators import Evaluator, record_of
 from ontrain.providers import base
 from ontrain.providers.base import Capabilities, NodeTime, OperatorTime, State, StateSpec, as_array
@@ -79,17 +79,17 @@ class _ReferenceExecutable:
         self._fed = {
             v.name: v.dtype.numpy() for v in plain.graph.inputs if not role_of(v).resident and v.name and v.dtype
         }
-        self._evaluator = ReferenceEvaluator(ir.to_proto(plain), new_ops=[*CORRECTIONS, Dropout])
+        try:
+            self._evaluator = ReferenceEvaluator(ir.to_proto(plain), new_ops=[*CORRECTIONS, Dropout])
+        except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
+            raise ProviderError(
+                "onnx's evaluator does not take the graph", reason=f"{type(error).__name__}: {error}",
+                way_out="check the attributes of its nodes: a file may be damaged",
+            ) from error  # fmt: skip
 
     @property
     def planned_bytes(self) -> int:
-        sizes = (
-            int(np.prod(v.shape.numpy())) * v.dtype.itemsize
-            for node in self._graph
-            for v in node.outputs
-            if v.shape is not None and v.shape.is_static() and v.dtype is not None
-        )
-        return int(sum(sizes))
+        return sum(nbytes(value) or 0 for node in self._graph for value in node.outputs)
 
     def run(
         self, feeds: Mapping[str, base.Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None

@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from ontrain.graph import all_nodes
+from ontrain.session import check_written
 
 __all__ = ["to_proto"]
 
@@ -18,5 +19,5 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         value.metadata_props.clear()
     proto: onnx.ModelProto = ir.to_proto(model)
     del proto.graph.value_info[:]
-    onnx.checker.check_model(proto, full_check=True)
+    check_written(proto)
     return proto

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ontrain.arguments import checked_flag, checked_kind, told
 from ontrain.errors import InputError, OptionError
+from ontrain.session import check_written
 from ontrain.training.artifacts.graphs import Source, evaluation_graph, load_source, training_graph
 from ontrain.training.artifacts.proto import to_proto
 from ontrain.training.onnxblock.base import current
@@ -32,7 +33,7 @@ class ForwardBlock(Block):
         """Call `build` and make what it returns the model's outputs."""
         output = super().__call__(*args, **kwargs)
         self.on.set_outputs(_names(output))
-        onnx.checker.check_model(self.on.model, full_check=True)
+        check_written(self.on.model)
         self._model = onnx.ModelProto()
         self._model.CopyFrom(self.on.model)
         return output

@@ -5,13 +5,13 @@ Source: https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html; onnxruntime, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ontrain.functions import attributes_of
+from ontrain.graph import run_stock
 from ontrain.inference.stepwise.kernels.registry import Call, kernel
 from ontrain.inference.stepwise.values import Value, as_array, as_value
 
@@ -25,8 +25,11 @@ _START, _END = "\x02", "\x03"
 def _tokenizer(call: Call) -> list[Value]:
     """The tokens of each text along a new last axis, filled up with a value."""
     a = attributes_of(call.node, {"mark": 0, "mincharnum": 1, "pad_value": "#"})
-    split, texts = _splitter(a), call.inputs[0]
-    rows = [[token for token in split(text) if len(token) >= a["mincharnum"]] for text in texts.reshape(-1).tolist()]
+    texts = call.inputs[0]
+    if a.get("tokenexp") or any(a.get("separators", ())):
+        split = run_stock("Tokenizer", [texts.reshape(-1)], domain="com.microsoft", **a)
+        return [split.reshape(*texts.shape, split.shape[-1])]
+    rows = [[token for token in text if len(token) >= a["mincharnum"]] for text in texts.reshape(-1).tolist()]
     if a["mark"]:
         rows = [[_START, *row, _END] for row in rows]
     width = max(map(len, rows), default=0)
@@ -34,23 +37,6 @@ def _tokenizer(call: Call) -> list[Value]:
     for place, row in zip(tokens, rows, strict=True):
         place[: len(row)] = row
     return [tokens.reshape(*texts.shape, width)]
-
-
-def _splitter(a: dict[str, Any]) -> Callable[[str], list[str]]:
-    if a.get("tokenexp"):
-        expression = re.compile(a["tokenexp"])
-        return lambda text: [match.group() for match in expression.finditer(text)]
-    separators = [re.compile(separator) for separator in a.get("separators", ()) if separator]
-    if not separators:
-        return list
-
-    def split(text: str) -> list[str]:
-        parts = [text]
-        for separator in separators:
-            parts = [piece for part in parts for piece in separator.split(part)]
-        return parts
-
-    return split
 
 
 @kernel("TfIdfVectorizer", text=True, always=lambda node: "pool_strings" in node.attributes)

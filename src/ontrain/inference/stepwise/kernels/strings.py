@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import torch
 
+from ontrain.graph import run_stock
 from ontrain.inference.stepwise.kernels.registry import Call, UnfitError, kernel
 from ontrain.inference.stepwise.values import Value, as_array, as_value, is_text
 
@@ -23,10 +24,9 @@ def _concat(call: Call) -> list[Value]:
 
 @kernel("RegexFullMatch", text=True)
 def _full_match(call: Call) -> list[Value]:
-    matches = re.compile(call.attributes["pattern"]).fullmatch
-    texts = call.inputs[0]
-    matched = [matches(text) is not None for text in texts.reshape(-1)]
-    return [torch.tensor(matched, dtype=torch.bool, device=call.device).reshape(texts.shape)]
+    pattern = call.attributes["pattern"]
+    matched = run_stock("RegexFullMatch", [call.inputs[0]], result=onnx.TensorProto.BOOL, pattern=pattern)
+    return [torch.from_numpy(matched).to(call.device)]
 
 
 @kernel("StringSplit", text=True)
