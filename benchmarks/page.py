@@ -1,12 +1,13 @@
 """Write the figures of docs/performance.md and README.md from the newest rows of benchmarks/results.
 
-    python -m benchmarks.page
+    python -m benchmarks.page [--help]
 
 Only what stands between the two marks of a page is written, there and in the README; the prose around them is kept.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def written(page: str) -> str:
 
 def main() -> None:
     """Write the pages."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for page in PAGES:
         (PROJECT / page).write_text(written(page))
         print(f"wrote {page}")

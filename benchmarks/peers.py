@@ -8,6 +8,7 @@ $ONTRAIN_PEERS, by default ~/.cache/ontrain-peers.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -61,4 +62,5 @@ def _old_python() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(incumbent_python(make=True))

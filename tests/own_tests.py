@@ -1,10 +1,15 @@
-"""How long a changed file waits for its own tests: `python -m tests.own_tests [SOURCE ...]` prints a table.
+"""How long a changed file waits for its own tests.
 
-Without sources it takes one in each room: the longest that has tests of its own. CI does not run this.
+    python -m tests.own_tests                                     of each room the longest source that has tests
+    python -m tests.own_tests src/ontrain/sizes/expression.py     a single source
+    python -m tests.own_tests src/ontrain/graph/*.py              a room
+
+CI does not run this.
 """
 
 from __future__ import annotations
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -33,7 +38,13 @@ def longest_by_room() -> Iterator[Path]:
 
 def main() -> None:
     """Run the tests of each source alone, in one process, and print how many passed in what time."""
-    sources = [Path(name) for name in sys.argv[1:]] or list(longest_by_room())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "sources", type=Path, nargs="*", help="files of src/ontrain [default: the longest of each room]"
+    )
+    sources: list[Path] = parser.parse_args().sources or list(longest_by_room())
+    if strange := [source for source in sources if not source.resolve().is_relative_to(SOURCE)]:
+        parser.error(f"{strange[0]} is no file of src/ontrain")
     print(f"{'source':42} {'tests':54} {'seconds':>8} {'processor':>10}  result")
     for source in sources:
         test = own_test(source)

@@ -1,10 +1,12 @@
 """The loss curves of two runs of run_pretraining.py in one picture, and how far apart they are.
 
     $ python compare_runs.py RUN_ONTRAIN RUN_PYTORCH --data PHASE1_HDF5 --data PHASE2_HDF5 --output results/pretraining
+    $ python compare_runs.py RUN_ONTRAIN RUN_PYTORCH --data PHASE1_HDF5 --output results/phase1
+    $ python compare_runs.py RUN_FP32 RUN_BF16 --data PHASE1_HDF5 --output results/bf16 --tolerance 0.1
 
-writes results/pretraining.svg and results/pretraining.json: both curves, the largest difference between them, and the
-unigram entropy of the masked words: the loss of a model that knows how often each word is masked and nothing else, in
-nats a word. Loss below it was learned from context.
+The first writes results/pretraining.svg and results/pretraining.json: both curves, the largest difference between them,
+and the unigram entropy of the masked words: the loss of a model that knows how often each word is masked and nothing
+else, in nats a word. Loss below it was learned from context.
 
 Exit codes: 0 done; 1 the curves differ by more than --tolerance; 2 a run or the data is at fault.
 """
@@ -37,10 +39,10 @@ KEYS = ("masked_lm_loss", "next_sentence_loss", "learning_rate")
 
 @dataclass(frozen=True)
 class Options:
-    """Compare two runs; see the top of compare_runs.py."""
+    """The flags; the top of compare_runs.py is their manual."""
 
-    runs: Annotated[list[Path], flag("Output folders of two runs.", argument=True)]
-    data: Annotated[list[Path], flag("The HDF5 files of each phase.")]
+    runs: Annotated[list[Path], flag("Output folders of two runs.", argument=True, missing="no such folder")]
+    data: Annotated[list[Path], flag("The folder of each phase's HDF5 files.", missing="no such folder")]
     output: Annotated[Path, flag("Picture and numbers, without suffix.")]
     tolerance: Annotated[float, flag("Between the curves, of the loss.")] = 0.01
 

@@ -36,13 +36,17 @@ Form = StrEnum("Form", ["huggingface", "pytorch", "checkpoint"])
 
 @dataclass(frozen=True)
 class Options:
-    """Convert weights of BERT; see the top of convert_checkpoint.py."""
+    """The flags; the top of convert_checkpoint.py is their manual."""
 
-    source: Annotated[Path, flag("What to read.", argument=True)]
+    source: Annotated[Path, flag("What to read.", argument=True, missing="no such file or folder with weights")]
     target: Annotated[Path, flag("What to make.", argument=True)]
     to: Annotated[Form | None, flag("What it is to be, where the names do not say it.")] = None
-    config_file: Annotated[Path | None, flag("The model's sizes, for a source that lacks them.")] = None
-    vocab_file: Annotated[Path | None, flag("Put beside the weights in Hugging Face's folder.")] = None
+    config_file: Annotated[
+        Path | None, flag("The model's sizes, for a source that lacks them.", missing="no such file")
+    ] = None
+    vocab_file: Annotated[
+        Path | None, flag("Put beside the weights in Hugging Face's folder.", missing="no such file")
+    ] = None
 
 
 if __name__ == "__main__":

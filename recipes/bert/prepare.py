@@ -70,7 +70,7 @@ PARTS = {Dataset.books_wiki_en_corpus: (Dataset.bookscorpus, Dataset.wikicorpus_
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Settings):
-    """Prepare BERT's pre-training data; see the top of prepare.py."""
+    """The flags; the top of prepare.py is their manual."""
 
     action: Annotated[Action, flag("What to do.")]
     dataset: Annotated[Dataset | None, flag("With what; show needs none.")] = None
@@ -78,12 +78,14 @@ class Options(Settings):
     input_files: Annotated[
         str | None, flag("In place of the action's own input: paths with commas and no spaces between.")
     ] = None
-    n_training_shards: Annotated[int, flag(min=1)] = 256
-    n_test_shards: Annotated[int, flag(min=1)] = 256
+    n_training_shards: Annotated[int, flag("Shards to train on.", min=1)] = 256
+    n_test_shards: Annotated[int, flag("Shards to test on.", min=1)] = 256
     fraction_test_set: Annotated[float, flag("Share of the sentences that the test shards get.")] = 0.2
     segmentation_method: Annotated[Segmentation, flag("nltk: the Punkt model.")] = Segmentation.nltk
     n_processes: Annotated[int, flag("Processes at one time.", min=1)] = 4
-    vocab_file: Annotated[Path | None, flag("vocab.txt; else that of google_pretrained_weights.")] = None
+    vocab_file: Annotated[
+        Path | None, flag("vocab.txt; else that of google_pretrained_weights.", missing="no such file")
+    ] = None
     skip_wikiextractor: Annotated[int, flag("1: only merge what lies in extracted/.")] = 0
     interactive_json_config_generator: Annotated[str | None, flag(hidden=True)] = None
     source: Annotated[str | None, flag("download: a path or address of your own.")] = None

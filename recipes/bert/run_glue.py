@@ -2,6 +2,10 @@
 
     $ python run_glue.py --task_name CoLA --data_dir ~/glue/CoLA --model_name_or_path ~/bert-base-uncased \\
           --do_train --do_eval --output_dir runs/cola
+    $ python run_glue.py --task_name CoLA --data_dir ~/glue/CoLA --model_name_or_path runs/cola --do_eval \\
+          --output_dir runs/cola-again                      # score a trained model
+    $ python run_glue.py --task_name MRPC --data_dir ~/glue/MRPC --model_name_or_path ~/bert-base-uncased \\
+          --do_train --engine pytorch --output_dir runs/eager
 
 Tasks: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI. --data_dir holds train.tsv and dev.tsv as the benchmark's
 archives have them (MNLI: dev_matched.tsv and dev_mismatched.tsv; CoLA without header). The flags are those of Hugging
@@ -44,10 +48,10 @@ from harness.terminal import speaker
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Flags):
-    """Fine-tune BERT on a task of GLUE; the top of run_glue.py is the manual."""
+    """The flags; the top of run_glue.py is their manual."""
 
     task_name: Annotated[str, flag("CoLA, SST-2, MRPC, STS-B, QQP, MNLI, …")]
-    data_dir: Annotated[Path, flag("Folder of train.tsv and dev.tsv.")]
+    data_dir: Annotated[Path, flag("Folder of train.tsv and dev.tsv.", missing="no such folder")]
     max_seq_length: Annotated[int, flag("Tokens; more are cut off.", min=5)] = 128
     max_train_samples: Annotated[int | None, flag("Train on so many only, drawn by the seed.", min=1)] = None
 

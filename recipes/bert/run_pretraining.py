@@ -3,10 +3,11 @@
     $ python run_pretraining.py --do_train --input_dir PHASE1_HDF5 --output_dir RUN --config_file bert_config.json \\
           --max_seq_length 128 --max_predictions_per_seq 20 --train_batch_size 8192 --gradient_accumulation_steps 64 \\
           --learning_rate 6e-3 --warmup_proportion 0.2843 --max_steps 7038 --fp16
+    $ python run_pretraining.py --do_train --input_dir PHASE2_HDF5 --output_dir RUN --phase2 --resume_from_checkpoint
+    $ torchrun --nproc_per_node 8 run_pretraining.py --do_train --input_dir PHASE1_HDF5 --output_dir RUN
 
-Phase 2, with longer sequences, adds --phase2 --resume_from_checkpoint --phase1_end_step 7038; run_pretraining.sh has
-the published numbers of both. Data are HDF5 files of prepare.py with "training" in their names. With several
-processes: torchrun --nproc_per_node 8 run_pretraining.py … (or mpirun, srun).
+run_pretraining.sh has the published numbers of both phases. Data are HDF5 files of prepare.py with "training" in their
+names. mpirun and srun start several processes, too.
 
 What a run leaves in --output_dir:
 
@@ -23,8 +24,7 @@ never stopped, to the bit, wherever in a data file it was.
 Loss is that of masked words, a mean over the labels of a whole update in all processes, plus that of next sentences.
 LAMB: averages 0.9 and 0.999, ε 1e-6, weight decay 0.01 but for biases and layer norms.
 
-Exit codes: 0 done; 1 the loss became NaN or infinite; 2 a flag, the data, a checkpoint or the disk is at fault;
-130 interrupted.
+Exit codes: 0 done; 1 the loss is NaN or infinite; 2 a flag, the data, a checkpoint or disk is wrong; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
     $ python run_squad.py --model_name_or_path ~/bert-base-uncased --do_train --do_eval \\
           --train_file train-v1.1.json --predict_file dev-v1.1.json --output_dir runs/squad
+    $ python run_squad.py --model_name_or_path runs/squad --do_eval --predict_file dev-v1.1.json \\
+          --output_dir runs/squad-again                     # score a trained model
+    $ python run_squad.py --model_name_or_path ~/bert-base-uncased --do_train --do_eval --train_file one.json \\
+          --holdout_articles 0.2 --output_dir runs/heldout  # a single file
 
 The flags are those of Hugging Face's run_squad.py. Training is a plain PyTorch loop around `ORTModule(model)`
 (harness/finetuning/training.py, with run_glue.py's); `--engine pytorch` runs the same loop without it. The answers are
@@ -43,10 +47,10 @@ from harness.terminal import speaker
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Flags):
-    """Fine-tune BERT on SQuAD; the top of run_squad.py is the manual."""
+    """The flags; the top of run_squad.py is their manual."""
 
-    train_file: Annotated[Path | None, flag("train-v1.1.json, or one like it.")] = None
-    predict_file: Annotated[Path | None, flag("dev-v1.1.json.")] = None
+    train_file: Annotated[Path | None, flag("train-v1.1.json, or one like it.", missing="no such file")] = None
+    predict_file: Annotated[Path | None, flag("dev-v1.1.json.", missing="no such file")] = None
     holdout_articles: Annotated[float, flag("Without --predict_file: share of --train_file's articles.")] = 0.0
     version_2_with_negative: Annotated[bool, flag("Questions may have no answer.")] = False
     null_score_diff_threshold: Annotated[float, flag("No answer where null scores so much more.")] = 0.0

@@ -70,12 +70,14 @@ from harness.terminal import fail, progress, speaker, stopping
 
 @dataclass(frozen=True)
 class Options:
-    """Train a two-layer transformer language model as one ONNX graph. The top of this file is the manual."""
+    """The flags; the top of this file is their manual."""
 
     engine: Annotated[Engine, flag("What runs the steps.")] = Engine.ontrain
-    data_folder: Annotated[Path | None, flag("WikiText token files.", "--data", metavar="DIR")] = None
-    epochs: Annotated[int, flag(min=1)] = 3
-    dropout: Annotated[float, flag(min=0.0, max=0.99)] = 0.2
+    data_folder: Annotated[
+        Path | None, flag("Folder of WikiText's token files.", "--data", metavar="DIR", missing="no such folder")
+    ] = None
+    epochs: Annotated[int, flag("Passes over the text.", min=1)] = 3
+    dropout: Annotated[float, flag("Share of the values that are dropped.", min=0.0, max=0.99)] = 0.2
     lr: Annotated[float, flag("Adam's constant learning rate.", min=0.0)] = 1e-3
     seed: Annotated[int, flag("Of the initial weights and of dropout.")] = 1111
     output: Annotated[Path, flag("Folder for everything the run writes.")] = Path("runs/getting-started")

@@ -4,9 +4,8 @@ The options are those of Hugging Face's run_language_modeling.py as the GPT-2 ex
 it; run_lm.sh has the example's own. A small GPT-2 from scratch, on two files of text:
 
     $ python recipes/gpt2/run_lm.py --output_dir runs/gpt2 --do_train --do_eval --do_eval_in_torch \\
-          --train_data_file wiki.train.tokens --eval_data_file wiki.test.tokens \\
-          --vocab_file vocab.json --merges_file merges.txt \\
-          --config_overrides n_layer=4,n_embd=128,n_head=4,n_positions=128 \\
+          --train_data_file wiki.train.tokens --eval_data_file wiki.test.tokens --vocab_file vocab.json \\
+          --merges_file merges.txt --config_overrides n_layer=4,n_embd=128,n_head=4,n_positions=128 \\
           --per_gpu_train_batch_size 16 --learning_rate 1e-3 --weight_decay 0.01 --warmup_steps 50 \\
           --num_train_epochs 3 --logging_steps 50 --evaluate_during_training
 
@@ -16,8 +15,11 @@ gpt2-medium fine-tuned, with the weights and the vocabulary of a folder (or of H
           --do_train --do_eval --train_data_file wiki.train.tokens --eval_data_file wiki.test.tokens \\
           --block_size 1024 --per_gpu_train_batch_size 1 --gradient_accumulation_steps 16
 
-`--engine pytorch` (or `--use_ort false`) makes the same updates in eager PyTorch: same initial weights, batches,
-accumulation, clipping, AdamW and schedule. Without dropout (`--config_overrides
+What memory a step takes, said without training:
+
+    $ python recipes/gpt2/run_lm.py --plan_only --config_name gpt2 --vocab_file vocab.json --merges_file merges.txt
+
+`--engine pytorch` (or `--use_ort false`) makes the same updates in eager PyTorch. Without dropout (`--config_overrides
 resid_pdrop=0,embd_pdrop=0,attn_pdrop=0`), whose random generators differ, the two draw one curve.
 
     tokens an update    per_gpu_train_batch_size · block_size · gradient_accumulation_steps · processes
@@ -34,8 +36,7 @@ What a run leaves in --output_dir:
     eval_results_lm.txt   `perplexity = …`, as the example wrote it
     events.out.*          for `tensorboard --logdir runs`
 
-Ctrl-C finishes the update, writes a checkpoint and says how to go on. A run that goes on (--resume_from_checkpoint)
-makes the updates that the uninterrupted one would have made, to the last bit.
+Ctrl-C finishes the update and writes a checkpoint; --resume_from_checkpoint goes on, equal to the last bit.
 
 Exit codes: 0 done; 1 the loss became NaN or infinite (the last checkpoint stays), or onnxruntime's perplexity differs
 from PyTorch's by more than a thousandth; 2 an option, a file or the output folder is at fault; 130 interrupted.

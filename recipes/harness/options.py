@@ -24,7 +24,8 @@ class Engine(StrEnum):
 def flag(text: str | None = None, *names: str, **limits: Any) -> Any:
     """Describe a field's flag: its help, its names where they are not `--field`, and what typer.Option takes.
 
-    With `argument=True` the field is no flag, but told by its place.
+    With `argument=True` the field is no flag, but told by its place. With `missing` it is a path, or a list of paths,
+    that has to exist; `missing` is what an error says behind a path that does not.
     """
     return {"names": names, "help": text, **limits}
 
@@ -40,20 +41,28 @@ def command(flags: type, main: Callable[[Any], Any]) -> Callable[..., None]:
 
     script.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            p.replace(annotation=_typed(name, hints[name]), kind=inspect.Parameter.KEYWORD_ONLY)
+            p.replace(annotation=_typed(name, hints[name], p.default), kind=inspect.Parameter.KEYWORD_ONLY)
             for name, p in parameters.items()
             if get_origin(hints[name]) is Annotated  # the others come about otherwise
         ]
     )
-    script.__doc__ = (flags.__doc__ or "").partition("\n")[0]
     return script
 
 
 def parse(flags: type) -> Any:
-    """Read the command line; the script goes on with an instance of `flags`, or ends with help or what is wrong."""
+    """Read the command line; the script goes on with an instance of `flags`, or ends with help or what is wrong.
+
+    `--help` prints the script's docstring, and below it each flag with its default.
+    """
     parsed: list[Any] = []
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command(flags, parsed.append))
+
+    def accept(options: Any) -> None:
+        _find_paths(options)
+        parsed.append(options)
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    manual = _as_written(sys.modules["__main__"].__doc__ or "")
+    app.command(help=manual, context_settings={"max_content_width": 120})(command(flags, accept))
     try:
         app()
     except SystemExit:
@@ -79,9 +88,28 @@ def within(flags: Any, *ranges: tuple[str, float, float]) -> None:
             raise DataError(f"--{name} {value} is not between {low} and {high}")
 
 
-def _typed(name: str, hint: Any) -> Any:
+def _find_paths(options: Any) -> None:
+    """Refuse paths that are not there, before a script imports what takes seconds."""
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        about, value = hint.__metadata__[0] if get_origin(hint) is Annotated else {}, getattr(options, name)
+        called = "" if about.get("argument") else f"{(*about.get('names', ()), f'--{name}')[0]} "
+        for path in value if isinstance(value, list) else [value]:
+            if "missing" in about and path and not path.exists():
+                raise DataError(f"{called}{path}: {about['missing']}")
+
+
+def _as_written(manual: str) -> str:
+    """Have typer keep the lines of the paragraphs that hold commands and tables; it wraps the others."""
+    paragraphs = manual.split("\n\n")
+    return "\n\n".join(f"\b\n{text}" if text.startswith((" ", "|")) else text for text in paragraphs)
+
+
+def _typed(name: str, hint: Any, default: Any) -> Any:
     about = dict(hint.__metadata__[0])
     names: Sequence[str] = about.pop("names") or (f"--{name}",)
+    about.pop("missing", None)
     if about.pop("argument", False):
         return Annotated[hint.__origin__, typer.Argument(**about)]
+    if default is None or default is False:
+        about.setdefault("show_default", "none" if default is None else "off")
     return Annotated[hint.__origin__, typer.Option(*names, **about)]

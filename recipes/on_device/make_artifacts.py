@@ -1,9 +1,11 @@
 """Write the files that train a digit classifier on a device: step 1 of this recipe, on a machine with ontrain.
 
     $ python recipes/on_device/make_artifacts.py
+    $ python recipes/on_device/make_artifacts.py --epochs 20
+    $ python recipes/on_device/make_artifacts.py --output ~/digits
 
-trains a small convolutional network on four fifths of digits.csv.gz, a few seconds, and writes two folders into
-recipes/on_device/artifacts:
+The first trains a small convolutional network on four fifths of digits.csv.gz, a few seconds, and writes two folders
+into recipes/on_device/artifacts:
 
     scratch/    the network before training; every weight is trained
     personal/   the network after training; the last two layers go on learning, the rest are constants of the graphs
@@ -39,9 +41,11 @@ def count(text: str) -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "artifacts", help="folder to write to")
-    parser.add_argument("--epochs", type=count, default=8, help="of training before personal/ is written (8)")
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
+    output, shown = Path(__file__).parent / "artifacts", " [default: %(default)s]"
+    parser.add_argument("--output", type=Path, default=output, help=f"folder to write to{shown}")
+    parser.add_argument("--epochs", type=count, default=8, help=f"of training before personal/ is written{shown}")
     return parser.parse_args()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import venv
@@ -43,6 +45,66 @@ def test_help_waits_for_no_torch(script: str) -> None:
     assert "--" in done.stdout
 
 
+@pytest.mark.parametrize("script", [*SCRIPTS, "on_device/train_digits.py"])
+def test_help_is_the_whole_manual(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "recipes" / script), "--help"], capture_output=True, text=True, check=False,
+        env={**os.environ, "COLUMNS": "120", "TERM": "dumb"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Exit codes: 0 done;" in done.stdout
+    examples = rf"^ +\$ (python|torchrun).* (recipes/)?({script}|{Path(script).name})\b"
+    assert len(re.findall(examples, done.stdout, re.MULTILINE)) >= 3
+    flags = re.split(r"^  (?=-)", re.split(r"\n(?:Options|options):\n", done.stdout)[1], flags=re.MULTILINE)[1:]
+    undefined = [
+        flag for flag in flags if not re.search(r"[\[ ]default: |[\[ ]required\]|--help", " ".join(flag.split()))
+    ]
+    assert not undefined
+    silent = [flag for flag in flags if not re.search(r"  \w.*\[|\n +\w.*\[|--help", flag, re.DOTALL)]
+    assert not silent
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("getting_started/train.py", ["--data", "absent"]),
+        ("bert/run_pretraining.py", ["--do_train", "--output_dir", "run", "--input_dir", "absent"]),
+        ("bert/convert_checkpoint.py", ["absent", "new"]),
+        ("bert/compare_runs.py", ["absent", "absent", "--data", "absent", "--output", "new"]),
+        (
+            "bert/run_squad.py",
+            ["--do_train", "--model_name_or_path", ".", "--output_dir", "run", "--train_file", "absent"],
+        ),
+        (
+            "bert/run_glue.py",
+            [
+                "--do_train",
+                "--task_name",
+                "CoLA",
+                "--model_name_or_path",
+                ".",
+                "--output_dir",
+                "run",
+                "--data_dir",
+                "absent",
+            ],
+        ),
+        ("bert/prepare.py", ["--action", "show", "--vocab_file", "absent"]),
+        ("gpt2/run_lm.py", ["--do_train", "--output_dir", "run", "--train_data_file", "absent"]),
+        ("on_device/train_digits.py", ["--artifacts", "absent"]),
+    ],
+)
+def test_a_wrong_path_is_told_before_any_slow_import(script: str, words: list[str], tmp_path: Path) -> None:
+    # Modules that take seconds say so where they are imported.
+    for name in ("torch", "onnxruntime", "transformers", "h5py"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "recipes" / script), *words], capture_output=True, text=True, check=False,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")])},
+    )  # fmt: skip
+    assert done.returncode == 2 and "absent" in done.stderr and "imported" not in done.stderr
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_is_read_in_one_go(script: str) -> None:
     assert len((ROOT / "recipes" / script).read_text().splitlines()) < 250
@@ -63,3 +125,10 @@ def test_a_script_without_its_packages_says_what_installs_them(script: str, bare
     assert (done.returncode, done.stdout) == (2, "")
     assert "torch" in done.stderr and f"make -C {ROOT} recipes" in done.stderr and "[recipes,hf]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_device_runs_says_its_two_packages(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").touch()
+    command = [str(bare), "-E", str(ROOT / "recipes/on_device/train_digits.py"), "--artifacts", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "pip install numpy onnxruntime" in done.stderr and "Traceback" not in done.stderr

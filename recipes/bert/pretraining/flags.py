@@ -21,14 +21,18 @@ Schedule = StrEnum("Schedule", ["warmup_poly", "warmup_linear", "warmup_cosine",
 
 @dataclass(frozen=True)
 class Options:
-    """Pre-train BERT; see the top of run_pretraining.py."""
+    """The flags; the top of run_pretraining.py is their manual."""
 
-    input_dir: Annotated[Path, flag("HDF5 files with training in their names.")]
+    input_dir: Annotated[Path, flag("Folder of HDF5 files with training in their names.", missing="no such folder")]
     output_dir: Annotated[Path, flag("For everything that the run writes.")]
-    config_file: Annotated[Path | None, flag("The model's sizes, bert_config.json.")] = None
+    config_file: Annotated[Path | None, flag("The model's sizes, bert_config.json.", missing="no such file")] = None
     bert_model: Annotated[str, flag("A published model's sizes, without --config_file.")] = "bert-large-uncased"
     init_checkpoint: Annotated[
-        Path | None, flag("Weights to begin with: a checkpoint, Hugging Face's folder, a .pt.")
+        Path | None,
+        flag(
+            "Weights to begin with: a checkpoint, Hugging Face's folder, a .pt.",
+            missing="no such file or folder with weights",
+        ),
     ] = None
     max_seq_length: Annotated[int, flag("Tokens a sequence, as in the files.")] = 512
     max_predictions_per_seq: Annotated[int, flag("Masked words a sequence.")] = 80

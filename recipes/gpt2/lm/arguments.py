@@ -132,12 +132,13 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="run_lm.py", allow_abbrev=False, argument_default=argparse.SUPPRESS,
-        description="Train GPT-2 as one ONNX graph a step. The top of run_lm.py is the manual.",
+        description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     for field in dataclasses.fields(Arguments):
         about, kind = dict(field.metadata), type(field.default)
         names = (f"--{field.name}", *about.pop("aliases"))
-        text = about.pop("help") + ("" if field.default in (None, False, "") else f" ({field.default})")
+        default = "off" if kind is bool else "none" if field.default in (None, "") else field.default
+        text = f"{about.pop('help')} [default: {default}]"
         if kind is bool:
             parser.add_argument(*names, action="store_true", help=text)
         else:
@@ -146,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(*names, type=of, help=text, **about)
     parser.add_argument(
         "--use_ort", "--ort_trainer", type=_truth, nargs="?", const=True, default=None, metavar="true|false",
-        help="another way to say --engine: true for ontrain, false for pytorch",
+        help="another way to say --engine: true for ontrain, false for pytorch [default: what --engine says]",
     )  # fmt: skip
     return parser
 

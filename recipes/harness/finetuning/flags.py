@@ -25,9 +25,9 @@ class Settings:
     gradient_accumulation_steps: Annotated[int, flag("Micro-batches an update, in each process.")] = 1
     learning_rate: Annotated[float, flag("AdamW's highest.")] = 5e-5
     weight_decay: Annotated[float, flag("Of all but biases and LayerNorms.")] = 0.0
-    adam_epsilon: Annotated[float, flag()] = 1e-8
+    adam_epsilon: Annotated[float, flag("AdamW's ε.")] = 1e-8
     max_grad_norm: Annotated[float, flag("Gradients are clipped there; 0: never.")] = 1.0
-    num_train_epochs: Annotated[float, flag()] = 3.0
+    num_train_epochs: Annotated[float, flag("Passes over the examples.")] = 3.0
     max_steps: Annotated[int, flag("Updates in place of epochs, if positive.")] = -1
     warmup_proportion: Annotated[float, flag("Share of the updates, linear; then down.")] = 0.1
     seed: Annotated[int, flag("Of the head's weights, the order and dropout.")] = 42
@@ -85,13 +85,15 @@ class Flags(Habits, Settings):
     output_dir: Annotated[Path, flag("Folder for everything the run writes.")]
     do_train: Annotated[bool, flag("Train.")] = False
     do_eval: Annotated[bool, flag("Evaluate, in PyTorch and of the ONNX file.")] = False
-    init_checkpoint: Annotated[Path | None, flag("Folder whose weights are taken in place of the model's own.")] = None
-    vocab_file: Annotated[Path | None, flag("In place of the model's vocab.txt.")] = None
+    init_checkpoint: Annotated[
+        Path | None, flag("Folder whose weights are taken in place of the model's own.", missing="no such folder")
+    ] = None
+    vocab_file: Annotated[Path | None, flag("In place of the model's vocab.txt.", missing="no such file")] = None
     do_lower_case: Annotated[int | None, flag("0: cased; 1: uncased; else what tokenizer_config.json says.")] = None
     random_init: Annotated[bool, flag("Begin from random weights, to compare with.")] = False
     fp16: Annotated[bool, flag("Products in float16, the loss scaled.")] = False
     bf16: Annotated[bool, flag("Products in bfloat16.")] = False
-    per_gpu_eval_batch_size: Annotated[int, flag(min=1)] = 8
+    per_gpu_eval_batch_size: Annotated[int, flag("Examples of a batch in evaluation.", min=1)] = 8
     dropout: Annotated[float | None, flag("In place of the model's own probabilities.", min=0, max=0.99)] = None
     no_cuda: Annotated[bool, flag("Compute on the CPU.")] = False
     skip_bad: Annotated[bool, flag("Leave bad examples out, and count them.")] = False
