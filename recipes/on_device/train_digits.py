@@ -24,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BATCH = 32
-FILES = ("checkpoint", "training_model.onnx", "optimizer_model.onnx", "eval_model.onnx")
+FILES = ("training_model.onnx", "optimizer_model.onnx", "eval_model.onnx", "checkpoint")
 
 
 def parse() -> argparse.Namespace:
@@ -71,7 +71,7 @@ class Graph:
     """An onnxruntime session that takes and gives arrays by name."""
 
     def __init__(self, path: Path) -> None:
-            self.session = onnxruntime.InferenceSession(path)
+        self.session = onnxruntime.InferenceSession(path)
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [value.name for value in self.session.get_outputs()]
 

@@ -128,7 +128,8 @@ def test_a_script_without_its_packages_says_what_installs_them(script: str, bare
 
 
 def test_what_a_device_runs_says_its_two_packages(bare: Path, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").touch()
+    for name in ("training_model.onnx", "optimizer_model.onnx", "eval_model.onnx", "checkpoint"):
+        (tmp_path / name).touch()
     command = [str(bare), "-E", str(ROOT / "recipes/on_device/train_digits.py"), "--artifacts", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "pip install numpy onnxruntime" in done.stderr and "Traceback" not in done.stderr
