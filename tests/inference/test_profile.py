@@ -102,6 +102,7 @@ def test_bench_compares_with_the_first_provider():
         ({"runs": 0}, OptionError, "0 runs"),
         ({"sizes": {"m": 2}}, OptionError, "'m'[^$]*'n'"),
         ({"threads": -1}, OptionError, "-1 threads"),
+        ({"sizes": {"n": 10**12}}, InputError, "'x' of shape .* need .* there are"),
         ({"feeds": {"z": np.ones(2)}}, InputError, "'z'"),
     ],
 )

@@ -74,7 +74,7 @@ def test_batch_normalisation_and_an_added_loss():
     [
         ({"batch_sizes": [0]}, "batch size 0"), ({"budgets": ["lots"]}, "memory_budget is 'lots'"),
         ({"provider": "ReferenceExecutionProvider"}, "does not plan memory"), ({"loss": "nothing"}, "'nothing'"),
-        ({"args": (3.0,)}, "no batch"),
+        ({"args": (3.0,)}, "no batch"), ({"batch_sizes": [10**12]}, "needs .* for one of its tensors, there are"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(arguments, said):

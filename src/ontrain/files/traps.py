@@ -314,7 +314,8 @@ class _Guard:
 
 def _takes_any_number(node: onnx.NodeProto, opset: int) -> bool:
     schema = schema_of(node.op_type, "", opset)
-    return schema is not None and bool(schema.inputs) and schema.inputs[0].option.name == "Variadic"
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return schema is not None and bool(schema.inputs) and schema.inputs[0].option == variadic
 
 
 def _harmless(tensor: onnx.TensorProto | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import InputError, OptionError, nearest
+from ontrain.session import memory_limit
+from ontrain.units import byte_text
 
 __all__ = ["read_feeds", "sample_feeds"]
 
@@ -22,7 +25,7 @@ def sample_feeds(inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, A
         sizes: of dimensions by name; those that are left out are 1.
 
     Raises:
-        InputError: an input is no tensor of numbers.
+        InputError: an input is no tensor of numbers, or larger than the machine's memory.
         OptionError: no input has a dimension of the name.
     """
     named = sorted({dim for value in inputs for dim in value.shape if isinstance(dim, str)})
@@ -57,6 +60,13 @@ def _sample(value: Any, sizes: Mapping[str, int], rng: np.random.Generator) -> A
             way_out="give feeds of your own",
         )  # fmt: skip
     shape = [dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in value.shape]
+    needed = 8 * math.prod(shape)
+    if needed > memory_limit():
+        raise InputError(
+            f"random numbers for input {value.name!r} of shape {shape} need {byte_text(needed)}, there are "
+            f"{byte_text(memory_limit())}",
+            way_out="give its dimensions smaller sizes",
+        )
     if dtype == ir.DataType.BOOL:
         return np.ones(shape, np.bool_)
     numbers = rng.standard_normal(shape, np.float32) if dtype.is_floating_point() else rng.integers(0, 2, shape)

@@ -20,6 +20,7 @@ from ontrain.session.description import PlanOptions, TrainingTask
 from ontrain.session.feeds import batch_inputs
 from ontrain.session.memory_limit import memory_limit
 from ontrain.session.training import TrainingSession
+from ontrain.units import byte_text
 
 __all__ = ["ClusterRow", "MemoryPlan", "MemoryRow", "plan_memory"]
 
@@ -253,6 +254,13 @@ class _Planner:
         if isinstance(value, torch.Tensor):
             if not value.ndim or value.shape[0] != self._batch or size == self._batch:
                 return value
+            needed = (value[0].nbytes + torch.int64.itemsize) * size
+            if needed > memory_limit():
+                raise OptionError(
+                    f"a batch of {size} needs {byte_text(needed)} for one of its tensors, there are "
+                    f"{byte_text(memory_limit())}",
+                    way_out="plan for smaller batches",
+                )
             return value[torch.arange(size, device=value.device) % self._batch]
         if isinstance(value, Mapping):
             return {key: self._resized(item, size) for key, item in value.items()}
