@@ -22,6 +22,11 @@ _CARRIERS = {
     **dict.fromkeys((ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2), torch.float8_e4m3fn),
 }
 """Dtypes of tensors that hold numbers of fewer than eight bits, each number in a byte of its own."""
+_NUMPYS = frozenset({
+    torch.float32, torch.float64, torch.float16, torch.bool, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+})  # fmt: skip
+"""Dtypes that numpy has, too."""
 NARROW = frozenset(_CARRIERS)
 """ONNX types of fewer than eight bits."""
 
@@ -42,11 +47,17 @@ def to_array(tensor: torch.Tensor, dtype: ir.DataType | None = None) -> Array:
         tensor: on any device.
         dtype: the ONNX type that it holds, where this is not its own.
     """
+    if dtype is None and tensor.is_cpu and tensor.dtype in _NUMPYS and not tensor.is_neg():
+        return tensor.detach().numpy()
     array = TorchTensor(tensor.detach().cpu().resolve_conj().resolve_neg()).numpy()
     if dtype not in _CARRIERS:
         return array
     assert dtype is not None
     return array.astype(np.float32).astype(dtype.numpy())
+
+
+_ARRAYS = frozenset(torch.empty(0, dtype=dtype, device="cpu").numpy().dtype for dtype in _NUMPYS)
+"""numpy's dtypes for those, in the machine's byte order."""
 
 
 class _Unlocked:
@@ -71,6 +82,8 @@ def to_tensor(array: Array) -> torch.Tensor:
     Raises:
         InputError: torch has no such dtype: strings, objects.
     """
+    if array.dtype in _ARRAYS and array.flags.c_contiguous and array.flags.writeable:
+        return torch.from_numpy(array)
     # In order, because torch knows no negative strides.
     plain = np.asarray(array, None if array.dtype.isnative else array.dtype.newbyteorder("="), order="C")
     try:

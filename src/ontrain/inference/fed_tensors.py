@@ -37,6 +37,8 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
     """
     if isinstance(value, torch.Tensor):
         return value.detach()
+    if type(value) is np.ndarray:
+        return _of_array(name, value)
     if value is None:  # numpy would make a number of it
         raise also(InputError(f"nothing is fed for {name!r}", way_out=f"feed a {kind or 'tensor'}"), RuntimeError)
     try:
@@ -45,14 +47,20 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
             return torch.utils.dlpack.from_dlpack(value) if shares else to_tensor(array_of(value))
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
             return torch.utils.dlpack.from_dlpack(value)
-        array = value if isinstance(value, np.ndarray) else listed(value, kind)
-        return to_tensor(array)
-    except InputError as error:
-        raise InputError(f"input {name!r}: {error.problem}", reason=error.reason, way_out=error.way_out) from error
+        return _of_array(name, value if isinstance(value, np.ndarray) else listed(value, kind))
+    except InputError:
+        raise
     except (OverflowError, TypeError, ValueError) as error:
         raise also(
             InputError(f"what is fed for {name!r} is no array of the input's type", reason=str(error)), RuntimeError
         ) from error
+
+
+def _of_array(name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    try:
+        return to_tensor(array)
+    except InputError as error:
+        raise InputError(f"input {name!r}: {error.problem}", reason=error.reason, way_out=error.way_out) from error
 
 
 def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
@@ -61,6 +69,9 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
     Raises:
         InputError: it is not of the input's type.
     """
+    if kind in _DTYPES:
+        tensor = fed_tensor(name, value, kind)
+        return tensor if tensor.device == device else tensor.to(device)
     inner = kind.partition("(")[2][:-1]
     if kind.startswith("optional("):
         return None if value is None else fed_input(name, value, inner, device)

@@ -28,7 +28,7 @@ from ontrain.inference.timeline import run_plan
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Padding, PassReport, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
-from ontrain.session import PLANS, Planner, Recent, Structure, check_feeds, explained
+from ontrain.session import PLANS, Planner, Recent, Signature, Structure, check_feeds, explained
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
 
@@ -132,6 +132,7 @@ class GraphSession:
         self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
         self._outputs = [_node_arg(v) for v in outputs]
         self._structures: Recent[Hashable, Structure] = Recent(PLANS)
+        self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
         self._build = _with_derivatives if asks_for_derivatives(self._model.graph) else None
         self._settings = fed_settings(self._model.graph, filed.input_names)
         is_served = self._build is None and provider in _SERVING
@@ -170,7 +171,7 @@ class GraphSession:
 
     def _planned(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, Value] | None:
         """The outputs of the graph as one plan; None where no plan holds it whole, and it runs in steps from now on."""
-        signature = check_feeds(self._model.graph, feeds, self.device)
+        signature = self._signature(feeds)
         values = {name: to_array(feeds[name]) for name in self._settings if feeds[name].numel() <= _FEW}
         try:
             plan = self._planner.plan(self._structure(values), signature, feeds)
@@ -182,6 +183,18 @@ class GraphSession:
         with explained(self._model.graph, feeds, self._name, "a run"):
             outputs: dict[str, Value] = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
         return outputs
+
+    def _signature(self, feeds: Mapping[str, torch.Tensor]) -> Signature:
+        """What `check_feeds` says of feeds; of dtypes, devices and shapes that came before it is known."""
+        try:
+            kinds = tuple([(tensor.dtype, tensor.shape, tensor.device) for tensor in feeds.values()])
+            key = tuple(feeds), kinds
+        except AttributeError:  # something that is no tensor, which the check tells
+            return check_feeds(self._model.graph, feeds, self.device)
+        signature = self._signatures.look(key)
+        if signature is None:
+            signature = self._signatures.put(key, check_feeds(self._model.graph, feeds, self.device))
+        return signature
 
     def _in_steps(self) -> StepwiseGraph:
         inputs = self._filed.raw.graph.inputs

@@ -18,7 +18,7 @@ from ontrain.capture import FiledModel, to_tensor
 from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET, subgraphs
 from ontrain.inference.options import EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
-from ontrain.passes import Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
+from ontrain.passes import FoldWeights, Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
 from ontrain.session import OLDEST, save_model, served_model
 
 __all__ = ["Optimisation", "counted"]
@@ -27,6 +27,7 @@ _OF_UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "AttentionFusion": ("FuseAttention",),
     "CastElimination": ("RemoveIdentities", "Simplify"),
     "CommonSubexpressionElimination": ("ShareCommonSubexpressions",),
+    "ConstantFolding": ("FoldWeights",),
     "ConvAddFusion": ("FoldChannelArithmetic",),
     "ConvBNFusion": ("FoldBatchNormalization",),
     "ConvMulFusion": ("FoldChannelArithmetic",),
@@ -41,6 +42,8 @@ _OF_UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "UnsqueezeElimination": ("RemoveIdentities", "Simplify"),
 }
 """For onnxruntime's optimisers the passes that do their work here."""
+_OWN: tuple[Pass, ...] = (SettleNumbers(), FoldWeights())
+"""Passes for sessions alone: a file keeps the names of its weights."""
 _BASIC, _EXTENDED = 1, 2
 _WITH_FUSIONS = 20
 """The opset from which the standard has the operators that fusions make."""
@@ -74,7 +77,7 @@ class Optimisation:
                 off anyway.
         """
         names = list(disabled_optimizers or ())
-        known = {graph_pass.name for graph_pass in (*pipeline("forward"), *pipeline("inference"))}
+        known = {graph_pass.name for graph_pass in (*_OWN, *pipeline("forward"), *pipeline("inference"))}
         disabled = {name for name in names if name in known}
         disabled.update(own for name in names for own in _OF_UPSTREAM.get(name, ()))
         if options is None:
@@ -112,7 +115,7 @@ class Optimisation:
             return filed, model, []
         tensors = {name: TorchTensor(tensor, name=name) for name, tensor in filed.initial.items()}
         weights = with_weights(model, tensors)
-        passes = [graph_pass for graph_pass in (SettleNumbers(), *pipeline("inference")) if self.runs(graph_pass)]
+        passes = [graph_pass for graph_pass in (*_OWN, *pipeline("inference")) if self.runs(graph_pass)]
         rewritten, reports = run_passes(model, passes, stage="inference")
         optimised = weights.settle(rewritten)
         initial = _values(weights, tensors, filed.initial)

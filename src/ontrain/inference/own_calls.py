@@ -104,6 +104,9 @@ class OwnSession:
             self._session = self._opened(proto, self._optimisation)
         self._nodes = tuple(AssignedNode(node.name, node.domain, node.op_type) for node in proto.graph.node)
         self._overridable = [node_arg_of(value) for value in overridable(proto)]
+        self._kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
+        self._required = {value.name for value in self.get_inputs()}
+        self._known_outputs = {value.name for value in self.get_outputs()}
         self._fed_weights: dict[frozenset[str], GraphSession] = {}
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
@@ -196,12 +199,28 @@ class OwnSession:
             raise also(ProviderError("the run is not begun", reason=reason), upstream("Fail"))
         if getattr(run_options, "adapters", ()):
             raise OptionError(f"{self._provider} has no LoRA adapters", way_out="use CPUExecutionProvider")
-        session = self._for(feeds)
-        with self._trace.run(), _running():
+        session = self._for(feeds) if self._overridable else self._session
+        if self._trace.records:
+            with self._trace.run():
+                return self._computed(session, output_names, feeds)
+        return self._computed(session, output_names, feeds)
+
+    def _computed(
+        self, session: GraphSession, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+    ) -> list[Any]:
+        try:
             values = {name: self.value(name, value) for name, value in feeds.items()}
             return session.compute(list(output_names) if output_names else None, values)
+        except (InputError, GraphError, ProviderError) as error:
+            raise _of_a_run(error) from error
 
     def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> None:
+        if run_options is None and type(feeds) is dict and feeds.keys() == self._required:
+            known = self._known_outputs
+            if not output_names or (
+                type(output_names) is list and all(type(name) is str and name in known for name in output_names)
+            ):
+                return
         check_arguments(output_names, feeds, run_options)
         required, outputs = ([value.name for value in values] for values in (self.get_inputs(), self.get_outputs()))
         inputs = [*required, *(value.name for value in self._overridable)]
@@ -252,13 +271,11 @@ class OwnSession:
 
     def tensor(self, name: str, value: Any) -> torch.Tensor:
         """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""
-        kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
-        return fed_tensor(name, value, kinds.get(name, "")).to(self._session.device)
+        return fed_tensor(name, value, self._kinds.get(name, "")).to(self._session.device)
 
     def value(self, name: str, value: Any) -> Any:
         """Return what is fed for an input of any type: tensors, lists of them, None, strings, maps."""
-        kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
-        return fed_input(name, value, kinds.get(name, ""), self._session.device)
+        return fed_input(name, value, self._kinds.get(name, ""), self._session.device)
 
     def array(self, result: Any) -> Any:
         """Return a result as an array, of one of ml_dtypes' dtypes where numpy has none; a sequence as a list."""
@@ -440,13 +457,10 @@ def _kind_of_damage(problem: str) -> str:
     return next((kind for words, kind in kinds.items() if words in problem), "InvalidGraph")
 
 
-@contextlib.contextmanager
-def _running() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise also(error, upstream("InvalidArgument")) from error
-    except GraphError as error:
-        raise also(error, upstream("InvalidGraph")) from error
-    except ProviderError as error:  # a kernel of onnxruntime's raises one or the other
-        raise also(also(error, upstream("RuntimeException")), upstream("Fail")) from error
+def _of_a_run(error: OntrainError) -> OntrainError:
+    """An error of a run, also of the class that onnxruntime raises for it."""
+    if isinstance(error, InputError):
+        return also(error, upstream("InvalidArgument"))
+    if isinstance(error, GraphError):
+        return also(error, upstream("InvalidGraph"))
+    return also(also(error, upstream("RuntimeException")), upstream("Fail"))  # a kernel of onnxruntime's raises either

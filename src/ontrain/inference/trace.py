@@ -31,6 +31,11 @@ class Trace:
         self._prefix = str(options.profile_file_prefix) if options is not None and options.enable_profiling else None
         self._events: list[dict[str, Any]] = []
 
+    @property
+    def records(self) -> bool:
+        """Whether events are recorded."""
+        return self._prefix is not None
+
     @contextlib.contextmanager
     def event(self, name: str) -> Iterator[None]:
         """Record how long the block takes."""

@@ -74,11 +74,12 @@ from ontrain.operators.record import (
     record_of,
     schema_of,
 )
-from ontrain.operators.recurrent import directions_backwards
+from ontrain.operators.recurrent import directions_backwards, is_plain_layer
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
     "directions_backwards",
+    "is_plain_layer",
     "DOMAIN",
     "ELEMENTWISE",
     "EVERY",

@@ -13,12 +13,30 @@ from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Smallest, define
 
-__all__ = ["directions_backwards"]
+__all__ = ["directions_backwards", "is_plain_layer"]
+
+_USUAL = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "RNN": ["Tanh"]}
+"""The activations that layers have by default, of each direction."""
 
 
 def directions_backwards(direction: str) -> tuple[bool, ...]:
     """Return of each direction of a recurrent layer whether it begins at the end."""
     return (False, True) if direction == "bidirectional" else (direction == "reverse",)
+
+
+def is_plain_layer(node: ir.Node) -> bool:
+    """Return whether a recurrent layer has nothing but gates and states, and a length where it has one sequence.
+
+    Such a layer has its operator's own activations, no peepholes and no bounds.
+    """
+    lengths, peepholes = (node.inputs[i] if len(node.inputs) > i else None for i in (4, 7))
+    texts = node.attributes["activations"].as_strings() if "activations" in node.attributes else ()
+    usual, x = _USUAL[node.op_type], shape_of(node, 0)
+    return (
+        peepholes is None and not any(name in node.attributes for name in ("clip", "input_forget"))
+        and node.attributes.get_int("layout", 0) == 0 and list(texts) == usual * (len(texts) // len(usual))
+        and (lengths is None or (len(x) == 3 and x[1] == 1))
+    )  # fmt: skip
 
 
 def _recurrent(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:

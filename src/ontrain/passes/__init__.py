@@ -6,6 +6,7 @@ from ontrain.passes.expand_recurrent import ExpandRecurrent
 from ontrain.passes.fuse_activations import FuseActivations
 from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.inference import (
+    FoldWeights as FoldWeights,
     SettleNumbers as SettleNumbers,
     Weights as Weights,
     with_weights as with_weights,

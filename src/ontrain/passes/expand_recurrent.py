@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from ontrain.functions import expand
 from ontrain.graph import Builder
-from ontrain.operators import record_of
+from ontrain.operators import is_plain_layer, record_of
 from ontrain.passes.infra import RewritePass
+from ontrain.passes.serving import serving
 
 __all__ = ["ExpandRecurrent"]
 
@@ -21,7 +22,8 @@ class ExpandRecurrent(RewritePass):
     An LSTM with no more than gates and states becomes the composite, of which a provider may have a kernel. Equal
     because it is the operator's definition. Done before differentiation, so that the loop computes the states
     that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
-    error with the node's name. Left alone: all other operators.
+    error with the node's name. Left alone: all other operators; and in a graph that a session for inference runs,
+    layers with no more than gates and states, which the provider runs whole.
     """
 
     level = 0
@@ -30,6 +32,12 @@ class ExpandRecurrent(RewritePass):
         """Whether there is a recurrent layer."""
         return any(record_of(node).recurrent for node in graph)
 
+    def begin(self, graph: ir.Graph) -> None:
+        """Look who runs the graph."""
+        self._serves = serving(graph) is not None
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
-        return expand(op, node, inputs) if record_of(node).recurrent else None
+        if not record_of(node).recurrent or (self._serves and is_plain_layer(node)):
+            return None
+        return expand(op, node, inputs)

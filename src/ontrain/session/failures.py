@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 import torch
@@ -21,9 +20,8 @@ _REFUSALS = (
 )  # fmt: skip
 
 
-@contextlib.contextmanager
-def explained(graph: ir.Graph, feeds: Mapping[str, object], provider: str, what: str = "a step") -> Iterator[None]:
-    """Turn what a provider raises inside the block into an error for the user.
+class explained:  # noqa: N801 - a block, as `contextlib.suppress` is
+    """Turns what a provider raises inside the block into an error for the user.
 
     Args:
         graph: that is run.
@@ -36,19 +34,26 @@ def explained(graph: ir.Graph, feeds: Mapping[str, object], provider: str, what:
         ProviderError: a kernel refused its operands, or there is no memory for them; names the node where the provider
             tells which.
     """
-    try:
-        yield
-    except _REFUSALS as error:
-        index_error = explain_index_error(graph, feeds)
+
+    def __init__(self, graph: ir.Graph, feeds: Mapping[str, object], provider: str, what: str = "a step") -> None:
+        self._graph, self._feeds, self._provider, self._what = graph, feeds, provider, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, _REFUSALS):
+            return
+        index_error = explain_index_error(self._graph, self._feeds)
         if index_error is not None:
             raise index_error from error
         if isinstance(error, OntrainError | torch.OutOfMemoryError):
-            raise
+            return
         node = next(iter(getattr(error, "__notes__", ())), None)
         said = str(error).strip().partition("\n")[0]
         kind = type(error).__name__
         raise ProviderError(
-            f"{provider} failed in {what}",
+            f"{self._provider} failed in {self._what}",
             node=node,
             reason=f"{kind}: {said}" if said and kind not in ("RuntimeError", "ValueError") else said or kind,
         ) from error

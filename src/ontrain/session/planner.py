@@ -84,6 +84,8 @@ class Planner(Generic[Compiled]):
         self._compiler, self._device, self._recomputing = compiler, device, recomputing(provider, recomputation)
         self._row_counts = RowCounts(provider, recomputes=self._recomputing is not None) if counts_rows else None
         self._accept = accept
+        self._uncounted: Recent[Key, bool] = Recent(most)
+        """Structures and signatures of which no rows are counted."""
         self._families = Families()
         self._absent: Recent[Hashable, Mapping[str, ShapeAndDtype]] = Recent(most)
 
@@ -99,7 +101,12 @@ class Planner(Generic[Compiled]):
             InputError: the batch does not fit the graph.
             OptionError: a memory budget that this batch cannot fit.
         """
+        key = structure.key, signature
+        if key in self._uncounted and (plan := self.plans.look(key)) is not None:
+            return plan
         plan, rows = self._look(structure, signature, feeds)
+        if plan is not None and rows is not None and not rows:
+            self._uncounted.put(key, True)
         if plan is None:
             with PLANNING:
                 plan, rows = self._look(structure, signature, feeds, bind=True)
@@ -112,6 +119,7 @@ class Planner(Generic[Compiled]):
     def forget(self, key: Hashable) -> None:
         """Drop the plans of a structure."""
         self.plans.forget(lambda known: known[0] == key)
+        self._uncounted.forget(lambda known: known[0] == key)
         self._families.forget(lambda known: isinstance(known, tuple) and known[0] == key)
 
     def _look(

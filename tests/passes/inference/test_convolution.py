@@ -34,6 +34,15 @@ def test_a_normalisation_is_folded_into_the_convolution_before_it(groups, bias):
     assert [value.name for value in model.graph.inputs] == ["x", "conv.weight", "conv.bias"]
 
 
+def test_so_is_one_after_a_convolution_whose_weights_are_constants():
+    w = random(6, 4, 3, 3)
+
+    def make(op, x, *norm):
+        return normalised(op, op.Conv(x, op.const(w), kernel_shape=[3, 3]), norm)
+
+    assert operators(applied(FoldBatchNormalization(), weighted(make, X, NORM), count=1)) == ["Conv"]
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_so_is_one_after_a_transposed_convolution_whose_weights_lie_the_other_way(groups):
     weights = {"w": random(4, 6 // groups, 3, 3), **NORM}

@@ -1,6 +1,7 @@
 """Passes over a graph that is made for inference: its sizes are open, and the values of its weights known."""
 
 from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldChannelArithmetic
+from ontrain.passes.inference.folding import FoldWeights
 from ontrain.passes.inference.identities import RemoveIdentities
 from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
@@ -10,6 +11,7 @@ from ontrain.passes.inference.weights import Weights, weights_of, with_weights
 __all__ = [
     "FoldBatchNormalization",
     "FoldChannelArithmetic",
+    "FoldWeights",
     "FuseLayerNormalization",
     "FuseMatMulAdd",
     "RemoveIdentities",

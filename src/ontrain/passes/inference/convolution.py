@@ -33,7 +33,7 @@ class _Folding(Fusion):
     def check(self, match: Match) -> None:
         """Look for weights whose values are known."""
         w, b = match["w"], match.values["b"]
-        if not self._weights.is_weight(w) or (b is not None and not self._weights.holds(b)):
+        if not self._weights.holds(w) or (b is not None and not self._weights.holds(b)):
             fail("the weights of the convolution are computed, or fed")
 
     def folded(

@@ -50,7 +50,7 @@ class _Bound:
                 target.fill_(value)
             else:
                 target.copy_(torch.as_tensor(value))
-        for index, generator in enumerate(self.generators.values()):
+        for index, generator in enumerate(self.generators.values()) if self.generators else ():
             generator.manual_seed(mix(rng[0], rng[1], index))
 
 
@@ -69,6 +69,7 @@ class TorchExecutable:
         updates_at = len(self._program)
         while updates_at and _is_update(self._program[updates_at - 1]):
             updates_at -= 1
+        self._updates = updates_at < len(self._program)
         self.codes = codes([self._program[:updates_at], self._program[updates_at:]])
         self._latest: weakref.ref[_Bound] | None = None
 
@@ -92,14 +93,18 @@ class TorchExecutable:
         self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
     ) -> dict[str, torch.Tensor]:
         """Run once; see `ontrain.providers.Executable.run`. On CUDA a guard waits for the device."""
-        with torch.no_grad(), self._blocks.taken(self._nbytes) as block:
-            bound = self._bound(block)
-            bound.enter(feeds, rng)
-            step, update = bound.parts
-            held = step([])
-            if guard is None or bool(bound.outputs[guard]):
-                update(held)
-            return {name: tensor.clone() for name, tensor in bound.outputs.items()}
+        block = self._blocks.take(self._nbytes)
+        try:
+            with torch.no_grad():
+                bound = self._bound(block)
+                bound.enter(feeds, rng)
+                step, update = bound.parts
+                held = step([])
+                if self._updates and (guard is None or bool(bound.outputs[guard])):
+                    update(held)
+                return {name: tensor.clone() for name, tensor in bound.outputs.items()}
+        finally:
+            self._blocks.give(block)
 
     def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+import torch
+from onnx import helper
+
 from tests.providers.bodies import compare, lowered_in
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, file_of
 
 
 @lowered_in("convolution")
 def test_kernels_equal_the_bodies(sample, rng):
     compare(sample, rng, "TorchExecutionProvider")
+
+
+@pytest.mark.parametrize("pads", [[2, 0, 2, 0], [3, 0, 1, 0], [0, 0, 0, 0]], ids=str)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_images_one_pixel_wide_are_convolved_along_one_axis(rng, groups, pads):
+    fed = {"x": rng.standard_normal((2, 4, 9, 1)).astype(np.float32)}
+    weights = {
+        "w": rng.standard_normal((6, 4 // groups, 3, 1)).astype(np.float32), "b": rng.standard_normal(6).astype("f")
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], group=groups, pads=pads, strides=[2, 1], dilations=[2, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    session = assert_as_onnxruntime(file_of(nodes, fed, weights, ["y"]), fed, rtol=1e-5, atol=1e-6)
+    (plan,) = session._own._session._planner.plans.values()
+    (call,) = [call for call in plan.executable.current._program if call.fn is torch.convolution]
+    assert len(call.args[0].shape) == 3

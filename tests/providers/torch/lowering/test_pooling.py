@@ -1,10 +1,13 @@
 """Pools of all kinds of windows, forward and backward, as eager's."""
 
+import numpy as np
 import pytest
 import torch
+from onnx import helper
 from torch import nn
 from torch.nn import functional
 
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 pytestmark = pytest.mark.sampled(4)
@@ -61,3 +64,30 @@ def test_a_window_larger_than_the_images_has_a_gradient_on_each_provider():
     for module in (ours, eager):
         module(x).mean().backward()
     assert_same_gradients(ours, eager, rtol=1e-5, atol=1e-6)
+
+
+WINDOWS = [
+    ((9, 10), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ((9, 10), {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 1]}),
+    ((9, 10), {"kernel_shape": [3, 3], "dilations": [2, 1], "ceil_mode": 1, "strides": [2, 2]}),
+    ((9, 10), {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}),
+    ((9, 10), {"kernel_shape": [1, 1], "strides": [3, 1]}),
+    ((9, 10), {"kernel_shape": [1, 1]}),
+    ((11,), {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
+    ((5, 6, 7), {"kernel_shape": [2, 3, 2], "strides": [1, 2, 2], "pads": [0, 1, 0, 0, 1, 1]}),
+]
+
+
+@pytest.mark.parametrize("size, windows", WINDOWS)
+def test_maxima_without_places_look_at_whole_rows(rng, size, windows):
+    fed = {"x": rng.standard_normal((2, 3, *size)).astype(np.float32) - 3}
+    model = file_of([helper.make_node("MaxPool", ["x"], ["y"], **windows)], fed, {}, ["y"])
+    assert "_maxima" in calls(assert_as_onnxruntime(model, fed, rtol=0))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_maxima_of_whole_numbers_take_no_number_of_the_pads(rng, dtype):
+    fed = {"x": rng.integers(-100 if dtype is np.int8 else 0, 100, (1, 2, 5, 6)).astype(dtype)}
+    node = helper.make_node("MaxPool", ["x"], ["m"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    cast = helper.make_node("Cast", ["m"], ["y"], to=1)
+    assert_as_onnxruntime(file_of([node, cast], fed, {}, ["y"]), fed, rtol=0)

@@ -70,14 +70,26 @@ def _images(e: Emitter, value: ir.Value | None, w: Buf, strides: Sequence[int]) 
     return e.channels_last(value) if point or math.prod(w.shape) <= images else e.ordered(x, torch.contiguous_format)
 
 
+def _is_column(e: Emitter, node: ir.Node, a: Attributes, w: Buf) -> bool:
+    """Whether images are one pixel wide, and so are filters: a row of pixels is what oneDNN takes in blocks."""
+    x = e.value(node.inputs[0])
+    if e.device.type != "cpu" or len(x.shape) != 4 or x.shape[3] != 1 or w.shape[3] != 1 or x.shape[2] == 1:
+        return False
+    return geometry(a, x, w.shape[2:])[2][1] == (0, 0)
+
+
 @lowers("Conv")
 def conv(e: Emitter, node: ir.Node) -> None:
     a, w = attributes(node), e.value(node.inputs[1])
-    x = _images(e, node.inputs[0], w, a.get("strides") or [1])
+    flat = _is_column(e, node, a, w)
+    x = e.value(node.inputs[0]) if flat else _images(e, node.inputs[0], w, a.get("strides") or [1])
     bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
     strides, dilations, pads = geometry(a, x, w.shape[2:])
+    out = e.out(node.outputs[0], *([] if flat else [x]))
+    if flat:
+        x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (e.contiguous(x), w, out))
+        strides, dilations, pads = strides[:1], dilations[:1], pads[:1]
     x, even = _padded(e, x, pads)
-    out = e.out(node.outputs[0], x)
     rest = (strides, even, dilations, False, [0] * len(even), a.get("group", 1))
     # ATen's variant with out= makes a new tensor and copies it, too.
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)

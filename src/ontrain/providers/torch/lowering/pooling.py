@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -46,6 +47,12 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         e.run(aten.max_pool2d_with_indices.out, x, *windows, out=y, indices=places, writes=[y, places])
         e.keep(node.outputs[1], places, kernel=windows)
         return
+    if e.device.type == "cpu" and not any(e.reads(places) for places in node.outputs[1:]):
+        y, wanted = e.out(node.outputs[0], x), static_dims(node.outputs[0])[2:]
+        if order_of(x.meta) is not torch.channels_last or not _takes(kernel, pads):
+            axes = [*zip(wanted, kernel, strides, dilations, [before for before, _ in pads], strict=True)]
+            e.compute(_maxima, x, axes, outs=[y], fresh=True)
+            return
     outs: list[Buf | None] = [e.out(v, x) for v in node.outputs] + [None] * (2 - len(node.outputs))
     pools: dict[int, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
         1: _max_pool1d,
@@ -74,6 +81,36 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         return y, index + planes * int(torch.Size(spatial).numel())
 
     e.compute(run, x, outs=outs, fresh=True)
+
+
+def _maxima(x: torch.Tensor, axes: Sequence[tuple[int, int, int, int, int]]) -> torch.Tensor:
+    """The maxima of windows without their places, axis by axis, each by as many whole maxima as a window is wide.
+
+    ATen's kernel looks at one element after the other, and fills the places, too.
+
+    Args:
+        x: [N, C, …].
+        axes: of each spatial axis the size of the result, and of a window size, stride, dilation, and the pad before.
+    """
+    least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    y = x
+    for axis, (size, kernel, stride, dilation, before) in enumerate(axes, 2):
+        reach = (size - 1) * stride + 1
+        after = reach + (kernel - 1) * dilation - before - y.shape[axis]
+        if before or after > 0:
+            margins = [0, 0] * (y.dim() - 1 - axis) + [before, max(after, 0)]
+            y = torch.nn.functional.pad(y, margins, value=least)
+        parts = [y.narrow(axis, i * dilation, reach) for i in range(kernel)]
+        parts = [_every(part, axis, stride) for part in parts]
+        y = parts[0] if kernel == 1 else torch.maximum(parts[0], parts[1])
+        for part in parts[2:]:
+            torch.maximum(y, part, out=y)
+    return y.clone() if all(kernel == 1 for _, kernel, *_ in axes) else y
+
+
+def _every(x: torch.Tensor, axis: int, stride: int) -> torch.Tensor:
+    """Each so-manieth place of an axis, as a view."""
+    return x if stride == 1 else x[(slice(None),) * axis + (slice(None, None, stride),)]
 
 
 def _only_differentiated(node: ir.Node) -> bool:

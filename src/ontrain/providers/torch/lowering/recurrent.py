@@ -16,6 +16,7 @@ from ontrain.internals import available, private
 from ontrain.operators import directions_backwards
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.recurrent_steps import emit_steps
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 
 __all__: list[str] = []
@@ -66,9 +67,12 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
     backwards = directions_backwards(attributes(node).get("direction", "forward"))
     x, w, r, bias, h, c = (_operand(e, node, i) for i in range(6))
     assert x is not None and w is not None and r is not None
+    trains = len(node.outputs) > 3
+    if not trains and x.shape[1] == 1:  # one sequence
+        emit_steps(e, node, "LSTM", x, w, r, bias, [h, c])
+        return
     results: list[Buf | None] = [e.out(value) for value in node.outputs[:3]]
     results += [None] * (3 - len(results))
-    trains = len(node.outputs) > 3
     spaces = []
     if trains:
         size = _workspace_bytes(x.shape, w.shape[1:], r.shape[1:])

@@ -15,6 +15,9 @@ from ontrain.providers.torch.lowering.shape import constant_ints
 
 __all__: list[str] = []
 
+_EXACT_SQUARES = (torch.float32, torch.float64)
+"""Dtypes in which squares are summed as they are: those of narrower ones are summed in single precision."""
+
 
 def _axes(node: ir.Node, rank: int) -> list[int]:
     axes = constant_ints(node.inputs[1]) if len(node.inputs) > 1 else attributes(node).get("axes")
@@ -70,9 +73,15 @@ def _of_nothing(op_type: str, dtype: torch.dtype) -> float:
 def reduce_norm(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
     keep = bool(attributes(node).get("keepdims", 1))
-    order = 1 if node.op_type == "ReduceL1" else 2
-    out = e.out(node.outputs[0])
-    e.call(torch.linalg.vector_norm, x, order, _axes(node, len(x.shape)), keep, out=out)
+    axes, order, out = _axes(node, len(x.shape)), 1 if node.op_type == "ReduceL1" else 2, e.out(node.outputs[0])
+    if axes and max(axes) < len(x.shape) - 1 and x.dtype in _EXACT_SQUARES:
+        # Over axes that are not the last, ATen's norm goes element by element.
+        magnitudes = e.call(torch.abs if order == 1 else torch.square, x, out=e.new(x.shape, x.dtype))
+        e.call(torch.sum, magnitudes, axes, keepdim=keep, out=out)
+        if order == 2:
+            e.run(torch.Tensor.sqrt_, out, writes=[out])
+        return
+    e.call(torch.linalg.vector_norm, x, order, axes, keep, out=out)
 
 
 def _with_axes(**functions: Callable[[torch.Tensor, list[int], bool], torch.Tensor]) -> None:
@@ -91,10 +100,17 @@ def _with_axes(**functions: Callable[[torch.Tensor, list[int], bool], torch.Tens
 
 
 _with_axes(
-    ReduceSumSquare=lambda t, axes, keep: torch.linalg.vector_norm(t, 2, axes, keep).square_(),
+    ReduceSumSquare=lambda t, axes, keep: _sum_of_squares(t, axes, keep),
     ReduceLogSum=lambda t, axes, keep: torch.sum(t, axes, keep).log_(),
     ReduceProd=lambda t, axes, keep: _prod(t, axes, keep),
 )
+
+
+def _sum_of_squares(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
+    if t.dtype in _EXACT_SQUARES:
+        squares = torch.square(t)
+        return torch.sum(squares, axes, keep) if axes else squares
+    return torch.linalg.vector_norm(t, 2, axes, keep).square_()
 
 
 def _prod(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
