@@ -23,7 +23,7 @@ class ExpandRecurrent(RewritePass):
     because it is the operator's definition. Done before differentiation, so that the loop computes the states
     that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
     error with the node's name. Left alone: all other operators; and in a graph that a session for inference runs,
-    layers with no more than gates and states, which the provider runs whole.
+    other layers with no more than gates and states, which the provider runs whole.
     """
 
     level = 0
@@ -38,6 +38,12 @@ class ExpandRecurrent(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
-        if not record_of(node).recurrent or (self._serves and is_plain_layer(node)):
+        if not record_of(node).recurrent or (self._serves and _runs_whole(node)):
             return None
         return expand(op, node, inputs)
+
+
+def _runs_whole(node: ir.Node) -> bool:
+    """Whether a provider runs the layer as the standard has it; an LSTM without lengths has a composite for that."""
+    has_lengths = len(node.inputs) > 4 and node.inputs[4] is not None
+    return is_plain_layer(node) and (node.op_type != "LSTM" or has_lengths)

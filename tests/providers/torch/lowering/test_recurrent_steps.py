@@ -68,6 +68,12 @@ def test_one_sequence_takes_no_loop_and_no_kernel_that_rearranges_weights(rng, k
     assert f"_{kind.lower()}" in names and "_run_loop" not in names and "_forward" not in names
 
 
+@pytest.mark.parametrize("sizes", [{"steps": 9}, {"batch": 2}])
+def test_an_lstm_of_many_steps_or_sequences_takes_the_kernel_of_the_layer(rng, sizes):
+    names = calls(assert_as_onnxruntime(*layer(rng, "LSTM", **sizes), rtol=1e-5, atol=2e-6))
+    assert "_forward" in names and "_lstm" not in names
+
+
 def test_other_activations_run_by_the_operators_body(rng):
     model, fed = layer(rng, "RNN", activations=["Relu"])
     names = calls(assert_as_onnxruntime(model, fed, rtol=1e-5, atol=2e-6))

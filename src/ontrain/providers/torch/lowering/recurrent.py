@@ -24,6 +24,8 @@ __all__: list[str] = []
 _FORWARD, _BACKWARD = "torch.ops.aten.mkldnn_rnn_layer", "torch.ops.aten.mkldnn_rnn_layer_backward"
 _LSTM = 2
 """ATen's number of the kind of layer."""
+_FEW_STEPS = 8
+"""Of one sequence; so many take less time one by one than the kernel takes to rearrange the weights."""
 Shape = tuple[int, ...]
 Tensor = torch.Tensor | None
 
@@ -68,7 +70,7 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
     x, w, r, bias, h, c = (_operand(e, node, i) for i in range(6))
     assert x is not None and w is not None and r is not None
     trains = len(node.outputs) > 3
-    if not trains and x.shape[1] == 1:  # one sequence
+    if not trains and x.shape[0] <= _FEW_STEPS and x.shape[1] == 1:
         emit_steps(e, node, "LSTM", x, w, r, bias, [h, c])
         return
     results: list[Buf | None] = [e.out(value) for value in node.outputs[:3]]
