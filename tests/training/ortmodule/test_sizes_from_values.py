@@ -74,6 +74,12 @@ def runs_of_equal_values(self, x, ids):
 
 
 @forward
+def distinct_values_alone(self, x, ids):
+    values, counts = ids.unique(), torch.unique_consecutive(ids, return_counts=True)[1]
+    return self.a(x).sum() * values, counts, torch.unique_consecutive(ids)
+
+
+@forward
 def put_by_a_mask(self, x, ids):
     h, mask = self.a(x), ids > 2
     y = torch.zeros_like(h)

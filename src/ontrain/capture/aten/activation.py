@@ -144,7 +144,8 @@ def elu(op: AtenBuilder, x: Value, alpha: float = 1, scale: float = 1, input_sca
 
 @aten("selu")
 def selu(op: AtenBuilder, x: Value) -> Value:
-    return op.Selu(x)
+    # ONNX's defaults are these numbers in single precision.
+    return op.Selu(x, alpha=1.6732632423543772, gamma=1.0507009873554805)
 
 
 @aten("celu")
@@ -165,6 +166,8 @@ def prelu(op: AtenBuilder, x: Value, weight: Value) -> Value:
     rank = len(op.input_shape(0))
     if len(op.input_shape(1)) == 1 and rank > 2:
         weight = op.Reshape(weight, [-1, *[1] * (rank - 2)])
+    elif len(op.input_shape(1)) == 1 and rank == 0:
+        weight = op.Squeeze(weight, [0])
     return op.PRelu(x, weight)
 
 
@@ -201,17 +204,30 @@ def glu(op: AtenBuilder, x: Value, dim: int = -1) -> Value:
 
 @aten("softmax.int", "_softmax")
 def softmax(op: AtenBuilder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    return op.Softmax(op.cast(x, op.dtype), axis=dim)
+    return _along(op, "Softmax", op.cast(x, op.dtype), dim)
+
+
+def _along(op: AtenBuilder, op_type: str, x: Value, axis: int) -> Value:
+    """An operator along an axis; torch takes a single number for a vector of one."""
+    if op.input_shape(0):
+        return op.call("", op_type, [x], {"axis": axis})
+    return op.Squeeze(op.call("", op_type, [op.Unsqueeze(x, [0])], {"axis": 0}), [0])
 
 
 @aten("log_softmax.int", "_log_softmax")
 def log_softmax(op: AtenBuilder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    return op.LogSoftmax(op.cast(x, op.dtype), axis=dim)
+    return _along(op, "LogSoftmax", op.cast(x, op.dtype), dim)
 
 
 @aten("_safe_softmax")
 def safe_softmax(op: AtenBuilder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
+    if not op.input_shape(0):
+        return op.Squeeze(_safe_softmax(op, op.Unsqueeze(x, [0]), 0), [0])
+    return _safe_softmax(op, x, dim)
+
+
+def _safe_softmax(op: AtenBuilder, x: Value, dim: int) -> Value:
     lowest = op.cast(-np.inf, op.dtype)
     dead = op.Equal(op.ReduceMax(x, [dim], keepdims=1), lowest)
     zero = op.cast(0, op.dtype)

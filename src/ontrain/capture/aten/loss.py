@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.capture.aten.arithmetic import difference, not_negative
+from ontrain.capture.aten.arithmetic import difference, not_negative, xlogy
+from ontrain.capture.aten.linear import linear
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
@@ -31,15 +32,45 @@ def cross_entropy_loss(
     if unbatched:
         x, target = op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])
     target, ignore_index = _fixed_ignore(op, target, ignore_index)
-    if target.dtype.is_floating_point():
-        loss = _probability_targets(op, x, target, weight, reduction, label_smoothing)
-    elif label_smoothing:
-        loss = _smoothed(op, x, target, weight, reduction, ignore_index, label_smoothing)
-    else:
-        loss, _ = op.SoftmaxCrossEntropyLoss(
-            x, _labels(op, target), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index, outputs=2
-        )
+    loss = _cross_entropy(op, x, target, weight, reduction, ignore_index, label_smoothing)
     return op.Squeeze(loss, [0]) if unbatched and reduction == 0 else loss
+
+
+def _cross_entropy(
+    op: AtenBuilder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int,
+    label_smoothing: float,
+) -> Value:  # fmt: skip
+    if target.dtype.is_floating_point():
+        return _probability_targets(op, x, target, weight, reduction, label_smoothing)
+    if label_smoothing:
+        return _smoothed(op, x, target, weight, reduction, ignore_index, label_smoothing)
+    loss, _ = op.SoftmaxCrossEntropyLoss(
+        x, _labels(op, target), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index, outputs=2
+    )
+    return loss
+
+
+@aten("torch_nn::_linear_cross_entropy_batch_chunked")
+def linear_cross_entropy(
+    op: AtenBuilder, x: Value, head: Value, target: Value, bias: Value | None, weight: Value | None, reduction: str,
+    ignore_index: int, label_smoothing: float, *_chunks: object,
+) -> tuple[Value, None, None, None]:  # fmt: skip
+    """The loss of a linear layer's scores, which torch computes some rows at a time, its gradients with it.
+
+    Only the loss has a reader: the gradients are what torch keeps for its own backward.
+    """
+    scores = linear(op, x, head, bias)
+    loss = _cross_entropy(op, scores, target, weight, _REDUCTIONS.index(reduction), ignore_index, label_smoothing)
+    return loss, None, None, None
+
+
+@aten("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction")
+def linear_cross_entropy_of_rows(
+    op: AtenBuilder, x: Value, head: Value, target: Value, bias: Value | None, weight: Value | None,
+    ignore_index: int, *_chunks: object,
+) -> Value:  # fmt: skip
+    """As above, the loss of each row."""
+    return _cross_entropy(op, linear(op, x, head, bias), target, weight, 0, ignore_index, 0.0)
 
 
 def _fixed_ignore(op: AtenBuilder, target: Value, ignore_index: Dim) -> tuple[Any, int]:
@@ -60,9 +91,8 @@ def _class_weights(op: AtenBuilder, weight: Value, rank: int) -> Value:
     return op.Reshape(weight, [-1, *[1] * (rank - 2)])
 
 
-def _classes(op: AtenBuilder) -> int:
-    shape = op.input_shape(0)
-    classes = shape[1 if len(shape) > 1 else 0]
+def _classes(scores: Value) -> int:
+    classes = scores.shape[1]
     assert isinstance(classes, int), "the number of classes varies"
     return classes
 
@@ -70,7 +100,7 @@ def _classes(op: AtenBuilder) -> int:
 def _probability_targets(
     op: AtenBuilder, x: Value, target: Value, weight: Value | None, reduction: int, label_smoothing: float
 ) -> Value:
-    classes, log_prob, target = _classes(op), op.cast(op.LogSoftmax(x, axis=1), op.dtype), op.cast(target, op.dtype)
+    classes, log_prob, target = _classes(x), op.cast(op.LogSoftmax(x, axis=1), op.dtype), op.cast(target, op.dtype)
     if label_smoothing:
         target = target * op.cast(1 - label_smoothing, op.dtype) + op.cast(label_smoothing / classes, op.dtype)
     terms = log_prob * target
@@ -101,7 +131,7 @@ def _smoothed(
             safe = op.Where(ignored, op.cast(0, labels.dtype), labels)
             rows = op.Where(ignored, zero, op.Gather(weight, safe, axis=0))
         smooth = smooth / op.ReduceSum(rows, keepdims=0)
-    return nll * op.cast(1 - label_smoothing, x.dtype) + smooth * op.cast(label_smoothing / _classes(op), x.dtype)
+    return nll * op.cast(1 - label_smoothing, x.dtype) + smooth * op.cast(label_smoothing / _classes(x), x.dtype)
 
 
 @aten("nll_loss_nd", "nll_loss", "nll_loss2d")
@@ -186,10 +216,7 @@ def kl_div(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, *, log_
     x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
     if log_target:
         return _reduced(op, op.Exp(target) * (target - x), reduction)
-    zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
-    positive = op.Greater(target, zero)
-    entropy = op.Where(positive, target * op.Log(op.Where(positive, target, one)), zero)
-    return _reduced(op, entropy - target * x, reduction)
+    return _reduced(op, xlogy(op, target, target) - target * x, reduction)
 
 
 @aten("cosine_similarity")

@@ -103,10 +103,24 @@ def unique(op: AtenBuilder, x: Value, *arguments: int, **_: object) -> tuple[Val
     """Values in order, the place of each element among them, and how often each occurs; see `torch.unique`."""
     if not op.symbols.by_values:
         raise _refusal(op)
-    name = str(op.node.target)
-    if "unique_consecutive" in name:
-        return _unique_consecutive(op, x)
-    axis = arguments[0] if "unique_dim" in name else None
+    consecutive = "unique_consecutive" in str(op.node.target)
+    if consecutive and op.argument(3, "dim") is not None and len(op.input_shape(0)) > 1:
+        raise op.refuse("unique_consecutive along a dimension", "it compares whole slices", "use torch.unique")
+    values, *others = _unique_consecutive(op, x) if consecutive else _unique(op, x, arguments)
+    # What was not asked for is empty.
+    inverse, counts = (
+        op.const(np.zeros(0, np.int64)) if len(val.shape) == 1 and _is_zero(val.shape[0]) else own
+        for val, own in zip(op.node.meta["val"][1:], others, strict=True)
+    )
+    return values, inverse, counts
+
+
+def _is_zero(size: Any) -> bool:
+    return isinstance(size, int) and size == 0
+
+
+def _unique(op: AtenBuilder, x: Value, arguments: Sequence[int]) -> tuple[Value, Value, Value]:
+    axis = arguments[0] if "unique_dim" in str(op.node.target) else None
     shape = op.input_shape(0)
     values, _places, inverse, counts = op.Unique(x, axis=axis, sorted=1, outputs=4)
     count = op.symbols.count(counts, 0)

@@ -356,7 +356,7 @@ def unfold(op: AtenBuilder, x: Value, dimension: int, size: int, step: int) -> V
 
 @aten("as_strided", "as_strided_copy")
 def as_strided(op: AtenBuilder, x: Value, *_: object) -> Value:
-    """A Gather from the flat tensor, where the tensor's own layout is row after row and all sizes are known."""
+    """A Gather from the flat tensor, where all sizes are known and the tensor fills the memory that is looked at."""
     return op.Gather(op.Reshape(x, [-1]), op.const(_strided_places(op, 1)), axis=0)
 
 
@@ -377,15 +377,27 @@ def _strided_places(op: AtenBuilder, position: int) -> Any:
     size, stride, offset = (list(v) if isinstance(v, list | tuple) else v for v in named)
     start = base.storage_offset()
     offset = start if offset is None else offset
-    numbers = [*size, *stride, *base.shape, offset, start]
-    if not all(isinstance(n, int) for n in numbers) or not base.is_contiguous():
+    numbers = [*size, *stride, *base.shape, *base.stride(), offset, start]
+    if not all(isinstance(n, int) for n in numbers):
         raise op.refuse("as_strided", "a graph has no strides", "use view, transpose, expand or unfold")
-    places = np.full((), offset - start, np.int64)
-    for n, step in zip(size, stride, strict=True):
-        places = places[..., None] + np.arange(n) * step
-    if places.size and not 0 <= places.min() <= places.max() < base.numel():
+    own = _memory_places(base.shape, base.stride(), 0).reshape(-1)
+    places = _memory_places(size, stride, offset - start)
+    reach = int(own.max()) + 1 if own.size else 0
+    elements = np.full(reach, -1, np.int64)
+    elements[own] = np.arange(own.size)
+    if np.count_nonzero(elements >= 0) < own.size:
+        raise op.refuse("as_strided of an expanded tensor", "its elements share memory", "make it contiguous first")
+    if places.size and not 0 <= places.min() <= places.max() < reach or (elements[places] < 0).any():
         raise op.refuse("as_strided beyond its tensor", "a graph has no memory around it", "use the whole tensor")
-    return places.astype(np.int64)
+    return elements[places]
+
+
+def _memory_places(size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """Return where in memory the elements of a strided tensor lie, int64 of its shape."""
+    places = np.full((), offset, np.int64)
+    for n, step in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(n, dtype=np.int64) * step
+    return places
 
 
 @aten("resize")
