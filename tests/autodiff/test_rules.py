@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,68 @@ _NOT_BY_ONNX_AD = {
     ),
 }
 
-every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+# Of the module's scope, so that all tests of a sample run one after another and share its graphs.
+every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=IDS, scope="module")
+
+
+@dataclass(frozen=True)
+class First:
+    """A sample's graph with its gradient: `adjoints` of y, gradients `grads` as values, and the numbers of both."""
+
+    arrays: Sequence[Any]
+    graph: SampleGraph
+    forward: Callable[..., Any]
+    seeds: Sequence[Any]
+    adjoints: Sequence[np.ndarray]
+    grads: Sequence[Any]
+    y: Sequence[Any]
+    values: Sequence[Any]
+    drawn: Any
+    """The state of the random numbers after the adjoints."""
+
+
+@dataclass(frozen=True)
+class Second:
+    """The gradient of the gradient by `variables`, as numbers; `weights` are the adjoints of the first gradients."""
+
+    evaluate: Callable[..., Any]
+    weights: Sequence[np.ndarray]
+    variables: Sequence[Any]
+    values: Sequence[Any]
+    drawn: Any
+
+
+@pytest.fixture(scope="module")
+def once(sample: Sample, request: pytest.FixtureRequest) -> First:
+    rng = np.random.default_rng(request.config.getoption("--seed"))
+    arrays = sample.draw(rng)
+    graph = SampleGraph(sample, arrays)
+    forward = graph.evaluator(graph.y)
+    seeds = graph.seeds(graph.y, rng, "dy")
+    adjoints = [graph.feeds[s.name] for s in seeds]
+    grads = graph.gradient(graph.y, seeds, graph.wrt)
+    numbers = graph.evaluator([*graph.y, *grads])()
+    y, values = numbers[: len(graph.y)], numbers[len(graph.y) :]
+    return First(arrays, graph, forward, seeds, adjoints, grads, y, values, rng.bit_generator.state)
+
+
+@pytest.fixture(scope="module")
+def twice(once: First) -> Second:
+    graph, rng = once.graph, going_on(once.drawn)
+    first = [g for g in once.grads if g is not None]
+    cotangents = graph.seeds(first, rng, "ddx")
+    weights = [graph.feeds[c.name] for c in cotangents]
+    evaluate = graph.evaluator(first)
+    variables = [*graph.wrt, *once.seeds]
+    values = graph.evaluator(graph.gradient(first, cotangents, variables))()
+    return Second(evaluate, weights, variables, values, rng.bit_generator.state)
+
+
+def going_on(drawn: Any) -> np.random.Generator:
+    """Random numbers from where a fixture left them."""
+    rng = np.random.default_rng()
+    rng.bit_generator.state = drawn
+    return rng
 
 
 def close(actual: Any, expected: Any, tolerance: float) -> None:
@@ -80,20 +142,15 @@ def tolerance_of(sample: Sample, in_double: float, in_single: float = 1e-5) -> f
 
 
 @every_sample
-def test_gradient_equals_finite_differences(sample: Sample, rng: np.random.Generator) -> None:
-    graph = SampleGraph(sample, sample.draw(rng))
-    forward = graph.evaluator(graph.y)
-    seeds = graph.seeds(graph.y, rng, "dy")
-    adjoints = [graph.feeds[s.name] for s in seeds]
-    grads = graph.gradient(graph.y, seeds, graph.wrt)
-    values = graph.evaluator(grads)()
+def test_gradient_equals_finite_differences(sample: Sample, once: First) -> None:
+    graph, rng = once.graph, going_on(once.drawn)
     if graph.y[0].dtype.itemsize < 8 and sample.dtype == "float64":
         pytest.skip("the result is in single precision")
 
     def loss(**changes: np.ndarray) -> float:
-        return sum(float((y * c).sum()) for y, c in zip(forward(**changes), adjoints, strict=True))
+        return sum(float((y * c).sum()) for y, c in zip(once.forward(**changes), once.adjoints, strict=True))
 
-    for x, grad in zip(graph.wrt, values, strict=True):
+    for x, grad in zip(graph.wrt, once.values, strict=True):
         for _ in range(3):
             direction = sample.direction(rng, graph.feeds[x.name].shape)
             expected = slope(loss, graph.feeds, x.name, direction)
@@ -109,22 +166,17 @@ def _run_twin(sample: Sample, arrays: Sequence[Any], graph: SampleGraph) -> tupl
 
 
 @every_sample
-def test_value_and_gradient_equal_torch(sample: Sample, rng: np.random.Generator) -> None:
-    arrays = sample.draw(rng)
-    graph = SampleGraph(sample, arrays)
-    seeds = graph.seeds(graph.y, rng, "dy")
-    grads = graph.gradient(graph.y, seeds, graph.wrt)
-    got = graph.evaluator([*graph.y, *grads])()
-    _, wrt, results = _run_twin(sample, arrays, graph)
-    for y, expected in zip(got, results, strict=False):
+def test_value_and_gradient_equal_torch(sample: Sample, once: First) -> None:
+    _, wrt, results = _run_twin(sample, once.arrays, once.graph)
+    for y, expected in zip(once.y, results, strict=True):
         assert y.shape == tuple(expected.shape)
         close(y, expected.detach().numpy(), tolerance_of(sample, 1e-10))
-    adjoints = [torch.tensor(graph.feeds[s.name]) for s in seeds]
+    adjoints = [torch.tensor(adjoint) for adjoint in once.adjoints]
     flowing = [(r, c) for r, c in zip(results, adjoints, strict=True) if r.requires_grad]
     expected = [None] * len(wrt)
     if flowing:
         expected = torch.autograd.grad([r for r, _ in flowing], wrt, [c for _, c in flowing], allow_unused=True)
-    for grad, want in zip(got[len(results) :], expected, strict=True):
+    for grad, want in zip(once.values, expected, strict=True):
         if grad is None:
             assert want is None or not want.any()
         else:
@@ -147,30 +199,21 @@ def _by_onnx_ad(graph: SampleGraph, adjoints: Sequence[np.ndarray]) -> list[np.n
 
 
 @every_sample
-def test_gradient_equals_a_third_oracle(
-    sample: Sample, rng: np.random.Generator, request: pytest.FixtureRequest
-) -> None:
-    arrays = sample.draw(rng)
-    graph = SampleGraph(sample, arrays)
-    plain = SampleGraph(sample, arrays)
-    seeds = graph.seeds(graph.y, rng, "dy")
-    adjoints = [graph.feeds[s.name] for s in seeds]
-    values = graph.evaluator(graph.gradient(graph.y, seeds, graph.wrt))()
-    by_peer = None if request.node.callspec.id in _NOT_BY_ONNX_AD else _by_onnx_ad(plain, adjoints)
+def test_gradient_equals_a_third_oracle(sample: Sample, once: First, request: pytest.FixtureRequest) -> None:
+    known = request.node.callspec.id not in _NOT_BY_ONNX_AD
+    by_peer = _by_onnx_ad(SampleGraph(sample, once.arrays), once.adjoints) if known else None
     print("oracle", sample.op_type, "onnx-ad" if by_peer is not None else "jvp")
     if by_peer is not None:
-        for grad, expected in zip(values, by_peer, strict=True):
+        for grad, expected in zip(once.values, by_peer, strict=True):
             close(0.0 * expected if grad is None else grad, expected, tolerance_of(sample, 1e-9))
         return
-    _transposes_forward_mode(sample, arrays, graph, adjoints, values, rng)
+    _transposes_forward_mode(sample, once)
 
 
-def _transposes_forward_mode(
-    sample: Sample, arrays: Sequence[Any], graph: SampleGraph, adjoints: Sequence[Any], values: Sequence[Any],
-    rng: np.random.Generator,
-) -> None:  # fmt: skip
+def _transposes_forward_mode(sample: Sample, once: First) -> None:
     """⟨dy, J v⟩ = ⟨Jᵀ dy, v⟩, with J v by forward-mode differentiation."""
-    places = [int(v.name[1:]) for v in graph.wrt]
+    arrays, rng = once.arrays, going_on(once.drawn)
+    places = [int(v.name[1:]) for v in once.graph.wrt]
     tangents = [torch.tensor(sample.direction(rng, arrays[i].shape).astype(arrays[i].dtype)) for i in places]
 
     def function(*xs: torch.Tensor) -> Any:
@@ -181,53 +224,38 @@ def _transposes_forward_mode(
         return tuple(result) if isinstance(result, tuple | list) else (result,)
 
     _, pushed = torch.func.jvp(function, tuple(torch.tensor(arrays[i]) for i in places), tuple(tangents))
-    left = sum(float((torch.tensor(c) * p).sum()) for c, p in zip(adjoints, pushed, strict=True))
-    right = sum(float((g * t.numpy()).sum()) for g, t in zip(values, tangents, strict=True) if g is not None)
+    left = sum(float((torch.tensor(c) * p).sum()) for c, p in zip(once.adjoints, pushed, strict=True))
+    right = sum(float((g * t.numpy()).sum()) for g, t in zip(once.values, tangents, strict=True) if g is not None)
     close(right, left, tolerance_of(sample, 1e-10))
 
 
 @every_sample
-def test_second_derivative_equals_finite_differences_of_the_first(sample: Sample, rng: np.random.Generator) -> None:
+def test_second_derivative_equals_finite_differences_of_the_first(sample: Sample, once: First, twice: Second) -> None:
     if not sample.second or sample.dtype != "float64":
         pytest.skip("single precision, or a kink everywhere")
-    graph = SampleGraph(sample, sample.draw(rng))
-    seeds = graph.seeds(graph.y, rng, "dy")
-    first = [g for g in graph.gradient(graph.y, seeds, graph.wrt) if g is not None]
-    cotangents = graph.seeds(first, rng, "ddx")
-    weights = [graph.feeds[c.name] for c in cotangents]
-    evaluate = graph.evaluator(first)
-    variables = [*graph.wrt, *seeds]
-    second = graph.evaluator(graph.gradient(first, cotangents, variables))()
+    graph, rng = once.graph, going_on(twice.drawn)
 
     def loss(**changes: np.ndarray) -> float:
-        return sum(float((g * w).sum()) for g, w in zip(evaluate(**changes), weights, strict=True))
+        return sum(float((g * w).sum()) for g, w in zip(twice.evaluate(**changes), twice.weights, strict=True))
 
-    for x, grad in zip(variables, second, strict=True):
+    for x, grad in zip(twice.variables, twice.values, strict=True):
         shape = graph.feeds[x.name].shape
         direction = sample.direction(rng, shape) if x in graph.wrt else rng.standard_normal(shape)
         close(0.0 if grad is None else (grad * direction).sum(), slope(loss, graph.feeds, x.name, direction), 1e-6)
 
 
 @every_sample
-def test_second_derivative_equals_torch(sample: Sample, rng: np.random.Generator) -> None:
-    arrays = sample.draw(rng)
-    graph = SampleGraph(sample, arrays)
-    seeds = graph.seeds(graph.y, rng, "dy")
-    first = graph.gradient(graph.y, seeds, graph.wrt)
-    cotangents = graph.seeds([g for g in first if g is not None], rng, "ddx")
-    variables = [*graph.wrt, *seeds]
-    second = graph.evaluator(graph.gradient([g for g in first if g is not None], cotangents, variables))()
-
-    _, wrt, results = _run_twin(sample, arrays, graph)
-    adjoints = [torch.tensor(graph.feeds[s.name], requires_grad=True) for s in seeds]
+def test_second_derivative_equals_torch(sample: Sample, once: First, twice: Second) -> None:
+    _, wrt, results = _run_twin(sample, once.arrays, once.graph)
+    adjoints = [torch.tensor(adjoint, requires_grad=True) for adjoint in once.adjoints]
     grads = torch.autograd.grad(results, wrt, adjoints, create_graph=True, allow_unused=True)
-    kept = [g for g, have in zip(grads, first, strict=True) if have is not None]
-    weights = [torch.tensor(graph.feeds[c.name]) for c in cotangents]
+    kept = [g for g, have in zip(grads, once.grads, strict=True) if have is not None]
+    weights = [torch.tensor(weight) for weight in twice.weights]
     try:
         expected = torch.autograd.grad(kept, [*wrt, *adjoints], weights, allow_unused=True)
     except RuntimeError as error:
         pytest.skip(f"torch: {error}")
-    for have, want in zip(second, expected, strict=True):
+    for have, want in zip(twice.values, expected, strict=True):
         if have is None or want is None:
             assert (have is None or not have.any()) and (want is None or not want.any())
         else:
