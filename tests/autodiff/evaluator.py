@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from onnx.reference.op_run import OpRun
 
-from ontrain.graph.corrections import LRN, LpNormalization, MaxPool
+from ontrain.graph.evaluator_corrections import LRN, LpNormalization, MaxPool
 from tests.autodiff.samples.recurrent import by_definition
 
 

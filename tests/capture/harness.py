@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ontrain.functions import inline_all
 from ontrain.graph import specialise, updates_of
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph.evaluator_corrections import CORRECTIONS
 
 
 def run_captured(captured, args=(), kwargs=None):

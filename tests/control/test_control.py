@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from ontrain.autodiff import differentiate
 from ontrain.errors import GradientError
 from ontrain.graph import Builder, control, is_float, rebuild, static_dims, verify
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph.evaluator_corrections import CORRECTIONS
 from ontrain.passes import FORWARD_PASSES, STEP_PASSES, run_passes
 from tests.control.forms import PROVIDERS, nothing, plain_proto, run, session, specialised
 from tests.control.models import GROWING, MODELS, ControlModel

@@ -12,8 +12,8 @@ from ontrain.graph.control import (
     repeat,
     trace,
 )
-from ontrain.graph.corrections import CORRECTIONS as CORRECTIONS
 from ontrain.graph.display import to_text
+from ontrain.graph.evaluator_corrections import CORRECTIONS as CORRECTIONS
 from ontrain.graph.family import Bound as Bound, Family as Family
 from ontrain.graph.fold import KEEPS_FILLS as KEEPS_FILLS, evaluate as evaluate
 from ontrain.graph.generalise import generalise as generalise

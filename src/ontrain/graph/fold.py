@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.bounds import nbytes
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph.evaluator_corrections import CORRECTIONS
 from ontrain.graph.subgraphs import subgraphs
 from ontrain.operators import Chance, Evaluator, record_of
 

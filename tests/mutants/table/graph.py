@@ -62,9 +62,9 @@ MUTANTS = [
     ),
     mutant("graph/verify.py", "if used is not None and used not in defined:", "if False:", VERIFY),
     mutant(
-        "graph/corrections.py",
+        "graph/evaluator_corrections.py",
         "np.take_along_axis(x, ids, axis)",
         "np.take_along_axis(x, ids % (x.shape[axis] + 1), axis)",
-        "graph/test_corrections.py",
+        "graph/test_evaluator_corrections.py",
     ),
 ]

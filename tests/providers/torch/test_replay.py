@@ -11,7 +11,7 @@ from torch import nn
 
 from ontrain import OptionError
 from ontrain.providers import get_provider, registry
-from ontrain.providers.torch.replay import WARM_UP, Recording, Replay, told
+from ontrain.providers.torch.replay import WARM_UP, PlanPart, Recording, told
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 from tests.providers.torch.recorder import CpuRecorder, recorded
@@ -175,16 +175,16 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_why(caplog):
 
 def test_a_part_that_takes_results_of_a_plain_one_is_not_recorded():
     recorder = CpuRecorder()
-    first = Replay(lambda held: [torch.ones(1)], None, why_not="it waits")
-    second = Replay(lambda held: [held.pop() + 1], recorder, before=first, warm_up=0)
+    first = PlanPart(lambda held: [torch.ones(1)], None, why_not="it waits")
+    second = PlanPart(lambda held: [held.pop() + 1], recorder, before=first, warm_up=0)
     assert float(second(first([]))[0]) == 2
     assert recorder.recorded == 0 and told([first, second]).startswith("plainly: it waits; it takes results")
 
 
 def test_results_that_wait_for_the_next_part_stay_where_they_are():
     recorder, x = CpuRecorder(), torch.zeros(3)
-    first = Replay(lambda held: [x * 2], recorder, warm_up=0)
-    second = Replay(lambda held: [held.pop() + 1], recorder, before=first, warm_up=0)
+    first = PlanPart(lambda held: [x * 2], recorder, warm_up=0)
+    second = PlanPart(lambda held: [held.pop() + 1], recorder, before=first, warm_up=0)
     for number in range(4):
         x.fill_(number)
         held = first([])

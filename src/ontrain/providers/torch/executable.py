@@ -19,7 +19,7 @@ from ontrain.providers.torch.instructions import Instruction
 from ontrain.providers.torch.lowering.optimizer import is_update
 from ontrain.providers.torch.products import Product, products_of
 from ontrain.providers.torch.program import Program
-from ontrain.providers.torch.replay import Recording, Replay, told
+from ontrain.providers.torch.replay import PlanPart, Recording, told
 
 __all__ = ["TorchExecutable", "mix"]
 
@@ -31,7 +31,7 @@ class _Bound:
         self.generators = own_generators(plan.generators)
         binder = Binder(block.memory, generators=self.generators)
         drawn = [*self.generators.values()]
-        self.parts = list[Replay]()
+        self.parts = list[PlanPart]()
         for code in plan.codes:
             before = self.parts[-1] if code.taken else None
             run = code.bind(binder.resolve)

@@ -12,7 +12,7 @@ from ontrain.providers.torch.blocks import Block, Blocks
 from ontrain.providers.torch.code import Code, Held, codes
 from ontrain.providers.torch.executable import mix
 from ontrain.providers.torch.program import Program
-from ontrain.providers.torch.replay import Recording, Replay, told
+from ontrain.providers.torch.replay import PlanPart, Recording, told
 from ontrain.providers.torch.residents import Gradients, GradientSet, Residents
 
 __all__ = ["Tape", "TorchModuleExecutable"]
@@ -27,7 +27,7 @@ class _Bound:
         self.forward = plan.part(plan.forward_code, binder, self)
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
         self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
-        self.backward: dict[GradientSet, Replay] = {}
+        self.backward: dict[GradientSet, PlanPart] = {}
 
 
 class Tape:
@@ -106,7 +106,7 @@ class TorchModuleExecutable:
         bound = self._latest() if self._latest is not None else None
         return told([bound.forward, *bound.backward.values()]) if bound is not None else "not yet"
 
-    def part(self, code: Code, binder: Binder, bound: _Bound, before: Replay | None = None) -> Replay:
+    def part(self, code: Code, binder: Binder, bound: _Bound, before: PlanPart | None = None) -> PlanPart:
         """Return one half as calls on a block's tensors."""
         run, recording = code.bind(binder.resolve), self._recording
         return recording.part(run, code.program, before=before, generators=[*bound.generators.values()])

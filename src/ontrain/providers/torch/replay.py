@@ -20,7 +20,7 @@ from ontrain.operators import record_of
 from ontrain.providers.torch.code import Held
 from ontrain.providers.torch.instructions import Body, Instruction
 
-__all__ = ["WARM_UP", "CudaRecorder", "Recorder", "Recording", "Replay", "drawing_from", "told", "waits"]
+__all__ = ["WARM_UP", "CudaRecorder", "Recorder", "Recording", "PlanPart", "drawing_from", "told", "waits"]
 
 _logger = logging.getLogger("ontrain.phases")
 
@@ -68,7 +68,7 @@ class CudaRecorder:
         return graph.replay
 
 
-class Replay:
+class PlanPart:
     """One part of a plan: run plainly at first, then recorded, then played.
 
     Args:
@@ -83,7 +83,7 @@ class Replay:
 
     def __init__(
         self, run: Callable[[Held], Held], recorder: Recorder | None, *, why_not: str | None = None,
-        before: Replay | None = None, generators: Sequence[torch.Generator] = (), warm_up: int = WARM_UP,
+        before: PlanPart | None = None, generators: Sequence[torch.Generator] = (), warm_up: int = WARM_UP,
     ) -> None:  # fmt: skip
         assert (recorder is None) == (why_not is not None), "a part is recorded, or there is a reason"
         self.why_not = why_not
@@ -151,16 +151,16 @@ class Recording:
         return cls(CudaRecorder(device)) if wanted else cls(None, "cuda_graphs is off")
 
     def part(
-        self, run: Callable[[Held], Held], program: Sequence[Instruction], *, before: Replay | None = None,
+        self, run: Callable[[Held], Held], program: Sequence[Instruction], *, before: PlanPart | None = None,
         generators: Sequence[torch.Generator] = (),
-    ) -> Replay:  # fmt: skip
-        """Return one part of a plan: `run` makes the calls of `program`. For the others see `Replay`."""
+    ) -> PlanPart:  # fmt: skip
+        """Return one part of a plan: `run` makes the calls of `program`. For the others see `PlanPart`."""
         why_not = self.why_not or ("it makes no calls" if not program else waits(program))
         recorder = None if why_not else self.recorder
-        return Replay(run, recorder, why_not=why_not, before=before, generators=generators)
+        return PlanPart(run, recorder, why_not=why_not, before=before, generators=generators)
 
 
-def told(parts: Sequence[Replay]) -> str:
+def told(parts: Sequence[PlanPart]) -> str:
     """Return how the parts of a plan run, in words: played, to be recorded, or plainly and why."""
     reasons = dict.fromkeys(part.why_not for part in parts if part.why_not not in (None, "it makes no calls"))
     if reasons:

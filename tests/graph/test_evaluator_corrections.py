@@ -9,7 +9,7 @@ import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from ontrain.graph.corrections import CORRECTIONS
+from ontrain.graph.evaluator_corrections import CORRECTIONS
 
 
 def evaluated(node: onnx.NodeProto, **arrays: np.ndarray) -> np.ndarray:
