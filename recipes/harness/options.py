@@ -46,6 +46,7 @@ def command(flags: type, main: Callable[[Any], Any]) -> Callable[..., None]:
             if get_origin(hints[name]) is Annotated  # the others come about otherwise
         ]
     )
+    script.__doc__ = (flags.__doc__ or "").partition("\n")[0]
     return script
 
 
