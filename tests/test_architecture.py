@@ -42,6 +42,7 @@ HOMES = {
     "onnxruntime": ("providers/onnxruntime",),
     "ontrain.stock": (
         "__init__.py",
+        "stock_node.py",
         "stock_values.py",
         "providers/onnxruntime",
         "session",

@@ -3,7 +3,8 @@
 These end its process: an integer divided by zero, the least integer divided by minus one, a position in a sequence that
 is no number, but none or several, and an operand that is left out of several, or at the end of a LayerNormalization's,
 by an empty name. One never ends: a Loop whose count and condition let it run. Empty names at the end are dropped, which
-means the same, and other ones refused. The rest become ordinary errors of a run by nodes that are put into the graph:
+means the same, and other ones refused, as are random numbers of a range or a deviation that there are none of, whose
+draw ends it, too. The rest become ordinary errors of a run by nodes that are put into the graph:
 
     Div(a, b)          →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
     SequenceAt(s, i)   →   SequenceAt(s, Reshape(i, [])), and so SequenceInsert and SequenceErase
@@ -32,8 +33,6 @@ __all__ = ["guard", "sprung"]
 
 _DIVISION, _ROUNDS = "ontrain: integer division", "ontrain: rounds of a loop"
 _POSITION = "ontrain: position in a sequence"
-_POSITIONED = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
-"""Which operand is the position, by operator."""
 _KIND = onnx.TensorProto
 _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
@@ -133,14 +132,17 @@ class _Guard:
             if node.op_type == "Constant" or node.op_type.encode() in TRAPS or _inner(node):
                 _check_form(node, self.opset)
             self._empty_names(node)
+            _check_range(node)
             if node.op_type == "Constant" and not node.domain:
                 held = next((a.t for a in node.attribute if a.name == "value"), None)
                 if held is not None:
                     types[node.output[0]], known[node.output[0]] = held.data_type, held
             if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
                 self._division(node, types, known)
-            elif node.op_type in _POSITIONED and node.domain in ("", "ai.onnx"):
+            elif node.op_type.startswith("Sequence") and node.domain in ("", "ai.onnx"):
                 self._position(node, known)
+                for inner in _inner(node):
+                    self.graph(inner, types, known, None)
             elif spent is not None and _loops([node]):
                 spent = self._nested(node, types, known, spent, guarded_nodes)
             else:
@@ -207,7 +209,9 @@ class _Guard:
     # Sequences
 
     def _position(self, node: onnx.NodeProto, known: Mapping[str, Any]) -> None:
-        at = _POSITIONED[node.op_type]
+        schema = schema_of(node.op_type, "", self.opset)
+        names = [] if schema is None else [operand.name for operand in schema.inputs]
+        at = names.index("position") if "position" in names else len(node.input)
         position = node.input[at] if at < len(node.input) else ""
         stored = known.get(position)
         if not position or (stored is not None and math.prod(stored.dims) == 1):
@@ -310,6 +314,22 @@ class _Guard:
 
     def _flat(self, value: str) -> str:
         return self._emit("Reshape", [value, self._sizes(-1)])
+
+
+def _check_range(node: onnx.NodeProto) -> None:
+    """Refuse draws from a range or of a deviation that there are none of: onnxruntime asserts that there are."""
+    if node.domain not in ("", "ai.onnx") or not node.op_type.startswith("Random"):
+        return
+    told = {"low": 0.0, "high": 1.0, "scale": 1.0} | {a.name: a.f for a in node.attribute}
+    is_normal = node.op_type.startswith("RandomNormal")
+    if told["scale"] > 0 if is_normal else told["low"] <= told["high"]:
+        return
+    said = f"a deviation of {told['scale']}" if is_normal else f"numbers from {told['low']} to {told['high']}"
+    raise GraphError(
+        f"{node.op_type} {node.name!r} draws {said}",
+        reason="there are none, and onnxruntime's process would end",
+        way_out="export the model again; the file may be damaged",
+    )
 
 
 def _takes_any_number(node: onnx.NodeProto, opset: int) -> bool:

@@ -47,7 +47,6 @@ from ontrain.graph.size_arithmetic import SizeArithmetic as SizeArithmetic
 from ontrain.graph.slots import Slot, StateKind, set_slot, slot_of
 from ontrain.graph.source import annotate, describe, inherit_source, name_of, shape_text, source_of
 from ontrain.graph.stages import Stage as Stage, is_sized_by_values as is_sized_by_values, stages as stages
-from ontrain.graph.stock_node import run_stock as run_stock
 from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
 from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
 from ontrain.graph.verify import verify, verify_requested

@@ -12,9 +12,9 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop as onnx_loop
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
-from ontrain.graph.stock_node import run_stock
 from ontrain.operators import check_divisor, divided, resolved_pads, window_counts, window_places
 from ontrain.rounds import counted_rounds
+from ontrain.stock_node import run_stock
 
 __all__ = ["CORRECTIONS"]
 

@@ -40,6 +40,8 @@ _UPSTREAM = {
     StateKind.GRADIENT_SUM: GRADIENT,
 }
 _OURS: dict[str, str] = {theirs: ours for ours, theirs in _UPSTREAM.items()}
+_TOLD = 20
+"""How many of the names that do not fit a message lists."""
 _LABEL_COUNT = Slot("", StateKind.LABEL_COUNT).name
 _COUNTERS = ("optimization_step", "step", "pending", "seed", "schedule_start")
 
@@ -291,7 +293,9 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str,
     problems = [f"missing {what} {name!r}" for name in wanted if name not in values] if strict else []
     for name, value in values.items():
         if name not in wanted:
-            problems += [f"unexpected {what} {name!r} (nearest: {nearest(str(name), wanted, 1)})"] if strict else []
+            if strict:  # what is near is told of the first few alone: a stranger's file may bring any number of names
+                near = f" (nearest: {nearest(str(name), wanted, 1)})" if len(problems) < _TOLD else ""
+                problems.append(f"unexpected {what} {name!r}{near}")
             continue
         if not isinstance(value, torch.Tensor | np.ndarray):
             problems.append(f"{what} {name!r} is a {type(value).__name__}, and no tensor")
@@ -310,8 +314,9 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str,
     if wanted and values and not set(wanted) & set(values):
         problems.append(f"no {what} of the model is in it")
     if problems:
+        more = [f"and {len(problems) - _TOLD} more"] if len(problems) > _TOLD else []
         raise CheckpointError(
-            "the state does not fit the model:\n    " + "\n    ".join(problems),
+            "the state does not fit the model:\n    " + "\n    ".join([*problems[:_TOLD], *more]),
             way_out="load it into the model it was saved from, or pass strict=False for missing and unexpected names",
         )
     return taken

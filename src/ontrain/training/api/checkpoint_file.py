@@ -130,7 +130,14 @@ def read(path: str | os.PathLike[str]) -> Content:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError, MemoryError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        MemoryError,
+        ValueError,
+        AttributeError,
+        TypeError,
+    ) as error:  # numpy's limits, too
         raise CheckpointError(
             f"{name!r} is no checkpoint, or is damaged", reason=str(error), way_out="copy the whole file"
         ) from error

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ontrain.functions import attributes_of
-from ontrain.graph import run_stock
 from ontrain.inference.stepwise.kernels.registry import Call, kernel
 from ontrain.inference.stepwise.values import Value, as_array, as_value
+from ontrain.stock_node import run_stock
 
 __all__: list[str] = []
 

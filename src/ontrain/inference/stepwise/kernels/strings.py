@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from ontrain.graph import run_stock
 from ontrain.inference.stepwise.kernels.registry import Call, UnfitError, kernel
 from ontrain.inference.stepwise.values import Value, as_array, as_value, is_text
+from ontrain.stock_node import run_stock
 
 __all__: list[str] = []
 
