@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -48,3 +49,12 @@ def test_a_direction_that_is_none_is_a_named_error_of_the_evaluator():
     model = file(made, [value("x", ["n"], TensorProto.UINT8)], [value("y", ["n"], TensorProto.UINT8)])
     with pytest.raises(OntrainError, match="BitShift|direction"):
         InferenceSession(model, providers=["ReferenceExecutionProvider"]).run(None, {"x": np.ones(2, np.uint8)})
+
+
+def test_an_operator_of_a_type_that_the_standard_has_it_not_for_ends():
+    made = [node("Compress", "x c", "s"), node("Cast", "s", "y", to=TensorProto.FLOAT)]
+    taken = [value("x", [2], TensorProto.BFLOAT16), value("c", [2], TensorProto.BOOL)]
+    session = InferenceSession(file(made, taken, [value("y", None)]), providers=["ReferenceExecutionProvider"])
+    feeds = {"x": np.array([1, 2], ml_dtypes.bfloat16), "c": np.array([False, True])}
+    (found,) = session.run(None, feeds)
+    assert found.tolist() == [2.0]

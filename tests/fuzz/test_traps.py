@@ -432,3 +432,11 @@ def test_updates_of_another_shape_are_a_named_error_of_the_gradient():
     (weight,) = (v for v in model.model.graph.inputs if v.name == "u")
     with pytest.raises(GradientError, match="ScatterND has the shape .*'u'"):
         differentiate(op, [(model.model.graph.outputs[0], None)], wrt=[weight])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_operator_whose_name_is_no_text_is_refused(provider):
+    made = [node("Div", "x x", "h"), node("Qqqq", "h", "y")]
+    model = file(made, [value("x", ["n"])], [value("y", ["n"])]).replace(b"Qqqq", b"\xffqqq")
+    with pytest.raises(OntrainError):
+        InferenceSession(model, providers=[provider])

@@ -129,6 +129,11 @@ class _Guard:
         guarded_nodes: list[onnx.NodeProto] = []
         for node in before:
             self._nodes = guarded_nodes
+            if not isinstance(node.op_type, str) or not isinstance(node.domain, str):
+                raise GraphError(
+                    f"the operator {node.op_type!r} of the domain {node.domain!r} is none",
+                    reason="its name is no UTF-8", way_out="export the model again; the file may be damaged",
+                )  # fmt: skip
             if node.op_type == "Constant" or node.op_type.encode() in TRAPS or _inner(node):
                 _check_form(node, self.opset)
             self._empty_names(node)

@@ -170,7 +170,7 @@ def inline(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> lis
     described = lookup(node)
     if described is not None:
         return _emit(op, described, node, inputs)
-    return None if is_plain(node) else inline_specified(op, node, inputs)
+    return None if is_plain(node) else expand(op, node, inputs)
 
 
 def expand(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
@@ -196,7 +196,23 @@ def _emit(op: Builder, described: Composite, node: ir.Node, inputs: Sequence[ir.
 
 
 def inline_all(model: ir.Model) -> ir.Model:
-    """Return the model in plain ONNX operators: all others replaced by their bodies until none is left."""
-    while any(not is_plain(node) and has_body(node) is not None for node in all_nodes(model.graph)):
+    """Return the model in plain ONNX operators: all others replaced by their bodies until none is left.
+
+    Raises:
+        GraphError: the body of an operator comes to the same operator again; names the node.
+    """
+    for _ in range(_DEEPEST):
+        left = next((n for n in all_nodes(model.graph) if not is_plain(n) and has_body(n) is not None), None)
+        if left is None:
+            return model
         model = rebuild(model, inline)
-    return model
+    assert left is not None
+    raise GraphError(
+        f"{left.op_type} cannot be written in operators of the standard", node=describe(left), source=source_of(left),
+        reason="its body comes to the same operator again, of types that the standard has it not for",
+        way_out="cast its operands to float32",
+    )  # fmt: skip
+
+
+_DEEPEST = 256
+"""Bodies within bodies."""

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import InputError, OptionError, nearest
-from ontrain.session import memory_limit
+from ontrain.session.memory_limit import memory_limit
 from ontrain.units import byte_text
 
 __all__ = ["read_feeds", "sample_feeds"]

@@ -11,7 +11,6 @@ from ontrain.session.export import (
 )
 from ontrain.session.failures import explained as explained
 from ontrain.session.feeds import Signature as Signature, check_feed as check_feed, check_feeds as check_feeds
-from ontrain.session.memory_limit import memory_limit as memory_limit
 from ontrain.session.module_session import ModulePlan as ModulePlan, ModuleSession as ModuleSession
 from ontrain.session.opsets import (
     OLDEST as OLDEST,
