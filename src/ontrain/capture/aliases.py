@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
+import torch
 from torch import fx
 
 from ontrain.capture.aten.registry import is_view, schema
 from ontrain.capture.aten.writing import is_followed
-from ontrain.internals import OpOverload
+from ontrain.internals import OpOverload, of
 
-__all__ = ["Aliases", "canonical", "mutates"]
+__all__ = [
+    "Aliases", "canonical", "is_differentiable", "memory", "mutates", "shares", "written_arguments", "written_to",
+]  # fmt: skip
 
 
 def mutates(node: fx.Node) -> bool:
@@ -18,11 +22,56 @@ def mutates(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and schema(node.target).is_mutable
 
 
+def written_arguments(node: fx.Node) -> list[tuple[str, int | None]]:
+    """Return the arguments whose values a node changes in place: their names, and their places if they stand in order.
+
+    It is the first as a rule, with `out=` another.
+    """
+    if not mutates(node) or node.target is torch.ops.aten.detach_.default:
+        return []
+    return [
+        (argument.name, at if at < len(node.args) else None)
+        for at, argument in enumerate(schema(node.target).arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+
+def written_to(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors whose values a node changes in place."""
+    values = [node.kwargs.get(name) if at is None else node.args[at] for name, at in written_arguments(node)]
+    tensors = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
+    return [tensor for tensor in tensors if isinstance(tensor, fx.Node)]
+
+
 def canonical(node: fx.Node) -> fx.Node:
     """Return the node whose tensor this is: an in-place operator's result is its first argument."""
     while node.op == "call_function" and mutates(node) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node
+
+
+def shares(node: fx.Node) -> bool:
+    """Whether a node's result may lie in the memory of its first argument."""
+    return node.op == "call_function" and (mutates(node) or is_view(node.target) or node.target is operator.getitem)
+
+
+def memory(node: fx.Node) -> frozenset[int]:
+    """Return what tells the memory of a node's tensors from other memory, as eager lays it out.
+
+    It holds in a program that torch.export is still tracing, until the program is written anew.
+    """
+    return frozenset(of("torch.UntypedStorage._cdata", tensor.untyped_storage()) for tensor in _tensors(node))
+
+
+def is_differentiable(node: fx.Node) -> bool:
+    """Whether a node has a tensor, or tensors, of a dtype that gradients have."""
+    return any(tensor.is_floating_point() or tensor.is_complex() for tensor in _tensors(node))
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    value: Any = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else [value]
+    return [tensor for tensor in values if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided]
 
 
 class Aliases:
@@ -38,11 +87,8 @@ class Aliases:
         self._root: dict[fx.Node, fx.Node] = {}
         self._family: dict[fx.Node, list[fx.Node]] = {}
         for node in graph.nodes:
-            shares = node.op == "call_function" and (
-                mutates(node) or is_view(node.target) or node.target is operator.getitem
-            )
             first = node.args[0] if node.args else None
-            self._root[node] = self._root[first] if shares and isinstance(first, fx.Node) else node
+            self._root[node] = self._root[first] if shares(node) and isinstance(first, fx.Node) else node
             self._family.setdefault(self._root[node], []).append(node)
         self.followed = all(self._is_followed(node) for node in graph.nodes if mutates(node))
 

@@ -191,9 +191,9 @@ def _traced(
     clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
-    guards = Guards.of(program, names.inputs)
     with quiet():
         model, specialised, path = translate(program, names, decisions)
+    guards = Guards.of(program, names.inputs)  # with what torch assumed while it wrote the program anew
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]

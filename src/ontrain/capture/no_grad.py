@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
 
-from ontrain.capture.aliases import mutates
-from ontrain.capture.aten.registry import is_view, operator_name, schema
+from ontrain.capture.aliases import is_differentiable, memory, written_arguments, written_to
+from ontrain.capture.detached import separate_detached
+from ontrain.capture.sharing import say_shared
 from ontrain.capture.source import source_line
 from ontrain.errors import CaptureError
-from ontrain.internals import OpOverload, private, replaced
+from ontrain.internals import private, replaced
 
 __all__ = ["detached_no_grad"]
 
 _PASS = "torch._export.passes.replace_set_grad_with_hop_pass.replace_set_grad_with_hop_pass"
 _DETACH = torch.ops.aten.detach.default
-_SAME = frozenset({"to", "type_as", "contiguous", "flatten", "dropout", "alpha_dropout", "feature_dropout", "positive",
-                   "feature_alpha_dropout", "conj", "resolve_conj", "resolve_neg", "real", "atleast_1d", "atleast_2d",
-                   "atleast_3d"})  # fmt: skip
-"""Operators that return their argument itself where they have nothing to do."""
 
 
 @contextmanager
@@ -36,21 +33,27 @@ def detached_no_grad() -> Iterator[None]:
 
     def detaching(module: fx.GraphModule, signature: Any) -> Any:
         if threading.get_ident() == exporting:
-            _detach(module, frozenset(signature.inputs_to_parameters))
+            buffers, constants = signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants
+            _detach(module, frozenset((*buffers, *constants)))
+            for spec, output in zip(signature.output_specs, module.graph.output_node().args[0], strict=True):
+                if isinstance(output, fx.Node):
+                    spec.arg.name = output.name
         return replacing(module, signature)
 
     with replaced({_PASS: detaching}):
         yield
 
 
-def _detach(module: fx.GraphModule, parameters: frozenset[str]) -> None:
-    block = _Block(module.graph, torch.is_grad_enabled(), parameters)
+def _detach(module: fx.GraphModule, constants: frozenset[str]) -> None:
+    say_shared(module.graph)
+    block = _Block(module.graph, torch.is_grad_enabled(), constants)
     for node in list(module.graph.nodes):
         inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None
         if isinstance(inner, fx.GraphModule):
             _detach(inner, frozenset())
         block.pass_by(node)
     block.drop_unread()
+    separate_detached(module.graph)
     module.recompile()
 
 
@@ -60,28 +63,31 @@ class _Block:
     Args:
         graph: of the program.
         enabled: whether gradients are recorded where it begins.
-        parameters: which of its inputs are the module's parameters.
+        constants: which of its inputs have no gradient.
     """
 
-    def __init__(self, graph: fx.Graph, enabled: bool, parameters: frozenset[str]) -> None:
-        self._graph, self._enabled, self._parameters = graph, enabled, parameters
+    def __init__(self, graph: fx.Graph, enabled: bool, constants: frozenset[str]) -> None:
+        self._graph, self._enabled, self._constants = graph, enabled, constants
         self._inside: list[fx.Node] = []
         self._outside: dict[fx.Node, fx.Node] = {}  # what stands for a value of a block outside of it
-        self._with_gradient: set[fx.Node] = set()
-        self._views: set[fx.Node] = set()  # made in the block, of values that have a gradient
+        self._reached: set[int] = set()  # memory that the graph would take gradients to
+        self._blocks = 0
+        self._made_in: dict[int, int] = {}  # the block, or the stretch between two, where memory was first seen
 
     def pass_by(self, node: fx.Node) -> None:
         if node.target is private("torch._C._set_grad_enabled"):
             self._switch(node, bool(node.args[0]))
-        elif node.op == "placeholder":
-            if node.name in self._parameters:
-                self._with_gradient.add(node)
+            return
+        for where in memory(node):
+            self._made_in.setdefault(where, self._blocks)
+        if node.op == "placeholder":
+            if is_differentiable(node) and node.name not in self._constants:
+                self._reached |= memory(node)
         elif self._enabled or node.op == "output":
             node.args = fx.map_arg(node.args, self._seen_outside)
             node.kwargs = fx.map_arg(node.kwargs, self._seen_outside)
-            if _is_float(node) and node.target is not _DETACH and self._reads_gradient(node):
-                self._with_gradient.add(node)
-        elif _is_float(node):
+            self._reach(node)
+        elif is_differentiable(node):
             self._compute_inside(node)
 
     def drop_unread(self) -> None:
@@ -91,6 +97,8 @@ class _Block:
                 self._graph.erase_node(stand_in)
 
     def _switch(self, node: fx.Node, enabled: bool) -> None:
+        if enabled != self._enabled:
+            self._blocks += 1
         if enabled and not self._enabled:
             for value in self._inside:
                 with self._graph.inserting_before(node):
@@ -102,51 +110,40 @@ class _Block:
     def _seen_outside(self, value: fx.Node) -> fx.Node:
         return self._outside.get(value, value)
 
-    def _reads_gradient(self, node: fx.Node) -> bool:
-        return not self._with_gradient.isdisjoint(node.all_input_nodes)
+    def _reach(self, node: fx.Node) -> None:
+        if is_differentiable(node) and node.target is not _DETACH and self._is_reached(node.all_input_nodes):
+            self._reached.update(memory(node), *map(memory, written_to(node)))
+
+    def _is_reached(self, nodes: Iterable[fx.Node]) -> bool:
+        return any(not self._reached.isdisjoint(memory(node)) for node in nodes)
 
     def _compute_inside(self, node: fx.Node) -> None:
-        source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-        if source is not None and source not in self._inside and _is_same(node, source):
-            if source in self._outside:
-                self._outside[node] = self._outside[source]
-            elif source in self._with_gradient:
-                self._with_gradient.add(node)
-            return
-        if source in self._with_gradient or source in self._views:
-            if mutates(node) and source.name not in self._parameters:  # the walk refuses that, by the parameter's name
-                raise _straight_through(node)
-            if is_view(node.target):
-                self._views.add(node)
-        self._inside.append(node)
+        if all(map(self._is_made_here, written_to(node))):
+            self._reach(node)
+            self._inside.append(node)
+        elif self._is_reached(node.all_input_nodes):
+            self._write_past_gradients(node)
 
+    def _is_made_here(self, node: fx.Node) -> bool:
+        return all(self._made_in[where] == self._blocks for where in memory(node))
 
-def _is_float(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _is_same(node: fx.Node, source: fx.Node) -> bool:
-    """Whether an operator returned the tensor that it was given, which has its gradient outside of the block, too."""
-    if not isinstance(node.target, OpOverload) or operator_name(node.target) not in _SAME:
-        return False
-    named = (
-        dict(zip((argument.name for argument in schema(node.target).arguments), node.args, strict=False)) | node.kwargs
-    )
-    if named.get("copy") or named.get("train"):
-        return False
-    return _form(node.meta["val"]) == _form(source.meta["val"])
-
-
-def _form(tensor: torch.Tensor) -> list[str]:
-    # As texts, for a comparison of sizes that vary would be a condition on them.
-    return [str(property) for property in (tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride())]
-
-
-def _straight_through(node: fx.Node) -> CaptureError:
-    return CaptureError(
-        "forward changes a tensor in place under torch.no_grad that has a gradient",
-        source=source_line(node),
-        reason="eager's gradient passes such a change by, and a graph's would end there",
-        way_out="for that gradient write y = x + (changed - x).detach(); for none x.detach() before the block",
-    )
+    def _write_past_gradients(self, node: fx.Node) -> None:
+        """Have a write to what was made before the block go through a detached name: gradients pass it by."""
+        targets = written_to(node)
+        if len(targets) > 1:
+            raise CaptureError(
+                "forward writes to several tensors at once under torch.no_grad, some of them made before the block",
+                source=source_line(node),
+                reason="eager's gradients pass such a write by, and those of a graph would end there",
+                way_out="write to each of them in turn",
+            )
+        (target,) = targets
+        with self._graph.inserting_before(node):
+            detached = self._graph.call_function(_DETACH, (target,))
+        detached.meta = dict(target.meta)
+        for name, at in written_arguments(node):
+            if at is None:
+                node.update_kwarg(name, detached)
+            else:
+                node.update_arg(at, detached)
+        node.replace_all_uses_with(target)

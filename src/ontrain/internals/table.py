@@ -143,6 +143,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", c.nests, _BLOCKS),
     Row("torch._ops.HigherOrderOperator._name", "tell them apart", c.nests_of_instance, _BLOCKS, of_instance=True),
     Row("torch._check", "pass by what a trace only asserts", None, "capturing a forward that calls torch._check"),
+    Row("torch.ops.aten._has_compatible_shallow_copy_type", "notice `x.data = …` in a forward", None,
+        "telling a forward that gives a tensor other memory"),
     Row("torch.ops.aten._local_scalar_dense", "translate tensor.item()", None,
         "capturing a forward that calls tensor.item()"),
     *(

@@ -6,6 +6,7 @@ from tests.mutants.mutant import mutant
 
 OPERATORS, TRAPS, CACHE = "capture/test_operators.py", "capture/test_traps.py", "capture/test_cache.py"
 GUARDS, LOSSES = "capture/test_guards.py", "capture/test_operators.py"
+DETACHED = "capture/test_detached.py"
 
 MUTANTS = [
     # torch's default is the dtype's own step from one to the next number.
@@ -173,4 +174,7 @@ MUTANTS = [
         CACHE,
         "longest",
     ),
+    mutant("capture/detached.py", "self._insert_behind(view)", "pass", DETACHED, "copy_of"),
+    mutant("capture/no_grad.py", "if all(map(self._is_made_here, written_to(node))):", "if True:", DETACHED, "buffer"),
+    mutant("capture/sharing.py", 'or named.get("p") == 0', "", DETACHED, "dropout"),
 ]

@@ -46,6 +46,7 @@ _PARTWISE = frozenset({
     "diagonal", "diag_embed", "repeat_interleave", "unfold", "slice_scatter", "select_scatter", "diagonal_scatter",
     "index_put", "index_add", "index_copy", "scatter", "scatter_add", "trace", "rot90", "broadcast_to", "view_as",
     "expand_as", "swapaxes", "mT", "numpy_T", "T", "moveaxis", "upsample_nearest1d", "upsample_nearest2d",
+    "ontrain::revalued",
 })  # fmt: skip
 
 

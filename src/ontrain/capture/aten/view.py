@@ -54,6 +54,11 @@ def detach(op: AtenBuilder, x: Value) -> Value:
     return op.composite("Detach", x) if x.dtype.is_floating_point() and x.const_value is None else x
 
 
+@aten("ontrain::revalued")
+def revalued(op: AtenBuilder, x: Value, new: Value) -> Value:
+    return op.composite("Revalued", x, new)
+
+
 @aten("ontrain::inspect")
 def inspect(op: AtenBuilder, x: Value, name: str) -> Value:
     return op.composite("Inspect", x, name=name)

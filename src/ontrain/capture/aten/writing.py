@@ -40,11 +40,6 @@ def _permute(op: AtenBuilder, x: Value, new: Value, dims: Sequence[int]) -> Valu
     return op.Transpose(new, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
-def _detached(op: AtenBuilder, x: Any, new: Any) -> Any:
-    """The new value, while gradients flow back to x as if nothing had been written."""
-    return op.composite("Revalued", x, new) if x.dtype.is_floating_point() else new
-
-
 _aten = torch.ops.aten
 _WRITES: dict[Any, Callable[..., Value]] = {
     _aten.select.int: _select,
@@ -57,7 +52,7 @@ _WRITES: dict[Any, Callable[..., Value]] = {
     _aten.t.default: _transpose,
     _aten.permute.default: _permute,
     _aten.alias.default: lambda op, x, new: new,
-    _aten.detach.default: _detached,
+    _aten.detach.default: lambda op, x, new: new,  # of a dtype without gradients: see capture/detached.py
 }
 
 
