@@ -25,6 +25,7 @@ from torch import nn
 from ontrain.errors import OntrainError
 from ontrain.training.ortmodule import ORTModule
 from tests.capture.packages import MODELS, PackageModel
+from tests.capture.packages.vision_operators import define_vision_operators
 
 TABLE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name} and docs/coverage.md")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    define_vision_operators()
     for name, model in MODELS.items():
         if options.names and name not in options.names:
             continue
