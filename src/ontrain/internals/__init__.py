@@ -30,7 +30,7 @@ from ontrain.internals.constants import (
     MODULE_STATE,
     TALKATIVE_LOGGERS,
 )
-from ontrain.internals.dynamo import is_number, is_resident
+from ontrain.internals.dynamo import is_number, is_resident, is_written
 from ontrain.internals.row import TESTED, Finding, Row
 from ontrain.internals.table import TABLE
 
@@ -56,6 +56,7 @@ __all__ = [
     "injected",
     "is_number",
     "is_resident",
+    "is_written",
     "lost_calls_refused",
     "of",
     "private",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from ontrain.internals.access import private
+from ontrain.internals.access import of, private
 
-__all__ = ["NOTES", "is_number", "is_resident"]
+__all__ = ["NOTES", "is_number", "is_resident", "is_written"]
 
 NOTES = "torch._dynamo.variables.builder.GraphArg"
 _RESIDENT = "_dynamo_static_input_type"
@@ -24,3 +24,9 @@ def is_number(node: fx.Node) -> bool:
     source = node.meta.get("grapharg")
     is_tensor = isinstance(node.meta.get("example_value"), torch.Tensor)
     return isinstance(source, private(NOTES)) and is_tensor and not source.is_tensor
+
+
+def is_written(node: fx.Node) -> bool:
+    """Whether the graph writes to an input, or to a tensor that shares its memory: its trace began at version 0."""
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and of("torch.Tensor._version", value) > 0

@@ -102,6 +102,91 @@ def test_one_function_for_two_modules_trains_each():
     torch.testing.assert_close(first.weight.grad, eager[0].weight.grad, rtol=1e-9, atol=1e-12)
 
 
+class Recurrent(nn.Module):
+    """Keeps its state as an attribute, which each call replaces, and statistics that are written in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("state", torch.zeros(4))
+
+    def forward(self, x):
+        y = torch.tanh(self.norm(self.layer(x)) + self.state)
+        self.state = y.detach().mean(0)
+        return y
+
+
+def test_a_state_that_each_call_replaces_is_handed_over_and_not_captured_anew():
+    ours, eager = twins(Recurrent)
+    engines = []
+
+    def counted(*args, **kwargs):
+        run = ontrain(*args, **kwargs)
+        engines.append(run)
+        return run
+
+    compiled = torch.compile(ours, backend=counted, **KEPT)
+    for step in range(6):
+        x = torch.randn(5, 4, dtype=torch.float64)
+        assert_a_step_is_eagers(compiled, ours, eager, x)
+        models = [model for run in engines for model in run._models.values()]
+        if step == 3:
+            settled = {id(model._engine) for model in models}
+    assert {id(model._engine) for model in models} == settled
+
+
+def test_statistics_that_are_replaced_again_and_again_stay_right():
+    ours, eager = twins(Recurrent)
+    compiled = torch.compile(ours, backend=ontrain)
+    for _ in range(5):
+        assert_a_step_is_eagers(compiled, ours, eager, torch.randn(5, 4, dtype=torch.float64))
+        for module in (ours, eager):
+            module.norm.running_mean = module.norm.running_mean.clone()
+
+
+def test_parameters_that_functional_call_replaces_are_followed():
+    ours = Layer().double()
+    compiled = torch.compile(
+        lambda weights, x: torch.func.functional_call(ours, weights, (x,)), backend=ontrain, **KEPT
+    )
+    for _ in range(3):
+        weights = {name: torch.randn_like(p).requires_grad_() for name, p in ours.named_parameters()}
+        x = torch.randn(5, 4, dtype=torch.float64)
+        computed, expected = (
+            torch.autograd.grad(call(weights, x).square().sum(), [*weights.values()])
+            for call in (compiled, lambda weights, x: torch.func.functional_call(ours, weights, (x,)))
+        )
+        torch.testing.assert_close(computed, expected, rtol=1e-8, atol=1e-11)
+
+
+class Writing(nn.Module):
+    """A piece writes through a view to a tensor that the next one reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = torch.sin(self.first(x))
+        if h.isnan().any():
+            return x
+        h[:, 0] *= 3.0
+        y = torch.sigmoid(self.last(h) + 1.0)
+        if y.isnan().any():
+            return x
+        return self.last(torch.sigmoid(h) * y) + h
+
+
+def test_a_tensor_that_one_piece_writes_to_is_read_so_by_the_next():
+    ours, eager = twins(Writing)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    with pytest.warns(UserWarning, match=r"writes to one of its inputs(.|\n)*h\[:, 0\] \*= 3.0"):
+        assert_a_step_is_eagers(torch.compile(ours, backend=ontrain), ours, eager, x)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="writes to one of its inputs"):
+        torch.compile(ours, backend=ontrain, **KEPT)(x)
+
+
 def test_it_is_found_by_its_name():
     assert "ontrain" in torch._dynamo.list_backends()
     ours, eager = twins(lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)))

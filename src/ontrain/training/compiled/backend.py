@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from ontrain.errors import OptionError
+from ontrain.errors import CaptureError, OptionError
 from ontrain.internals import is_resident
-from ontrain.training.compiled.piece import Piece
+from ontrain.training.compiled.piece import Piece, inputs_of
+from ontrain.training.compiled.shared import SharedPiece
 from ontrain.training.ortmodule import FallbackPolicy, ORTModule
+from ontrain.training.ortmodule.fallback import Fallback
 
 __all__ = ["ontrain"]
 
 _OPTIONS = ("fallback", "memory_budget", "provider")
 _FEW = 4
 """Calls without a parameter that PyTorch runs faster than a graph is begun."""
-_MODULES = 256
-"""Modules of the program for which one piece keeps graphs; the oldest goes first."""
 _ALL = (
     FallbackPolicy.FALLBACK_FORCE_TORCH_FORWARD
     | FallbackPolicy.FALLBACK_UNSUPPORTED_DEVICE
@@ -53,6 +52,7 @@ def ontrain(
 
     Raises:
         OptionError: another mode, or an unknown option.
+        CaptureError: with that fallback, a piece that writes to one of its inputs.
     """
     if mode not in (None, "default"):
         raise OptionError(
@@ -66,22 +66,17 @@ def ontrain(
             raise OptionError(f"the backend ontrain has no option {name!r}", way_out=f"it has {', '.join(_OPTIONS)}")
     if _is_small(graph_module):
         return graph_module.forward
-    piece = Piece(graph_module, example_inputs)
+    try:
+        inputs = inputs_of(graph_module, example_inputs)
+    except CaptureError as error:
+        fallback = Fallback(settings.get("fallback", _ALL))
+        policy = fallback.takes(error)
+        if policy is None:
+            raise
+        fallback.fall(Piece.__name__, error, policy)
+        return graph_module.forward
     wrap = functools.partial(ORTModule, **{"fallback": _ALL, **settings}, lazy_outputs=False)
-    arguments, residents = piece.arguments, piece.residents
-    # By identity: a piece keeps what it has registered, so that no other object takes its place.
-    models = OrderedDict({tuple([id(example_inputs[at]) for at in residents]): wrap(piece)})
-
-    def run(*values: Any) -> Any:
-        key = tuple([id(values[at]) for at in residents])
-        model = models.get(key)
-        if model is None:
-            model = models[key] = wrap(piece.with_residents_of(values))
-            if len(models) > _MODULES:
-                models.popitem(last=False)
-        return model(*[argument(values) for argument in arguments])
-
-    return run
+    return SharedPiece(graph_module.forward, inputs, wrap, example_inputs)
 
 
 def _is_small(graph_module: fx.GraphModule) -> bool:

@@ -3,18 +3,76 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from ontrain.internals import is_number, is_resident
+from ontrain.errors import CaptureError
+from ontrain.internals import is_number, is_resident, is_written
 
-__all__ = ["Piece"]
+__all__ = ["Inputs", "Piece", "inputs_of"]
 
 Take = Callable[[Sequence[Any]], Any]
-"""Takes a value from those of a call, or from a piece's parameters and buffers followed by a call's arguments."""
+"""Takes an argument from the inputs of a graph at a call."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the inputs of a graph come from, by their places.
+
+    Attributes:
+        arguments: those of a call: what takes each from the graph's inputs.
+        residents: parameters and buffers of a module in the program, by name.
+        sizes: sizes of a tensor, by its place and the axis.
+    """
+
+    arguments: Mapping[int, Take]
+    residents: Mapping[int, str]
+    sizes: Mapping[int, tuple[int, int]]
+
+    def with_arguments(self, places: Collection[int]) -> Inputs:
+        """Return the same with arguments in place of residents."""
+        arguments = {**self.arguments, **{at: operator.itemgetter(at) for at in places}}
+        residents = {at: name for at, name in self.residents.items() if at not in places}
+        return Inputs(arguments, residents, self.sizes)
+
+
+def inputs_of(graph_module: fx.GraphModule, examples: Sequence[Any]) -> Inputs:
+    """Return where a graph's inputs come from; numbers that it reads off tensors become inputs.
+
+    Args:
+        graph_module: what TorchDynamo traced; its graph is changed.
+        examples: the values of the graph's inputs at the call that was traced.
+
+    Raises:
+        CaptureError: the graph writes to a tensor that is no parameter or buffer, which the program may read behind it.
+    """
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    places, arguments = _places(placeholders), dict[int, Take]()
+    residents, sizes = dict[int, str](), dict[int, tuple[int, int]]()
+    for at, (node, example) in enumerate(zip(placeholders, examples, strict=True)):
+        symbol = str(node.meta.get("example_value"))
+        # What a module has in place of a parameter, as in torch.func.functional_call, is another tensor at each call.
+        if is_resident(node) and (isinstance(example, nn.Parameter) or not example.requires_grad):
+            residents[at] = node.name
+        elif isinstance(example, int | torch.SymInt) and symbol in places:
+            sizes[at] = places[symbol]
+        elif is_number(node) and all(user.target == "item" for user in node.users):
+            arguments[at] = _number(at)
+            _leave_unread(node)
+        elif is_written(node):
+            raise CaptureError(
+                "a piece writes to one of its inputs in place", node=node.name, source=_line(node),
+                reason="a graph changes no input, and the program or a later piece may read it",
+                way_out="make a new tensor there: h = h + 1 in place of h += 1",
+            )  # fmt: skip
+        else:
+            arguments[at] = operator.itemgetter(at)
+    graph_module.recompile()
+    return Inputs(arguments, residents, sizes)
 
 
 class Piece(nn.Module):
@@ -23,71 +81,35 @@ class Piece(nn.Module):
     They are the program's own objects, so gradients arrive where the program looks for them. Sizes that are inputs of
     the graph are read off its tensors. Numbers stay arguments.
 
-    Attributes:
-        arguments: for each argument of `forward`, what takes it from the graph's inputs.
-        residents: for each parameter and buffer, its place among the graph's inputs.
-
     Args:
-        graph_module: what TorchDynamo traced; its graph is changed.
-        examples: the values of the graph's inputs at the call that was traced.
+        run: the graph.
+        inputs: where its inputs come from; `forward` takes `inputs.arguments`, in order.
+        values: the graph's inputs at a call, of which the module's own are kept.
     """
 
     _run: Callable[..., Any]
 
-    def __init__(self, graph_module: fx.GraphModule, examples: Sequence[Any]) -> None:
+    def __init__(self, run: Callable[..., Any], inputs: Inputs, values: Sequence[Any]) -> None:
         super().__init__()
-        self.arguments: list[Take] = []
-        placeholders = graph_module.graph.find_nodes(op="placeholder")
-        self.residents = [at for at, node in enumerate(placeholders) if is_resident(node)]
-        self._names = [placeholders[at].name for at in self.residents]
-        places, inputs = _places(placeholders), dict[int, Take]()
-        sized: dict[int, tuple[int, int]] = {}
-        for at, (node, example) in enumerate(zip(placeholders, examples, strict=True)):
-            symbol = str(node.meta.get("example_value"))
-            if is_resident(node):
-                inputs[at] = operator.itemgetter(self.residents.index(at))
-            elif isinstance(example, int | torch.SymInt) and symbol in places:
-                sized[at] = places[symbol]
-            else:
-                inputs[at] = operator.itemgetter(len(self.residents) + len(self.arguments))
-                take: Take = operator.itemgetter(at)
-                if is_number(node) and all(user.target == "item" for user in node.users):
-                    take = _number(take)
-                    _leave_unread(node)
-                self.arguments.append(take)
-        for at, (tensor, axis) in sized.items():
-            inputs[at] = _size(inputs[tensor], axis)
-        self._inputs = [inputs[at] for at in range(len(placeholders))]
-        graph_module.recompile()
         # No submodule: what the graph holds is this module's own already.
-        object.__setattr__(self, "_run", graph_module.forward)
-        self._register(examples)
-
-    def with_residents_of(self, values: Sequence[Any]) -> Piece:
-        """Return the same piece for another module of the program, given the graph's inputs at a call of it.
-
-        TorchDynamo runs one graph for all modules whose calls look alike, such as the layers of a network.
-        """
-        other = Piece.__new__(Piece)
-        nn.Module.__init__(other)
-        other.arguments, other.residents, other._names = self.arguments, self.residents, self._names
-        other._inputs = self._inputs
-        object.__setattr__(other, "_run", self._run)
-        other._register(values)
-        return other
-
-    def forward(self, *arguments: Any) -> Any:
-        """Return what the graph returns."""
-        values = [getattr(self, name) for name in self._names]
-        values += arguments
-        return self._run(*[take(values) for take in self._inputs])
-
-    def _register(self, values: Sequence[Any]) -> None:
-        for name, at in zip(self._names, self.residents, strict=True):
+        object.__setattr__(self, "_run", run)
+        self._inputs, self._count = inputs, len(values)
+        for at, name in inputs.residents.items():
             if isinstance(values[at], nn.Parameter):
                 self.register_parameter(name, values[at])
             else:
                 self.register_buffer(name, values[at])
+
+    def forward(self, *arguments: Any) -> Any:
+        """Return what the graph returns."""
+        values: list[Any] = [None] * self._count
+        for at, argument in zip(self._inputs.arguments, arguments, strict=True):
+            values[at] = argument
+        for at, name in self._inputs.residents.items():
+            values[at] = getattr(self, name)
+        for at, (tensor, axis) in self._inputs.sizes.items():
+            values[at] = values[tensor].shape[axis]
+        return self._run(*values)
 
 
 def _places(placeholders: Sequence[fx.Node]) -> dict[str, tuple[int, int]]:
@@ -102,12 +124,15 @@ def _places(placeholders: Sequence[fx.Node]) -> dict[str, tuple[int, int]]:
     return places
 
 
-def _size(take: Take, axis: int) -> Take:
-    return lambda arguments: take(arguments).shape[axis]
+def _line(node: fx.Node) -> str | None:
+    """The line of the first operator that takes an input."""
+    trace = next((user.meta.get("stack_trace") for user in node.users), None)
+    frames = [line.strip() for line in (trace or "").splitlines() if line.strip()]
+    return " ".join(frames[-2:]) or None
 
 
-def _number(take: Take) -> Take:
-    return lambda values: take(values).item()
+def _number(at: int) -> Take:
+    return lambda values: values[at].item()
 
 
 def _leave_unread(node: fx.Node) -> None:
