@@ -216,9 +216,9 @@ class OwnSession:
 
     def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> None:
         if run_options is None and type(feeds) is dict and feeds.keys() == self._required:
-            known = self._known_outputs
+            there = self._known_outputs
             if not output_names or (
-                type(output_names) is list and all(type(name) is str and name in known for name in output_names)
+                type(output_names) is list and all(type(name) is str and name in there for name in output_names)
             ):
                 return
         check_arguments(output_names, feeds, run_options)

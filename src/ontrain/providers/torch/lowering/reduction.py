@@ -110,7 +110,8 @@ def _sum_of_squares(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tenso
     if t.dtype in _EXACT_SQUARES:
         squares = torch.square(t)
         return torch.sum(squares, axes, keep) if axes else squares
-    return torch.linalg.vector_norm(t, 2, axes, keep).square_()
+    norm: torch.Tensor = torch.linalg.vector_norm(t, 2, axes, keep)
+    return norm.square_()
 
 
 def _prod(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:

