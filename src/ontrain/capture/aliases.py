@@ -27,7 +27,7 @@ def written_arguments(node: fx.Node) -> list[tuple[str, int | None]]:
 
     It is the first as a rule, with `out=` another.
     """
-    if not mutates(node) or node.target is torch.ops.aten.detach_.default:
+    if not isinstance(node.target, OpOverload) or node.target is torch.ops.aten.detach_.default:
         return []
     return [
         (argument.name, at if at < len(node.args) else None)

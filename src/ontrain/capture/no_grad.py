@@ -35,7 +35,8 @@ def detached_no_grad() -> Iterator[None]:
         if threading.get_ident() == exporting:
             buffers, constants = signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants
             _detach(module, frozenset((*buffers, *constants)))
-            for spec, output in zip(signature.output_specs, module.graph.output_node().args[0], strict=True):
+            outputs: Any = module.graph.output_node().args[0]
+            for spec, output in zip(signature.output_specs, outputs, strict=True):
                 if isinstance(output, fx.Node):
                     spec.arg.name = output.name
         return replacing(module, signature)

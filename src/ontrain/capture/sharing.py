@@ -62,6 +62,7 @@ def _drops_nothing(node: fx.Node, source: fx.Node) -> bool:
 
 
 def _named(node: fx.Node) -> dict[str, object]:
+    assert isinstance(node.target, OpOverload)
     arguments = (argument.name for argument in schema(node.target).arguments)
     return dict(zip(arguments, node.args, strict=False)) | node.kwargs
 

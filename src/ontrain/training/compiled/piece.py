@@ -35,7 +35,8 @@ class Inputs:
 
     def with_arguments(self, places: Collection[int]) -> Inputs:
         """Return the same with arguments in place of residents."""
-        arguments = {**self.arguments, **{at: operator.itemgetter(at) for at in places}}
+        added: dict[int, Take] = {at: operator.itemgetter(at) for at in places}
+        arguments = {**self.arguments, **added}
         residents = {at: name for at, name in self.residents.items() if at not in places}
         return Inputs(arguments, residents, self.sizes)
 
