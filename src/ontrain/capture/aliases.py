@@ -10,7 +10,7 @@ from torch import fx
 
 from ontrain.capture.aten.registry import is_view, schema
 from ontrain.capture.aten.writing import is_followed
-from ontrain.internals import OpOverload, of
+from ontrain.internals import OpOverload, available, of, private
 
 __all__ = [
     "Aliases", "canonical", "is_differentiable", "memory", "mutates", "shares", "written_arguments", "written_to",
@@ -60,7 +60,8 @@ def memory(node: fx.Node) -> frozenset[int]:
 
     It holds in a program that torch.export is still tracing, until the program is written anew.
     """
-    return frozenset(of("torch.UntypedStorage._cdata", tensor.untyped_storage()) for tensor in _tensors(node))
+    storages = (_unwrapped(tensor).untyped_storage() for tensor in _tensors(node))
+    return frozenset(of("torch.UntypedStorage._cdata", storage) for storage in storages)
 
 
 def is_differentiable(node: fx.Node) -> bool:
@@ -72,6 +73,14 @@ def _tensors(node: fx.Node) -> list[torch.Tensor]:
     value: Any = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else [value]
     return [tensor for tensor in values if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided]
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that has the memory: one within torch.func's transforms is wrapped, once for each of them."""
+    is_wrapped = available("torch._C._functorch.is_functorch_wrapped_tensor")
+    while is_wrapped is not None and is_wrapped(tensor):
+        tensor = private("torch._C._functorch.get_unwrapped")(tensor)
+    return tensor
 
 
 class Aliases:
