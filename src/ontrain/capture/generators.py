@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import sympy.core.random
 
+from ontrain.capture.entropy import entropy_refused
 from ontrain.capture.reachable import reachable
 from ontrain.capture.source import is_foreign, line_text
 from ontrain.errors import CaptureError
@@ -99,10 +100,11 @@ class _Watch:
         if self._generators is None:
             self._generators = _Generators(forward)
         self.restore()
-        if self.by_line:
-            result, self.draws = _draws(forward, self._generators)
-        else:
-            result = forward()
+        with entropy_refused(_WAY_OUT):
+            if self.by_line:
+                result, self.draws = _draws(forward, self._generators)
+            else:
+                result = forward()
         self.moved = bool(self._generators.moved())
         return result
 

@@ -1,0 +1,64 @@
+"""Random numbers from the operating system in a forward: refused by line, as those of generators are."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+import uuid
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ontrain.capture import capture
+from ontrain.capture.entropy import entropy_refused
+from ontrain.errors import CaptureError
+
+
+class Scaled(nn.Module):
+    """Its input, times a factor that a function returns."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.factor = factor
+
+    def forward(self, x):
+        return (x * self.weight * self.factor()).sum()
+
+
+DRAWS = {
+    "bytes": lambda: os.urandom(1)[0] / 255,
+    "secrets": lambda: secrets.randbelow(100) / 100,
+    "the system's generator": lambda: random.SystemRandom().random(),
+    "a unique name": lambda: uuid.uuid4().int % 100 / 100,
+    "Python's generator without a seed": lambda: random.Random().random(),
+    "numpy's generator without a seed": lambda: np.random.default_rng().random(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_a_draw_that_moves_no_generator_is_refused_by_line(draw):
+    with pytest.raises(CaptureError, match=r"draws random numbers[\s\S]*test_entropy.py"):
+        capture(Scaled(draw), [torch.ones(3)])
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: random.Random(3).random(), lambda: np.random.default_rng(3).random()], ids=["Python", "numpy"]
+)
+def test_a_generator_that_forward_makes_from_a_seed_draws_the_same_in_each_step(draw):
+    model = Scaled(draw)
+    assert capture(model, [torch.ones(3)]).output_spec.tensors() == 1
+
+
+def test_other_threads_draw_meanwhile():
+    drawn = []
+    with entropy_refused(""):
+        thread = threading.Thread(target=lambda: drawn.append(os.urandom(4)))
+        thread.start()
+        thread.join()
+    assert len(drawn[0]) == 4
+    assert len(os.urandom(4)) == 4
