@@ -1,4 +1,4 @@
-"""Every model of the zoo: gradients equal to eager PyTorch's at two sizes, or a refusal that says what to do."""
+"""Every model of the zoo: gradients equal to eager PyTorch's at two sizes, through one graph or through ORTModule."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 
 from tests.models.coverage import PAGE, row_of, rows
 from tests.models.zoo import ZOO, Entry
-from tests.models.zoo.judge import judge
+from tests.models.zoo.judge import judge, judge_module
 
 pytestmark = pytest.mark.sampled(4)
 
 pytest.importorskip("transformers")
 
-TRAINED = [entry for entry in ZOO if not entry.refused]
-REFUSED = [entry for entry in ZOO if entry.refused]
+ONE_GRAPH = [entry for entry in ZOO if not entry.refused]
+SEVERAL_GRAPHS = [entry for entry in ZOO if entry.refused]
+BY_ORTMODULE = [entry for entry in SEVERAL_GRAPHS if entry.by_ortmodule]
 THOROUGH = {
     "roberta", "electra", "deberta", "xlm-roberta", "mpnet", "mobilebert", "squeezebert", "convbert", "roformer",
     "esm", "nystromformer", "gpt_neo", "gptj", "mistral", "qwen3", "gemma3_text", "olmo", "cohere", "qwen2_moe",
@@ -42,7 +43,7 @@ def _parameters(entries: list[Entry]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("entry", _parameters(TRAINED))
+@pytest.mark.parametrize("entry", _parameters(ONE_GRAPH))
 def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry):
     verdict = judge(entry)
     if verdict.refusal is not None:
@@ -52,13 +53,30 @@ def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry
     assert bool(verdict.specialised) == bool(entry.fixed), verdict.specialised
 
 
-@pytest.mark.parametrize("entry", _parameters(REFUSED))
-def test_what_cannot_be_trained_is_refused_with_a_reason_and_a_way_out(entry: Entry):
+@pytest.mark.parametrize("entry", _parameters(SEVERAL_GRAPHS))
+def test_what_is_no_single_graph_is_refused_as_one_with_a_reason_and_a_way_out(entry: Entry):
     refusal = judge(entry).refusal
     assert refusal is not None, "it can be captured now: compare its gradients"
     assert entry.refused in f"{refusal.problem} {refusal.reason}"
     assert entry.way_out in (refusal.way_out or "")
     assert refusal.source is not None, "the user's line is missing"
+
+
+@pytest.mark.parametrize("entry", _parameters(BY_ORTMODULE))
+def test_ortmodule_trains_what_is_no_single_graph_with_eagers_gradients_at_two_sizes(entry: Entry):
+    verdict = judge_module(entry)
+    if verdict.refusal is not None:
+        raise verdict.refusal
+    assert verdict.error <= 1e-5
+    assert verdict.loss_error <= 1e-6
+
+
+@pytest.mark.parametrize("entry", [entry for entry in SEVERAL_GRAPHS if not entry.by_ortmodule], ids=_name)
+def test_what_ortmodule_refuses_too_is_refused_with_a_reason_and_a_way_out(entry: Entry):
+    refusal = judge_module(entry).refusal
+    assert refusal is not None, "ORTModule trains it now: compare its gradients"
+    assert entry.refused in f"{refusal.problem} {refusal.reason}"
+    assert entry.way_out in (refusal.way_out or "")
 
 
 @pytest.mark.parametrize("name", ["GCN", "experts, dense dispatch", "RealNVP", "MLP-Mixer", "GRUCell in a loop"])
@@ -69,10 +87,10 @@ def test_the_reference_provider_gives_the_same_gradients(name: str):
 
 def test_the_zoo_is_as_large_as_it_is_said_to_be():
     assert len({entry.name for entry in ZOO}) == len(ZOO) >= 60
-    assert len(TRAINED) >= 55
+    assert len(ONE_GRAPH) >= 55
     assert {entry.name for entry in ZOO} >= THOROUGH
     assert len(ZOO) - len(THOROUGH) >= 60
-    assert all(entry.way_out for entry in REFUSED)
+    assert all(entry.way_out for entry in SEVERAL_GRAPHS)
 
 
 def test_the_page_of_coverage_lists_the_models_of_the_zoo():

@@ -116,10 +116,13 @@ def without_dropout(config: Any) -> None:
             setattr(config, name, False)
 
 
-def text(model_type: str, kind: str, *, fixed: str = "", refused: str = "", way_out: str = "", **config: Any) -> Entry:
+def text(
+    model_type: str, kind: str, *, fixed: str = "", refused: str = "", way_out: str = "",
+    dtype: torch.dtype = torch.float64, **config: Any,
+) -> Entry:  # fmt: skip
     family = {"ForMaskedLM": "encoder", "ForCausalLM": "decoder", "ForSeq2SeqLM": "encoder-decoder"}[kind]
     batch = {"ForMaskedLM": masked_text, "ForCausalLM": causal_text, "ForSeq2SeqLM": text_pairs}[kind]
-    return Entry(model_type, family, model(kind, model_type, **config), batch, refused, way_out, fixed)
+    return Entry(model_type, family, model(kind, model_type, **config), batch, refused, way_out, fixed, dtype)
 
 
 def encoder(model_type: str, **config: Any) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,11 @@ from torch import nn
 
 from ontrain.capture import Captured, capture
 from ontrain.errors import OntrainError
+from ontrain.training.ortmodule import ORTModule
 from tests.models.gradients import eager_gradients, run_gradients
 from tests.models.zoo.entry import FIRST, OTHER, Batch, Entry, varying
 
-__all__ = ["Verdict", "judge", "prepared"]
+__all__ = ["Verdict", "judge", "judge_module", "prepared"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Verdict:
 
     Attributes:
         parameters: numbers that train.
-        operators: nodes of the captured forward graph.
+        operators: nodes of the captured forward graph; 0 where there are several graphs.
         error: largest relative error of a gradient, over all parameters and both batches.
         loss_error: the same for the loss.
         specialised: dimensions that differ between batches and that the model fixes.
@@ -52,9 +54,9 @@ class _Loss(nn.Module):
 
 
 def prepared(entry: Entry) -> nn.Module:
-    """Return the entry's module as a function to its loss: double precision, training mode, no weight at rest."""
+    """Return the entry's module as a function to its loss: in its precision, training mode, no weight at rest."""
     torch.manual_seed(7)
-    module = _Loss(entry.make()).double().train()
+    module = _Loss(entry.make()).to(entry.dtype).train()
     for one in module.modules():
         if isinstance(one, nn.modules.dropout._DropoutNd):
             one.p = 0.0
@@ -69,9 +71,9 @@ def prepared(entry: Entry) -> nn.Module:
 def judge(entry: Entry, provider: str = "TorchExecutionProvider") -> Verdict:
     """Capture a model once and compare loss and gradients at two sizes with eager PyTorch's."""
     module = prepared(entry)
-    count = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    count = _trained_numbers(module)
     dynamic = varying(entry)
-    batches = [_doubled(entry.batch(*sizes)) for sizes in (FIRST, OTHER)]
+    batches = [_batch(entry, sizes) for sizes in (FIRST, OTHER)]
     try:
         captured = capture(module, (), batches[0], dynamic=dynamic)
         errors = [_errors(captured, module, batch, provider) for batch in batches[: 1 if captured.specialised else 2]]
@@ -81,8 +83,32 @@ def judge(entry: Entry, provider: str = "TorchExecutionProvider") -> Verdict:
     return Verdict(count, len(captured.model.graph), error, loss_error, tuple(captured.specialised))
 
 
-def _doubled(batch: Batch) -> Batch:
-    return {name: one.double() if one.is_floating_point() else one for name, one in batch.items()}
+def judge_module(entry: Entry) -> Verdict:
+    """Wrap a model in ORTModule and compare loss and gradients at two sizes with eager PyTorch's."""
+    module = prepared(entry)
+    wrapped = ORTModule(copy.deepcopy(module))
+    error = loss_error = 0.0
+    for sizes in (FIRST, OTHER):
+        batch = _batch(entry, sizes)
+        wanted_loss, wanted = eager_gradients(module, batch)
+        try:
+            loss, grads = eager_gradients(wrapped, batch)
+        except OntrainError as refusal:
+            return Verdict(_trained_numbers(module), refusal=refusal)
+        error = max(error, relative_error(grads, wanted))
+        loss_error = max(loss_error, abs(loss - wanted_loss) / abs(wanted_loss))
+    return Verdict(_trained_numbers(module), error=error, loss_error=loss_error)
+
+
+def _trained_numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def _batch(entry: Entry, sizes: tuple[int, int]) -> Batch:
+    return {
+        name: tensor.to(entry.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in entry.batch(*sizes).items()
+    }
 
 
 def _errors(captured: Captured, module: nn.Module, batch: Batch, provider: str) -> tuple[float, float]:
@@ -96,14 +122,14 @@ def _errors(captured: Captured, module: nn.Module, batch: Batch, provider: str) 
 
 
 def relative_error(found: dict[str, torch.Tensor], wanted: dict[str, Any]) -> float:
-    """Return the largest error of a gradient, relative to its norm, 1e-14 of the largest gradient's norm left out.
+    """Return the largest error of a gradient, relative to its norm; 45 roundings of the largest norm are left out.
 
     Where the true gradient is zero (a key's bias, a bias before a normalisation) rounding is all there is.
     """
     wanted = {name: one for name, one in wanted.items() if name in found or bool(one.any())}
     assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
     largest = max(float(one.norm()) for one in wanted.values())
-    floor = 1e-14 * largest
+    floor = 45 * max(torch.finfo(grad.dtype).eps for grad in wanted.values()) * largest
     worst = 0.0
     for name, grad in wanted.items():
         error = float((found[name] - grad).norm())

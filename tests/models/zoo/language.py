@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.models.zoo.entry import Entry
+from dataclasses import replace
+
+import torch
+
+from tests.models.zoo.entry import Batch, Entry
 from tests.models.zoo.huggingface import (
     BRANCHES,
     HEADS,
@@ -11,6 +15,7 @@ from tests.models.zoo.huggingface import (
     UNROLLED,
     VOCAB,
     WIDTH,
+    causal_text,
     decoder,
     encoder,
     fourier_text,
@@ -24,6 +29,17 @@ __all__ = ["ENTRIES"]
 
 # The default dispatch of a mixture of experts has no kernel in double precision.
 DISPATCH = {"experts_implementation": "batched_mm"}
+
+
+def _in_windows(entry: Entry) -> Entry:
+    """Sentences that fill windows of four words: eager PyTorch's gradients are no numbers where words are masked."""
+
+    def batch(size: int, length: int) -> Batch:
+        whole = entry.batch(size, 4 * length // 3)
+        return {**whole, "attention_mask": torch.ones_like(whole["attention_mask"])}
+
+    return replace(entry, batch=batch)
+
 
 ENTRIES = [
     encoder("bert"),
@@ -48,7 +64,11 @@ ENTRIES = [
         model("ForMaskedLM", "nystromformer", **TEXT, num_landmarks=8, segment_means_seq_len=8),
         lambda n, _: masked_text(n, 8),
     ),
-    encoder("longformer", refused=BRANCHES, way_out="out of forward", attention_window=4, max_position_embeddings=40),
+    _in_windows(
+        encoder(
+            "longformer", refused=BRANCHES, way_out="out of forward", attention_window=4, max_position_embeddings=40
+        )
+    ),
     encoder("big_bird", attention_type="original_full"),
     decoder("gpt2"),
     decoder("gpt_neo", num_hidden_layers=2, attention_types=[[["global", "local"], 1]], window_size=4),
@@ -91,15 +111,26 @@ ENTRIES = [
     seq2seq("marian", decoder_start_token_id=0),
     seq2seq("blenderbot"),
     seq2seq("m2m_100"),
-    seq2seq(
-        "led",
-        refused=BRANCHES,
-        way_out="out of forward",
-        attention_window=4,
-        max_encoder_position_embeddings=32,
-        max_decoder_position_embeddings=32,
+    _in_windows(
+        seq2seq(
+            "led",
+            refused=BRANCHES,
+            way_out="out of forward",
+            attention_window=4,
+            max_encoder_position_embeddings=32,
+            max_decoder_position_embeddings=32,
+        )
     ),
-    seq2seq(
-        "fsmt", refused=BRANCHES, way_out="out of forward", src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["a", "b"]
+    replace(
+        seq2seq(
+            "fsmt",
+            refused=BRANCHES,
+            way_out="out of forward",
+            dtype=torch.float32,  # it fills a float32 mask with the lowest number of the precision that it has
+            src_vocab_size=VOCAB,
+            tgt_vocab_size=VOCAB,
+            langs=["a", "b"],
+        ),
+        batch=causal_text,  # its decoder reads as many words as its encoder
     ),
 ]

@@ -256,6 +256,7 @@ ENTRIES = [
         lambda n, t: {**_sentences(n, t), "lengths": torch.randint(1, t, (n,))},
         refused="packs sequences of different lengths",
         way_out="mask the loss",
+        by_ortmodule=False,
     ),
     _entry(
         "GRU under CTC",

@@ -105,7 +105,7 @@ def randperm(op: AtenBuilder, count: Dim, **_: object) -> Value:
 
 
 @aten("multinomial")
-def multinomial(op: AtenBuilder, weights: Value, count: int, replacement: bool = False) -> Value:
+def multinomial(op: AtenBuilder, weights: Value, count: Dim, replacement: bool = False) -> Value:
     """The places of the greatest log-weights plus Gumbel's noise: draws without replacement; with it, one at a time."""
     rows = op.input_shape(0)
     logits = op.Unsqueeze(op.Log(weights), [-2])
@@ -116,7 +116,8 @@ def multinomial(op: AtenBuilder, weights: Value, count: int, replacement: bool =
     noisy = logits - op.Log(op.Max(op.Neg(op.Log(op.Max(uniform, tiny))), tiny))
     if replacement:
         return op.ArgMax(noisy, axis=-1, keepdims=0)
-    return op.TopK(op.Squeeze(noisy, [-2]), op.const(np.array([count], np.int64)), axis=-1, outputs=2)[1]
+    places = op.TopK(op.Squeeze(noisy, [-2]), op.sizes([count]), axis=-1, outputs=2)[1]
+    return op.typed(places, [*rows[:-1], count])
 
 
 @aten("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional")
