@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ontrain.graph import live_nodes
 from ontrain.inference.stepwise.control import CONTROL, Control
+from ontrain.inference.stepwise.derivatives import with_ways
 from ontrain.inference.stepwise.elsewhere import Elsewhere
 from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.partition import Kind, Stage, dying, partition
@@ -28,13 +29,16 @@ class Program:
     Args:
         graph: whose constants have values; left untouched.
         engine: what runs its regions.
+
+    Raises:
+        GraphError: the graph asks for a derivative through a step.
     """
 
     def __init__(self, graph: ir.Graph, engine: Engine) -> None:
         self.inputs, self.outputs = list(graph.inputs), list(graph.outputs)
         self._engine = engine
         nodes = live_nodes(graph)
-        stages = partition(nodes, engine.lacks)
+        stages = with_ways(partition(nodes, engine.lacks))
         outside = set(self.outputs)
         runners: list[Region | Step | Control | Elsewhere] = []
         for stage in reversed(stages):

@@ -14,9 +14,11 @@ from ontrain.capture import NARROW, to_array, to_tensor
 from ontrain.errors import GraphError, InputError, OntrainError, ProviderError
 from ontrain.graph import fed_settings, subgraphs
 from ontrain.inference.stepwise.cutting import Kind, cut_out, read_outside
+from ontrain.inference.stepwise.derivatives import with_ways
 from ontrain.inference.stepwise.elsewhere import Elsewhere
 from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.kernels.registry import find_kernel
+from ontrain.inference.stepwise.partition import Kind as StageKind, Stage
 from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Array, Value, as_value, is_text
 from ontrain.inference.timeline import run_plan
@@ -117,7 +119,10 @@ class Region:
         at = self._culprit(error)
         half = len(self.nodes) // 2
         bounds = [0, half, len(self.nodes)] if at is None else [0, at, at + 1, len(self.nodes)]
-        pieces = [self.nodes[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+        cuts = [Stage(self.nodes[a:b], StageKind.PLAN) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+        pieces = [stage.nodes for stage in with_ways(cuts)]
+        if error is not None and any(len(piece) >= len(self.nodes) for piece in pieces):
+            raise error  # a derivative flows back through what cannot be planned
         parts: list[Region | Step | Elsewhere] = []
         for i, piece in enumerate(pieces):
             later = {value for others in pieces[i + 1 :] for value in read_outside(others)}
