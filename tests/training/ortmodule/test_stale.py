@@ -1,6 +1,7 @@
 """What a graph holds as a constant, and how a change of it is noticed."""
 
 import dataclasses
+import enum
 import types
 
 import pytest
@@ -12,6 +13,10 @@ from tests.training.ortmodule.networks import pair
 pytestmark = pytest.mark.sampled(4)
 
 
+class Sign(enum.Enum):
+    PLUS, MINUS = 1.0, -1.0
+
+
 class Scaled(nn.Module):
     """Multiplies by what it finds in its attributes."""
 
@@ -20,9 +25,12 @@ class Scaled(nn.Module):
         self.linear = nn.Linear(4, 4)
         self.scale = torch.tensor(2.0)
         self.scales, self.options = [1.0, 2.0], {"shift": {"by": 1.0}}
+        self.sign, self.steps = Sign.PLUS, {"shift"}
 
     def forward(self, x, how=None):
-        y = self.linear(x) * self.scale * self.scales[1] + self.options["shift"]["by"]
+        y = self.linear(x) * self.scale * self.scales[1] * self.sign.value
+        if "shift" in self.steps:
+            y = y + self.options["shift"]["by"]
         return y if how is None else y * how.factor
 
 
@@ -42,6 +50,14 @@ def in_a_dict(module):
     module.options["shift"]["by"] = -1.0
 
 
+def in_an_enumeration(module):
+    module.sign = Sign.MINUS
+
+
+def in_a_set(module):
+    module.steps.clear()
+
+
 def own_forward(module):
     module.linear.forward = lambda x: x * 7
 
@@ -50,8 +66,11 @@ def hook_later(module):
     module.linear.register_forward_hook(lambda module, args, output: output * 2)
 
 
+CHANGES = [replace, write, in_a_list, in_a_dict, in_an_enumeration, in_a_set, own_forward, hook_later]
+
+
 @pytest.mark.filterwarnings("ignore:the forward hooks")
-@pytest.mark.parametrize("change", [replace, write, in_a_list, in_a_dict, own_forward, hook_later])
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_attribute_that_changes_is_noticed(change):
     ours, eager = pair(Scaled())
     x = torch.randn(2, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -29,10 +30,10 @@ class Watch:
     """A snapshot of a module's structure and plain attributes, cheap enough to be compared at every call.
 
     Noticed are: a parameter, buffer, submodule or hook that was replaced, added or removed anywhere; a number, string,
-    bool or None among the attributes of a submodule, or of its `config`, that was changed, also within lists, tuples
-    and dicts; a `forward` put in the place of a submodule's own; a tensor attribute that is a constant of a graph, if
-    it was replaced or written to; attributes of `helpers`; class attributes, globals and closures as `Scope` says.
-    Values of parameters are not looked at.
+    bool, None or member of an enumeration among the attributes of a submodule, or of its `config`, that was changed,
+    also within lists, tuples, dicts and sets; a `forward` put in the place of a submodule's own; a tensor attribute
+    that is a constant of a graph, if it was replaced or written to; attributes of `helpers`; class attributes, globals
+    and closures as `Scope` says. Values of parameters are not looked at.
 
     Args:
         module: what was captured.
@@ -110,8 +111,10 @@ class Watch:
 
     def _seen(self, value: object, name: str) -> Any:
         """What of an attribute is compared: something immutable, or _UNSEEN if the attribute is not watched."""
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN or isinstance(value, Enum):
             return value
+        if isinstance(value, set | frozenset):
+            return frozenset([item for item in value if type(item) in _PLAIN or isinstance(item, Enum)])
         if isinstance(value, list | tuple):
             return tuple([self._seen(item, "") for item in value])
         if isinstance(value, dict):
