@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from ontrain.capture.source import PACKAGES, current_line, is_foreign
 from ontrain.errors import CaptureError
+from ontrain.internals import substituted
 
 __all__ = ["entropy_refused"]
 
@@ -53,14 +53,8 @@ def entropy_refused(way_out: str) -> Iterator[None]:
         return drawn
 
     system = checked(os.urandom, "the operating system", lambda count: True)
-    seed = checked(
-        random.Random.seed, "a generator without a seed", lambda generator, a=None, version=2: a is None
-    )  # fmt: skip
-    with (
-        mock.patch.object(os, "urandom", system),
-        mock.patch.object(random, "_urandom", system),
-        mock.patch.object(random.Random, "seed", seed),
-    ):
+    seed = checked(random.Random.seed, "a generator without a seed", lambda generator, a=None, version=2: a is None)
+    with substituted([(os, "urandom", system), (random, "_urandom", system), (random.Random, "seed", seed)]):
         yield
 
 

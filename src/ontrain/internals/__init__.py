@@ -12,6 +12,7 @@ from ontrain.internals.access import (
     of,
     private,
     replaced,
+    substituted,
     wrapped,
 )
 from ontrain.internals.classes import (
@@ -61,5 +62,6 @@ __all__ = [
     "of",
     "private",
     "replaced",
+    "substituted",
     "wrapped",
 ]

@@ -20,7 +20,17 @@ from ontrain.internals.row import TESTED, Finding, Row
 from ontrain.internals.table import TABLE
 from ontrain.locks import Lock
 
-__all__ = ["available", "check_all", "injected", "lost_calls_refused", "of", "private", "replaced", "wrapped"]
+__all__ = [
+    "available",
+    "check_all",
+    "injected",
+    "lost_calls_refused",
+    "of",
+    "private",
+    "replaced",
+    "substituted",
+    "wrapped",
+]
 
 _ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
 _objects: dict[str, Any] = {}
@@ -75,6 +85,21 @@ def replaced(replacements: Mapping[str, Any]) -> Iterator[None]:
                 private(name)
             owner, _, attribute = name.rpartition(".")
             stack.enter_context(mock.patch.object(_walk(owner), attribute, replacement, create=_ROWS[name].of_instance))
+        yield
+
+
+@contextmanager
+def substituted(substitutes: Iterable[tuple[object, str, Any]]) -> Iterator[None]:
+    """Have something else as attributes of Python's own modules and classes, for a while, for the whole process.
+
+    One thread at a time replaces, here as in `replaced`.
+
+    Args:
+        substitutes: the module or class, the attribute, and what to put there. It must ask which thread calls.
+    """
+    with _replacing, ExitStack() as stack:
+        for owner, attribute, substitute in substitutes:
+            stack.enter_context(mock.patch.object(owner, attribute, substitute))
         yield
 
 
