@@ -138,9 +138,17 @@ def test_when_measuring_took_its_share_the_nearest_in_the_same_layout_answers(fi
     assert mine.fastest(_of(32)[0], BOTH, lambda: times(32, "aten")) == "linear"  # as 64
     assert mine.fastest(_of(4096)[0], BOTH, lambda: times(4096, "linear")) == "aten"  # as 1024
     assert measured == [64, 1024]
-    # The first of its layout has nothing to go by.
-    other = _of(64)[0].replace("NTN", "NNN")
-    assert mine.fastest(other, BOTH, lambda: times(64, "aten")) == "aten" and measured == [64, 1024, 64]
+
+
+@pytest.mark.parametrize("taken", BOTH)
+def test_when_measuring_took_its_share_the_table_answers_for_the_first_of_a_layout(taken, file, monkeypatch):
+    """A first step is not kept waiting by a dozen measurements."""
+    monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)
+    monkeypatch.setattr(tuning, "expected", lambda product, names: taken)
+    mine, measured = tuning.open_tuning(), []
+    assert mine.fastest(NAME, BOTH, lambda: measured.append(NAME)) == taken and not measured
+    (entry,) = json.loads(file.read_text())[timings.machine()].values()
+    assert entry == {"taken": taken, "seconds": {}}
 
 
 def test_what_was_not_measured_is_soon_measured_between_steps(file, reviewed, monkeypatch):

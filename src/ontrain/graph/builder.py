@@ -153,7 +153,8 @@ class Builder:
         content = array.tobytes() if array.size <= 64 else hashlib.blake2b(array.tobytes()).digest()
         key = (array.dtype, array.shape, content)  # the name of a dtype of `ml_dtypes` is its size alone
         if key not in self._constants:
-            tensor = ir.tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
+            # Not ir.tensor: it asks protocol after protocol what it was given.
+            tensor = ir.Tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
             constant = ir.Value(
                 name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
             )

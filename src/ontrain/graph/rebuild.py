@@ -105,9 +105,8 @@ def _name_outputs(op: Builder, outputs: Sequence[ir.Value], old: Sequence[ir.Val
     """Give the outputs their old names, all at once: a value may hold the name that belongs to another."""
     names = {value.name for value in old if not value.is_graph_input()}
     for node in all_nodes(op.graph):
-        inside = (value for graph in subgraphs(node) for value in graph.inputs)
-        for value in (*node.outputs, *inside):
-            if value.name is not None and value.name in names:
+        for value in (*node.outputs, *(value for graph in subgraphs(node) for value in graph.inputs)):
+            if value.name in names and value.name is not None:
                 value.name = op.fresh(value.name)
     for value, before in zip(outputs, old, strict=True):
         # A copy, of an input or of an output that stands twice, has a name of its own.

@@ -13,7 +13,7 @@ _GRAPH = ir.AttributeType.GRAPH
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs among the node's attributes."""
-    attributes = node.attributes
+    attributes = node.attributes.data  # the dictionary itself: plans ask this of every node many times
     return [attr.value for attr in attributes.values() if attr.type is _GRAPH] if attributes else []
 
 
@@ -51,12 +51,12 @@ def _collect(graph: ir.Graph, defined: set[ir.Value], outer: dict[ir.Value, None
 
 def live_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes that some output depends on, in graph order."""
-    needed: set[ir.Value] = set(graph.outputs)
+    needed: set[ir.Value | None] = set(graph.outputs)
     nodes: list[ir.Node] = []
     for node in reversed(graph):
-        if any(v in needed for v in node.outputs):
+        if not needed.isdisjoint(node.outputs):
             nodes.append(node)
-            needed.update(v for v in node.inputs if v is not None)
+            needed.update(node.inputs)
             if subgraphs(node):
                 needed.update(captured(node))
     return nodes[::-1]

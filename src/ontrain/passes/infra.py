@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, describe, live_nodes, rebuild, source_of, subgraphs
+from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, subgraphs
 
 __all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "left_alone", "limited", "note"]
 
@@ -51,8 +51,7 @@ class Fuel:
 
     left: float = float("inf")
     used: int = 0
-    node: str | None = None
-    source: str | None = None
+    node: ir.Node | None = None
     notes: list[str] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
 
@@ -116,8 +115,7 @@ class RewritePass(Pass):
             if rebuilt is None:
                 return None
             count += 1
-            fuel.left, fuel.used = fuel.left - 1, fuel.used + 1
-            fuel.node, fuel.source = describe(node), source_of(node)
+            fuel.left, fuel.used, fuel.node = fuel.left - 1, fuel.used + 1, node
             return rebuilt
 
         rebuilt = rebuild(model, visit, typed=True)

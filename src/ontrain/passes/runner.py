@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.graph import verify, verify_requested
+from ontrain.graph import describe, source_of, verify, verify_requested
 from ontrain.passes.infra import Fuel, Pass, PassReport, limited
 from ontrain.passes.journal import Journal
 from ontrain.passes.pipeline import check_names, pipeline
@@ -61,7 +61,8 @@ def run_passes(
         seconds = time.perf_counter() - start
         number = len(journal.reports) + 1
         report = PassReport(
-            name, changed, before, len(model.graph), seconds, stage, number, fuel.used, fuel.node, fuel.source,
+            name, changed, before, len(model.graph), seconds, stage, number, fuel.used,
+            None if fuel.node is None else describe(fuel.node), None if fuel.node is None else source_of(fuel.node),
             fuel.notes, dict(fuel.refusals),
         )  # fmt: skip
         reports.append(report)

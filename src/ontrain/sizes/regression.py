@@ -16,7 +16,7 @@ __all__ = ["Features", "NumberRule", "UnfitError"]
 
 Array = np.ndarray[Any, Any]
 
-_DEGREE, _CHECKS, _DISTINCT = 2, 4, 4
+_DEGREE, _CHECKS, _DISTINCT = 2, 2, 4
 """The degree of polynomials that are looked for, how many graphs more than they have terms have to be seen, and how
 many values of each size: what is no such polynomial, as batch·length², then does not go for one."""
 _DENOMINATOR, _MOST = 4096, 1 << 40

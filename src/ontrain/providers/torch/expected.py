@@ -19,7 +19,7 @@ import torch
 
 from ontrain.providers.torch.timings import ATEN, sizes_of
 
-__all__ = ["expected", "expected_rate", "kind", "layout_of"]
+__all__ = ["expected", "expected_rate", "is_known", "kind", "layout_of"]
 
 _RATE = 1e10
 """Floating-point operations a second that a core reaches of which nothing is known."""
@@ -32,8 +32,7 @@ def expected(product: str, names: Collection[str]) -> str:
         product: its name; of the table's products in the same layout the one of the nearest sizes answers.
         names: the formulations that there are.
     """
-    threads = "1" if torch.get_num_threads() == 1 else "2"
-    known = _known().get("products", {}).get(threads, {})
+    known = _products() or {}
     layout = layout_of(product)
     # Gaps between rows and what is added matter less than which way a matrix lies.
     likenesses = (layout, layout.partition(" ")[0], layout.partition(" ")[0].upper(), "")
@@ -41,6 +40,11 @@ def expected(product: str, names: Collection[str]) -> str:
     mine = [math.log2(size) for size in sizes_of(product)]
     nearest = min(rows, key=lambda row: math.dist([math.log2(size) for size in row[0]], mine), default=([], ATEN))
     return nearest[1] if nearest[1] in names else ATEN
+
+
+def is_known() -> bool:
+    """Return whether the table says anything of processors of this kind, at this number of threads."""
+    return _products() is not None
 
 
 def expected_rate() -> float:
@@ -68,6 +72,13 @@ def kind() -> str:
 def _field(text: str, name: str) -> str:
     match = re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE)
     return match[1].strip() if match else ""
+
+
+def _products() -> dict[str, list[tuple[list[int], str]]] | None:
+    """By layout, sizes and the formulation that is fast for them."""
+    threads = "1" if torch.get_num_threads() == 1 else "2"
+    products: dict[str, list[tuple[list[int], str]]] | None = _known().get("products", {}).get(threads)
+    return products
 
 
 def _known() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import torch
 from filelock import Timeout
 
-from ontrain.providers.torch.expected import expected, expected_rate, layout_of
+from ontrain.providers.torch.expected import expected, expected_rate, is_known, layout_of
 from ontrain.providers.torch.packing import HAS_KERNELS, LINEAR
 from ontrain.providers.torch.timings import (
     ATEN,
@@ -52,7 +52,7 @@ _FAR = 4
 _PAUSE, _SHARE = 20.0, 200.0
 """Seconds at least between two looks at choices, and the time between them as a multiple of what a look takes."""
 _NEW_PAUSE, _NEW_SHARE = 2.0, 20.0
-"""The same while some product was never measured."""
+"""The same while some product was never measured, on a processor of which the package's table says nothing."""
 _AT_ONCE, _OF_TIME = 0.3, 0.05
 """Seconds that measuring may take while plans are made, and the share of the time since the first of them."""
 
@@ -101,8 +101,8 @@ class Tuning:
 
     A choice is made when a plan first needs it, and holds: of processes that measure the same product at the same time
     the first to write decides for all. So a run that is resumed rounds as before. Measuring takes a small share of the
-    time: a product that comes when that is spent takes what is the fastest for the most similar one measured, and is
-    measured between steps. What was disturbed by other work, or is not what the shape predicts, decides nothing: then
+    time: a product that comes when that is spent takes what is the fastest for the most similar one measured, or what
+    the package's own table says, and is measured between steps. What was disturbed by other work, or is not what the shape predicts, decides nothing: then
     the package's own table answers, and so it does where the file cannot be written. A choice that is clearly slow, in
     two undisturbed measurements between steps, is replaced; none is while torch is told to be deterministic.
 
@@ -163,7 +163,7 @@ class Tuning:
                 key = waiting[self._turn % len(waiting)]
                 self._judge(key, self._measures[key]())
             now = time.monotonic()
-            new = any(not self._seconds(key) for key in mine)
+            new = not is_known() and any(not self._seconds(key) for key in mine)
             pause, share = (_NEW_PAUSE, _NEW_SHARE) if new else (_PAUSE, _SHARE)
             self._due = now + max(pause, share * (now - begin))
         finally:
@@ -200,9 +200,11 @@ class Tuning:
         return replace(entry, taken=taken) if taken in names else None
 
     def _settle(self, key: tuple[str, str], names: Collection[str], measure: Measure) -> Entry:
-        similar = self._between(key, names) or ("" if self._may_measure() else self._nearest(key, names))
-        times = self._measured(measure) if self._can_write and not similar else None
-        if similar:
+        similar = self._between(key, names)
+        if similar is None and not self._may_measure():
+            similar = self._nearest(key, names) or expected(key[1], names)
+        times = self._measured(measure) if self._can_write and similar is None else None
+        if similar is not None:
             entry = Entry(similar)  # measured at a review
         elif times is not None and plausible(key[1], times, rate_of(self._read, key[0])):
             entry = Entry(choice(key[1], times), dict(times))
@@ -231,11 +233,11 @@ class Tuning:
             and (entry := self._known(self._read, (key[0], product), names)) is not None and entry.seconds
         }  # fmt: skip
 
-    def _nearest(self, key: tuple[str, str], names: Collection[str]) -> str:
-        """What was measured to be the fastest for the product of the nearest sizes in the same layout; "" if none."""
+    def _nearest(self, key: tuple[str, str], names: Collection[str]) -> str | None:
+        """What was measured to be the fastest for the product of the nearest sizes in the same layout."""
         measured, mine = self._alike(key, names), [math.log2(size) for size in sizes_of(key[1])]
         nearest = min(measured, key=lambda sizes: math.dist([math.log2(n) for n in sizes], mine), default=None)
-        return "" if nearest is None else measured[nearest]
+        return None if nearest is None else measured[nearest]
 
     def _between(self, key: tuple[str, str], names: Collection[str]) -> str | None:
         """What was measured to be the fastest for a smaller product and for a larger one that differ in one size."""
