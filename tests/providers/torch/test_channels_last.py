@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ontrain.providers.torch.buffers import Buf, order_of
+from ontrain.providers.torch.emitter import Emitter
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -81,6 +83,20 @@ class Shared(nn.Module):
         return torch.softmax(y[:, 1:].transpose(2, 3), 1) + x[:, :2].transpose(2, 3)
 
 
+class Padded(nn.Module):
+    """Images padded unevenly before each convolution and pool, as TensorFlow does, and cropped on the way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.act = nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.SiLU()
+        self.deep, self.point = nn.Conv2d(8, 8, 3, stride=2, groups=8), nn.Conv2d(8, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.act(self.norm(self.stem(functional.pad(x, (0, 1, 0, 1)))))
+        x = functional.avg_pool2d(functional.pad(x, (0, 1, 0, 1)), 2, stride=1)
+        return self.point(self.deep(functional.pad(x, (1, 1, 1, 0))))
+
+
 NETWORKS = [
     Residual,
     lambda: Residual(nn.SiLU),
@@ -90,6 +106,7 @@ NETWORKS = [
     lambda: Unet("nearest"),
     Mixed,
     Shared,
+    Padded,
 ]
 SINGLE = dict(rtol=1e-4, atol=1e-5)
 
@@ -132,3 +149,27 @@ def test_in_evaluation_too():
     x = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         torch.testing.assert_close(ours(x), eager(x), **SINGLE)
+
+
+def test_between_convolutions_no_images_are_rearranged(monkeypatch):
+    """A pad lies as the images in it do, and so does the part that is cut out of its adjoint."""
+    copies, copy = [], Emitter.copy
+
+    def counting(e: Emitter, source: Buf, place: Buf) -> None:
+        if source.meta.dim() == 4 and order_of(source.meta) is not order_of(place.meta):
+            copies.append(tuple(source.shape))
+        copy(e, source, place)
+
+    monkeypatch.setattr(Emitter, "copy", counting)
+    ORTModule(Padded())(torch.randn(2, 3, 16, 16)).sum().backward()
+    assert copies == [(2, 3, 17, 17), (2, 6, 4, 4), (2, 6, 4, 4)]  # what is fed, the result, and the result's adjoint
+
+
+def test_a_part_of_images_lies_as_they_do():
+    images = torch.empty(2, 5, 8, 6, memory_format=torch.channels_last)
+    for part in (images[:, :, 1:, :4], images[1:, :, ::2], images[:, 1:4], images[:, :, 2:3]):
+        assert order_of(part) is torch.channels_last
+    rows = images.contiguous()
+    for part in (rows[:, :, 1:, :4], rows[:, 1:4], rows[:, :1], rows.transpose(2, 3), images.expand(3, 2, 5, 8, 6)[:, 0]):
+        assert order_of(part) is torch.contiguous_format
+    assert order_of(images[:, :1, :1, :1].expand(2, 5, 8, 6)) is torch.contiguous_format

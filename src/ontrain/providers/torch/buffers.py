@@ -115,9 +115,16 @@ class Buf:
 
 
 def order_of(meta: torch.Tensor) -> torch.memory_format:
-    """In which order a tensor's elements lie: channels last where it is so of images, else row after row."""
-    if meta.dim() == 4 and not meta.is_contiguous() and meta.is_contiguous(memory_format=torch.channels_last):
-        return torch.channels_last
+    """In which order a tensor's elements lie: channels last where it is so of images, else row after row.
+
+    A part of larger images lies as these do, with gaps.
+    """
+    if meta.dim() == 4 and not meta.is_contiguous():
+        (_, channels, height, width), (image, channel, row, pixel) = meta.shape, meta.stride()
+        if channel == 1 and channels <= pixel and pixel * width <= row and row * height <= image:
+            return torch.channels_last
+        if meta.is_contiguous(memory_format=torch.channels_last):
+            return torch.channels_last
     return torch.contiguous_format
 
 

@@ -111,7 +111,7 @@ def pad(e: Emitter, node: ir.Node) -> None:
     if mode != "constant":
         e.bind(node.outputs[0], _pad_by_index(e, x, before, after, mode))
         return
-    out = e.out(node.outputs[0])
+    out = e.out(node.outputs[0], x)
     fill = e.reshape(e.value(inputs[2]), ()) if inputs[2] is not None else 0
     e.run(torch.Tensor.fill_, out, fill, writes=[out])
     inner = out
