@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.cases import cases
-from tests.conformance.table import not_passing
+from tests.conformance.table import BY_CHANCE, is_chance, not_passing
 from tests.conformance.verdict import verdict
 
 PARTS = 12
@@ -18,13 +18,8 @@ def test_the_cases_of_onnx_pass(part: int) -> None:
     table = not_passing()
     failed = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None and name not in table]
     assert not failed, "\n".join(failed)
-    passed = [name for name, reason in reasons.items() if reason is None and _is_judged(table.get(name))]
+    passed = [name for name, reason in reasons.items() if reason is None and not is_chance(table.get(name, BY_CHANCE))]
     assert not passed, f"these pass now; run python -m tests.conformance --prune: {passed}"
-
-
-def _is_judged(reason: str | None) -> bool:
-    """Whether a case may not pass: a few random bits may be the ones expected."""
-    return reason is not None and not reason.startswith("random")
 
 
 def test_the_table_names_cases_of_the_suite_and_reasons() -> None:

@@ -172,6 +172,16 @@ def test_batch_normalization_grad(rng: np.random.Generator, shape: tuple[int, ..
     check(run("BatchNormalizationGrad", dy, x, scale, outputs=3, epsilon=eps), *expected)
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 5), (3, 6, 4, 2), (2, 6, 2, 3, 2)])
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_group_normalization_grad(rng: np.random.Generator, shape: tuple[int, ...], groups: int) -> None:
+    dy, x, scale = rng.standard_normal(shape), rng.standard_normal(shape), rng.standard_normal(6)
+    eps, extent = 2**-10, (shape[0], 6, int(np.prod(shape[2:])))
+    _, mean, inv_std = aten.native_group_norm(*t(x, scale, scale), *extent, groups, eps)
+    expected = aten.native_group_norm_backward(*t(dy, x), mean, inv_std, *t(scale), *extent, groups, [True] * 3)
+    check(run("GroupNormalizationGrad", dy, x, scale, outputs=3, num_groups=groups, epsilon=eps), *expected)
+
+
 @pytest.mark.parametrize("padding_idx", [-1, 2])
 def test_embedding_grad(rng: np.random.Generator, padding_idx: int) -> None:
     dy, ids = rng.standard_normal((2, 5, 3)), rng.integers(0, 4, (2, 5))

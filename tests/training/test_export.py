@@ -27,13 +27,13 @@ class Varied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.group, self.layer = nn.GroupNorm(2, 8), nn.LayerNorm(6)
+        self.group, self.each, self.layer = nn.GroupNorm(2, 8), nn.InstanceNorm2d(8), nn.LayerNorm(6)
         self.recurrent, self.head = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 4)
         self.drop = nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.gelu(self.norm(self.conv(x)))
-        x = nn.functional.hardswish(self.group(x)) + nn.functional.mish(x)
+        x = nn.functional.hardswish(self.group(x)) + nn.functional.mish(self.each(x))
         x = nn.functional.pad(nn.functional.avg_pool2d(x, 2), (0, 2))
         x = self.drop(self.layer(x)).softmax(1).sum(1) + x.amax(1)
         a, b = x.chunk(2, -2)

@@ -51,3 +51,24 @@ def batch_normalization_grad(
     dx = inv_std * (g - op.ReduceMean(g, others, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, others, keepdims=1))
     dscale, dbias = op.ReduceSum(wide_dy * x_hat, others, keepdims=0), op.ReduceSum(wide_dy, others, keepdims=0)
     return op.Cast(dx, to=x.dtype), dscale, dbias
+
+
+@composite("GroupNormalizationGrad", like=[1, 2, 2])
+def group_normalization_grad(
+    op: Builder, dy: Value, x: Value, scale: Value, *, num_groups: int, epsilon: float = 1e-5
+) -> tuple[Value, Value, Value]:
+    """Adjoints of (x, scale, bias) for GroupNormalization; x is [N, C, …], scale is [C], all of one dtype.
+
+    Source: https://onnx.ai/onnx/operators/onnx__GroupNormalization.html
+    """
+    n, c, *space = shape = static_dims(x)
+    grouped = [n, num_groups, c // num_groups, *space]
+    inner, others = list(range(2, len(grouped))), [0, *range(2, len(shape))]
+    centred = op.Reshape(x, grouped)
+    centred = centred - op.ReduceMean(centred, inner, keepdims=1)
+    inv_std = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, inner, keepdims=1) + epsilon))
+    x_hat = centred * inv_std
+    g = op.Reshape(dy * op.Reshape(scale, [1, -1] + [1] * len(space)), grouped)
+    dx = inv_std * (g - op.ReduceMean(g, inner, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1))
+    dscale = op.ReduceSum(dy * op.Reshape(x_hat, list(shape)), others, keepdims=0)
+    return op.Reshape(dx, list(shape)), dscale, op.ReduceSum(dy, others, keepdims=0)

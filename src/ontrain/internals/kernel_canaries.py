@@ -159,6 +159,18 @@ def batch_norm_backward(kernel: Any) -> None:
         expect_close(got, expected, "an adjoint")
 
 
+def group_norm_backward(kernel: Any) -> None:
+    """Three results: the adjoints of input, weight and bias."""
+    x, w, b = (_numbers(*shape).requires_grad_() for shape in ((2, 4, 3), (4,), (4,)))
+    y, dy = torch.nn.functional.group_norm(x, 2, w, b), _numbers(2, 4, 3) + 1
+    wanted = torch.autograd.grad(y, (x, w, b), dy)
+    _, mean, inverse = torch.native_group_norm(x.detach(), w.detach(), b.detach(), 2, 4, 3, 2, 1e-5)
+    results = kernel(dy, x.detach(), mean, inverse, w.detach(), 2, 4, 3, 2, [True, True, True])
+    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
+    for got, expected in zip(results, wanted, strict=True):
+        expect_close(got, expected, "an adjoint")
+
+
 def convolution_backward(kernel: Any) -> None:
     """Three results: the adjoints of input, filters and bias."""
     x, w, b = (_numbers(*shape).requires_grad_() for shape in ((1, 2, 5), (3, 2, 3), (3,)))

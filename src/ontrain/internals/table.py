@@ -227,6 +227,8 @@ TABLE: tuple[Row, ...] = (
         "training through layer normalisation by the torch provider"),
     Row("torch.ops.aten.native_batch_norm_backward", "three adjoints, read by their places", k.batch_norm_backward,
         "training through batch normalisation by the torch provider"),
+    Row("torch.ops.aten.native_group_norm_backward", "three adjoints, read by their places", k.group_norm_backward,
+        "training through normalisation by groups and instances by the torch provider"),
     Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", k.convolution_backward,
         "training through convolutions by the torch provider"),
     Row("torch.ops.aten.mkldnn_rnn_layer", "a layer of an LSTM", k.runs_lstm, _ONEDNN_LSTM),

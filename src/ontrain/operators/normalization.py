@@ -25,6 +25,7 @@ def _per_channel(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[t
 
 define("SimplifiedLayerNormalization", evaluator=Evaluator.LACKS)
 define("BatchNormalizationGrad", domain=DOMAIN)
+define("GroupNormalizationGrad", domain=DOMAIN)
 define("LayerNormalizationGrad", domain=DOMAIN)
 
 
@@ -138,8 +139,9 @@ define("InstanceNormalization", agreeing=_per_channel)
 
 @gradient("InstanceNormalization")
 def instance_normalization(op: Op, dy: Value, x: Value, scale: Value, bias: Value, *, epsilon: float) -> Adjoints:
-    """Groups of one channel."""
-    return _grouped(op, dy, x, scale, static_dims(x)[1], epsilon)
+    """The composite for groups of one channel."""
+    groups = static_dims(x)[1]
+    return op.composite("GroupNormalizationGrad", dy, x, scale, outputs=3, num_groups=groups, epsilon=epsilon)
 
 
 define("GroupNormalization", like_first=True, agreeing=_per_channel)
@@ -150,23 +152,10 @@ def group_normalization(
     op: Op, dy: Value, x: Value, scale: Value, bias: Value,
     *, epsilon: float, num_groups: int, stash_type: int,
 ) -> Adjoints:  # fmt: skip
-    """Each group of channels of each sample is normalised over its channels and space."""
+    """The composite, in single precision where x is in half precision."""
     work = ir.DataType.FLOAT if x.dtype != ir.DataType.DOUBLE and stash_type == 1 else x.dtype
     dy, x, scale = (op.Cast(v, to=work) for v in (dy, x, scale))
-    return _grouped(op, dy, x, scale, num_groups, epsilon)
-
-
-def _grouped(op: Op, dy: Value, x: Value, scale: Value, groups: int, epsilon: float) -> Adjoints:
-    n, c, *space = shape = static_dims(x)
-    grouped = [n, groups, c // groups, *space]
-    inner, others = list(range(2, len(grouped))), [0, *range(2, len(shape))]
-    x_grouped = op.Reshape(x, grouped)
-    mean, inv_std = _moments(op, x_grouped, inner, epsilon)
-    x_hat = (x_grouped - mean) * inv_std
-    g = op.Reshape(dy * op.Reshape(scale, [1, -1] + [1] * len(space)), grouped)
-    dx = op.Reshape(_through(op, g, x_hat, inv_std, inner), list(shape)) if op.wanted[0] else None
-    dscale = op.ReduceSum(dy * op.Reshape(x_hat, list(shape)), others, keepdims=0) if op.wanted[1] else None
-    return dx, dscale, op.ReduceSum(dy, others, keepdims=0)
+    return op.composite("GroupNormalizationGrad", dy, x, scale, outputs=3, num_groups=num_groups, epsilon=epsilon)
 
 
 define("LpNormalization")

@@ -243,6 +243,12 @@ def _softmax(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[
     return [op.Transpose(op.call("", node.op_type, [op.Transpose(x, perm=order)], {"axis": rank - 1}), perm=back)]
 
 
+@_meant_else(21, "GroupNormalization")
+def _group_normalization(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+    """Before opset 21 scale and bias had a value for each group, not for each channel."""
+    return expand(op, node, inputs)
+
+
 @_meant_else(14, "Trilu")
 def _trilu(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
     """The upper or lower triangle: zero where the column is on the other side of row + k."""

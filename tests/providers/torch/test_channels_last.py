@@ -170,6 +170,12 @@ def test_a_part_of_images_lies_as_they_do():
     for part in (images[:, :, 1:, :4], images[1:, :, ::2], images[:, 1:4], images[:, :, 2:3]):
         assert order_of(part) is torch.channels_last
     rows = images.contiguous()
-    for part in (rows[:, :, 1:, :4], rows[:, 1:4], rows[:, :1], rows.transpose(2, 3), images.expand(3, 2, 5, 8, 6)[:, 0]):
+    for part in (
+        rows[:, :, 1:, :4],
+        rows[:, 1:4],
+        rows[:, :1],
+        rows.transpose(2, 3),
+        images.expand(3, 2, 5, 8, 6)[:, 0],
+    ):
         assert order_of(part) is torch.contiguous_format
     assert order_of(images[:, :1, :1, :1].expand(2, 5, 8, 6)) is torch.contiguous_format

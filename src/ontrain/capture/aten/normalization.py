@@ -165,8 +165,27 @@ def group_norm(
     eps: float = 1e-5, cudnn_enabled: bool = True,
 ) -> Value:  # fmt: skip
     shape = op.input_shape(0)
+    x = _as_weight(op, x, weight)
+    if len(shape) > 2 and isinstance(shape[1], int):
+        scale, shift = _affine(op, x, shape[1], weight, bias)
+        precision = x.dtype.value if x.dtype == ir.DataType.DOUBLE else None  # else it is single
+        y = op.GroupNormalization(
+            x, scale, shift, num_groups=num_groups, epsilon=float(eps), stash_type=precision
+        )  # fmt: skip
+        return op.cast(y, op.dtype)
     y = _standardised(op, op.Reshape(x, [0, num_groups, -1]), [2], eps)
-    return _per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias)
+    return op.cast(_per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias), op.dtype)
+
+
+def _as_weight(op: AtenBuilder, x: Value, weight: Value | None) -> Value:
+    """Under autocast the parameters keep single precision, and torch computes in it."""
+    return x if weight is None or weight.dtype == x.dtype else op.cast(x, weight.dtype)
+
+
+def _affine(op: AtenBuilder, x: Value, channels: int, weight: Value | None, bias: Value | None) -> tuple[Value, Value]:
+    """A scale and a bias for each channel, where the standard's operator needs them."""
+    scale = op.const(np.ones(channels), x.dtype) if weight is None else weight
+    return scale, op.const(np.zeros(channels), x.dtype) if bias is None else bias
 
 
 @aten("native_group_norm")
@@ -191,7 +210,11 @@ def instance_norm(
     axes = list(range(2, len(op.input_shape(0))))
     if running_mean is not None and running_var is not None:
         _track(op, x, axes, running_mean, running_var, momentum)
-    return _per_channel(op, _standardised(op, x, axes, eps), weight, bias)
+    channels, x = op.input_shape(0)[1], _as_weight(op, x, weight)
+    if isinstance(channels, int):
+        y = op.InstanceNormalization(x, *_affine(op, x, channels, weight, bias), epsilon=float(eps))
+        return op.cast(y, op.dtype)
+    return op.cast(_per_channel(op, _standardised(op, x, axes, eps), weight, bias), op.dtype)
 
 
 def _moments(op: AtenBuilder, x: Value, axes: list[int]) -> tuple[Value, Value]:

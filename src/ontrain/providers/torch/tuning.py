@@ -102,9 +102,10 @@ class Tuning:
     A choice is made when a plan first needs it, and holds: of processes that measure the same product at the same time
     the first to write decides for all. So a run that is resumed rounds as before. Measuring takes a small share of the
     time: a product that comes when that is spent takes what is the fastest for the most similar one measured, or what
-    the package's own table says, and is measured between steps. What was disturbed by other work, or is not what the shape predicts, decides nothing: then
-    the package's own table answers, and so it does where the file cannot be written. A choice that is clearly slow, in
-    two undisturbed measurements between steps, is replaced; none is while torch is told to be deterministic.
+    the package's own table says, and is measured between steps. What was disturbed by other work, or is not what the
+    shape predicts, decides nothing: then the table answers, and so it does where the file cannot be written. A choice
+    that is clearly slow, in two undisturbed measurements between steps, is replaced; none is while torch is told to be
+    deterministic.
 
     Args:
         file: see `read_timings`. One that is torn, of another form or unreadable is as if it were not there.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import onnx_ir as ir
 import torch
 from torch.nn import functional
@@ -14,6 +17,8 @@ from ontrain.providers.torch.lowering.registry import attributes, computed_by, l
 __all__: list[str] = []
 
 aten = torch.ops.aten
+_STATISTICS = object()
+"""Stands beside what a normalisation keeps for its gradient: its means and inverse deviations."""
 
 
 @lowers("BatchNormalization")
@@ -33,7 +38,7 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
         aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
         out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],
     )  # fmt: skip
-    e.keep(node.outputs[0], batch_mean, batch_inv)
+    e.keep(node.outputs[0], batch_mean, batch_inv, kernel=_STATISTICS)
     # The running variance of ONNX is the biased one: 1/inv² − ε.
     batch_var = e.new(mean.shape, mean.dtype)
     e.call(torch.pow, batch_inv, -2, out=batch_var)
@@ -46,7 +51,7 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
 def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy, x, scale = (e.value(v) for v in node.inputs)
     eps = attributes(node).get("epsilon", 1e-5)
-    statistics = _statistics(e, node, eps)
+    statistics = _statistics(e, node, scale.shape, eps)
     if statistics is None:
         statistics = e.new(scale.shape, scale.dtype), e.new(scale.shape, scale.dtype)
         axes = [0, *range(2, len(x.shape))]
@@ -65,22 +70,65 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     e.compute(kernel, dy, x, scale, None, None, *statistics, True, eps, mask, outs=outs, fresh=True)
 
 
-def _statistics(e: Emitter, node: ir.Node, eps: float) -> tuple[Buf, Buf] | None:
+def _statistics(e: Emitter, node: ir.Node, shape: Sequence[int], eps: float) -> tuple[Buf, Buf] | None:
     """Mean and inverse deviation of the forward's normalisation of the same batch, where it ran in this program."""
     x = node.inputs[1]
     for forward in x.consumers() if x is not None else ():
-        if forward.op_type == "BatchNormalization" and attributes(forward).get("epsilon", 1e-5) == eps:
-            mean, inv_std = e.kept(forward.outputs[0]) or (None, None)
-            if mean is not None and inv_std is not None:
-                return mean, inv_std
+        kept = e.kept(forward.outputs[0])
+        if kept is None or e.kernel_of(forward.outputs[0]) is not _STATISTICS or forward.inputs[0] is not x:
+            continue
+        mean, inv_std = kept
+        alike = attributes(forward).get("epsilon", 1e-5) == eps
+        if alike and mean is not None and inv_std is not None and mean.shape == tuple(shape):
+            return mean, inv_std
     return None
+
+
+@lowers("GroupNormalization", "InstanceNormalization")
+def group_normalization(e: Emitter, node: ir.Node) -> None:
+    x, scale, bias = (e.value(v) for v in node.inputs)
+    a = attributes(node)
+    groups, eps = a.get("num_groups", x.shape[1]), a.get("epsilon", 1e-5)
+    x = e.ordered(x, order_of(x.meta))
+    y = e.out(node.outputs[0], x)
+    mean, inv_std = (e.new((x.shape[0], groups), x.dtype) for _ in range(2))
+    e.compute(
+        torch.native_group_norm, x, scale, bias, *_extent(x), groups, eps, outs=[y, mean, inv_std], fresh=True
+    )  # fmt: skip
+    e.keep(node.outputs[0], mean, inv_std, kernel=_STATISTICS)
+
+
+@lowers_composite("GroupNormalizationGrad")
+def group_normalization_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x, scale = (e.value(v) for v in node.inputs)
+    a = attributes(node)
+    groups, eps = a["num_groups"], a.get("epsilon", 1e-5)
+    x = e.ordered(x, order_of(x.meta))
+    dy = e.ordered(dy, order_of(x.meta))
+    shape = x.shape[0], groups
+    statistics = _statistics(e, node, shape, eps)
+    if statistics is None:
+        statistics = e.new(shape, x.dtype), e.new(shape, x.dtype)
+
+        def measure(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            var, mean = torch.var_mean(x.reshape(x.shape[0], groups, -1), 2, correction=0)
+            return mean, torch.rsqrt(var + eps)
+
+        e.compute(measure, x, outs=statistics)
+    mask = [e.reads(v) for v in node.outputs]
+    outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
+    kernel = private("torch.ops.aten.native_group_norm_backward")
+    e.compute(kernel, dy, x, *statistics, scale, *_extent(x), groups, mask, outs=outs, fresh=True)
+
+
+def _extent(x: Buf) -> tuple[int, int, int]:
+    """Samples, channels, and places of each."""
+    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
 
 
 computed_by(
     fresh=True,
     RMSNormalization=lambda a, x, s: _rms(x, s, a.get("axis", -1), a.get("epsilon", 1e-5)),
-    InstanceNormalization=lambda a, x, s, b: functional.instance_norm(x, weight=s, bias=b, eps=a.get("epsilon", 1e-5)),
-    GroupNormalization=lambda a, x, s, b: functional.group_norm(x, a["num_groups"], s, b, a.get("epsilon", 1e-5)),
     LpNormalization=lambda a, x: functional.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
     LRN=lambda a, x: _across_channels(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
     MeanVarianceNormalization=lambda a, x: _standardised(x, a.get("axes", [0, 2, 3])),
