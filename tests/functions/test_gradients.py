@@ -70,6 +70,13 @@ def test_hardtanh(rng: np.random.Generator) -> None:
     check(run("Hardtanh", x, low, high), torch.nn.functional.hardtanh(*t(x), -0.5, 1.5))
 
 
+@pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
+def test_huber(rng: np.random.Generator, delta: float) -> None:
+    d = np.concatenate([3 * rng.standard_normal(20), [-delta, 0.0, delta, np.inf, -np.inf, np.nan]])
+    expected = torch.nn.functional.huber_loss(torch.tensor(d), torch.zeros(26).double(), "none", delta)
+    check(run("Huber", d, delta=delta), expected)
+
+
 AT_BOUNDS = np.array([-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.0])
 """Where pieces of an activation meet, and between."""
 
@@ -78,7 +85,10 @@ AT_BOUNDS = np.array([-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.0])
     "name, forward, attributes",
     [
         ("ReluGrad", torch.relu, {}), ("LeakyReluGrad", torch.nn.LeakyReLU(0.3), {"alpha": 0.3}),
-        ("EluGrad", torch.nn.ELU(0.7), {"alpha": 0.7}), ("HardSwishGrad", torch.nn.functional.hardswish, {}),
+        ("EluGrad", torch.nn.ELU(0.7), {"alpha": 0.7}),
+        ("EluGrad", lambda x: aten.elu(x, 1.3, 1.1, 0.6), {"alpha": 1.3, "scale": 1.1, "input_scale": 0.6}),
+        ("EluGrad", torch.selu, {"alpha": 1.6732632423543772, "scale": 1.0507009873554805}),
+        ("HardSwishGrad", torch.nn.functional.hardswish, {}),
         ("MishGrad", torch.nn.Mish(), {}), ("HardtanhGrad", torch.nn.ReLU6(), {"low": 0.0, "high": 6.0}),
         ("HardtanhGrad", torch.nn.Hardtanh(-3.0, 0.5), {"low": -3.0, "high": 0.5}),
         ("TanhGrad", torch.tanh, {}), ("SigmoidGrad", torch.sigmoid, {}),

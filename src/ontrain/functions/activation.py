@@ -61,9 +61,15 @@ def leaky_relu_grad(op: Builder, dy: Value, x: Value, *, alpha: float = 0.01) ->
 
 
 @composite("EluGrad", like=[1])
-def elu_grad(op: Builder, dy: Value, x: Value, *, alpha: float = 1.0) -> Value:
-    """dy where x > 0, else dy · alpha · exp(x)."""
-    return op.Where(op.Greater(x, 0.0), dy, dy * (alpha * op.Exp(op.Min(x, 0.0))))
+def elu_grad(
+    op: Builder, dy: Value, x: Value, *, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> Value:
+    """dy · scale where x > 0, else dy · scale · alpha · input_scale · exp(x · input_scale).
+
+    Source: torch.nn.functional.elu with the arguments of aten::elu; of Selu and Celu, too.
+    """
+    below = op.Exp(op.Min(x, 0.0) * input_scale)
+    return op.Where(op.Greater(x, 0.0), dy * scale, dy * (scale * alpha * input_scale * below))
 
 
 @composite("HardSigmoidGrad", like=[1])
@@ -117,3 +123,13 @@ def log_softmax_grad(op: Builder, dy: Value, y: Value, *, axis: int = -1) -> Val
 def dropout_grad(op: Builder, dy: Value, mask: Value, *, ratio: float = 0.5) -> Value:
     """dy where the mask kept the element, scaled by 1 / (1 − ratio), else zero."""
     return op.Where(mask, dy * (1 / (1 - ratio)), 0.0)
+
+
+@composite("Huber", like=[0])
+def huber(op: Builder, d: Value, *, delta: float = 1.0) -> Value:
+    """d² / 2 where |d| ≤ delta, else delta · (|d| − delta / 2): for c = d within ±delta, c · (d − c / 2).
+
+    Source: torch.nn.functional.huber_loss without its mean; smooth_l1_loss is delta times less.
+    """
+    c = op.Clip(d, -delta, delta)
+    return c * (d - 0.5 * c)

@@ -64,9 +64,21 @@ def elu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
 
 
 define("Celu", ELEMENTWISE)
-elementwise("Celu", lambda op, x, y, alpha: op.Where(op.Greater(x, 0.0), 1.0, y / alpha + 1))
+
+
+@gradient("Celu")
+def celu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
+    """The composite EluGrad of exp(x / alpha)."""
+    return op.composite("EluGrad", dy, x, alpha=alpha, input_scale=1 / alpha)
+
+
 define("Selu", ELEMENTWISE, precision=Precision.FOLLOWS)
-elementwise("Selu", lambda op, x, y, alpha, gamma: op.Where(op.Greater(x, 0.0), gamma, y + alpha * gamma))
+
+
+@gradient("Selu")
+def selu(op: Op, dy: Value, x: Value, *, alpha: float, gamma: float) -> Adjoints:
+    """The composite EluGrad, scaled."""
+    return op.composite("EluGrad", dy, x, alpha=alpha, scale=gamma)
 
 
 define("Relu", POINTWISE, precision=Precision.FOLLOWS)
@@ -96,14 +108,23 @@ def leaky_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("LeakyReluGrad", dy, x, alpha=alpha)
 
 
+define("Huber", ELEMENTWISE, domain=DOMAIN)
+
+
+@gradient("Huber", domain=DOMAIN)
+def huber(op: Op, dy: Value, d: Value, *, delta: float) -> Adjoints:
+    """dy · d, d within ±delta."""
+    return dy * op.Clip(d, -delta, delta)
+
+
 define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("PRelu")
 def prelu(op: Op, dy: Value, x: Value, slope: Value) -> Adjoints:
-    """As LeakyRelu; the slope gets dy · x where x ≤ 0."""
-    positive = op.Greater(x, 0.0)
-    return op.Where(positive, dy, dy * slope), op.Where(positive, 0.0, dy * x) if op.wanted[1] else None
+    """dy where x > 0, and what is left of it times the slope, which gets dy · x where x ≤ 0."""
+    above = op.composite("ReluGrad", dy, x)
+    return above + (dy - above) * slope, dy * op.Min(x, 0.0) if op.wanted[1] else None
 
 
 define("Shrink", ELEMENTWISE)

@@ -71,6 +71,8 @@ ACTIVATION = [
     sample("Gelu", normal(3, 4), twin=F.gelu),
     sample("Gelu", normal(3, 4), twin=lambda x: F.gelu(x, approximate="tanh"), approximate="tanh"),
     sample("Silu", normal(3, 4), twin=F.silu, domain="ontrain"),
+    sample("Huber", _any, domain="ontrain", delta=0.75,
+           twin=lambda d: F.huber_loss(d, torch.zeros_like(d), "none", 0.75)),
     sample("Hardtanh", _any, np.array(-0.75), np.array(0.75), domain="ontrain", fixed=[1, 2],
            twin=lambda x, low, high: F.hardtanh(x, -0.75, 0.75)),
     sample("PRelu", _any, normal(4), twin=lambda x, s: torch.where(x > 0, x, s * x)),

@@ -166,24 +166,20 @@ def l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Val
     return _reduced(op, op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype)), reduction)
 
 
-def _huber(op: AtenBuilder, x: Value, target: Value, quadratic: float, beta: float, linear: float) -> Value:
-    """quadratic·d² where d = |x − target| < beta, else linear·(d − beta/2)."""
-    d = op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype))
-    inner = d * d * op.cast(quadratic, op.dtype)
-    outer = (d - op.cast(beta / 2, op.dtype)) * op.cast(linear, op.dtype)
-    return op.Where(op.Less(d, op.cast(beta, op.dtype)), inner, outer)
+def _huber(op: AtenBuilder, x: Value, target: Value, delta: float) -> Value:
+    return op.composite("Huber", op.cast(x, op.dtype) - op.cast(target, op.dtype), delta=float(delta))
 
 
 @aten("smooth_l1_loss")
 def smooth_l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, beta: float = 1.0) -> Value:
     if beta == 0:
         return l1_loss(op, x, target, reduction)
-    return _reduced(op, _huber(op, x, target, 0.5 / beta, beta, 1.0), reduction)
+    return _reduced(op, _huber(op, x, target, beta) * op.cast(1 / beta, op.dtype), reduction)
 
 
 @aten("huber_loss")
 def huber_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, delta: float = 1.0) -> Value:
-    return _reduced(op, _huber(op, x, target, 0.5, delta, delta), reduction)
+    return _reduced(op, _huber(op, x, target, delta), reduction)
 
 
 @aten("binary_cross_entropy")

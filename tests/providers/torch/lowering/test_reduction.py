@@ -24,3 +24,24 @@ def test_norms_over_any_axes(rng, kind, axes, keep):
     names = calls(assert_as_onnxruntime(file_of([node], fed, {}, ["y"]), fed, rtol=1e-6))
     if axes is not None and max(axes) < 2:
         assert not any("norm" in name for name in names)  # which goes element by element there
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("shape, axes", [((512, 5, 2), [2]), ((16, 3, 20, 4, 8, 2), [3, 5]), ((2, 900, 3), [0, 2])])
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean"])
+def test_short_axes_are_added_slice_by_slice(rng, kind, shape, axes, keep):
+    fed = {"x": rng.standard_normal(shape).astype(np.float32)}
+    constants, stated = ({"axes": np.array(axes)}, {}) if kind == "ReduceSum" else ({}, {"axes": axes})
+    node = helper.make_node(kind, ["x", *constants], ["y"], keepdims=keep, **stated)
+    names = calls(assert_as_onnxruntime(file_of([node], fed, constants, ["y"]), fed, rtol=1e-5, atol=1e-6))
+    assert "add" in names and not {"sum", "mean"}.intersection(names)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("axis", [0, 2])
+def test_the_length_of_pairs_is_a_hypotenuse(rng, axis, keep):
+    shape = [7, 5, 3]
+    shape[axis] = 2
+    fed = {"x": rng.standard_normal(shape).astype(np.float32)}
+    node = helper.make_node("ReduceL2", ["x"], ["y"], keepdims=keep, axes=[axis])
+    assert "hypot" in calls(assert_as_onnxruntime(file_of([node], fed, {}, ["y"]), fed, rtol=1e-6))

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.internals import private
+from ontrain.providers.torch.buffers import order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import (
     Attributes,
@@ -207,8 +208,8 @@ _backward("SigmoidGrad", aten.sigmoid_backward.grad_input)
 def elu_grad(e: Emitter, node: ir.Node) -> None:
     dy, x = (e.value(v) for v in node.inputs)
     out = e.out(node.outputs[0], dy, x)
-    alpha = attributes(node).get("alpha", 1.0)
-    e.run(aten.elu_backward.grad_input, dy, alpha, 1.0, 1.0, False, x, grad_input=out, writes=[out])
+    numbers = (attributes(node).get(name, 1.0) for name in ("alpha", "scale", "input_scale"))
+    e.run(aten.elu_backward.grad_input, dy, *numbers, False, x, grad_input=out, writes=[out])
     e.program[-1].reuses = [dy, x]
 
 
@@ -255,11 +256,29 @@ def hard_swish(e: Emitter, node: ir.Node) -> None:
     e.call(aten.hardswish.out, x, out=e.out(node.outputs[0], x), elementwise=True)
 
 
-@lowers("Elu")
-def elu(e: Emitter, node: ir.Node) -> None:
-    alpha = attributes(node).get("alpha", 1.0)
-    x = e.value(node.inputs[0])
-    e.call(aten.elu.out, x, alpha, out=e.out(node.outputs[0], x), elementwise=True)
+def _elus(op_type: str, numbers: Callable[[Attributes], tuple[float, ...]]) -> None:
+    """Lower a relative of Elu to ATen's, whose numbers are alpha, scale and input_scale."""
+
+    def lower(e: Emitter, node: ir.Node) -> None:
+        x = e.value(node.inputs[0])
+        e.call(aten.elu.out, x, *numbers(attributes(node)), out=e.out(node.outputs[0], x), elementwise=True)
+
+    lowers(op_type)(lower)
+
+
+_elus("Elu", lambda a: (a.get("alpha", 1.0),))
+_elus("Selu", lambda a: (a.get("alpha", 1.6732632423543772), a.get("gamma", 1.0507009873554805)))
+_elus("Celu", lambda a: (a.get("alpha", 1.0), 1.0, 1 / a.get("alpha", 1.0)))
+
+
+@lowers("PRelu")
+def prelu(e: Emitter, node: ir.Node) -> None:
+    x, slope = (e.value(v) for v in node.inputs)
+    out = e.out(node.outputs[0], x)
+    below = e.call(torch.clamp_max, x, 0, out=e.new(x.shape, x.dtype, order_of(x.meta)), elementwise=True)
+    # ATen's selections take many times longer.
+    e.call(torch.clamp_min, x, 0, out=out, elementwise=True)
+    e.run(torch.Tensor.addcmul_, out, below, slope, writes=[out])
 
 
 @lowers("Softplus")
@@ -272,15 +291,8 @@ computed_by(
     Mish=lambda a, x: torch.nn.functional.mish(x),
     HardSigmoid=lambda a, x: torch.clamp(x * a.get("alpha", 0.2) + a.get("beta", 0.5), 0, 1),
     Softsign=lambda a, x: torch.nn.functional.softsign(x),
-    Selu=lambda a, x: _selu(x, a.get("alpha", 1.6732632423543772), a.get("gamma", 1.0507009873554805)),
-    Celu=lambda a, x: torch.nn.functional.celu(x, a.get("alpha", 1.0)),
     ThresholdedRelu=lambda a, x: torch.where(x > a.get("alpha", 1.0), x, 0),
-    PRelu=lambda a, x, slope: torch.where(x < 0, x * slope, x),
 )
-
-
-def _selu(x: torch.Tensor, alpha: float, gamma: float) -> torch.Tensor:
-    return gamma * torch.where(x > 0, x, alpha * torch.expm1(x))
 
 
 @lowers("Softmax", "LogSoftmax")

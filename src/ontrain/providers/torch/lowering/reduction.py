@@ -17,6 +17,8 @@ __all__: list[str] = []
 
 _EXACT_SQUARES = (torch.float32, torch.float64)
 """Dtypes in which squares are summed as they are: those of narrower ones are summed in single precision."""
+_SHORT, _MANY = 4, 1 << 12
+"""Axes up to this length are summed slice by slice, of tensors from this size on."""
 
 
 def _axes(node: ir.Node, rank: int) -> list[int]:
@@ -36,8 +38,11 @@ def _one_call(**functions: Callable[..., object]) -> None:
             if not axes:
                 e.bind(node.outputs[0], x)
                 return
-            keep = bool(attributes(node).get("keepdims", 1))
-            e.call(function, x, axes, keepdim=keep, out=e.out(node.outputs[0]))
+            keep, out = bool(attributes(node).get("keepdims", 1)), e.out(node.outputs[0])
+            if function in _ADDS and _adds_up(e, x, axes):
+                _added(e, x, axes, out, mean=function is torch.mean)
+                return
+            e.call(function, x, axes, keepdim=keep, out=out)
 
         return lower
 
@@ -45,6 +50,34 @@ def _one_call(**functions: Callable[..., object]) -> None:
         lowers(op_type)(lowering_by(function))
 
 
+def _adds_up(e: Emitter, x: Buf, axes: list[int]) -> bool:
+    """Whether axes are so short that ATen's kernel, which turns to each result anew, takes many times longer."""
+    short = all(2 <= x.shape[axis] <= _SHORT for axis in axes)
+    return short and e.device.type == "cpu" and x.dtype in _EXACT_SQUARES and x.meta.numel() >= _MANY
+
+
+def _added(e: Emitter, x: Buf, axes: list[int], out: Buf, *, mean: bool) -> None:
+    """Add slices, those of the first axis first: its lie the farthest apart, each of them in one piece."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    for number, axis in enumerate(axes):
+        axis -= number
+        slices = [e.select(x, axis, index) for index in range(x.shape[axis])]
+        last = number + 1 == len(axes)
+        total = _without_ones(e, out, slices[0].shape) if last else e.new(slices[0].shape, x.dtype)
+        e.call(torch.add, slices[0], slices[1], out=total)
+        for following in slices[2:]:
+            e.run(torch.Tensor.add_, total, following, writes=[total])
+        x = total
+    if mean:
+        e.run(torch.Tensor.mul_, out, 1 / count, writes=[out])
+
+
+def _without_ones(e: Emitter, out: Buf, shape: tuple[int, ...]) -> Buf:
+    """A result without the axes that are kept as ones."""
+    return e.view(out, lambda t: t.view(shape))
+
+
+_ADDS = (torch.sum, torch.mean)
 _one_call(ReduceSum=torch.sum, ReduceMean=torch.mean, ReduceLogSumExp=torch.logsumexp)
 
 
@@ -74,6 +107,10 @@ def reduce_norm(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
     keep = bool(attributes(node).get("keepdims", 1))
     axes, order, out = _axes(node, len(x.shape)), 1 if node.op_type == "ReduceL1" else 2, e.out(node.outputs[0])
+    if order == 2 and len(axes) == 1 and x.shape[axes[0]] == 2 and x.dtype in _EXACT_SQUARES:
+        real, imaginary = (e.select(x, axes[0], index) for index in (0, 1))
+        e.call(torch.hypot, real, imaginary, out=_without_ones(e, out, real.shape))
+        return
     if axes and max(axes) < len(x.shape) - 1 and x.dtype in _EXACT_SQUARES:
         # Over axes that are not the last, ATen's norm goes element by element.
         magnitudes = e.call(torch.abs if order == 1 else torch.square, x, out=e.new(x.shape, x.dtype))
