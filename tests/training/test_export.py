@@ -291,3 +291,27 @@ def test_an_opset_that_does_not_exist_is_told_the_range(opset, tmp_path):
     with pytest.raises(OptionError, match="choose one from 12 to"):
         trainer.save_as_onnx(tmp_path / "model.onnx", opset=opset)
     assert not list(tmp_path.iterdir())
+
+
+class Transmitted(nn.Module):
+    """What is left of light behind each of a number of samples that varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.density = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.cumprod(x * self.density, 1)
+        return y.square().mean(), y
+
+
+def test_running_products_over_a_length_that_varies_are_exported(tmp_path):
+    desc = {"inputs": [("x", ["n", "samples", 4])], "outputs": [("loss", [], True), ("y", ["n", "samples", 4])]}
+    trainer = ORTTrainer(Transmitted(), desc, optim.SGDConfig(lr=0.01))
+    for samples in (7, 9):
+        trainer.train_step(torch.rand(3, samples, 4))
+    trainer.save_as_onnx(tmp_path / "model.onnx")
+    for samples in (1, 6, 11):
+        x = torch.rand(2, samples, 4)
+        (found,) = run(tmp_path / "model.onnx", {"x": x})[-1:]
+        np.testing.assert_allclose(found, trainer.eval_step(x, fetches=["y"]), atol=1e-6)

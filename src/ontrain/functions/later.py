@@ -21,24 +21,42 @@ def cumprod(op: Builder, x: Value, axis: Value, *, exclusive: int = 0, reverse: 
 
     Source: https://onnx.ai/onnx/operators/onnx__CumProd.html
     """
-    shape, chosen = static_dims(x), constant_of(axis, "its input axis")
-    assert chosen is not None
-    place = int(chosen.reshape(())) % len(shape)
-    n = shape[place]
+    chosen = constant_of(axis, "its input axis")
+    assert chosen is not None and x.shape is not None
+    rank = len(x.shape)
+    place = int(chosen.reshape(())) % rank
+    n = x.shape[place]
+    if not isinstance(n, int):
+        return _masked_products(op, x, place, exclusive, reverse)
 
     def shifted(values: Value, by: int) -> Value:
         """The values `by` places further on, behind ones."""
         if by >= n:
-            return op.Expand(op.const(1.0, x.dtype), list(shape))
+            return op.Expand(op.const(1.0, x.dtype), op.shape_of(x))
         rest = op.Slice(values, [by if reverse else 0], [n if reverse else n - by], [place])
-        pads = [0] * (2 * len(shape))
-        pads[place + (len(shape) if reverse else 0)] = by
+        pads = [0] * (2 * rank)
+        pads[place + (rank if reverse else 0)] = by
         return op.Pad(rest, pads, op.const(1.0, x.dtype))
 
     y, span = shifted(x, 1) if exclusive else x, 1
     while span < n:
         y, span = y * shifted(y, span), 2 * span
     return op.Identity(y)
+
+
+def _masked_products(op: Builder, x: Value, place: int, exclusive: int, reverse: int) -> Value:
+    """Products along an axis whose length is known when the graph runs: of each row, ones for what it leaves out."""
+    assert x.shape is not None
+    rank = len(x.shape)
+    perm = [*(axis for axis in range(rank) if axis != place), place]
+    rows = op.Unsqueeze(op.Transpose(x, perm=perm), [-2])
+    length = op.Gather(op.shape_of(x), op.const(np.array(place)))
+    numbers = op.Range(op.const(np.array(0)), length, op.const(np.array(1)))
+    row, column = op.Unsqueeze(numbers, [1]), op.Unsqueeze(numbers, [0])
+    first, second = (row, column) if reverse else (column, row)
+    kept = op.Less(first, second) if exclusive else op.LessOrEqual(first, second)
+    products = op.ReduceProd(op.Where(kept, rows, op.const(1.0, x.dtype)), [-1], keepdims=0)
+    return op.Transpose(products, perm=[perm.index(axis) for axis in range(rank)])
 
 
 @composite("LinearAttention", domain="")

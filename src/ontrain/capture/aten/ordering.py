@@ -147,22 +147,7 @@ def cumprod(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = 
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):
         return x
-    shape = op.input_shape(0)
-    dim %= len(shape)
-    size = shape[dim]
-    if isinstance(size, int):
-        return _products(op, x, dim, size)
-    rows, axis = _prefixes(op, x, dim, 1)
-    return _back(op, op.ReduceProd(rows, [axis], keepdims=0), dim)
-
-
-def _products(op: AtenBuilder, x: Value, dim: int, size: int) -> Value:
-    """Of each element with all before it: of 2 in a row, of 4, of 8, … (Hillis and Steele 1986)."""
-    pads = np.zeros((2, len(op.input_shape(0))), np.int64)
-    for power in range((size - 1).bit_length() if size else 0):
-        pads[:, dim] = 1 << power, -(1 << power)
-        x = x * op.Pad(x, op.const(pads.reshape(-1)), op.cast(1, x.dtype))
-    return x
+    return op.CumProd(x, op.const(np.array(dim % len(op.input_shape(0)), np.int64)))
 
 
 @aten("cummax", "cummin")

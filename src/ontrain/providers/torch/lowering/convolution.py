@@ -136,8 +136,16 @@ def conv_transpose(e: Emitter, node: ir.Node) -> None:
     if a.get("output_shape") or a.get("auto_pad", "NOTSET") != "NOTSET":
         totals = [n + p - m for n, p, m in zip(full, extra, wanted, strict=True)]
         before = [t // 2 if a.get("auto_pad") == "SAME_UPPER" else t - t // 2 for t in totals]
-    out = e.out(node.outputs[0])
+    x = e.ordered(x, order_of(x.meta))
+    out = e.out(node.outputs[0], x)
     group = a.get("group", 1)
+    pads = [(b, n + p - m - b) for n, p, m, b in zip(full, extra, wanted, before, strict=True)]
+    reach = all(p < max(s, d) for p, s, d in zip(extra, strides, dilations, strict=True))
+    if reach and all(b == after >= 0 for b, after in pads):
+        e.compute(
+            aten.convolution, x, w, bias, strides, before, dilations, True, list(extra), group, outs=[out], fresh=True
+        )  # fmt: skip
+        return
 
     def run(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         # Computed without pads and cropped: ONNX allows uneven pads and an output_shape, ATen does not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import numpy as np
@@ -108,6 +109,10 @@ def pad(e: Emitter, node: ir.Node) -> None:
     for i, axis in enumerate(axes):
         before[axis], after[axis] = lengths[i], lengths[i + len(axes)]
     mode = attributes(node).get("mode", "constant")
+    if mode in _NATIVE and (amounts := _by_native(x, before, after)) is not None:
+        pad_by = functools.partial(torch.nn.functional.pad, pad=amounts, mode=_NATIVE[mode])
+        e.compute(pad_by, x, outs=[e.out(node.outputs[0], x)], fresh=True)
+        return
     if mode != "constant":
         e.bind(node.outputs[0], _pad_by_index(e, x, before, after, mode))
         return
@@ -121,6 +126,21 @@ def pad(e: Emitter, node: ir.Node) -> None:
         x = e.narrow(x, axis, max(0, -before[axis]), length)
         inner = e.narrow(inner, axis, max(0, before[axis]), length)
     e.run(torch.Tensor.copy_, inner, x, writes=[inner])
+
+
+_NATIVE = {"reflect": "reflect", "edge": "replicate"}
+"""Modes that ATen has kernels for, and their names there."""
+
+
+def _by_native(x: Buf, before: list[int], after: list[int]) -> list[int] | None:
+    """What torch's `pad` is told: it pads all the axes but one or two that lead. None if its kernels do not take it."""
+    rank = len(x.shape)
+    padded = [axis for axis in range(rank) if before[axis] or after[axis]]
+    count = next((n for n in (rank - 2, rank - 1) if 1 <= n <= 3 and padded and min(padded) >= rank - n), None)
+    inside = all(0 <= n < size for ends in (before, after) for n, size in zip(ends, x.shape, strict=True))
+    if count is None or not inside or x.dtype not in (torch.float32, torch.float64) or not x.meta.numel():
+        return None
+    return [n for axis in reversed(range(rank - count, rank)) for n in (before[axis], after[axis])]
 
 
 def _pad_by_index(e: Emitter, x: Buf, before: list[int], after: list[int], mode: Repeats) -> Buf:
