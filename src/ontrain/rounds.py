@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ontrain.errors import OptionError, ProviderError
+from ontrain.errors import ProviderError
+from ontrain.limits import limit
 
 __all__ = ["LOOP_LIMIT", "counted_rounds", "loop_limit", "loop_refused"]
 
@@ -23,12 +23,7 @@ def loop_limit() -> int:
     Raises:
         OptionError: ONTRAIN_LOOP_LIMIT is no whole number from 1.
     """
-    wish = os.environ.get(LOOP_LIMIT, "")
-    if not wish:
-        return _DEFAULT
-    if not wish.isdecimal() or not 1 <= int(wish) < 2**62:
-        raise OptionError(f"{LOOP_LIMIT} is {wish!r}", way_out="give a whole number of rounds from 1")
-    return int(wish)
+    return limit(LOOP_LIMIT, _DEFAULT, "rounds")
 
 
 def loop_refused() -> ProviderError:
@@ -47,7 +42,7 @@ def counted_rounds() -> Iterator[Callable[[], None]]:
     Raises:
         ProviderError: from that function, when the limit is passed.
     """
-    spent, limit = _spent.get(), loop_limit()
+    spent, most = _spent.get(), loop_limit()
     token = None
     if spent is None:
         spent = [0]
@@ -55,7 +50,7 @@ def counted_rounds() -> Iterator[Callable[[], None]]:
 
     def another() -> None:
         spent[0] += 1
-        if spent[0] > limit:
+        if spent[0] > most:
             raise loop_refused()
 
     try:

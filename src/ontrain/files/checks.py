@@ -11,6 +11,7 @@ import onnx
 from ontrain.errors import GraphError, nearest
 from ontrain.files.read import tensors_of
 from ontrain.files.tensors import check_tensor
+from ontrain.limits import NESTING
 
 __all__ = ["check_proto"]
 
@@ -40,8 +41,6 @@ _SWITCHES = frozenset({
     "linear_before_reset", "center_point_box", "normalize_variance", "across_channels", "saturate", "keep_aspect_ratio",
 })  # fmt: skip
 _LARGEST = 2**31 - 1
-_DEEPEST = 32
-"""Subgraphs in subgraphs: far above what any exporter writes, far below what recursion bears."""
 _DEEPEST_MESSAGE = 200
 # A copy of a tensor's data is made by looking at it.
 _TENSOR_TEXT = [onnx.TensorProto.DESCRIPTOR.fields_by_name[name] for name in ("name", "doc_string", "external_data")]
@@ -105,8 +104,8 @@ class _Checker:
 
     def _graph(self, graph: onnx.GraphProto, outer: set[str], imports: dict[str, int], depth: int) -> None:
         where = f"graph {graph.name!r} of {self.name}" if depth else self.name
-        if depth > _DEEPEST:
-            raise GraphError(f"{self.name} nests subgraphs more than {_DEEPEST} deep")
+        if depth > NESTING:
+            raise GraphError(f"{self.name} nests subgraphs more than {NESTING} deep")
         if graph.sparse_initializer:
             raise GraphError(
                 f"{where} has sparse initializers",

@@ -34,7 +34,7 @@ MUTANTS = [
         "damage or positive",
     ),
     mutant("files/checks.py", "if len(set(names)) != len(names):", "if False:", HOSTILE, "damage or positive"),
-    mutant("files/checks.py", "if depth > _DEEPEST:", "if False:", HOSTILE, "nested"),
+    mutant("files/checks.py", "if depth > NESTING:", "if False:", HOSTILE, "nested"),
     mutant("files/tensors.py", "if len(tensor.dims) > _MAX_RANK:", "if False:", HOSTILE, "damage or positive"),
     mutant("files/tensors.py", "if have != want:", "if have < want:", HOSTILE, "damage or positive"),
     mutant("files/tensors.py", 'if tensor.HasField("segment"):', "if False:", HOSTILE, "damage or positive"),

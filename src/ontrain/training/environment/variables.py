@@ -50,6 +50,7 @@ _ALL = (
     _reads("ONTRAIN_LOGITS_BYTES", "memory that a classifier's scores may take at once, in bytes", "67108864"),
     _reads("ONTRAIN_LOOP_LIMIT", "rounds that a Loop of a file may run, those of loops inside it included", "100000"),
     _reads("ONTRAIN_MEMORY_BUDGET", "working memory of an ORTModule: bytes, '2GiB', or a fraction"),
+    _reads("ONTRAIN_NODE_LIMIT", "nodes that the functions of a file may come to", "20000, or twice the file's own"),
     _reads("ONTRAIN_PASS_LIMIT", "n stops after the n-th pass of each plan, n:k after its k-th rewrite"),
     _reads(
         "ONTRAIN_TUNE",
