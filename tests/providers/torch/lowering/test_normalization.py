@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.autodiff.samples.sample import sample
 from tests.providers.bodies import compare, lowered_in
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -49,3 +50,9 @@ def test_two_normalisations_of_one_batch_have_their_own(network):
 @lowered_in("normalization")
 def test_kernels_equal_the_bodies(sample, rng):
     compare(sample, rng, "TorchExecutionProvider")
+
+
+def test_the_epsilon_of_a_mean_variance_normalization_is_added_to_the_deviation(rng):
+    """Values of the size of 1e-5: their variance is below that epsilon, their deviation far above it."""
+    small = sample("MeanVarianceNormalization", lambda rng: 1e-5 * rng.standard_normal((2, 3, 4, 2)), twin=torch.clone)
+    compare(small, rng, "TorchExecutionProvider")
