@@ -68,7 +68,7 @@ MUTANTS = [
         "return (x - mean) / (var.sqrt() + 1e-9)",
         "return (x - mean) / (var + 1e-9).sqrt()",
         OPERATORS,
-        "MeanVariance",
+        "MeanVariance or mean_variance",
     ),
     mutant(
         TORCH + "normalization.py",
