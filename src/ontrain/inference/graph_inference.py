@@ -38,6 +38,9 @@ _SERVING = ("TorchExecutionProvider",)
 _FEW = 64
 """Elements that such an input has at most: axes, sizes, pads. A larger one is data."""
 
+_NO_VERSION = 2**63 - 1
+"""What onnxruntime tells of a file that states no version of its model."""
+
 
 @dataclass(frozen=True)
 class NodeArg:
@@ -130,7 +133,7 @@ class GraphSession:
                 value.dtype = _element_type(stated[value.name or ""])
         self._narrow = {v.name or "": v.dtype for v in outputs if v.dtype is not None and v.dtype in NARROW}
         self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
-        self._outputs = [_node_arg(v) for v in outputs]
+        self._outputs = [_stated(_node_arg(v), o) for v, o in zip(outputs, proto.graph.output, strict=True)]
         self._structures: Recent[Hashable, Structure] = Recent(PLANS)
         self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
         self._build = _with_derivatives if asks_for_derivatives(self._model.graph) else None
@@ -307,9 +310,9 @@ def _seed(model: ir.Model) -> int:
 
 def _metadata(proto: onnx.ModelProto) -> ModelMetadata:
     custom = {entry.key: entry.value for entry in proto.metadata_props}
+    version = proto.model_version if proto.HasField("model_version") else _NO_VERSION
     return ModelMetadata(
-        proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.graph.doc_string,
-        proto.model_version, custom,
+        proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.graph.doc_string, version, custom,
     )  # fmt: skip
 
 
@@ -317,6 +320,17 @@ def _node_arg(value: ir.Value) -> NodeArg:
     assert value.name is not None and value.dtype is not None
     dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
     return NodeArg(value.name, f"tensor({value.dtype.name.lower()})", dims)
+
+
+def _stated(inferred: NodeArg, output: onnx.ValueInfoProto) -> NodeArg:
+    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
+    stated = node_arg_of(output).shape
+    if not output.type.tensor_type.HasField("shape") or len(stated) != len(inferred.shape):
+        return inferred
+    shape = [
+        own if isinstance(own, int) or dim is None else dim for own, dim in zip(inferred.shape, stated, strict=True)
+    ]
+    return NodeArg(inferred.name, inferred.type, shape)
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:

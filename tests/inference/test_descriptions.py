@@ -1,0 +1,47 @@
+"""What a session tells of a model: sizes of outputs under the file's names, and the version that the file states."""
+
+from __future__ import annotations
+
+import onnx
+import onnxruntime
+import pytest
+
+import ontrain
+from tests.training.conftest import PROVIDERS
+
+GRAPH = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[rows, 3] x, float[n, 3] more) => (float[places, 3] y, float[total, wide] both, float[b, c] again) {
+    y = Relu(x)
+    both = Concat<axis=0>(x, more)
+    sizes = Shape(x)
+    again = Reshape(x, sizes)
+}"""
+"""The file names what inference cannot (`total`), and gives new names to what it can (`places`, `wide`)."""
+
+
+def sessions(model, provider, **dimensions):
+    for module, name in ((onnxruntime, "CPUExecutionProvider"), (ontrain, provider)):
+        options = module.SessionOptions()
+        for dimension, size in dimensions.items():
+            options.add_free_dimension_override_by_name(dimension, size)
+        yield module.InferenceSession(model.SerializeToString(), options, providers=[name])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("dimensions", [{}, {"rows": 4}], ids=["open", "overridden"])
+def test_outputs_keep_the_names_that_the_file_gives_their_sizes(provider, dimensions):
+    theirs, ours = sessions(onnx.parser.parse_model(GRAPH), provider, **dimensions)
+    shapes = [value.shape for value in ours.get_outputs()]
+    assert shapes == [value.shape for value in theirs.get_outputs()]
+    if not dimensions:
+        assert shapes == [["places", 3], ["total", 3], ["b", "c"]]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("version", [None, 0, 7])
+def test_a_file_without_a_version_tells_onnxruntimes_number_for_none(provider, version):
+    model = onnx.parser.parse_model(GRAPH)
+    if version is not None:
+        model.model_version = version
+    theirs, ours = sessions(model, provider)
+    assert ours.get_modelmeta().version == theirs.get_modelmeta().version
