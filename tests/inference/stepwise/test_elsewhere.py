@@ -69,3 +69,25 @@ def test_alone_the_first_provider_refuses_it_by_name(model):
         ontrain.InferenceSession(model, providers=BOTH[:1]).run(
             None, {"x": np.ones((2, 3), np.float32), "deep": np.array(True)}
         )
+
+
+def test_a_recurrent_layer_of_open_sizes_stays_with_the_first_provider():
+    rng = np.random.default_rng(0)
+    weights = [("w", (1, 12, 3)), ("r", (1, 12, 4)), ("b", (1, 24))]
+    arrays = [onnx.numpy_helper.from_array(rng.standard_normal(s, np.float32), n) for n, s in weights]
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    m (float[batch, length, 3] x) => (float[length, 1, batch, 4] y) {
+        rows = Transpose<perm = [1, 0, 2]>(x)
+        y = GRU<hidden_size = 4>(rows, w, r, b)
+    }""")
+    model.graph.initializer.extend(arrays)
+    stated = onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, ["length", "batch", 3])
+    model.graph.value_info.append(stated)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session = ontrain.InferenceSession(model, providers=BOTH)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=BOTH[1:])
+    for shape in ((2, 5, 3), (3, 4, 3)):
+        x = rng.standard_normal(shape, np.float32)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], theirs.run(None, {"x": x})[0], atol=1e-6)
+    assert session.get_providers()[0] == BOTH[0]

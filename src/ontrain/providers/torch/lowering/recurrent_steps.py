@@ -100,8 +100,8 @@ def _rnn(
 
 
 def _fits(node: ir.Node) -> bool:
-    """Whether a layer has nothing but gates and states, and none of its sizes is zero."""
-    operands = [value for value in node.inputs[:3] if value is not None and value.shape is not None]
+    """Whether a layer has nothing but gates and states, its sizes are known, and none of them is zero."""
+    operands = [v for v in node.inputs[:3] if v is not None and v.shape is not None and v.shape.is_static()]
     if not node.inputs:
         return True  # the operator as such
     if len(operands) < 3 or operands[0].dtype not in _DTYPES or not is_plain_layer(node):
