@@ -72,7 +72,8 @@ def evaluate(node: ir.Node) -> list[np.ndarray[Any, Any]]:
     Raises:
         GraphError: the operator refuses these values.
     """
-    with blamed_on(node, "a constant cannot be computed"):
+    # Infinities are results as others are: the logarithm of zero, say, in a table whose entries none may take.
+    with blamed_on(node, "a constant cannot be computed"), np.errstate(all="ignore"):
         return _evaluate(node)
 
 
