@@ -12,6 +12,7 @@ from torch.nn import functional
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.batch_statistics import FEW, batch_statistics, gradients_by_parts
 from ontrain.providers.torch.lowering.registry import attributes, computed_by, lowers, lowers_composite
 
 __all__: list[str] = []
@@ -34,15 +35,23 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
     batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)
     # Where x has another layout than the result, this overload mixes up their elements without a word.
     x = e.ordered(x, order_of(y.meta))
-    e.run(
-        aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
-        out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],
-    )  # fmt: skip
-    e.keep(node.outputs[0], batch_mean, batch_inv, kernel=_STATISTICS)
-    # The running variance of ONNX is the biased one: 1/inv² − ε.
     batch_var = e.new(mean.shape, mean.dtype)
-    e.call(torch.pow, batch_inv, -2, out=batch_var)
-    e.run(torch.Tensor.sub_, batch_var, eps, writes=[batch_var])
+    if _has_long_sums(e, x):
+        e.compute(batch_statistics, x, eps, outs=[batch_mean, batch_var, batch_inv], fresh=True)
+        none = e.new((0,), mean.dtype)
+        e.run(
+            aten.native_batch_norm.out, x, scale, bias, batch_mean, batch_var, False, 0.0, eps,
+            out=y, save_mean=none, save_invstd=none, writes=[y],
+        )  # fmt: skip
+    else:
+        e.run(
+            aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
+            out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],
+        )  # fmt: skip
+        # The running variance of ONNX is the biased one: 1/inv² − ε.
+        e.call(torch.pow, batch_inv, -2, out=batch_var)
+        e.run(torch.Tensor.sub_, batch_var, eps, writes=[batch_var])
+    e.keep(node.outputs[0], batch_mean, batch_inv, kernel=_STATISTICS)
     e.call(torch.lerp, batch_mean, mean, momentum, out=new_mean)
     e.call(torch.lerp, batch_var, var, momentum, out=new_var)
 
@@ -66,8 +75,17 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     x = e.ordered(x, order_of(x.meta))
     dy = e.ordered(dy, order_of(x.meta))
     outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
+    if _has_long_sums(e, x):
+        e.compute(gradients_by_parts, dy, x, scale, *statistics, eps, outs=outs, fresh=True)
+        return
     kernel = private("torch.ops.aten.native_batch_norm_backward")
     e.compute(kernel, dy, x, scale, None, None, *statistics, True, eps, mask, outs=outs, fresh=True)
+
+
+def _has_long_sums(e: Emitter, x: Buf) -> bool:
+    """Whether torch's kernel for these images adds up many rows one after the other in single precision."""
+    channels_last = e.device.type == "cpu" and order_of(x.meta) is torch.channels_last
+    return channels_last and x.dtype == torch.float32 and x.meta.numel() > FEW * x.shape[1]
 
 
 def _statistics(e: Emitter, node: ir.Node, shape: Sequence[int], eps: float) -> tuple[Buf, Buf] | None:

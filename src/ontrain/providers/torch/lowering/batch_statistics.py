@@ -1,0 +1,65 @@
+"""Sums over a batch of images with their channels last, in single precision, without one long sum.
+
+torch's kernels add up such a batch row after row in single precision: the mean of 25,000 rows is off by 1e-4 of it, and
+the error of a gradient's mean, which is the same in each row, adds up in the weights below. Here each row holds the
+channels of many rows, so that the same kernels make many short sums, which are added up at the end.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ontrain.internals import private
+
+__all__ = ["FEW", "batch_statistics", "gradients_by_parts", "parts"]
+
+FEW = 256
+"""Rows whose sum the kernels get right."""
+_PARTS = 64
+"""At most; their sums for 64 channels take half of a first-level cache."""
+
+
+def parts(rows: int) -> int:
+    """Return into how many equal parts a number of rows falls."""
+    return next(count for count in range(min(_PARTS, rows), 0, -1) if rows % count == 0)
+
+
+def batch_statistics(x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return mean, biased variance and inverse deviation of each channel of images [N, C, H, W], channels last."""
+    folded, count = _folded(x)
+    means, variances = torch.batch_norm_update_stats(folded, None, None, 0.0)
+    means, variances = means.view(count, -1), variances.view(count, -1)
+    mean = means.mean(0)
+    var = variances.mean(0).add_((means - mean).square_().mean(0))
+    return mean, var, torch.rsqrt(var + eps)
+
+
+def gradients_by_parts(
+    dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor, inv: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the adjoints of images, scale and bias for a normalisation by the batch's own statistics.
+
+        dx = scale·inv·(dy − mean(dy) − (x − mean)·inv²·mean(dy·(x − mean)))
+
+    The kernel's sums of dy and of dy·(x − mean)·inv are the adjoints of bias and scale. dx is linear in dy and x.
+    """
+    folded, count = _folded(x)
+    kernel = private("torch.ops.aten.native_batch_norm_backward")
+    _, d_scale, d_bias = kernel(
+        _folded(dy)[0], folded, None, None, None, mean.repeat(count), inv.repeat(count), True, eps, [False, True, True]
+    )
+    d_scale, d_bias = d_scale.view(count, -1).sum(0), d_bias.view(count, -1).sum(0)
+    rows = x.numel() // len(scale)
+    of_dy = scale * inv
+    of_x = of_dy * inv * d_scale / -rows
+    constant = of_dy * d_bias / -rows - mean * of_x
+    dx = torch.batch_norm(x, of_x, constant, torch.zeros_like(mean), torch.ones_like(mean), False, 0.0, 0.0, False)
+    return dx.addcmul_(dy, of_dy.view(1, -1, 1, 1)), d_scale, d_bias
+
+
+def _folded(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The rows of images as fewer, longer ones, and how many of them each is."""
+    channels = x.shape[1]
+    rows = x.numel() // channels
+    count = parts(rows)
+    return x.permute(0, 2, 3, 1).reshape(rows // count, count * channels), count

@@ -1,0 +1,52 @@
+"""Batch normalisation of images with their channels last: sums are as right as where the channels come first."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.providers.torch.lowering.batch_statistics import batch_statistics, gradients_by_parts, parts
+from ontrain.training.ortmodule import ORTModule
+
+
+def images(*shape):
+    return (torch.randn(shape).relu() + 0.3).contiguous(memory_format=torch.channels_last)
+
+
+def error(computed, expected):
+    return float((computed.double() - expected).norm() / expected.norm())
+
+
+def test_rows_fall_into_equal_parts():
+    assert [parts(rows) for rows in (25088, 10125, 263, 6)] == [64, 45, 1, 6]
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 56, 56), (5, 32, 45, 45), (3, 7, 11, 13)])
+def test_statistics_and_gradients_are_those_of_double_precision(shape):
+    x, dy = images(*shape), images(*shape) - 0.7
+    scale = torch.rand(shape[1]) + 0.5
+    mean, var, inv = batch_statistics(x, 1e-5)
+    exact = x.double().requires_grad_(), scale.double().requires_grad_(), torch.zeros_like(scale).double()
+    y = nn.functional.batch_norm(exact[0], None, None, exact[1], exact[2].requires_grad_(), training=True)
+    variance, expected = torch.var_mean(x.double(), (0, 2, 3), correction=0)
+    assert error(mean, expected) < 3e-6
+    assert error(var, variance) < 1e-6
+    adjoints = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
+    for computed, wanted in zip(adjoints, torch.autograd.grad(y, exact, dy.double()), strict=True):
+        assert error(computed, wanted) < 1e-5
+
+
+def test_a_convolution_below_has_gradients_as_right_as_eagers():
+    net = nn.Sequential(nn.Conv2d(32, 64, 1, bias=False), nn.BatchNorm2d(64))
+    x = torch.randn(4, 32, 47, 47).relu()
+    weights = torch.rand(4, 64, 47, 47)
+    exact, ours = copy.deepcopy(net).double(), ORTModule(copy.deepcopy(net))
+    gradients = []
+    for module, batch in ((exact, x.double()), (net, x), (ours, x)):
+        (module(batch).square() * weights).sum().backward()
+        gradients.append([p.grad for p in module.parameters()])
+    for expected, eager, computed in zip(*gradients, strict=True):
+        assert error(computed, expected) < 4 * error(eager, expected) + 1e-5
