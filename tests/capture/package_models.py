@@ -26,6 +26,7 @@ from ontrain.errors import OntrainError
 from ontrain.training.ortmodule import ORTModule
 from tests.capture.packages import MODELS, PackageModel
 from tests.capture.packages.vision_operators import define_vision_operators
+from tests.page import renew
 
 TABLE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
@@ -133,8 +134,7 @@ def _line(name: str, row: Row) -> str:
 def write(rows: Mapping[str, Row]) -> None:
     """Renew the table and its part of the page."""
     TABLE.write_text(json.dumps(rows, indent=1) + "\n")
-    page = PAGE.read_text()
-    PAGE.write_text(page.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(rows))
+    renew(PAGE, HEADING, section(rows))
 
 
 def main() -> None:
