@@ -38,9 +38,9 @@ TEXT_OF_PAGE = """\
 Written by `python -m tests.models.training_tests SOURCES --write`; do not edit. Last on {day}, with transformers
 {transformers} and torch {torch}.
 
-The package's `test_modeling_common` trains small models, and compares the gradients with gradient checkpointing to
-those without, by the same parameters and the sums of their sizes. Its four tests run over {types} types, with each
-model in an `ORTModule`. {passed} of {all} pass.
+The package's `test_modeling_common` runs forward and backward of small models, and checks that with gradient
+checkpointing the checkpoints are in use and the same parameters have gradients. Its four tests run over {types} types,
+with each model in an `ORTModule`. {passed} of {all} pass.
 
 | type | test | result | remark |
 |---|---|---|---|
