@@ -388,9 +388,11 @@ def _whole_numbers(module: nn.Module) -> Iterator[None]:
     """Let `int(tensor)` vary in the files of the module's packages: Python's `int` makes a number of any tensor."""
     files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
     packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}
+    begun = tuple(packages)  # most of some thousand names are told by their beginning
     loaded = [
-        vars(file) for name, file in [*sys.modules.items()] if name.split(".")[0] in packages and file is not None
-    ]
+        vars(file) for name, file in [*sys.modules.items()]
+        if name.startswith(begun) and name.partition(".")[0] in packages and file is not None
+    ]  # fmt: skip
     with injected({id(scope): scope for scope in (*files, *loaded)}.values(), "int", _Int):
         yield
 

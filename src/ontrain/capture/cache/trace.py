@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -125,13 +125,13 @@ def _not_compiled(*_: Any, **__: Any) -> NoReturn:
 def executed_files(files: set[str]) -> Iterator[None]:
     """Collect the Python files whose functions are called."""
 
-    def see(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            files.add(frame.f_code.co_filename)
+    def see(frame: FrameType, _: str, __: Any) -> None:
+        files.add(frame.f_code.co_filename)
 
-    before: Callable[..., Any] | None = sys.getprofile()
-    sys.setprofile(see)
+    # Unlike a profiler's, this is called at the entry of Python's functions only.
+    before = sys.gettrace()
+    sys.settrace(see)
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.settrace(before)
