@@ -47,13 +47,13 @@ def run_stock(
     hashable = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in present)
     try:
         session = _session(op_type, domain, kinds, result, hashable)
-        (found,) = session.run(None, {f"i{at}": array for at, array in enumerate(texts)})
+        (array,) = session.run(None, {f"i{at}": fed for at, fed in enumerate(texts)})
     except Exception as error:  # onnxruntime's errors share no base but Exception
         raise ProviderError(
             f"{op_type} cannot be run", reason=" ".join(str(error).split()),
             way_out="check its attributes; expressions are written in RE2's syntax",
         ) from error  # fmt: skip
-    return np.asarray(found)
+    return np.asarray(array)
 
 
 def _kind(array: Array) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ontrain import OptionError
-from ontrain.capture import capture, module as capturing
+from ontrain.capture import capture, module_capture as capturing
 from ontrain.capture.cache import cache as caching, folder as folders, open_cache
 from ontrain.graph import to_text
 from ontrain.training.ortmodule import ORTModule
@@ -310,7 +310,7 @@ def test_where_it_is(monkeypatch, tmp_path):
 _SCRIPT = """
     import sys, torch
     from torch import nn
-    from ontrain.capture import module as capturing
+    from ontrain.capture import module_capture as capturing
     from ontrain.training.ortmodule import ORTModule
     import layers
 

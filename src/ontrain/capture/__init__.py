@@ -19,7 +19,7 @@ from ontrain.capture.inspection import (
     mark as mark,
     numbered as numbered,
 )
-from ontrain.capture.module import Captured, capture
+from ontrain.capture.module_capture import Captured, capture
 from ontrain.capture.names import REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases

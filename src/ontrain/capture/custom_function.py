@@ -162,7 +162,7 @@ class _Context:
     def save_for_backward(self, *tensors: Any) -> None:
         # What forward makes has no gradient in eager, and a backward may write to what it makes of that.
         own = [isinstance(t, torch.Tensor) and id(t) not in self._given for t in tensors]
-        self.saved_tensors = tuple([t.detach() if made else t for t, made in zip(tensors, own, strict=True)])
+        self.saved_tensors = tuple([t.detach() if is_own else t for t, is_own in zip(tensors, own, strict=True)])
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         self._constant.extend(tensors)

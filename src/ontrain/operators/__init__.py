@@ -24,7 +24,7 @@ from ontrain.operators import (
     random,
     recurrent,
     reduce,
-    rows,
+    row_packing,
     scatter,
     sequences,
     shape,
@@ -32,6 +32,7 @@ from ontrain.operators import (
     special,
     text,
 )
+from ontrain.operators.activation import dropped_share as dropped_share
 from ontrain.operators.agreement import broadcast, size_of
 from ontrain.operators.classical import ML
 from ontrain.operators.contributed import MICROSOFT
@@ -126,7 +127,7 @@ __all__ = [
     "random",
     "recurrent",
     "reduce",
-    "rows",
+    "row_packing",
     "scatter",
     "sequences",
     "shape",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
@@ -222,6 +223,20 @@ define(
     precision=Precision.FOLLOWS,
     settings=(1, 2),
 )
+
+
+def dropped_share(node: ir.Node) -> float:
+    """Return the share that a Dropout drops: none outside of training mode."""
+    _, ratio, training = [*node.inputs, None, None][:3]
+    return _constant(ratio, 0.5) if _constant(training, 0.0) else 0.0
+
+
+def _constant(value: ir.Value | None, default: float) -> float:
+    if value is None:
+        return default
+    if value.const_value is None:
+        raise ValueError("dropout's ratio and mode must be constant")
+    return float(value.const_value.numpy())
 
 
 @gradient("Dropout")

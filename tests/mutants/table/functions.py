@@ -128,7 +128,7 @@ MUTANTS = [
         "LSTM- or RNN-",
     ),
     mutant(
-        "functions/rows.py",
+        "functions/row_packing.py",
         "op.const(numbers) - before + count)",
         "op.const(numbers) - before + count - 1)",
         GRADIENTS,

@@ -24,13 +24,13 @@ class Choice:
 
     Attributes:
         trained: updated by a step.
-        kept: weights that no step changes.
+        frozen: weights that no step changes.
         statistics: running means and variances of batch normalisations.
         frozen_statistics: those of them that stay too, with their normalisation in inference form.
     """
 
     trained: tuple[str, ...]
-    kept: tuple[str, ...]
+    frozen: tuple[str, ...]
     statistics: tuple[str, ...]
     frozen_statistics: frozenset[str]
 

@@ -151,7 +151,7 @@ def load_onnx(
     to_inference(graph)
     evaluation = _rebuilt(model, name)
     return OnnxModel(
-        training, evaluation, initial, list(choice.trained), list(choice.kept), list(choice.statistics),
+        training, evaluation, initial, list(choice.trained), list(choice.frozen), list(choice.statistics),
         input_names, output_names, opset, name,
     )  # fmt: skip
 
@@ -327,14 +327,14 @@ def _spell_out(inner: ir.Graph) -> None:
 def _make_state(graph: ir.Graph, choice: Choice) -> dict[str, torch.Tensor]:
     """Turn the initializers chosen into inputs with a role; return their values."""
     initial: dict[str, torch.Tensor] = {}
-    for names, role in (((*choice.trained, *choice.kept), Role.PARAMETER), (choice.statistics, Role.BUFFER)):
+    for names, role in (((*choice.trained, *choice.frozen), Role.PARAMETER), (choice.statistics, Role.BUFFER)):
         for name in names:
             value = graph.initializers.pop(name)
             assert value.const_value is not None
             initial[name] = to_tensor(np.array(value.const_value.numpy()))  # a copy: the file's bytes are read-only
             value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(value.const_value.shape.numpy())
             value.const_value = None
-            if name in choice.kept:
+            if name in choice.frozen:
                 value.metadata_props[REQUIRES_GRAD] = "0"
             graph.inputs.append(set_role(value, role))
     return initial

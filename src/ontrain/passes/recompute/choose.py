@@ -112,11 +112,11 @@ def _trade(schedule: Schedule, profile: Profile, root: ir.Value, at: int, wanted
             if source in seen or source in profile.copies:
                 continue
             seen.add(source)
-            if profile.kept.get(source, -1) >= wanted or source in schedule.memory.lasting:
+            if profile.last_reads.get(source, -1) >= wanted or source in schedule.memory.lasting:
                 continue
             if source in schedule.read_by_backward or schedule.keeps(source, value):
                 # It lives on for the recomputation; where it would be gone already, that costs its bytes.
-                gain -= schedule.bytes_of(source) if profile.kept.get(source, -1) < at else 0
+                gain -= schedule.bytes_of(source) if profile.last_reads.get(source, -1) < at else 0
             else:
                 work.append(source)
     return gain, cost

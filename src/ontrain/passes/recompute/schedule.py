@@ -38,13 +38,13 @@ class Profile:
     Attributes:
         bytes: working memory at each node.
         copies: what is computed again, by root.
-        kept: position of the last reader of each root that is computed once.
+        last_reads: position of the last reader of each root that is computed once.
         first_backward: position at which each root's value is first wanted again.
     """
 
     bytes: Bytes
     copies: dict[ir.Value, Copy]
-    kept: dict[ir.Value, int]
+    last_reads: dict[ir.Value, int]
     first_backward: dict[ir.Value, int]
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Chance, record_of, resolved_pads
+from ontrain.operators import Chance, dropped_share, record_of, resolved_pads
 from ontrain.providers.onnxruntime.random import Streams, drawn_share
 
 __all__ = ["RULES", "Inputs", "Outputs", "is_random"]
@@ -34,27 +34,13 @@ def _rewrites(*op_types: str) -> Callable[[Rule], Rule]:
 def is_random(node: ir.Node) -> bool:
     """Whether a node draws random numbers."""
     if node.op_type == "Dropout":
-        return bool(_dropped(node))
+        return bool(dropped_share(node))
     return node.op_type in RULES and record_of(node).chance is Chance.ALWAYS
-
-
-def _dropped(node: ir.Node) -> float:
-    """The share that a Dropout drops: none outside of training mode."""
-    _, ratio, training = [*node.inputs, None, None][:3]
-    return _constant(ratio, 0.5) if _constant(training, 0.0) else 0.0
-
-
-def _constant(value: ir.Value | None, default: float) -> float:
-    if value is None:
-        return default
-    if value.const_value is None:
-        raise ValueError("dropout's ratio and mode must be constant")
-    return float(value.const_value.numpy())
 
 
 @_rewrites("Dropout")
 def _dropout(op: Builder, streams: Streams, node: ir.Node, inputs: Inputs) -> Outputs:
-    x, share, shape = inputs[0], _dropped(node), static_dims(node.outputs[0])
+    x, share, shape = inputs[0], dropped_share(node), static_dims(node.outputs[0])
     if not share:
         return [op.Identity(x), op.Expand(op.const(True), list(shape)) if len(node.outputs) > 1 else None]
     mask = streams.keep(op, shape, share)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.internals import private
+from ontrain.operators import dropped_share
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
@@ -128,27 +129,16 @@ def _numbers(e: Emitter, count: int) -> Iterator[Buf]:
         yield e.narrow(e.view(x, lambda t: t.view(-1).view(torch.int16)), 0, 0, here)
 
 
-def _constant(value: ir.Value | None, default: float) -> float:
-    if value is None:
-        return default
-    if value.const_value is None:
-        raise ValueError("dropout's ratio and mode must be constant")
-    return float(value.const_value.numpy())
-
-
 @lowers("Dropout")
 def dropout(e: Emitter, node: ir.Node) -> None:
-    inputs = [*node.inputs, None, None][:3]
-    x = e.value(inputs[0])
-    ratio = _constant(inputs[1], 0.5)
-    training = bool(_constant(inputs[2], 0.0))
-    if not training or ratio == 0.0:
+    x, share = e.value(node.inputs[0]), dropped_share(node)
+    if not share:
         e.bind(node.outputs[0], x)
         if len(node.outputs) > 1:
             ones = e.out(node.outputs[1])
             e.run(torch.Tensor.fill_, ones, True, writes=[ones])
         return
-    mask = draw_mask(e, x.shape, ratio, node.outputs[1] if len(node.outputs) > 1 else None)
+    mask = draw_mask(e, x.shape, share, node.outputs[1] if len(node.outputs) > 1 else None)
     _scaled(e, x, mask, e.out(node.outputs[0]))
 
 
