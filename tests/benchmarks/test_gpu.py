@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -48,22 +50,27 @@ def test_all_engines_train_the_same_model(workload, dtype, engines, tolerance, t
     assert row["device"] == {"name": "CPU"} and row["versions"]["torch"] and row["workload"] == workload
 
 
-def test_operations_are_those_of_the_products_that_are_made(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def measured() -> tuple[dict, str]:
+    """Figures of a model's engines, and what was said: torch has no mode "nothing", so that engine ends at once."""
+    setting = gpu.Setting("gpt2-medium-1024", "tiny", "cpu", "float32", 0, 1)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        figures = gpu.measure(setting, ["eager", "compile-nothing", "ontrain"], 1, None, together=2)
+    return figures, said.getvalue()
+
+
+def test_operations_are_those_of_the_products_that_are_made(measured):
     """Every token is labelled, attention included: forward, and backward twice as much."""
-    row = run(tmp_path, monkeypatch, "--workload", "gpt2-medium-1024", "--engine", "ontrain", "--dtype", "float32")
     tokens, width, length = 2 * 16, 64, 16
     layer = 2 * tokens * 12 * width**2 + 2 * 2 * tokens * length * width
     head = 2 * 2 * 15 * width * 1000
-    done = row["engines"]["ontrain"]["flop"]
-    assert done == pytest.approx(3 * (2 * layer + head), rel=0.08)
+    assert measured[0]["ontrain"]["flop"] == pytest.approx(3 * (2 * layer + head), rel=0.08)
 
 
-def test_an_engine_that_ends_is_left_out_and_the_others_are_measured(capfd):
-    """Torch has no such mode, so the engine's process ends at once."""
-    setting = gpu.Setting("gpt2-medium-1024", "tiny", "cpu", "float32", 0, 1)
-    found = gpu.measure(setting, ["eager", "compile-nothing", "ontrain"], 1, None, together=2)
-    assert list(found) == ["eager", "ontrain"]
-    assert "compile-nothing left out, the worker ended with 1" in capfd.readouterr().err
+def test_an_engine_that_ends_is_left_out_and_the_others_are_measured(measured):
+    figures, said = measured
+    assert list(figures) == ["eager", "ontrain"]
+    assert "compile-nothing left out, the worker ended with 1" in said
 
 
 @pytest.mark.parametrize(
