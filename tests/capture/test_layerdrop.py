@@ -12,6 +12,8 @@ from ontrain.training.ortmodule import ORTModule
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def bart(rate):
     config = transformers.BartConfig(
