@@ -1,0 +1,91 @@
+"""Forward and backward of single layers through ORTModule, beside eager PyTorch: which of them are behind.
+
+    python -m benchmarks.layers [--only Norm,Conv] [--seconds 1.2] [--no-row]
+
+Both take turns in one process, in float32, after two steps that are not timed; the ratio is the median over the turns.
+A step has a product with the batch before the layer and a mean of squares behind it, and no optimizer. Rows go to
+benchmarks/results/layers.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+import warnings
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from benchmarks.layer_samples import Layer, layers
+from benchmarks.rows import append_row
+from ontrain.training.ortmodule import ORTModule
+
+_FEWEST, _MOST = 5, 40
+"""Turns of each sample."""
+
+
+class _Step(nn.Module):
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.function, self.layers = layer.function, nn.ModuleList(layer.modules)
+        self.gain = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return self.function(x * self.gain, *self.layers, *others).square().mean()
+
+
+def _seconds(step: nn.Module, batch: tuple[torch.Tensor, ...]) -> float:
+    start = time.perf_counter()
+    step(*batch).backward()
+    return time.perf_counter() - start
+
+
+def measure(layer: Layer, seconds: float) -> dict[str, float]:
+    """Return the median milliseconds of both, and the median of the ratios."""
+    eager = _Step(layer)
+    ours = ORTModule(copy.deepcopy(eager))
+    for step in (eager, ours) * 2:
+        _seconds(step, layer.batch)
+    turns: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while len(turns) < _FEWEST or (len(turns) < _MOST and time.perf_counter() < end):
+        turns.append((_seconds(eager, layer.batch), _seconds(ours, layer.batch)))
+    eagers, own = zip(*turns, strict=True)
+    return {
+        "eager_ms": 1e3 * statistics.median(eagers),
+        "ours_ms": 1e3 * statistics.median(own),
+        "ratio": statistics.median(a / b for a, b in turns),
+    }
+
+
+def main() -> None:
+    """Print the table, the slowest first, and append a row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="parts of the layers' names, by commas; by default all")
+    parser.add_argument("--seconds", type=float, default=1.2, help="for each layer (1.2)")
+    parser.add_argument("--no-row", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    chosen = {
+        name: layer for name, layer in layers().items()
+        if any(part.lower() in name.lower() for part in arguments.only.split(","))
+    }  # fmt: skip
+    if not chosen:
+        parser.error(f"no layer's name has {arguments.only!r} in it")
+    results = {name: measure(layer, arguments.seconds) for name, layer in tqdm(chosen.items(), unit="layer")}
+    for name, figures in sorted(results.items(), key=lambda item: item[1]["ratio"]):
+        print(
+            f"{name:34} eager {figures['eager_ms']:7.2f} ms  ours {figures['ours_ms']:7.2f} ms  {figures['ratio']:5.2f}"
+        )
+    mean = statistics.geometric_mean(figures["ratio"] for figures in results.values())
+    print(f"geometric mean of {len(results)}: {mean:.2f}")
+    if not arguments.no_row and not arguments.only:
+        append_row("layers", {"benchmark": "layers", "layers": results, "geometric_mean": mean})
+
+
+if __name__ == "__main__":
+    main()
