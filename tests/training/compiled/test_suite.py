@@ -30,6 +30,12 @@ def test_a_gradient_that_is_missing_or_not_finite_is_wrong():
     assert rate(exact | {"loss": torch.tensor([float("nan")])}, exact, exact) == (float("inf"), "loss")
 
 
+def test_what_is_zero_but_for_rounding_may_differ_by_rounding():
+    exact = {"loss": torch.ones(1), "0.running_mean": torch.ones(4), "1.running_mean": torch.zeros(4)}
+    assert rate(exact | {"1.running_mean": torch.full((4,), 4e-7)}, exact, exact)[0] < 1
+    assert rate(exact | {"1.running_mean": torch.full((4,), 4e-6)}, exact, exact)[0] > 1
+
+
 def test_repeated_blocks_are_cut_but_where_they_make_images_smaller():
     net = nn.Sequential(
         nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 3, 2), nn.Conv2d(3, 3, 3, 2)

@@ -36,7 +36,7 @@ PyTorch compares its compilers on the CPU over {huggingface} names of transforme
 Each is trained for three steps with batches of {sizes} under `torch.compile(backend="ontrain")`, with `dynamic` at its
 default. Loss, gradients and buffers in single precision are compared with eager PyTorch's in double precision. A model
 is right where no tensor is off by more than {multiple:g} times eager's own error in single precision and {rounding:g}
-of the tensor's norm; of a gradient, {of_largest:g} of the largest one's norm is allowed besides.
+of the tensor's norm; {of_largest:g} of the largest norm of its kind is allowed besides.
 
 *Graphs* counts the pieces for all three sizes together. *By PyTorch* counts those that ontrain refused, so that PyTorch
 ran them; a model is refused where it ran all of them. *Error* is the largest in units of what is allowed.

@@ -11,6 +11,7 @@ import copy
 import random
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ MULTIPLE = 3.0
 ROUNDING = 1e-4
 """Of the norm of a tensor."""
 OF_LARGEST = 1e-6
-"""Of the largest norm of a step's gradients: a gradient that is zero but for rounding is no larger than this."""
+"""Of the largest norm of its kind, the gradients or the buffers of one name: what is zero but for rounding, such as the
+mean of a linear function of normalised values, is no larger than this."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -100,19 +102,25 @@ def rate(computed: Mapping[str, Any], eager: Mapping[str, Any], expected: Mappin
 
     A tensor that is missing, or not finite where the exact result is, is infinitely wrong.
     """
-    largest = max(float(value.norm()) for name, value in expected.items() if name.startswith("grad "))
+    largest: dict[str, float] = defaultdict(float)
+    for name, value in expected.items():
+        largest[_kind(name)] = max(largest[_kind(name)], float(value.norm()))
     worst, where = 0.0, ""
     for name in {**expected, **computed}:
         if name not in expected or name not in computed:
             return float("inf"), name
         norm = float(expected[name].norm())
-        scale = norm + (largest * OF_LARGEST / ROUNDING if name.startswith("grad ") else 0.0)
-        allowed = MULTIPLE * float((eager[name].double() - expected[name]).norm()) + ROUNDING * scale
+        allowed = MULTIPLE * float((eager[name].double() - expected[name]).norm()) + ROUNDING * norm
+        allowed += OF_LARGEST * largest[_kind(name)]
         error = float((computed[name].double() - expected[name]).norm())
         ratio = error / allowed if error else 0.0
         if not ratio <= worst:
             worst, where = ratio if ratio == ratio else float("inf"), name
     return worst, where
+
+
+def _kind(name: str) -> str:
+    return "grad" if name.startswith("grad ") else name.rpartition(".")[2]
 
 
 def _step(call: Callable[..., Any], module: nn.Module, batch: Batch) -> Tensors:
