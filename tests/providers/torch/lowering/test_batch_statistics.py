@@ -50,3 +50,16 @@ def test_a_convolution_below_has_gradients_as_right_as_eagers():
         gradients.append([p.grad for p in module.parameters()])
     for expected, eager, computed in zip(*gradients, strict=True):
         assert error(computed, expected) < 4 * error(eager, expected) + 1e-5
+
+
+def test_a_mean_far_above_the_deviation_costs_no_digits_of_the_gradient():
+    torch.manual_seed(0)
+    x = (torch.randn(4, 3, 16, 16) * 1e-2 + 40).to(memory_format=torch.channels_last)
+    dy, scale = torch.randn_like(x), torch.randn(3)
+    mean, _, inv = batch_statistics(x, 1e-5)
+    ours, _, _ = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
+    centred, exact = (x - mean.view(1, 3, 1, 1)).double(), dy.double()
+    slope = (exact * centred).mean((0, 2, 3), keepdim=True) * inv.double().view(1, 3, 1, 1) ** 2
+    factor = (scale * inv).double().view(1, 3, 1, 1)
+    wanted = factor * (exact - exact.mean((0, 2, 3), keepdim=True) - centred * slope)
+    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-4)

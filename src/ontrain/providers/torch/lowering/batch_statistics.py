@@ -49,12 +49,12 @@ def gradients_by_parts(
         _folded(dy)[0], folded, None, None, None, mean.repeat(count), inv.repeat(count), True, eps, [False, True, True]
     )
     d_scale, d_bias = d_scale.view(count, -1).sum(0), d_bias.view(count, -1).sum(0)
-    rows = x.numel() // len(scale)
+    rows, channel = x.numel() // len(scale), (1, -1, 1, 1)
     of_dy = scale * inv
     of_x = of_dy * inv * d_scale / -rows
-    constant = of_dy * d_bias / -rows - mean * of_x
-    dx = torch.batch_norm(x, of_x, constant, torch.zeros_like(mean), torch.ones_like(mean), False, 0.0, 0.0, False)
-    return dx.addcmul_(dy, of_dy.view(1, -1, 1, 1)), d_scale, d_bias
+    # Of a channel whose mean is far above its deviation only the difference has digits left.
+    dx = torch.addcmul((of_dy * d_bias / -rows).view(channel), x - mean.view(channel), of_x.view(channel))
+    return dx.addcmul_(dy, of_dy.view(channel)), d_scale, d_bias
 
 
 def _folded(x: torch.Tensor) -> tuple[torch.Tensor, int]:
