@@ -23,7 +23,9 @@ from ontrain.graph import (
     describe,
     rebuild,
     register_inference,
+    shape_text,
     source_of,
+    subgraphs,
 )
 from ontrain.operators import form_of
 
@@ -205,14 +207,49 @@ def inline_all(model: ir.Model) -> ir.Model:
         left = next((n for n in all_nodes(model.graph) if not is_plain(n) and has_body(n) is not None), None)
         if left is None:
             return model
-        model = rebuild(model, inline)
+        model = rebuild(model, _inline_once)
     assert left is not None
-    raise GraphError(
-        f"{left.op_type} cannot be written in operators of the standard", node=describe(left), source=source_of(left),
-        reason="its body comes to the same operator again, of types that the standard has it not for",
-        way_out="cast its operands to float32",
-    )  # fmt: skip
+    raise _endless(left)
 
 
 _DEEPEST = 256
 """Bodies within bodies."""
+_AROUND = "ontrain.bodies"
+"""The operators in whose bodies a node stands, in the node's `meta`."""
+
+
+def _inline_once(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
+    """`inline`, with the operators noted that each new node is of: a body that holds its own operator twice doubles
+    with each round, and no number of rounds is small enough for that.
+    """
+    if is_plain(node):
+        return None
+    use, around = _use(node), node.meta.get(_AROUND, ())
+    if use in around:
+        raise _endless(node)
+    start = len(op.nodes)
+    outputs = inline(op, node, inputs)
+    for emitted in op.nodes[start:]:
+        for each in (emitted, *(n for graph in subgraphs(emitted) for n in all_nodes(graph))):
+            each.meta[_AROUND] = (*around, use)
+    return outputs
+
+
+def _use(node: ir.Node) -> tuple[object, ...]:
+    """What a body can depend on: the operator, its attributes, and the types of its operands."""
+    attributes = {
+        name: id(attr.value) if attr.type in _HELD else repr(attr.value) for name, attr in node.attributes.items()
+    }
+    return node.domain, node.op_type, frozenset(attributes.items()), tuple(map(shape_text, node.inputs))
+
+
+_HELD = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+"""Attributes that are told apart without looking into them."""
+
+
+def _endless(node: ir.Node) -> GraphError:
+    return GraphError(
+        f"{node.op_type} cannot be written in operators of the standard", node=describe(node), source=source_of(node),
+        reason="its body comes to the same operator again, of types that the standard has it not for",
+        way_out="cast its operands to float32",
+    )  # fmt: skip
