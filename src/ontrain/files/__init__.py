@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ontrain.files.checks import check_proto as check_proto
     from ontrain.files.expansion import call_depth as call_depth, check_expansion as check_expansion
+    from ontrain.files.order import in_order as in_order
     from ontrain.files.read import (
         Source as Source,
         check_external as check_external,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "checks": ("check_proto",),
     "expansion": ("call_depth", "check_expansion"),
+    "order": ("in_order",),
     "read": ("Source", "check_external", "read_proto", "tensors_of"),
     "schemas": ("OPSET", "schema_of"),
     "suspicion": ("TRAPS", "suspect"),

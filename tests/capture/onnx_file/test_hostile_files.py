@@ -159,7 +159,8 @@ def renamed(proto: onnx.ModelProto, index: int, name: str) -> None:
     ("damage", "says"),
     [
         (lambda p: renamed(p, 1, "h"), "the name 'h' is defined twice"),
-        (lambda p: p.graph.node.reverse(), r"(?s)used before it is made.*node: .*in order"),
+        (lambda p: p.graph.node[0].input.__setitem__(0, p.graph.node[-1].output[0]),
+         "(?s)used before it is made.*node: .*circle"),
         (lambda p: setattr(p.graph.node[0], "op_type", "Gemn"), r"(?s)no operator 'Gemn' at opset 13.*'Gemm'"),
         (lambda p: setattr(p.graph.node[0].attribute[0], "name", "transC"), r"(?s)no attribute 'transC'.*'transA'"),
         (lambda p: setattr(p.graph.node[2].attribute[0], "f", float("nan")), r"(?s)'epsilon' is not a number.*Batch"),

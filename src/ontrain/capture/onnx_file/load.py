@@ -21,7 +21,7 @@ from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.files import Source, check_proto, read_proto
+from ontrain.files import Source, check_proto, in_order, read_proto
 from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, verify
 from ontrain.operators import record_of
 
@@ -164,6 +164,7 @@ def _prepared(
     With shapes, which may be none, its inputs have to be tensors of shapes that are known.
     """
     proto, name = read_proto(source)
+    proto = in_order(proto)
     check_proto(proto, name)
     model = _deserialised(proto, name)
     graph = model.graph

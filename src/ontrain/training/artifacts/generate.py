@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ontrain.arguments import checked_flag, checked_kind, checked_names, checked_path
 from ontrain.errors import OptionError, nearest
-from ontrain.files import check_proto, read_proto
+from ontrain.files import check_proto, in_order, read_proto
 from ontrain.graph import DOMAIN, Builder
 from ontrain.session import check_opset, import_opset, with_operators_of
 from ontrain.training import onnxblock
@@ -110,6 +110,7 @@ def generate_artifacts(
     if step_model:
         _check_step(update)
     proto, name = read_proto(model)
+    proto = in_order(proto)
     check_proto(proto, name)
     block = _Training(_loss_block(loss), additional or [])
     for name in trained or ():
