@@ -304,8 +304,8 @@ def dynamic_quantize_lstm(
 ) -> tuple[Value, ...]:  # fmt: skip
     """LSTM with quantised weights, each direction's [inputs, 4 · hidden].
 
-    onnxruntime quantises sequences and states, too, by their range in each step; that is left out, so that the result
-    is nearer to that of the weights.
+    onnxruntime quantises sequences and states, too, by their range in each step. The torch provider does as well; here
+    it is left out, so that there is a gradient.
     """
 
     def reals(weight: Value, scale: Value | None, zero: Value | None) -> Value:

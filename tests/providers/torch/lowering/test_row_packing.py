@@ -5,6 +5,6 @@ from __future__ import annotations
 from tests.providers.bodies import compare, lowered_in
 
 
-@lowered_in("rows")
+@lowered_in("row_packing")
 def test_kernels_equal_the_bodies(sample, rng):
     compare(sample, rng, "TorchExecutionProvider")
