@@ -440,3 +440,11 @@ def test_an_operator_whose_name_is_no_text_is_refused(provider):
     model = file(made, [value("x", ["n"])], [value("y", ["n"])]).replace(b"Qqqq", b"\xffqqq")
     with pytest.raises(OntrainError):
         InferenceSession(model, providers=[provider])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("opset", [2**40, -(2**40)])
+def test_an_operator_set_that_no_version_has_is_a_named_error(provider, opset):
+    made = file([node("Div", "x x", "y")], [value("x", ["n"])], [value("y", ["n"])], opset=opset)
+    with pytest.raises(GraphError, match=f"asks for opset {opset}"):
+        InferenceSession(made, providers=[provider])

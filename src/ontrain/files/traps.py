@@ -36,6 +36,8 @@ _POSITION = "ontrain: position in a sequence"
 _KIND = onnx.TensorProto
 _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
+_LARGEST = 2**31 - 1
+"""The largest version that onnx's own look-up takes."""
 _INTEGERS = frozenset({
     _KIND.INT8, _KIND.INT16, _KIND.INT32, _KIND.INT64, _KIND.UINT8, _KIND.UINT16, _KIND.UINT32, _KIND.UINT64,
 })  # fmt: skip
@@ -48,10 +50,16 @@ def guard(proto: onnx.ModelProto) -> bool:
     """Put guards into a model, in place; return whether it needed any. Functions must be inlined before.
 
     Raises:
-        GraphError: whether a division is one of integers cannot be told.
+        GraphError: whether a division is one of integers cannot be told, or the operator set is no number of one.
     """
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     guarding = _Guard(versions.get("", versions.get("ai.onnx", 1)))
+    if abs(guarding.opset) > _LARGEST:
+        raise GraphError(
+            f"the model asks for opset {guarding.opset}",
+            reason=f"the installed onnx knows 1 to {onnx.defs.onnx_opset_version()}",
+            way_out="export the model again, or copy the whole file: the number may be damaged",
+        )
     if guarding.opset < _OLDEST and _loops(proto.graph.node):
         raise GraphError(
             f"a Loop of operator set {guarding.opset} cannot be bounded",
