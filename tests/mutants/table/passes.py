@@ -99,8 +99,8 @@ MUTANTS = [
         "passes/rows/selection.py",
         "if record_of(node).chance is not Chance.NEVER:\n                return None",
         "if False:\n                return None",
-        "passes/rows/test_masks.py passes/rows/test_labels.py passes/rows/test_padding.py passes/rows/test_equality.py",
-        "random or dropout or chance or drawn",
+        "passes/rows/test_selection.py",
+        "chance",
     ),
     mutant(
         "passes/rows/labels.py",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ontrain.graph import Builder, new_model
+from ontrain.passes.rows.selection import batch_only
 from tests.passes.rows.encoders import BATCH, LENGTH, Tagger
 from tests.passes.rows.savings import NAMES, ROWS, batch, notes, plan
+from tests.providers.graphs import float_input
 
 
 def test_where_nothing_is_gained_the_graph_is_untouched():
@@ -22,3 +25,12 @@ def test_each_pass_can_be_left_out_by_name(name, monkeypatch):
     found, _ = plan(Tagger(), batch([1, 7], [6, 3, 2]))
     assert name not in {one.name for one in found.passes}
     assert {NAMES[0], NAMES[2]} - {name} == set(notes(found))
+
+
+def test_what_chance_decides_is_not_the_batchs_alone():
+    """A mask that is drawn differs from step to step: rows counted by it beforehand would not be those of the step."""
+    x = float_input("x", (4,))
+    model = new_model([x], "masks")
+    op = Builder(model.graph)
+    assert batch_only(model.graph, [op.Greater(x, 0.5)]) == [x]
+    assert batch_only(model.graph, [op.Greater(op.Bernoulli(x), 0.5)]) is None
