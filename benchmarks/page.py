@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks.layers_table import layers
 from benchmarks.other_tables import floor, gpu, memory, portable, small, threads
 from benchmarks.speed_tables import contended, epochs, headlines, losses, steps
 from benchmarks.zoo_table import zoo
@@ -20,7 +21,20 @@ __all__ = ["PAGES", "PROJECT", "written"]
 PROJECT = Path(__file__).parents[1]
 BEGIN, END = "<!-- figures: written by python -m benchmarks.page -->", "<!-- end of figures -->"
 PAGES: dict[str, tuple[Callable[[], Iterable[str]], ...]] = {
-    "docs/performance.md": (steps, epochs, zoo, losses, contended, threads, floor, memory, gpu, portable, small),
+    "docs/performance.md": (
+        steps,
+        epochs,
+        zoo,
+        layers,
+        losses,
+        contended,
+        threads,
+        floor,
+        memory,
+        gpu,
+        portable,
+        small,
+    ),
     "README.md": (headlines,),
 }
 """What stands between the marks of each page."""
