@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from ontrain.capture import capture
+from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import nodes, run_captured
 
 
@@ -36,3 +39,37 @@ def test_a_mask_that_hides_nothing_is_none(hidden, expands):
         x = torch.randn(size, 3, 5, 4)
         result, _ = run_captured(captured, (x,))
         torch.testing.assert_close(result, module(x), rtol=1e-5, atol=1e-6)
+
+
+class InBlocks(nn.Module):
+    """Attention within blocks of an image, [batch, heads, blocks, length, size], as NesT computes it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.project = kind, nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[2]
+        q, k, v = self.project(x).view(*x.shape[:3], 3, 2, 4).permute(3, 0, 4, 1, 2, 5)
+        mask = None
+        if self.kind == "of two axes":
+            mask = torch.ones(length, length, dtype=torch.bool).tril()
+        elif self.kind == "of three axes":
+            mask = x[0, :, :, :1].expand(-1, -1, length)
+        elif self.kind == "of five axes":
+            mask = x.mean(-1)[:, None, :, None, :].expand(-1, 2, -1, length, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=self.kind == "causal")
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "of two axes", "of three axes", "of five axes"])
+def test_attention_in_blocks_is_eagers(kind):
+    eager = InBlocks(kind).double()
+    ours = ORTModule(copy.deepcopy(eager))
+    for batch, blocks, length in ((2, 3, 5), (3, 2, 6)):
+        x, results = torch.randn(batch, blocks, length, 8, dtype=torch.float64), []
+        for module in (eager, ours):
+            leaf = x.clone().requires_grad_()
+            y = module(leaf)
+            y.square().sum().backward()
+            results.append((y, leaf.grad))
+        torch.testing.assert_close(results[1], results[0])

@@ -63,9 +63,10 @@ def scaled_dot_product_attention(
 ) -> Value:  # fmt: skip
     shapes = [op.input_shape(i) for i in range(3)]
     rank = len(shapes[0])
-    if rank > 4:
+    if rank > 4 and enable_gqa:
         raise op.refuse(
-            f"attention on tensors of rank {rank}", "the composite takes [batch, heads, length, size]",
+            f"attention with groups of heads on tensors of rank {rank}",
+            "the composite takes [batch, heads, length, size]",
             "fold the leading dimensions into the batch before the call",
         )  # fmt: skip
     if scale is None:
@@ -73,7 +74,13 @@ def scaled_dot_product_attention(
         if not isinstance(width, int):
             raise op.refuse("attention over a head size that varies", "its scale is a constant", "pass scale=")
         scale = 1 / math.sqrt(width)
-    if rank < 4:
+    lead: list[Dim] = []
+    if rank > 4:
+        lead = _lead(shapes)
+        q, k, v = (_folded(op, x, lead, shape) for x, shape in zip((q, k, v), shapes, strict=True))
+        if attn_mask is not None and len(attn_mask.shape) > 2:
+            attn_mask = _folded(op, attn_mask, lead, op.input_shape(3))
+    elif rank < 4:
         q, k, v = (op.Unsqueeze(x, list(range(4 - rank)) if rank == 2 else [1]) for x in (q, k, v))
         if attn_mask is not None and rank == 3 and len(attn_mask.shape) == 3:
             attn_mask = op.memo(("heads", attn_mask), lambda: op.Unsqueeze(attn_mask, [1]))
@@ -93,6 +100,9 @@ def scaled_dot_product_attention(
     if seen is not None:
         # torch gives zero where a row sees no key.
         y = y * seen
+    if rank > 4:
+        after = [shapes[0][-2], shapes[2][-1]]
+        return op.reshape(y, [*lead, *after], [math.prod(lead[:-1]), lead[-1], *after])
     if rank < 4:
         y = op.Squeeze(y, list(range(4 - rank)) if rank == 2 else [1])
     return y
@@ -100,8 +110,19 @@ def scaled_dot_product_attention(
 
 def _with_equal_leads(op: AtenBuilder, tensors: Sequence[Any], shapes: Sequence[list[Dim]]) -> list[Any]:
     """Broadcast batch and heads against each other, as for keys that all heads share."""
-    lead = [next((size for size in sizes if size != 1), 1) for sizes in zip(*(s[:2] for s in shapes), strict=True)]
+    lead = _lead(shapes)
     return [op.expand(x, [*lead, *s[2:]], s) for x, s in zip(tensors, shapes, strict=True)]
+
+
+def _lead(shapes: Sequence[list[Dim]]) -> list[Dim]:
+    """All dimensions before length and size, broadcast."""
+    return [next((size for size in sizes if size != 1), 1) for sizes in zip(*(s[:-2] for s in shapes), strict=True)]
+
+
+def _folded(op: AtenBuilder, x: Value, lead: list[Dim], shape: list[Dim]) -> Value:
+    """Broadcast to all leading dimensions, of which those before the last become one."""
+    whole = [*lead, *shape[-2:]]
+    return op.reshape(op.expand(x, whole, shape), [math.prod(lead[:-1]), *whole[-3:]], whole)
 
 
 def _repeat_heads(op: AtenBuilder, x: Value, q_shape: list[Dim], shape: list[Dim]) -> Value:
