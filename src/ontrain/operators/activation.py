@@ -64,7 +64,7 @@ def elu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("EluGrad", dy, x, alpha=alpha)
 
 
-define("Celu", ELEMENTWISE)
+define("Celu", POINTWISE)
 
 
 @gradient("Celu")
@@ -73,7 +73,7 @@ def celu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("EluGrad", dy, x, alpha=alpha, input_scale=1 / alpha)
 
 
-define("Selu", ELEMENTWISE, precision=Precision.FOLLOWS)
+define("Selu", POINTWISE, precision=Precision.FOLLOWS)
 
 
 @gradient("Selu")
@@ -118,7 +118,7 @@ def huber(op: Op, dy: Value, d: Value, *, delta: float) -> Adjoints:
     return dy * op.Clip(d, -delta, delta)
 
 
-define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS)
+define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS, overwrites=(0,))
 
 
 @gradient("PRelu")

@@ -47,7 +47,7 @@ MUTANTS = [
     mutant("capture/onnx_file/choose.py", "if pattern not in floats:", "if False:", FILES, "integer or fit"),
     mutant(
         "capture/onnx_file/load.py",
-        'if name in choice.kept:\n                value.metadata_props[REQUIRES_GRAD] = "0"',
+        'if name in choice.frozen:\n                value.metadata_props[REQUIRES_GRAD] = "0"',
         "",
         "capture/onnx_file/test_load.py",
     ),
