@@ -13,8 +13,8 @@ from ontrain.internals import private
 
 __all__ = ["FEW", "batch_statistics", "gradients_by_parts", "parts"]
 
-FEW = 256
-"""Rows whose sum the kernels get right."""
+FEW = 2048
+"""Rows that the kernels may sum up at once: of fewer, parts would cost more time than the digits are worth."""
 _PARTS = 64
 """At most; their sums for 64 channels take half of a first-level cache."""
 
