@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -26,7 +25,7 @@ from ontrain.errors import OntrainError
 from ontrain.training.ortmodule import ORTModule
 from tests.capture.packages import MODELS, PackageModel
 from tests.capture.packages.vision_operators import define_vision_operators
-from tests.page import renew
+from tests.page import read_rows, renew, write_rows
 
 TABLE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
@@ -131,12 +130,6 @@ def _line(name: str, row: Row) -> str:
     return ("| " + " | ".join(cells)).rstrip() + " |\n"
 
 
-def write(rows: Mapping[str, Row]) -> None:
-    """Renew the table and its part of the page."""
-    TABLE.write_text(json.dumps(rows, indent=1) + "\n")
-    renew(PAGE, HEADING, section(rows))
-
-
 def main() -> None:
     """Compare models and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,9 +147,10 @@ def main() -> None:
             row = _row(model, "failed", remark=f"{type(error).__name__}: {error}".splitlines()[0])
         print(_line(name, row), end="", flush=True)
         if options.write:
-            known: dict[str, Row] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-            known[name] = row
-            write({name: known[name] for name in MODELS if name in known})
+            known = {**read_rows(TABLE), name: row}
+            rows = {each: known[each] for each in MODELS if each in known}
+            write_rows(TABLE, rows)
+            renew(PAGE, HEADING, section(rows))
 
 
 if __name__ == "__main__":

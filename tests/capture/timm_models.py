@@ -17,7 +17,6 @@ import argparse
 import collections
 import copy
 import itertools
-import json
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ from torch import nn
 
 from ontrain.errors import OntrainError
 from ontrain.training.ortmodule import ORTModule
-from tests.page import renew
+from tests.page import read_rows, renew, write_rows
 from tests.training.compiled.suite.entry import without_dropout
 from tests.training.compiled.suite.pictures import without_repetition
 
@@ -167,12 +166,6 @@ def _version(package: str) -> str:
     return version(package).split("+")[0]
 
 
-def write(name: str, row: Row) -> None:
-    """Add a row to the table."""
-    known: dict[str, Row] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    TABLE.write_text(json.dumps({**known, name: row}, indent=1, sort_keys=True) + "\n")
-
-
 def main() -> None:
     """Compare models and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -184,7 +177,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     until = time.monotonic() + 60 * options.minutes
-    known: dict[str, Row] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    known = read_rows(TABLE)
     rows: dict[str, Row] = {}
     for name in options.names or itertools.islice(in_turn(), options.start, None, options.every):
         if time.monotonic() > until:
@@ -198,9 +191,9 @@ def main() -> None:
         rows[name] = row
         print(name, row["result"], "" if row["error"] is None else f"{row['error']:.0e}", row["remark"], flush=True)
         if options.write:
-            write(name, row)
+            write_rows(TABLE, dict(sorted({**read_rows(TABLE), name: row}.items())))
     if options.write:
-        renew(PAGE, HEADING, section(json.loads(TABLE.read_text())))
+        renew(PAGE, HEADING, section(read_rows(TABLE)))
     print(summary(rows))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 import types
 import unittest
@@ -27,7 +26,7 @@ import torch
 
 from ontrain.training.ortmodule import ORTModule
 from tests.models.zoo.huggingface import SEQ2SEQ, TEXT
-from tests.page import renew
+from tests.page import read_rows, renew, write_rows
 
 TABLE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
@@ -158,9 +157,9 @@ def outcome(module: Any, kind: str, test: str) -> Row:
 
 def write(kind: str, test: str, row: Row) -> None:
     """Add a row to the table, and renew its part of the page."""
-    rows: dict[str, dict[str, Row]] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    rows: dict[str, dict[str, Row]] = read_rows(TABLE)
     rows.setdefault(kind, {})[test] = row
-    TABLE.write_text(json.dumps(rows, indent=1) + "\n")
+    write_rows(TABLE, rows)
     results = [row["result"] for tests in rows.values() for row in tests.values()]
     head = TEXT_OF_PAGE.format(
         heading=HEADING, day=date.today(), transformers=version("transformers"), types=len(rows),

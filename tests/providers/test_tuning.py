@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -149,6 +150,19 @@ def test_when_measuring_took_its_share_the_table_answers_for_the_first_of_a_layo
     assert mine.fastest(NAME, BOTH, lambda: measured.append(NAME)) == taken and not measured
     (entry,) = json.loads(file.read_text())[timings.machine()].values()
     assert entry == {"taken": taken, "seconds": {}}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_the_table_knows_is_measured_at_leisure(known, file, monkeypatch):
+    clock, measured = [0.0], []
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(tuning, "is_known", lambda: known)
+    monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)
+    ours = tuning.open_tuning()
+    ours.fastest(NAME, BOTH, lambda: measured.append(clock[0]))  # disturbed each time: it stays without a measurement
+    for clock[0] in (21.0, 24.0, 42.0):
+        ours.review()
+    assert measured == ([21.0, 42.0] if known else [21.0, 24.0, 42.0])
 
 
 def test_what_was_not_measured_is_soon_measured_between_steps(file, reviewed, monkeypatch):

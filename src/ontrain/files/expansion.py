@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from ontrain.errors import GraphError
+from ontrain.files.subgraphs import subgraphs
 from ontrain.limits import NESTING, NODE_LIMIT, node_limit
 
 __all__ = ["call_depth", "check_expansion"]
@@ -129,9 +130,8 @@ def _walk(nodes: Iterable[onnx.NodeProto], level: int = 0) -> Iterator[tuple[onn
     # A message nests a hundred deep at most, so that recursion ends.
     for node in nodes:
         yield node, level
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _walk(inner.node, level + 1)
+        for inner in subgraphs(node):
+            yield from _walk(inner.node, level + 1)
 
 
 def _called(node: onnx.NodeProto) -> _Key:

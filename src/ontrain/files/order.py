@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx
 
-__all__ = ["in_order"]
+from ontrain.files.subgraphs import subgraphs
+from ontrain.limits import NESTING
 
-_DEEPEST = 32
-"""Subgraphs in subgraphs; the check of a file refuses what is deeper."""
+__all__ = ["in_order"]
 
 
 def in_order(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -29,17 +29,10 @@ def in_order(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _reads(node: onnx.NodeProto, depth: int = 0) -> set[str]:
     """Names that a node reads, and its subgraphs from around them."""
     names = set(node.input)
-    for graph in _subgraphs(node) if depth <= _DEEPEST else ():
+    for graph in subgraphs(node) if depth <= NESTING else ():  # the check of a file refuses what is deeper
         own = {value.name for value in (*graph.input, *graph.initializer)}
         own.update(output for inner in graph.node for output in inner.output)
         inside = {value.name for value in graph.output}.union(*(_reads(inner, depth + 1) for inner in graph.node))

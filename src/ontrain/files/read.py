@@ -11,6 +11,7 @@ import onnx
 from ontrain.disk import open_file, read_file
 from ontrain.errors import GraphError, OptionError
 from ontrain.files.expansion import check_expansion
+from ontrain.files.subgraphs import subgraphs
 from ontrain.files.tensors import raw_size
 from ontrain.places import model_file
 
@@ -97,7 +98,7 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for function in proto.functions:
         yield from _constants(function.node)
         for node in function.node:
-            for inner in _subgraphs(node):
+            for inner in subgraphs(node):
                 for graph in _graphs(inner):
                     yield from graph.initializer
                     yield from _constants(graph.node)
@@ -107,15 +108,8 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     # A message nests a hundred deep at most, so that recursion ends.
     yield graph
     for node in graph.node:
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             yield from _graphs(inner)
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _constants(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:

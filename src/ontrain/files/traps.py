@@ -26,6 +26,7 @@ from onnx import numpy_helper
 
 from ontrain.errors import GraphError, ProviderError
 from ontrain.files.schemas import schema_of
+from ontrain.files.subgraphs import subgraphs
 from ontrain.files.suspicion import TRAPS
 from ontrain.rounds import loop_limit, loop_refused
 
@@ -94,12 +95,7 @@ def sprung(message: str) -> ProviderError | None:
 
 
 def _loops(nodes: Iterable[onnx.NodeProto]) -> bool:
-    return any(node.op_type == "Loop" or any(_loops(inner.node) for inner in _inner(node)) for node in nodes)
-
-
-def _inner(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    held = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return [*held, *(graph for attribute in node.attribute for graph in attribute.graphs)]
+    return any(node.op_type == "Loop" or any(_loops(inner.node) for inner in subgraphs(node)) for node in nodes)
 
 
 def _check_form(node: onnx.NodeProto, opset: int) -> None:
@@ -107,7 +103,7 @@ def _check_form(node: onnx.NodeProto, opset: int) -> None:
     schema = schema_of(node.op_type, "", opset) if node.domain in ("", "ai.onnx") else None
     if schema is None:
         return
-    inner, graph = _inner(node), onnx.defs.OpSchema.AttrType.GRAPH
+    inner, graph = [*subgraphs(node)], onnx.defs.OpSchema.AttrType.GRAPH
     graphs = sum(attribute.required and attribute.type == graph for attribute in schema.attributes.values())
     short = len(node.input) < schema.min_input or len(node.output) < schema.min_output
     if len(inner) != graphs or (short and not graphs):
@@ -142,7 +138,7 @@ class _Guard:
                     f"the operator {node.op_type!r} of the domain {node.domain!r} is none",
                     reason="its name is no UTF-8", way_out="export the model again; the file may be damaged",
                 )  # fmt: skip
-            if node.op_type == "Constant" or node.op_type.encode() in TRAPS or _inner(node):
+            if node.op_type == "Constant" or node.op_type.encode() in TRAPS or any(subgraphs(node)):
                 _check_form(node, self.opset)
             self._empty_names(node)
             _check_range(node)
@@ -154,12 +150,12 @@ class _Guard:
                 self._division(node, types, known)
             elif node.op_type.startswith("Sequence") and node.domain in ("", "ai.onnx"):
                 self._position(node, known)
-                for inner in _inner(node):
+                for inner in subgraphs(node):
                     self.graph(inner, types, known, None)
             elif spent is not None and _loops([node]):
                 spent = self._nested(node, types, known, spent, guarded_nodes)
             else:
-                for inner in _inner(node):
+                for inner in subgraphs(node):
                     self.graph(inner, types, known, None)
             guarded_nodes.append(node)
             for name, kind in zip(node.output, _result_types(node, types, self.opset), strict=False):
@@ -245,7 +241,7 @@ class _Guard:
         self, node: onnx.NodeProto, types: Types, known: Mapping[str, Any], spent: str, emitted: list[onnx.NodeProto]
     ) -> str:
         """Hand the number of rounds into a node that has loops inside, and out of it."""
-        after, inner = self._name(), _inner(node)
+        after, inner = self._name(), [*subgraphs(node)]
         if node.op_type == "Loop":
             (body,) = inner
             while len(node.input) < 2:

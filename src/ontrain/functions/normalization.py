@@ -9,6 +9,11 @@ from ontrain.operators import Value
 __all__: list[str] = []
 
 
+def _through(op: Builder, g: Value, x_hat: Value, inv_std: Value, axes: list[int]) -> Value:
+    """Adjoint of x from the adjoint g of x̂ = (x − mean) · inv_std, whose moments are taken over `axes`."""
+    return inv_std * (g - op.ReduceMean(g, axes, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, axes, keepdims=1))
+
+
 @composite("LayerNormalizationGrad", like=[1, 2, 2])
 def layer_normalization_grad(
     op: Builder, dy: Value, x: Value, scale: Value, mean: Value, inv_std: Value, *, axis: int = -1
@@ -25,7 +30,7 @@ def layer_normalization_grad(
     wide_dy, wide_x, wide_scale = (op.Cast(v, to=mean.dtype) for v in (dy, x, scale))
     x_hat = (wide_x - mean) * inv_std
     g = wide_dy * wide_scale
-    dx = inv_std * (g - op.ReduceMean(g, inner, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1))
+    dx = _through(op, g, x_hat, inv_std, inner)
     dscale, dbias = wide_dy * x_hat, op.Identity(wide_dy)
     if outer:
         dscale, dbias = op.ReduceSum(dscale, outer, keepdims=0), op.ReduceSum(wide_dy, outer, keepdims=0)
@@ -48,7 +53,7 @@ def batch_normalization_grad(
     inv_std = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, others, keepdims=1) + epsilon))
     x_hat = centred * inv_std
     g = wide_dy * op.Reshape(scale, [1, -1] + [1] * (rank - 2))
-    dx = inv_std * (g - op.ReduceMean(g, others, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, others, keepdims=1))
+    dx = _through(op, g, x_hat, inv_std, others)
     dscale, dbias = op.ReduceSum(wide_dy * x_hat, others, keepdims=0), op.ReduceSum(wide_dy, others, keepdims=0)
     return op.Cast(dx, to=x.dtype), dscale, dbias
 
@@ -69,6 +74,6 @@ def group_normalization_grad(
     inv_std = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, inner, keepdims=1) + epsilon))
     x_hat = centred * inv_std
     g = op.Reshape(dy * op.Reshape(scale, [1, -1] + [1] * len(space)), grouped)
-    dx = inv_std * (g - op.ReduceMean(g, inner, keepdims=1) - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1))
+    dx = _through(op, g, x_hat, inv_std, inner)
     dscale = op.ReduceSum(dy * op.Reshape(x_hat, list(shape)), others, keepdims=0)
     return op.Reshape(dx, list(shape)), dscale, op.ReduceSum(dy, others, keepdims=0)

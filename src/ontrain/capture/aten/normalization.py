@@ -22,17 +22,14 @@ def layer_norm(
     eps: float = 1e-5, cudnn_enable: bool = True,
 ) -> Value | tuple[Value, ...]:  # fmt: skip
     shape = [int(size) for size in normalized_shape]
-    # Under autocast the parameters keep single precision, and torch computes in it.
-    mixed = weight is not None and weight.dtype != x.dtype
-    x = op.cast(x, weight.dtype) if weight is not None and mixed else x
+    x = _as_weight(op, x, weight)
     scale = weight if weight is not None else op.const(np.ones(shape, x.dtype.numpy()))
     # The gradient reads the mean and the inverse deviation.
     outputs = op.LayerNormalization(x, scale, bias, axis=-len(shape), epsilon=eps, outputs=3)
-    if mixed:
-        outputs = (op.cast(outputs[0], op.dtype), *outputs[1:])
+    y = op.cast(outputs[0], op.dtype)
     if "native" not in str(op.node.target):
-        return outputs[0]
-    return outputs[0], *(op.cast(moment, op.dtype) if moment.dtype != op.dtype else moment for moment in outputs[1:])
+        return y
+    return y, *(op.cast(moment, op.dtype) if moment.dtype != op.dtype else moment for moment in outputs[1:])
 
 
 @aten("rms_norm", "_fused_rms_norm")

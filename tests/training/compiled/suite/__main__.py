@@ -9,7 +9,6 @@ compares all models, or those named, and prints a line for each; with --missing 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.page import renew
+from ontrain.errors import nearest
+from tests.page import read_rows, renew, write_rows
 from tests.training.compiled.suite import MODELS
 from tests.training.compiled.suite.entry import BATCH_SIZES
 from tests.training.compiled.suite.judge import MULTIPLE, OF_LARGEST, ROUNDING, judge
@@ -79,17 +79,6 @@ def _line(name: str, row: Row) -> str:
     return ("| " + " | ".join(map(str, cells))).rstrip() + " |\n"
 
 
-def _known() -> dict[str, Row]:
-    rows: dict[str, Row] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    return rows
-
-
-def write(rows: Mapping[str, Row]) -> None:
-    """Renew the table and its part of the page."""
-    TABLE.write_text(json.dumps(rows, indent=1) + "\n")
-    renew(PAGE, HEADING, section(rows))
-
-
 def main() -> None:
     """Compare models and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,17 +88,21 @@ def main() -> None:
     parser.add_argument("--missing", action="store_true", help=f"only models that {TABLE.name} lacks")
     parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name} and docs/torch-compile.md")
     options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in MODELS]:
+        parser.error(f"there is no model {unknown[0]!r}; nearest: {nearest(unknown[0], MODELS)}")
     warnings.simplefilter("ignore")
     for name in options.names or MODELS:
         model = MODELS[name]
-        if options.suite not in (None, model.suite) or (options.missing and name in _known()):
+        if options.suite not in (None, model.suite) or (options.missing and name in read_rows(TABLE)):
             continue
         verdict = judge(model, options.backend)
         row = {key: value for key, value in asdict(verdict).items() if key != "seconds"}
         print(_line(name, row).rstrip("\n"), f"{verdict.seconds:.0f} s", flush=True)
         if options.write:
-            known = {**_known(), name: row}
-            write({each: known[each] for each in MODELS if each in known})
+            known = {**read_rows(TABLE), name: row}
+            rows = {each: known[each] for each in MODELS if each in known}
+            write_rows(TABLE, rows)
+            renew(PAGE, HEADING, section(rows))
 
 
 if __name__ == "__main__":
