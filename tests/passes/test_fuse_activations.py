@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 
 from ontrain.passes import FuseActivations
 from ontrain.training import ORTTrainer, optim
+from ontrain.training.ortmodule import ORTModule
 from tests.passes.graphs import applied, graph, operators
 
 
@@ -96,3 +98,46 @@ def test_losses_of_training_stay_the_same():
         kinds = {node.op_type for node in trainer.step_model().graph}
         assert ("GeluGrad" in kinds) == ("SiluGrad" in kinds) == (not disabled)
     np.testing.assert_allclose(*curves, rtol=1e-6)
+
+
+HALF_FORMULAS = {
+    "gelu-tanh": (
+        lambda u: 0.5 * u * (1.0 + torch.tanh(0.7978845608028654 * (u + 0.044715 * torch.pow(u, 3.0)))), "Gelu",
+    ),
+    "gelu-erf": (lambda u: u * 0.5 * (1.0 + torch.erf(u / 2**0.5)), "Gelu"),
+    "silu": (lambda u: u * torch.sigmoid(u), "Silu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HALF_FORMULAS)
+def test_rounded_constants_of_half_precision_are_known_and_the_activation_is_as_near_the_truth_as_the_formula(name):
+    formula, wanted = HALF_FORMULAS[name]
+
+    class Formula(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return formula(x)
+
+    x = torch.linspace(-6, 6, 193).to(torch.bfloat16)
+    exact = x.double().requires_grad_()
+    formula(exact).sum().backward()
+    eager, own = (x.clone().requires_grad_() for _ in range(2))
+    formula(eager).sum().backward()
+    module = ORTModule(Formula())
+    module(own).sum().backward()
+    (plan,) = (plan for entry in module._engine.entries for plan in entry.session.plans.values())
+    assert operators(plan.model) == [wanted, f"{wanted}Grad"]
+    for value, other, truth in (
+        (module(x), formula(x), formula(x.double())), (own.grad, eager.grad, exact.grad),
+    ):  # fmt: skip
+        assert (value.double() - truth).abs().max() <= (other.double() - truth).abs().max()
+
+
+@pytest.mark.parametrize("name", ["a slope of 1.702", "another factor", "two variables"])
+def test_in_half_precision_what_only_looks_like_one_is_left_alone(name):
+    def halved(op, *inputs):
+        half = [op.Cast(x, to=ir.DataType.BFLOAT16) for x in inputs]
+        return op.Cast(LOOKALIKES[name](op, *half), to=ir.DataType.FLOAT)
+
+    shapes = {"x": [8], "y": [8]} if name == "two variables" else {"x": [8]}
+    _, changed = FuseActivations().apply(graph(halved, **shapes))
+    assert changed == 0

@@ -21,6 +21,8 @@ _Array = npt.NDArray[np.float64]
 _POINTS: _Array = np.linspace(-8.0, 8.0, 65)
 _TOLERANCE = 1e-6
 """Relative; constants are written with seven to ten digits. The forms told apart differ by 1e-4 and more."""
+_ROUNDED = {ir.DataType.BFLOAT16: 2.0**-8, ir.DataType.FLOAT16: 2.0**-11}
+"""The same where constants are rounded to half precision: how far two numbers lie apart that follow one another."""
 _REACH = 4
 """How many operators lie at most between the transcendental function and the end."""
 
@@ -62,7 +64,9 @@ class FuseActivations(RewritePass):
         x · Sigmoid(x)                                              →   Silu(x)
 
     A formula is known by its values: the operators between a value x and the end are evaluated at 65 points in double
-    precision. Equal because such a formula is analytic and agrees with the activation at all of them. It pays because
+    precision. Equal because such a formula is analytic and agrees with the activation at all of them, in half precision
+    as far as its rounded constants tell; eager PyTorch computes with the constants as they were written, and so does
+    the activation. It pays because
     one kernel goes over memory once where the formula does ten times, and its gradient needs x alone.
     Left alone: formulas a part of which is read elsewhere, and those of two variables.
     """
@@ -102,11 +106,13 @@ class FuseActivations(RewritePass):
 def _match(function: ir.Node, outputs: set[ir.Value]) -> tuple[ir.Node, list[int]] | None:
     """The end of the formula around a transcendental function, and the way from there to x by indices of inputs."""
     wanted = _ACTIVATIONS[function.op_type].values
+    dtype = function.outputs[0].dtype
+    tolerance = _TOLERANCE if dtype is None else _ROUNDED.get(dtype, _TOLERANCE)
     for end in _chain(function):
         for x in _arguments(function):
             inside: dict[ir.Value, _Array] = {x: _POINTS}
             formula = _evaluate(end.outputs[0], inside)
-            if formula is None or not np.allclose(formula, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+            if formula is None or not np.allclose(formula, wanted, rtol=tolerance, atol=tolerance):
                 continue
             nodes = {v.producer() for v in inside if v is not x}
             private = all(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 import torch
@@ -10,6 +10,7 @@ import torch
 from ontrain.operators import NO_IGNORE
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.half_product import add_half_product
 from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.state import ALIGN
@@ -104,9 +105,7 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
         )
         _score(e, chunk, weight, bias)
         if any(place is not None for place in (dhidden, dweight, dbias)):
-            _differentiate(e, chunk, weight, dweight, bias_sums, first=start == 0, apart=sums is not None)
-            if sums is not None and dweight is not None:
-                e.run(torch.Tensor.add_ if start else torch.Tensor.copy_, sums, dweight, writes=[sums])
+            _differentiate(e, chunk, weight, dweight, sums, bias_sums, first=start == 0)
     if sums is not None and dweight is not None:
         e.run(torch.Tensor.copy_, dweight, sums, writes=[dweight])
     if dbias is not None and bias_sums is not None and bias_sums is not dbias:
@@ -151,33 +150,41 @@ def _score(e: Emitter, c: _Chunk, weight: Buf, bias: Buf | None) -> None:
 
 
 def _differentiate(
-    e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, dbias: Buf | None, *, first: bool, apart: bool
+    e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, sums: Buf | None, dbias: Buf | None, *, first: bool
 ) -> None:
     """From the probabilities: a row's adjoint is (p − label) · its share, and the share goes to small factors.
 
-    What is there is added to but for the `first` chunk; to the weight's only if chunks are not kept `apart`.
+    What is there is added to but for the `first` chunk. The weight's is added up in `sums`, if there are any.
     """
     ones = e.constant(torch.full((1, 1), -1.0, dtype=c.scores.dtype, device=e.device))
     minus = e.view(ones, lambda t: t.expand(c.labels.shape))
     e.run(torch.Tensor.scatter_add_, c.scores, 1, c.labels, minus, writes=[c.scores])
     if c.raw.dtype != c.scores.dtype:
         e.run(torch.Tensor.copy_, c.raw, c.scores, writes=[c.raw])
-    across = e.view(c.raw, torch.t)
     if c.dhidden is not None:
         multiply(e, Factors(c.raw, e.view(weight, torch.t), c.dhidden))
         e.run(torch.Tensor.mul_, c.dhidden, c.share, writes=[c.dhidden])
     if dweight is not None:
         shared = e.call(torch.mul, c.hidden, c.share, out=e.new(c.hidden.shape, c.hidden.dtype))
-        place, left, right = dweight, e.view(shared, torch.t), c.raw
-        if place.meta.stride(0) == 1:
-            place, left, right = e.view(dweight, torch.t), across, shared
-        multiply(e, Factors(left, right, place, before=None if first or apart else place))
+        _differentiate_weight(e, Factors(e.view(shared, torch.t), c.raw, dweight), sums, first=first)
     if dbias is not None:
         share, across = e.view(c.share, lambda t: t.view(-1)), e.view(c.scores, torch.t)
         if first:
             # In bfloat16 `mv` multiplies what is in its result by zero, which keeps what is not finite.
             e.run(torch.Tensor.zero_, dbias, writes=[dbias])
         e.run(torch.Tensor.addmv_, dbias, across, share, writes=[dbias])
+
+
+def _differentiate_weight(e: Emitter, f: Factors, sums: Buf | None, *, first: bool) -> None:
+    """Add a chunk's product to the gradient [K, V] of the weight, or to the sums that stand for it."""
+    if f.out.meta.stride(0) == 1:
+        f, sums = f.across(e), None if sums is None else e.view(sums, torch.t)
+    if e.device.type == "cpu" and f.out.dtype == torch.bfloat16 and (sums is not None or f.out.meta.is_contiguous()):
+        add_half_product(e, f, sums, first=first)
+        return
+    multiply(e, replace(f, before=None if first or sums is not None else f.out))
+    if sums is not None:
+        e.run(torch.Tensor.copy_ if first else torch.Tensor.add_, sums, f.out, writes=[sums])
 
 
 def _shares(
