@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks.half_table import half
 from benchmarks.layers_table import layers
 from benchmarks.other_tables import floor, gpu, memory, portable, small, threads
 from benchmarks.speed_tables import contended, epochs, headlines, losses, steps
@@ -24,6 +25,7 @@ PAGES: dict[str, tuple[Callable[[], Iterable[str]], ...]] = {
     "docs/performance.md": (
         steps,
         epochs,
+        half,
         zoo,
         layers,
         losses,

@@ -1,5 +1,6 @@
 """Graph passes, each one file, in a readable ordered list."""
 
+from ontrain.passes.bfloat16_products import BFloat16Products
 from ontrain.passes.bisect import Finding, NothingWrongError, bisect
 from ontrain.passes.common_subexpressions import ShareCommonSubexpressions
 from ontrain.passes.expand_recurrent import ExpandRecurrent
@@ -48,6 +49,7 @@ __all__ = [
     "FORWARD_PASSES",
     "HALF",
     "STEP_PASSES",
+    "BFloat16Products",
     "ExpandRecurrent",
     "Finding",
     "FuseActivations",

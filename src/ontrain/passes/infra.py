@@ -24,6 +24,7 @@ class Pass:
     Attributes:
         changes_numerics: whether results may differ by more than rounding; such passes run only when named.
         attends_sequences: whether the pass is worth while only where a provider's attention takes packed sequences.
+        multiplies_bfloat16: whether the pass is worth while only where a provider has units for bfloat16.
         serves: whether the pass is for graphs that a session for inference runs; see `ontrain.passes.serving`.
         level: from which of onnxruntime's levels of optimisation a session runs it: 0 always, 1 basic, 2 extended.
         tidies: whether a pass over a whole file does what the passes over its plans do, too.
@@ -31,6 +32,7 @@ class Pass:
 
     changes_numerics = False
     attends_sequences = False
+    multiplies_bfloat16 = False
     serves = False
     level = 1
     tidies = False

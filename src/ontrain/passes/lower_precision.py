@@ -52,25 +52,26 @@ class LowerPrecision(Pass):
 
     Args:
         dtype: FLOAT16 or BFLOAT16.
+        products_only: whether all but products, convolutions and attention stays in float32.
     """
 
     changes_numerics = True
 
-    def __init__(self, dtype: ir.DataType) -> None:
+    def __init__(self, dtype: ir.DataType, *, products_only: bool = False) -> None:
         assert dtype in _LARGEST, f"{dtype} is no half precision"
-        self.dtype = dtype
+        self.dtype, self.products_only = dtype, products_only
 
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Return the model in mixed precision, and how many operators run in half."""
-        lowering = _Lowering(model.graph, self.dtype)
+        lowering = _Lowering(model.graph, self.dtype, products_only=self.products_only)
         return rebuild(model, lowering.rewrite), lowering.count
 
 
 class _Lowering:
     """One walk over a graph: which values are in half by now, and the casts already made."""
 
-    def __init__(self, graph: ir.Graph, dtype: ir.DataType) -> None:
-        self.dtype, self.count = dtype, 0
+    def __init__(self, graph: ir.Graph, dtype: ir.DataType, *, products_only: bool) -> None:
+        self.dtype, self.count, self._products_only = dtype, 0, products_only
         self._trained = reached_from(graph, by_role(graph, Role.PARAMETER))
         self._outputs = set(graph.outputs)
         self._both: set[ir.Value] = set()
@@ -110,7 +111,7 @@ class _Lowering:
         if precision is Precision.HALF:
             trained = any(node.inputs[i] in self._trained for i in floats)
             return floats if trained and self._all_float32(node) else []
-        if precision is not Precision.FOLLOWS or not self._all_float32(node):
+        if self._products_only or precision is not Precision.FOLLOWS or not self._all_float32(node):
             return []
         floats = [i for i in floats if i not in record.settings]
         scalars = [i for i in floats if self._follows(inputs[i])]

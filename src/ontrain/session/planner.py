@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic
@@ -84,6 +85,7 @@ class Planner(Generic[Compiled]):
         self._compiler, self._device, self._recomputing = compiler, device, recomputing(provider, recomputation)
         self._row_counts = RowCounts(provider, recomputes=self._recomputing is not None) if counts_rows else None
         self._accept = accept
+        self._provider = provider
         self._uncounted: Recent[Key, bool] = Recent(most)
         """Structures and signatures of which no rows are counted."""
         self._families = Families()
@@ -140,6 +142,7 @@ class Planner(Generic[Compiled]):
         if counts is not None:
             keep = KnownRows(rows) if rows is not None else CountedRows(counts, scope, feeds)
         journal, build = structure.journal(), structure.build
+        journal.off |= _slower(self._provider)
         # A stage that is to be read has to be made.
         family = self._family(structure, signature, journal) if journal.silent and self._recomputing is None else None
         plan = self._bound(family, structure, signature, rows) if family is not None and rows is not None else None
@@ -184,6 +187,19 @@ class Planner(Generic[Compiled]):
         counts = self._row_counts
         whole = () if counts is None else counts.whole(_scope(structure, signature), rows)
         return structure.key, family, tuple(rows), whole
+
+
+def _slower(provider: ExecutionProvider) -> frozenset[str]:
+    """Names of passes that would make plans slower on a provider."""
+    if provider.capabilities.multiplies_bfloat16:
+        return frozenset()
+    names = frozenset(graph_pass.name for graph_pass in pipeline("forward") if graph_pass.multiplies_bfloat16)
+    for name in names:
+        warnings.warn(
+            f"{provider.name} has no units for bfloat16 on this processor: products stay in float32, without {name}",
+            stacklevel=2,
+        )
+    return names
 
 
 def _scope(structure: Structure, signature: Signature) -> Scope:

@@ -12,6 +12,7 @@ from ontrain.passes import HALF
 from ontrain.providers import ExecutionProvider
 from ontrain.session import PlanOptions, TrainingSession, TrainingTask
 from ontrain.training import processes
+from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.optim.config import _OptimizerConfig
 from ontrain.training.options import ORTTrainerOptions
@@ -49,6 +50,8 @@ class Setup:
     def session(self, form: Form) -> TrainingSession:
         """Make the session that trains this graph, in agreement with the other processes."""
         options, precision = self.options, self.options.mixed_precision
+        if precision.enabled and precision.dtype == "bfloat16":
+            warn_of_slow_bfloat16(self.provider, stacklevel=4)
         task = TrainingTask(
             form.model,
             loss=self.description.loss.name,

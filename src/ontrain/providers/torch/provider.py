@@ -17,6 +17,7 @@ from ontrain.providers.torch.heap import keep_freed_pages
 from ontrain.providers.torch.lowering.nodes import why_not, with_bodies
 from ontrain.providers.torch.module_memory import TorchModuleMemory
 from ontrain.providers.torch.prediction import memory_of
+from ontrain.providers.torch.processor import multiplies_bfloat16
 from ontrain.providers.torch.program import compile_step
 from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
@@ -74,6 +75,7 @@ class TorchExecutionProvider:
         return Capabilities(
             memory_of=self.memory_of, module_memory=self.module_memory, flat_state=self.create_state,
             attends_sequences=self.attends_sequences,
+            multiplies_bfloat16=self._device.type != "cpu" or multiplies_bfloat16(),
         )  # fmt: skip
 
     def supports(self, node: ir.Node) -> str | None:

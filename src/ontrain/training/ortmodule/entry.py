@@ -15,6 +15,7 @@ from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
 from ontrain.session import ModuleSession, StagedSession
 from ontrain.training.environment import is_on
+from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.function import Call, Mode, Session
@@ -60,6 +61,8 @@ class Entry:
         named = self._named()
         journal = functools.partial(debug.journal, captured.training)
         runs = get_provider(provider, str(device), _options(provider))
+        if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+            warn_of_slow_bfloat16(runs, stacklevel=7)
         kind = StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession
         options: dict[str, Any] = {"device": device, "journal": journal, "recomputation": recomputation}
         make: Callable[..., Session] = functools.partial(kind, captured.model, runs, **options)

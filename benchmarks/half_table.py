@@ -1,0 +1,80 @@
+"""The table of steps whose products are in bfloat16, and of what becomes of the losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.figures import Row, newest, origin
+
+__all__ = ["half", "half_headlines"]
+
+_WORKLOADS = {
+    "bert": "BERT, masked language model, 8 × 128, 15 % labelled; sizes planned before",
+    "gpt2": "GPT-2, causal language model, 2 × 512; sizes planned before",
+    "llama": "Llama, 4 layers 384 wide, 4 × 256; sizes planned before",
+    "vit": "ViT-tiny, 4 layers, 8 × 224²; sizes planned before",
+    "cola": "BERT on CoLA as it comes, 32 sentences padded to the longest: the first {steps} steps, capture and plans "
+    "included",
+}
+_WAYS = (
+    "ORTModule", "ORTModule, products", "ORTModule, autocast", "eager", "eager, oneDNN products", "eager, autocast",
+)  # fmt: skip
+
+
+def _measured() -> list[tuple[str, Row]]:
+    measured = [(said, newest("half", model=model)) for model, said in _WORKLOADS.items()]
+    return [(said.format(steps=row["steps"]), row) for said, row in measured if row is not None]
+
+
+def half() -> Iterable[str]:
+    """Seconds of each way to take a step, and losses after as many steps in each precision."""
+    measured = _measured()
+    if not measured:
+        return
+    yield from ("", "### bfloat16 on the CPU", "")
+    yield (
+        'Seconds of a step, the loss alone read, fused AdamW over float32 weights. "products" is `BFloat16Products` in '
+        'a float32 program; "oneDNN products" is torch\'s `fp32_precision = "bf16"`, which without AMX means oneDNN\'s '
+        f"products in float32. BERT and GPT-2 have 4 layers 768 wide; {origin(measured[-1][1])}."
+    )
+    yield from (
+        "",
+        f"| | {' | '.join(_WAYS)} | float32 / autocast | eager autocast / ours |",
+        "|---|" + "---|" * (len(_WAYS) + 2),
+    )
+    for said, row in measured:
+        seconds = row["seconds"]
+        own, ours = seconds["ORTModule"], seconds["ORTModule, autocast"]
+        figures = " | ".join(f"{seconds[way]:.3f}" for way in _WAYS)
+        yield f"| {said} | {figures} | {own / ours:.2f} | {seconds['eager, autocast'] / ours:.2f} |"
+    yield from _curves()
+
+
+def _curves() -> Iterable[str]:
+    seeds = [row for seed in range(10) if (row := newest("half", curves=True, seed=seed)) is not None]
+    if not seeds:
+        return
+    ways = list(seeds[0]["ways"])
+    yield from (
+        "",
+        f"A GPT-2 of 4 layers, 256 wide, after {seeds[0]['steps']} steps on the bytes of Python's manual: loss on "
+        f"pages kept apart, and its distance from float32's; {origin(seeds[-1])}.",
+        "",
+        f"| seed | {' | '.join(ways)} |",
+        "|---|" + "---|" * len(ways),
+    )
+    for row in seeds:
+        float32 = row["ways"][ways[0]]["evaluated"]
+        losses = [row["ways"][way]["evaluated"] for way in ways]
+        said = " | ".join(f"{loss:.4f} ({loss / float32 - 1:+.2%})" for loss in losses)
+        yield f"| {row['seed']} | {said} |"
+
+
+def half_headlines() -> Iterable[str]:
+    """Lines of the README's table."""
+    for said, row in _measured():
+        seconds = row["seconds"]
+        yield (
+            f"| {said}; both under torch.autocast in bfloat16 | "
+            f"{seconds['eager, autocast'] / seconds['ORTModule, autocast']:.2f} | – | – | – | – |"
+        )

@@ -1,0 +1,87 @@
+"""Whether the processor has units for bfloat16, and what is said where it has none."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from ontrain.providers.torch import processor
+from ontrain.training import ORTTrainer, optim
+from ontrain.training.ortmodule import ORTModule
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretend another processor: the capabilities that torch tells of, None for a torch that tells none."""
+
+    def pretend(capabilities, cpuinfo=""):
+        processor.multiplies_bfloat16.cache_clear()
+        monkeypatch.setattr(processor.Path, "read_text", lambda *args, **kwargs: cpuinfo)
+        if capabilities is None:
+            monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+        else:
+            monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+
+    yield pretend
+    processor.multiplies_bfloat16.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "capabilities, there",
+    [
+        ({"avx512_f": True, "avx512_bf16": True, "amx_bf16": False}, True),
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": True}, True),
+        ({"avx2": True, "avx512_bf16": False, "cpu_name": "bf16"}, False),
+        ({"neon": True, "bf16": True}, True),
+    ],
+)
+def test_torch_is_asked_for_the_units(machine, capabilities, there):
+    machine(capabilities)
+    assert processor.multiplies_bfloat16() is there
+
+
+@pytest.mark.parametrize(
+    "text, there",
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("flags : fpu avx2\n", False),
+        ("Features\t: fp asimd bf16\n", True),
+        ("", False),
+    ],
+)
+def test_an_older_torch_leaves_the_question_to_the_system(machine, text, there):
+    machine(None, text)
+    assert processor.multiplies_bfloat16() is there
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_step_under_autocast_says_that_it_will_be_slow(machine, there):
+    machine({"avx512_bf16": there})
+    module = ORTModule(torch.nn.Linear(4, 2))
+    with warnings.catch_warnings(record=True) as caught, torch.autocast("cpu", torch.bfloat16):
+        warnings.simplefilter("always")
+        module(torch.randn(3, 4))
+        module(torch.randn(3, 4))
+    assert len([w for w in caught if "no units for bfloat16" in str(w.message)]) == (not there)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_trainer_in_mixed_precision_says_so_too(machine, there):
+    machine({"avx512_bf16": there})
+    description = {"inputs": [("x", [3, 4])], "outputs": [("loss", [], True)]}
+    mixed = {"device": {"id": "cpu"}, "mixed_precision": {"enabled": True, "dtype": "bfloat16"}}
+    model = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+    trainer = ORTTrainer(
+        torch.nn.Sequential(model, _Mean()), description, optim.SGDConfig(lr=0.1), options=mixed
+    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train_step(torch.randn(3, 4))
+    assert len([w for w in caught if "no units for bfloat16" in str(w.message)]) == (not there)
+
+
+class _Mean(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square().mean()
