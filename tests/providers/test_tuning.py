@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -126,6 +127,7 @@ def test_between_two_of_the_same_choice_nothing_is_measured(file, above, taken, 
 
 
 def test_when_measuring_took_its_share_the_nearest_in_the_same_layout_answers(file, monkeypatch):
+    monkeypatch.setattr(tuning, "distance_to_known", lambda product: math.inf)
     mine, measured = tuning.open_tuning(), []
 
     def times(rows: int, fast: str):
@@ -139,6 +141,18 @@ def test_when_measuring_took_its_share_the_nearest_in_the_same_layout_answers(fi
     assert mine.fastest(_of(32)[0], BOTH, lambda: times(32, "aten")) == "linear"  # as 64
     assert mine.fastest(_of(4096)[0], BOTH, lambda: times(4096, "linear")) == "aten"  # as 1024
     assert measured == [64, 1024]
+
+
+@pytest.mark.parametrize(("apart", "taken"), [(0.5, "linear"), (3.0, "aten")], ids=["nearer", "farther"])
+def test_the_table_answers_if_its_product_is_nearer_than_any_that_was_measured(apart, taken, file, monkeypatch):
+    """A product of 32 rows says little of one of 1,024."""
+    monkeypatch.setattr(tuning, "expected", lambda product, names: "linear")
+    monkeypatch.setattr(tuning, "distance_to_known", lambda product: apart)
+    name, share = _of(64)
+    ours = tuning.open_tuning()
+    ours.fastest(name, BOTH, lambda: {"aten": share * FAST, "linear": 2 * share * FAST})
+    monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)
+    assert ours.fastest(_of(256)[0], BOTH, lambda: None) == taken
 
 
 @pytest.mark.parametrize("taken", BOTH)
@@ -166,6 +180,7 @@ def test_what_the_table_knows_is_measured_at_leisure(known, file, monkeypatch):
 
 
 def test_what_was_not_measured_is_soon_measured_between_steps(file, reviewed, monkeypatch):
+    monkeypatch.setattr(tuning, "distance_to_known", lambda product: math.inf)
     ours = tuning.open_tuning()
     assert ours.fastest(_of(64)[0], BOTH, lambda: TIMES) == "linear"
     monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)

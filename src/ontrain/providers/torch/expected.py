@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from ontrain.providers.torch.timings import ATEN, sizes_of
 
-__all__ = ["expected", "expected_rate", "is_known", "kind", "layout_of"]
+__all__ = ["distance", "distance_to_known", "expected", "expected_rate", "is_known", "kind", "layout_of"]
 
 _RATE = 1e10
 """Floating-point operations a second that a core reaches of which nothing is known."""
@@ -32,14 +32,28 @@ def expected(product: str, names: Collection[str]) -> str:
         product: its name; of the table's products in the same layout the one of the nearest sizes answers.
         names: the formulations that there are.
     """
+    name = _nearest(product)[1]
+    return name if name in names else ATEN
+
+
+def distance_to_known(product: str) -> float:
+    """Return how far the product lies whose formulation is expected, see `distance`; infinity if there is none."""
+    return _nearest(product)[0]
+
+
+def distance(sizes: Sequence[int], others: Sequence[int]) -> float:
+    """Return how unlike the sizes of two products are: the distance of their logarithms to the base two."""
+    return math.dist([math.log2(size) for size in sizes], [math.log2(size) for size in others])
+
+
+def _nearest(product: str) -> tuple[float, str]:
     known = _products() or {}
     layout = layout_of(product)
     # Gaps between rows and what is added matter less than which way a matrix lies.
     likenesses = (layout, layout.partition(" ")[0], layout.partition(" ")[0].upper(), "")
     rows: list[tuple[list[int], str]] = next((known[likeness] for likeness in likenesses if likeness in known), [])
-    mine = [math.log2(size) for size in sizes_of(product)]
-    nearest = min(rows, key=lambda row: math.dist([math.log2(size) for size in row[0]], mine), default=([], ATEN))
-    return nearest[1] if nearest[1] in names else ATEN
+    mine = sizes_of(product)
+    return min(((distance(sizes, mine), name) for sizes, name in rows), default=(math.inf, ATEN))
 
 
 def is_known() -> bool:

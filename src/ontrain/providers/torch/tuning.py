@@ -16,7 +16,14 @@ from weakref import WeakSet
 import torch
 from filelock import Timeout
 
-from ontrain.providers.torch.expected import expected, expected_rate, is_known, layout_of
+from ontrain.providers.torch.expected import (
+    distance,
+    distance_to_known,
+    expected,
+    expected_rate,
+    is_known,
+    layout_of,
+)
 from ontrain.providers.torch.packing import HAS_KERNELS, LINEAR
 from ontrain.providers.torch.timings import (
     ATEN,
@@ -101,8 +108,8 @@ class Tuning:
 
     A choice is made when a plan first needs it, and holds: of processes that measure the same product at the same time
     the first to write decides for all. So a run that is resumed rounds as before. Measuring takes a small share of the
-    time: a product that comes when that is spent takes what is the fastest for the most similar one measured, or what
-    the package's own table says, and is measured between steps. What was disturbed by other work, or is not what the
+    time: a product that comes when that is spent takes what is the fastest for the most similar one, measured or in
+    the package's own table, and is measured between steps. What was disturbed by other work, or is not what the
     shape predicts, decides nothing: then the table answers, and so it does where the file cannot be written. A choice
     that is clearly slow, in two undisturbed measurements between steps, is replaced; none is while torch is told to be
     deterministic.
@@ -203,7 +210,7 @@ class Tuning:
     def _settle(self, key: tuple[str, str], names: Collection[str], measure: Measure) -> Entry:
         similar = self._between(key, names)
         if similar is None and not self._may_measure():
-            similar = self._nearest(key, names) or expected(key[1], names)
+            similar = self._likely(key, names)
         times = self._measured(measure) if self._can_write and similar is None else None
         if similar is not None:
             entry = Entry(similar)  # measured at a review
@@ -234,11 +241,12 @@ class Tuning:
             and (entry := self._known(self._read, (key[0], product), names)) is not None and entry.seconds
         }  # fmt: skip
 
-    def _nearest(self, key: tuple[str, str], names: Collection[str]) -> str | None:
-        """What was measured to be the fastest for the product of the nearest sizes in the same layout."""
-        measured, mine = self._alike(key, names), [math.log2(size) for size in sizes_of(key[1])]
-        nearest = min(measured, key=lambda sizes: math.dist([math.log2(n) for n in sizes], mine), default=None)
-        return None if nearest is None else measured[nearest]
+    def _likely(self, key: tuple[str, str], names: Collection[str]) -> str:
+        """The fastest formulation of the product of the nearest sizes in the same layout, measured or in the table."""
+        product, mine = key[1], sizes_of(key[1])
+        measured = {distance(sizes, mine): taken for sizes, taken in self._alike(key, names).items()}
+        nearest = min(measured, default=math.inf)
+        return measured[nearest] if nearest < distance_to_known(product) else expected(product, names)
 
     def _between(self, key: tuple[str, str], names: Collection[str]) -> str | None:
         """What was measured to be the fastest for a smaller product and for a larger one that differ in one size."""
