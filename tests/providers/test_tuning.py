@@ -37,6 +37,13 @@ FAST = 2e-4
 TIMES = {"aten": 2 * FAST, "linear": FAST}
 
 
+@pytest.fixture(autouse=True)
+def _unknown_kind(monkeypatch):
+    """A processor of which the package's table says nothing, whichever runs the tests."""
+    monkeypatch.setattr(tuning, "is_known", lambda: False)
+    monkeypatch.setattr(tuning, "distance_to_known", lambda product: math.inf)
+
+
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path))
@@ -127,7 +134,6 @@ def test_between_two_of_the_same_choice_nothing_is_measured(file, above, taken, 
 
 
 def test_when_measuring_took_its_share_the_nearest_in_the_same_layout_answers(file, monkeypatch):
-    monkeypatch.setattr(tuning, "distance_to_known", lambda product: math.inf)
     mine, measured = tuning.open_tuning(), []
 
     def times(rows: int, fast: str):
@@ -166,6 +172,13 @@ def test_when_measuring_took_its_share_the_table_answers_for_the_first_of_a_layo
     assert entry == {"taken": taken, "seconds": {}}
 
 
+def test_on_a_processor_that_the_table_knows_no_plan_waits_for_a_measurement(file, monkeypatch):
+    monkeypatch.setattr(tuning, "is_known", lambda: True)
+    monkeypatch.setattr(tuning, "expected", lambda product, names: "linear")
+    measured = []
+    assert tuning.open_tuning().fastest(NAME, BOTH, lambda: measured.append(NAME)) == "linear" and not measured
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_what_the_table_knows_is_measured_at_leisure(known, file, monkeypatch):
     clock, measured = [0.0], []
@@ -180,7 +193,6 @@ def test_what_the_table_knows_is_measured_at_leisure(known, file, monkeypatch):
 
 
 def test_what_was_not_measured_is_soon_measured_between_steps(file, reviewed, monkeypatch):
-    monkeypatch.setattr(tuning, "distance_to_known", lambda product: math.inf)
     ours = tuning.open_tuning()
     assert ours.fastest(_of(64)[0], BOTH, lambda: TIMES) == "linear"
     monkeypatch.setattr(tuning, "_AT_ONCE", -1e9)

@@ -107,9 +107,10 @@ class Tuning:
     """Choices that follow from measurements, kept in a file.
 
     A choice is made when a plan first needs it, and holds: of processes that measure the same product at the same time
-    the first to write decides for all. So a run that is resumed rounds as before. Measuring takes a small share of the
-    time: a product that comes when that is spent takes what is the fastest for the most similar one, measured or in
-    the package's own table, and is measured between steps. What was disturbed by other work, or is not what the
+    the first to write decides for all. So a run that is resumed rounds as before. On a processor of a kind that the
+    package's own table knows, a product takes what is the fastest for the most similar one, measured or in the table,
+    and is measured between steps. On another processor measuring takes a small share of the time, and a product that
+    comes when that is spent is treated likewise. What was disturbed by other work, or is not what the
     shape predicts, decides nothing: then the table answers, and so it does where the file cannot be written. A choice
     that is clearly slow, in two undisturbed measurements between steps, is replaced; none is while torch is told to be
     deterministic.
@@ -221,6 +222,8 @@ class Tuning:
         return self._write(key, entry, names=names) or Entry(expected(key[1], names))
 
     def _may_measure(self) -> bool:
+        if is_known():
+            return False  # the table was measured on such a processor: a first step is not kept waiting
         now = time.monotonic()
         self._began = min(self._began, now)
         return self._spent <= _AT_ONCE + _OF_TIME * (now - self._began)
