@@ -13,6 +13,7 @@ from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.instructions import outside
 from ontrain.providers.torch.plan import HELD_LONG, outside_bytes, plan_memory
+from ontrain.training.ortmodule import ORTModule
 
 SMALL, LARGE = 16, HELD_LONG // 4 + 16
 
@@ -186,3 +187,25 @@ def test_an_error_in_a_kernel_names_the_node():
     with pytest.raises(RuntimeError) as caught:
         _run(e, y)
     assert any("Sqrt" in note for note in caught.value.__notes__)
+
+
+def test_plans_of_one_model_for_many_sizes_share_one_text():
+    """Compiling Python is a tenth of what a plan for new sizes takes."""
+
+    class Gated(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(12, 48), torch.nn.Linear(24, 12)
+
+        def forward(self, x):
+            first, second = self.up(x).chunk(2, -1)
+            return self.down(torch.nn.functional.silu(first) * second).flatten(1).softmax(-1).square().sum()
+
+    module = ORTModule(Gated())
+    for rows in (40, 41, 53):
+        module(torch.randn(rows, 17, 12)).backward()
+    codes = [
+        (plan.executable.current.forward_code.text, plan.executable.current.backward_code.text)
+        for entry in module._engine.entries for plan in entry.session.plans.values()
+    ]  # fmt: skip
+    assert len(codes) == 3 and len(set(codes)) == 1

@@ -1,15 +1,18 @@
 """A program as straight-line Python: each instruction a line, each tensor a name, each held result a local variable.
 
-The text depends on the plan alone and is compiled once; binding gives the names their tensors, over as many blocks of
-memory as there are. A line costs what its call costs: no loop, no unpacking of arguments, and a result that is held in
-a variable needs no copy. Names and numbers in the text are made here, never taken from a model.
+The text depends on the plan's structure alone: sizes are names in it, too, so plans of one model for many sizes share
+one compiled text. Binding gives the names their tensors and sizes, over as many blocks of memory as there are. A line
+costs what its call costs: no loop, no unpacking of arguments, and a result that is held in a variable needs no copy.
+Names and numbers in the text are made here, never taken from a model.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from types import CodeType
 from typing import cast
 
 import torch
@@ -27,6 +30,15 @@ Resolve = Callable[[object], object]
 """Gives a tree of arguments its tensors."""
 
 _FILE = "<plan>"
+_FEW = 10
+"""Whole numbers below it are written as they are: axes and the like, which a size does not change."""
+_TEXTS = 32
+"""Compiled texts that are kept."""
+
+
+@functools.lru_cache(_TEXTS)
+def _compiled(text: str) -> CodeType:
+    return compile(text, _FILE, "exec")
 
 
 def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> list[Code]:
@@ -78,7 +90,6 @@ class Code:
         self._nodes: list[Instruction | None] = []
         self._text: list[str] = []
         self._write()
-        self._compiled = compile(self.text, _FILE, "exec")
 
     @property
     def text(self) -> str:
@@ -88,7 +99,7 @@ class Code:
     def bind(self, resolve: Resolve, **extra: object) -> Callable[[Held], Held]:
         """Return the function that makes the calls on tensors; it empties the list that it is given."""
         names = {**{name: _direct(resolve(tree)) for name, tree in self._constants.items()}, **extra}
-        exec(self._compiled, names)
+        exec(_compiled(self.text), names)
         # Out of its own globals: in a circle with them it would hold the tensors until the collector comes.
         run = cast("Callable[[Held], Held]", names.pop("run"))
 
@@ -150,7 +161,7 @@ class Code:
             if buf is not None and buf.storage.held:
                 names.append(self._own(buf.storage))
                 if id(buf.storage) in self._viewed:
-                    h, strides = names[-1], buf.layout()[1]
+                    h, strides = names[-1], self._number(buf.layout()[1])
                     then = f"{h} = as_planned({h}, {strides})"
                     after.append(f"if {h}.stride() != {strides} or {h}.storage_offset(): {then}")
                 continue
@@ -176,9 +187,17 @@ class Code:
         if isinstance(tree, list | tuple) and any(_reads_held(x) for x in tree):
             inner = "".join(f"{self._expression(instruction, x)}, " for x in tree)
             return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
+        if type(tree) is int and not -_FEW < tree < _FEW:
+            return self._number(tree)
         if tree is None or type(tree) in (bool, int) or (type(tree) is float and math.isfinite(tree)):
             return repr(tree)
         return self._constant(tree)
+
+    def _number(self, value: int | tuple[int, ...]) -> str:
+        """A name of its own for a size, or for several: which of them are equal says nothing of other plans."""
+        name = f"n_{len(self._constants)}"
+        self._constants[name] = value
+        return name
 
     def _constant(self, tree: object) -> str:
         """The name of a tensor, function or other object that does not change from call to call."""
@@ -201,30 +220,29 @@ class Code:
         if key not in self._local:
             name = self._local[key] = f"h{len(self._local)}"
             self._of[id(root)].append(name)
-            self._line(instruction, f"{name} = {whole}.{_view_call(layout, root.layout)}")
+            self._line(instruction, f"{name} = {whole}.{self._view_call(layout, root.layout)}")
         return self._local[key]
+
+    def _view_call(self, layout: Layout, root: Layout) -> str:
+        """The call that makes a view of a tensor of the layout `root`: the cheaper one, where either will do.
+
+        `view` tells the elements of the whole in another shape; a part of them, however dense, has to be `as_strided`.
+        """
+        shape, stride, offset, dtype = layout
+        whole = math.prod(shape) == math.prod(root[0])
+        if whole and dtype == root[3] and offset == root[2] == 0 and _dense(shape, stride) and _dense(*root[:2]):
+            return f"view({self._number(shape)})"
+        strided = f"as_strided({self._number(shape)}, {self._number(stride)}, {self._number(offset)})"
+        if dtype == root[3]:
+            return strided
+        # Bits in another dtype: counted in elements of that dtype, over all that the result holds.
+        return f"as_strided({self._number((math.prod(root[0]),))}, (1,), 0).view({dtype}).{strided}"
 
 
 def _reads_held(tree: object) -> bool:
     if isinstance(tree, list | tuple):
         return any(_reads_held(item) for item in tree)
     return isinstance(tree, Buf) and tree.storage.root().held
-
-
-def _view_call(layout: Layout, root: Layout) -> str:
-    """The call that makes a view of a tensor of the layout `root`: the cheaper one, where either will do.
-
-    `view` tells the elements of the whole in another shape; a part of them, however dense, has to be `as_strided`.
-    """
-    shape, stride, offset, dtype = layout
-    whole = math.prod(shape) == math.prod(root[0])
-    if whole and dtype == root[3] and offset == root[2] == 0 and _dense(shape, stride) and _dense(*root[:2]):
-        return f"view({', '.join(map(str, shape))})"
-    strided = f"as_strided({shape}, {stride}, {offset})"
-    if dtype == root[3]:
-        return strided
-    # Bits in another dtype: counted in elements of that dtype, over all that the result holds.
-    return f"as_strided(({math.prod(root[0])},), (1,), 0).view({dtype}).{strided}"
 
 
 def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
