@@ -10,6 +10,7 @@ import torch
 from ontrain.internals.canaries import expect, expect_close
 
 __all__ = [
+    "adaptive_average_backward",
     "attention_backward",
     "attention_forward",
     "batch_norm_backward",
@@ -169,6 +170,15 @@ def group_norm_backward(kernel: Any) -> None:
     expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
     for got, expected in zip(results, wanted, strict=True):
         expect_close(got, expected, "an adjoint")
+
+
+def adaptive_average_backward(kernel: Any) -> None:
+    """The adjoint of images, from that of their means."""
+    x = _numbers(1, 2, 5, 4).requires_grad_()
+    y = torch.nn.functional.adaptive_avg_pool2d(x, (2, 3))
+    dy = _numbers(*y.shape) + 1
+    (wanted,) = torch.autograd.grad(y, x, dy)
+    expect_close(kernel(dy, x.detach()), wanted, "the adjoint")
 
 
 def convolution_backward(kernel: Any) -> None:

@@ -229,6 +229,8 @@ TABLE: tuple[Row, ...] = (
         "training through batch normalisation by the torch provider"),
     Row("torch.ops.aten.native_group_norm_backward", "three adjoints, read by their places", k.group_norm_backward,
         "training through normalisation by groups and instances by the torch provider"),
+    Row("torch.ops.aten._adaptive_avg_pool2d_backward", "the adjoint of means", k.adaptive_average_backward,
+        "training through adaptive average pooling by the torch provider"),
     Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", k.convolution_backward,
         "training through convolutions by the torch provider"),
     Row("torch.ops.aten.mkldnn_rnn_layer", "a layer of an LSTM", k.runs_lstm, _ONEDNN_LSTM),

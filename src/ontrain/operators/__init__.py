@@ -52,7 +52,7 @@ from ontrain.operators.gradients import (
 from ontrain.operators.loss import NO_IGNORE
 from ontrain.operators.math import erf
 from ontrain.operators.matmul import transposed
-from ontrain.operators.pooling import window_counts, window_places
+from ontrain.operators.pooling import adaptive_windows, window_counts, window_places
 from ontrain.operators.record import (
     DOMAIN,
     ELEMENTWISE,
@@ -159,6 +159,7 @@ __all__ = [
     "zero_gradient_of",
     "NO_IGNORE",
     "erf",
+    "adaptive_windows",
     "window_counts",
     "window_places",
     "transposed",

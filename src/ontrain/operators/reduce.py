@@ -8,7 +8,7 @@ from typing import Any
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import WHEREVER, Rows, define
+from ontrain.operators.record import DOMAIN, WHEREVER, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -82,6 +82,21 @@ def extremum(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
         return dy
     hits = op.Cast(op.Equal(x, y), to=dy.dtype)
     return hits * (dy / op.ReduceSum(hits, axes, keepdims=1))
+
+
+define("Extremum", domain=DOMAIN, precision=Precision.FOLLOWS, reduces=True)
+
+
+@gradient("Extremum", domain=DOMAIN)
+def chosen_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, keepdims: int, **_: object) -> Adjoints:
+    """dy at the place that was chosen, zero elsewhere."""
+    if dy is None:
+        return None
+    places = op.saved(1)
+    if not keepdims:
+        dy, places = (op.Unsqueeze(v, [axis]) for v in (dy, places))
+    zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
+    return op.ScatterElements(zeros, places, dy, axis=axis)
 
 
 define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)

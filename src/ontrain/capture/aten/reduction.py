@@ -95,13 +95,13 @@ def argmax(op: AtenBuilder, x: Value, dim: int | None = None, keepdim: bool = Fa
 
 
 @aten("max.dim", "min.dim")
-def max_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    dim %= max(len(op.input_shape(0)), 1)
-    # The gradient goes to the one element chosen, as in torch; ReduceMax would share it among equals.
-    ordered = op.Cast(x, to=ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x
-    indices = (op.ArgMax if "aten.max" in str(op.node.target) else op.ArgMin)(ordered, axis=dim, keepdims=1)
-    values = op.GatherElements(x, indices, axis=dim)
-    return (values, indices) if keepdim else (op.Squeeze(values, [dim]), op.Squeeze(indices, [dim]))
+def max_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+    if not op.input_shape(0):
+        return x, op.const(np.array(0, np.int64))
+    largest = "aten.max" in str(op.node.target)
+    return op.composite(
+        "Extremum", x, axis=dim % len(op.input_shape(0)), keepdims=int(keepdim), largest=int(largest), outputs=2
+    )
 
 
 def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Value:

@@ -1,6 +1,7 @@
 """Lowerings from ONNX operators and composites to ATen, one file per family."""
 
 from ontrain.providers.torch.lowering import (
+    adaptive_pooling,
     attention,
     cast,
     control,
@@ -31,6 +32,7 @@ from ontrain.providers.torch.lowering import (
 from ontrain.providers.torch.lowering.registry import find_lowering, lowers, lowers_composite
 
 __all__ = [
+    "adaptive_pooling",
     "attention",
     "cast",
     "control",

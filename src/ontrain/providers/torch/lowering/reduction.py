@@ -10,7 +10,7 @@ import torch
 
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers
+from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
 
 __all__: list[str] = []
@@ -167,6 +167,17 @@ def arg(e: Emitter, node: ir.Node) -> None:
         return
     last = x.shape[axis] - 1
     e.compute(lambda t: last - fn(t.flip(axis), axis, keep), x, outs=[out])
+
+
+@lowers_composite("Extremum")
+def extremum(e: Emitter, node: ir.Node) -> None:
+    a, x, values = attributes(node), e.value(node.inputs[0]), e.out(node.outputs[0])
+    largest, extent = a.get("largest", 1), (a.get("axis", 0), bool(a.get("keepdims", 1)))
+    if len(node.outputs) < 2 or not e.reads(node.outputs[1]):
+        e.call(torch.amax if largest else torch.amin, x, *extent, out=values)
+        return
+    places = e.out(node.outputs[1])
+    e.run(torch.max if largest else torch.min, x, *extent, out=(values, places), writes=[values, places])
 
 
 @lowers("CumSum")
