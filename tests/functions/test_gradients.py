@@ -70,11 +70,32 @@ def test_hardtanh(rng: np.random.Generator) -> None:
     check(run("Hardtanh", x, low, high), torch.nn.functional.hardtanh(*t(x), -0.5, 1.5))
 
 
-@pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
-def test_huber(rng: np.random.Generator, delta: float) -> None:
-    d = np.concatenate([3 * rng.standard_normal(20), [-delta, 0.0, delta, np.inf, -np.inf, np.nan]])
-    expected = torch.nn.functional.huber_loss(torch.tensor(d), torch.zeros(26).double(), "none", delta)
-    check(run("Huber", d, delta=delta), expected)
+@pytest.mark.parametrize("delta", [0.3, 1.0, 2.5])
+def test_losses_of_pairs(rng: np.random.Generator, delta: float) -> None:
+    x = np.concatenate([3 * rng.standard_normal(20), [-delta, 0.0, delta, np.inf, -np.inf, np.nan]])
+    target = np.concatenate([rng.standard_normal(20), np.zeros(6)])
+    dy, one = rng.standard_normal(26), rng.standard_normal(1)
+    functional, pair = torch.nn.functional, t(x, target)
+    check(run("SquaredError", x, target), functional.mse_loss(*pair, reduction="none"))
+    check(run("Huber", x, target, delta=delta), functional.huber_loss(*pair, "none", delta))
+    smooth = functional.smooth_l1_loss(*pair, reduction="none", beta=delta)
+    check(run("Huber", x, target, delta=delta, unit_slope=1), smooth)
+    for adjoint in (dy, one):
+        whole = torch.tensor(adjoint).expand(26)
+        check(run("SquaredErrorGrad", adjoint, x, target), aten.mse_loss_backward(whole, *pair, 0))
+        check(run("HuberGrad", adjoint, x, target, delta=delta), aten.huber_loss_backward(whole, *pair, 0, delta))
+        check(run("HuberGrad", adjoint, x, target, delta=delta, unit_slope=1),
+              aten.smooth_l1_loss_backward(whole, *pair, 0, delta))  # fmt: skip
+
+
+def test_cross_entropy_of_a_sigmoid(rng: np.random.Generator) -> None:
+    x = np.concatenate([3 * rng.standard_normal(9), [0.0, 40.0, -40.0, 800.0, -800.0]])
+    target = np.concatenate([rng.uniform(0, 1, 9), [0.0, 1.0, 0.0, 1.0, 0.0]])
+    scores, (dy,) = torch.tensor(x, requires_grad=True), rng.standard_normal((1, 14))
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, torch.tensor(target), reduction="none")
+    check(run("SigmoidCrossEntropy", x, target), loss)
+    (dx,) = torch.autograd.grad(loss, scores, torch.tensor(dy))
+    check(run("SigmoidCrossEntropyGrad", dy, x, target), dx)
 
 
 AT_BOUNDS = np.array([-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.0])
@@ -294,6 +315,28 @@ def test_average_pool_grad(rng: np.random.Generator, include: int, ceil_mode: bo
     got = run("AveragePoolGrad", dy, shape=list(x.shape), kernel_shape=[3, 2], strides=[2, 2], dilations=[1, 1],
               pads=[1, 1, 1, 1], count_include_pad=include)  # fmt: skip
     check(got, aten.avg_pool2d_backward(*t(dy, x), *form))
+
+
+@pytest.mark.parametrize("shape, size", [((2, 3, 7), [3]), ((1, 2, 5, 7), [3, 4]), ((2, 4, 3, 5), [2, 2, 3])])
+def test_adaptive_pool_grads(rng: np.random.Generator, shape: tuple[int, ...], size: list[int]) -> None:
+    rank, functional = len(size), torch.nn.functional
+    x = torch.tensor(rng.standard_normal(shape), requires_grad=True)
+    mean = getattr(functional, f"adaptive_avg_pool{rank}d")(x, size)
+    most, places = getattr(functional, f"adaptive_max_pool{rank}d")(x, size, return_indices=True)
+    dy = rng.standard_normal(tuple(mean.shape))
+    dmean, dmost = (torch.autograd.grad(y, x, torch.tensor(dy))[0] for y in (mean, most))
+    check(run("AdaptiveAveragePool", x.detach().numpy(), output_size=size), mean)
+    check(run("AdaptiveMaxPool", x.detach().numpy(), outputs=2, output_size=size), most, places)
+    check(run("AdaptiveAveragePoolGrad", dy, shape=list(shape), rank=rank), dmean)
+    check(run("AdaptiveMaxPoolGrad", dy, places.numpy(), shape=list(shape), rank=rank), dmost)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_extrema_are_the_first_of_equals(rng: np.random.Generator, keep: int) -> None:
+    x = rng.integers(0, 3, (3, 4, 5)).astype(np.float64)
+    for largest, function in enumerate((torch.min, torch.max)):
+        got = run("Extremum", x, outputs=2, axis=1, keepdims=keep, largest=largest)
+        check(got, *function(torch.tensor(x), 1, bool(keep)))
 
 
 def test_forward_composites(rng: np.random.Generator) -> None:
