@@ -68,7 +68,7 @@ def _shares(size: int, count: int) -> npt.NDArray[np.float64]:
 
 def _along(op: Builder, x: Value, axis: int, matrix: npt.NDArray[np.float64]) -> Value:
     """x times a matrix over one axis."""
-    rank, factor = len(static_dims(x)), op.const(matrix, x.dtype)
+    rank, factor = len(x.shape), op.const(matrix, x.dtype)
     if axis == rank - 1:
         return op.MatMul(x, factor)
     perm = [*(d for d in range(rank) if d != axis), axis]
@@ -81,9 +81,9 @@ def adaptive_average_pool(op: Builder, x: Value, *, output_size: Sequence[int] =
 
     Source: torch.nn.functional.adaptive_avg_pool2d and its relatives. A product with each axis's shares.
     """
-    lead = len(static_dims(x)) - len(output_size)
-    for axis, count in enumerate(output_size, lead):
-        x = _along(op, x, axis, _shares(static_dims(x)[axis], count))
+    space = _space(x, len(output_size))
+    for axis, (size, count) in enumerate(zip(space, output_size, strict=True), len(x.shape) - len(space)):
+        x = _along(op, x, axis, _shares(size, count))
     return x
 
 
@@ -103,8 +103,7 @@ def adaptive_max_pool(op: Builder, x: Value, *, output_size: Sequence[int] = ())
     The elements of each window are gathered along a new axis, and the first greatest of them taken.
     Source: torch.nn.functional.adaptive_max_pool2d and its relatives.
     """
-    rank = len(output_size)
-    lead, space = list(static_dims(x)[:-rank]), static_dims(x)[-rank:]
+    space, lead = _space(x, len(output_size)), [0] * (len(x.shape) - len(output_size))
     table = np.zeros((1, 1), np.int64)
     for size, count in zip(space, output_size, strict=True):
         windows = adaptive_windows(size, count)
@@ -116,9 +115,17 @@ def adaptive_max_pool(op: Builder, x: Value, *, output_size: Sequence[int] = ())
     table = np.sort(table, axis=1)
     gathered = op.Gather(op.Reshape(x, [*lead, math.prod(space)]), op.const(table), axis=-1)
     at = op.ArgMax(gathered, axis=-1, keepdims=1)
-    places = op.GatherElements(op.Expand(op.const(table), [*lead, *table.shape]), at, axis=-1)
+    rows = np.arange(len(table)) * table.shape[1]
+    places = op.Gather(op.const(table.ravel()), op.Add(op.Squeeze(at, [-1]), op.const(rows)), axis=0)
     target = [*lead, *output_size]
     return op.Reshape(op.GatherElements(gathered, at, axis=-1), target), op.Reshape(places, target)
+
+
+def _space(x: Value, rank: int) -> list[int]:
+    """The sizes of the last axes, where those before may vary."""
+    sizes = [size for size in list(x.shape)[-rank:] if isinstance(size, int)]
+    assert len(sizes) == rank, "the size of an image varies"
+    return sizes
 
 
 @composite("AdaptiveMaxPoolGrad", infer=_types)

@@ -26,6 +26,17 @@ def test_means(kernel, stride, pads, rounds_up, counted, size):
     check(lambda x: functional.avg_pool2d(x, kernel, stride, pads, rounds_up, counted), size)
 
 
+@pytest.mark.parametrize("kernel, stride, pads, rounds_up, counted", [(3, 2, 1, True, False), (4, 3, 2, False, True)])
+def test_means_of_lines(kernel, stride, pads, rounds_up, counted):
+    check(lambda x: functional.avg_pool1d(x.flatten(2), kernel, stride, pads, rounds_up, counted), (4, 7))
+
+
+@pytest.mark.parametrize("rounds_up, counted", [(True, False), (False, True), (True, True)])
+def test_means_of_volumes(rounds_up, counted):
+    pads = (1, 0, 1)
+    check(lambda x: functional.avg_pool3d(x.unflatten(2, (4, 3)), (2, 3, 2), 2, pads, rounds_up, counted), (12, 7))
+
+
 @pytest.mark.parametrize("kernel, stride, pads, dilation, rounds_up", MAXIMA)
 def test_maxima(kernel, stride, pads, dilation, rounds_up):
     check(lambda x: functional.max_pool2d(x, kernel, stride, pads, dilation, rounds_up), (9, 10))

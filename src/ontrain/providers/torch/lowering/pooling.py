@@ -208,7 +208,7 @@ def average_pool(e: Emitter, node: ir.Node) -> None:
 
 
 def _atens(node: ir.Node) -> bool:
-    """Whether ATen's kernel takes these windows: two axes, no gaps, even pads, a result as it counts it.
+    """Whether ATen's kernel takes these windows: up to three axes, no gaps, even pads, a result as it counts it.
 
     A node without inputs stands for the operator as such.
     """
@@ -220,9 +220,9 @@ def _rounds_up(node: ir.Node) -> bool | None:
     a, dy = attributes(node), static_dims(node.inputs[0]) if node.inputs[0] is not None else ()
     kernel, strides, pads = a["kernel_shape"], a["strides"], a["pads"]
     if (
-        len(kernel) != 2
+        len(kernel) not in _RANKS
         or any(d != 1 for d in a["dilations"])
-        or not _takes(kernel, list(zip(pads[:2], pads[2:], strict=True)))
+        or not _takes(kernel, list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)))
     ):
         return None
     for ceil in (False, True):
@@ -238,11 +238,13 @@ def _rounds_up(node: ir.Node) -> bool | None:
 @lowers_composite("AveragePoolGrad", when=_atens)
 def average_pool_grad(e: Emitter, node: ir.Node) -> None:
     a, dy = attributes(node), e.value(node.inputs[0])
-    out = e.out(node.outputs[0], dy)
+    rank, out = len(a["kernel_shape"]), e.out(node.outputs[0], dy)
+    kernel, strides, pads, _ = _windows(a["kernel_shape"], a["strides"], a["pads"][:rank], a["dilations"])
+    dmeans, images = (_images(e, v) for v in (e.ordered(dy, order_of(out.meta)), out))
     # The kernel asks for the images only to know their shape, which the result has, too.
     e.run(
-        aten.avg_pool2d_backward.grad_input, e.ordered(dy, order_of(out.meta)), out, a["kernel_shape"], a["strides"],
-        a["pads"][:2], _rounds_up(node), bool(a.get("count_include_pad", 0)), None, grad_input=out, writes=[out],
+        (aten.avg_pool3d_backward if rank == 3 else aten.avg_pool2d_backward).grad_input, dmeans, images, kernel,
+        strides, pads, _rounds_up(node), bool(a.get("count_include_pad", 0)), None, grad_input=images, writes=[images],
     )  # fmt: skip
 
 
