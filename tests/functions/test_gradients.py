@@ -317,6 +317,51 @@ def test_average_pool_grad(rng: np.random.Generator, include: int, ceil_mode: bo
     check(got, aten.avg_pool2d_backward(*t(dy, x), *form))
 
 
+@pytest.mark.parametrize("mean", [0, 1])
+@pytest.mark.parametrize("padding", [-1, 2])
+def test_bags_of_rows(rng: np.random.Generator, mean: int, padding: int) -> None:
+    w, ids, starts = rng.standard_normal((6, 3)), np.array([5, 0, 2, 2, 4]), np.array([0, 2, 2, 3])
+    weight, dy = torch.tensor(w, requires_grad=True), rng.standard_normal((4, 3))
+    options = {"mode": ("sum", "mean")[mean], "padding_idx": padding if padding >= 0 else None}
+    y = torch.nn.functional.embedding_bag(torch.tensor(ids), weight, torch.tensor(starts), **options)
+    check(run("EmbeddingBag", w, ids, starts, mean=mean, padding_idx=padding), y)
+    got = run("EmbeddingBagGrad", dy, ids, starts, rows=6, mean=mean, padding_idx=padding)
+    check(got, *torch.autograd.grad(y, weight, torch.tensor(dy)))
+
+
+def test_distances_of_equal_rows_have_no_gradient(rng: np.random.Generator) -> None:
+    a, b, dy = (rng.standard_normal(shape) for shape in ((2, 3, 4), (2, 5, 4), (2, 3, 5)))
+    a[0, 1] = b[0, 2]
+    first, second = torch.tensor(a, requires_grad=True), torch.tensor(b, requires_grad=True)
+    y = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
+    check(run("Distances", a, b), y)
+    da, db = torch.autograd.grad(y, (first, second), torch.tensor(dy))
+    y = y.detach().numpy()
+    check(run("DistancesGrad", dy, a, b, y), da)
+    check(run("DistancesGrad", dy.swapaxes(1, 2), b, a, y.swapaxes(1, 2)), db)
+
+
+@pytest.mark.parametrize("special", [[], [-np.inf], [np.inf], [np.nan], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("at", [0, 2])
+def test_running_sums_of_exponentials(rng: np.random.Generator, special: list[float], at: int) -> None:
+    x, dy = rng.standard_normal((2, 3, 6, 2))
+    x[1, at : at + len(special), 0] = special
+    dy[2, 1] = 0
+    operand = torch.tensor(x, requires_grad=True)
+    y = operand.logcumsumexp(1)
+    check(run("LogCumSumExp", x, axis=1), y)
+    (dx,) = torch.autograd.grad(y, operand, torch.tensor(dy))
+    check(run("LogCumSumExpGrad", dy, x, y.detach().numpy(), axis=1), dx)
+
+
+def test_blocks_of_images(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3, 7, 6))
+    x[0, 1, 3, 2] = np.inf
+    columns = torch.nn.functional.unfold(torch.tensor(x), (3, 2), (1, 2), (1, 0), (2, 1))
+    form = {"kernel_shape": [3, 2], "dilations": [1, 2], "pads": [1, 0, 1, 0], "strides": [2, 1]}
+    check(run("Im2Col", x, **form), columns)
+
+
 @pytest.mark.parametrize("shape, size", [((2, 3, 7), [3]), ((1, 2, 5, 7), [3, 4]), ((2, 4, 3, 5), [2, 2, 3])])
 def test_adaptive_pool_grads(rng: np.random.Generator, shape: tuple[int, ...], size: list[int]) -> None:
     rank, functional = len(size), torch.nn.functional

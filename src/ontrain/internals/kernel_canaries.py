@@ -17,6 +17,7 @@ __all__ = [
     "convolution_backward",
     "convolves_packed",
     "efficient_attention",
+    "embedding_bag_backward",
     "flash_attention",
     "fuses_adam",
     "fuses_amp",
@@ -179,6 +180,15 @@ def adaptive_average_backward(kernel: Any) -> None:
     dy = _numbers(*y.shape) + 1
     (wanted,) = torch.autograd.grad(y, x, dy)
     expect_close(kernel(dy, x.detach()), wanted, "the adjoint")
+
+
+def embedding_bag_backward(kernel: Any) -> None:
+    """The adjoint of an embedding, from that of means over two bags of its rows."""
+    weight, ids = _numbers(4, 3).requires_grad_(), torch.tensor([2, 0, 2, 3, 1])
+    y = torch.nn.functional.embedding_bag(ids, weight, torch.tensor([0, 2]), mode="mean", padding_idx=3)
+    dy, bag, sizes = _numbers(2, 3) + 1, torch.tensor([0, 0, 1, 1, 1]), torch.tensor([2, 2])
+    (wanted,) = torch.autograd.grad(y, weight, dy)
+    expect_close(kernel(dy, ids, bag, sizes, sizes, 4, False, 1, None, 3), wanted, "the adjoint")
 
 
 def convolution_backward(kernel: Any) -> None:

@@ -231,6 +231,8 @@ TABLE: tuple[Row, ...] = (
         "training through normalisation by groups and instances by the torch provider"),
     Row("torch.ops.aten._adaptive_avg_pool2d_backward", "the adjoint of means", k.adaptive_average_backward,
         "training through adaptive average pooling by the torch provider"),
+    Row("torch.ops.aten._embedding_bag_dense_backward", "the adjoint of bags' rows", k.embedding_bag_backward,
+        "training through bags of an embedding by the torch provider"),
     Row("torch.ops.aten.convolution_backward", "three adjoints, read by their places", k.convolution_backward,
         "training through convolutions by the torch provider"),
     Row("torch.ops.aten.mkldnn_rnn_layer", "a layer of an LSTM", k.runs_lstm, _ONEDNN_LSTM),

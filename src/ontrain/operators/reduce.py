@@ -8,6 +8,7 @@ from typing import Any
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
+from ontrain.operators.matmul import transposed
 from ontrain.operators.record import DOMAIN, WHEREVER, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 
@@ -97,6 +98,30 @@ def chosen_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, keepdims: 
         dy, places = (op.Unsqueeze(v, [axis]) for v in (dy, places))
     zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
     return op.ScatterElements(zeros, places, dy, axis=axis)
+
+
+define("Distances", domain=DOMAIN)
+define("DistancesGrad", domain=DOMAIN)
+
+
+@gradient("Distances", domain=DOMAIN)
+def distances(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
+    """The composite DistancesGrad, for the second operand of the distances seen from there."""
+    y = op.outputs[0]
+    da = op.composite("DistancesGrad", dy, a, b, y) if op.wanted[0] else None
+    if not op.wanted[1]:
+        return da, None
+    return da, op.composite("DistancesGrad", transposed(op, dy), b, a, transposed(op, y))
+
+
+define("LogCumSumExp", domain=DOMAIN)
+define("LogCumSumExpGrad", domain=DOMAIN)
+
+
+@gradient("LogCumSumExp", domain=DOMAIN)
+def log_cumulative_sum_exp(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoints:
+    """The composite LogCumSumExpGrad."""
+    return op.composite("LogCumSumExpGrad", dy, x, op.outputs[0], axis=axis)
 
 
 define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)

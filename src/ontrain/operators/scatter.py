@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,25 @@ def embedding_grad(op: Op, dw: Value, dy: Value, ids: Value, *, rows: int, paddi
         return picked, None
     padding = op.Reshape(op.Equal(ids, padding_idx), [*static_dims(ids), *[1] * (len(static_dims(dw)) - 1)])
     return op.Where(padding, 0.0, picked), None
+
+
+define("EmbeddingBag", domain=DOMAIN)
+define("EmbeddingBagGrad", domain=DOMAIN)
+
+
+@gradient("EmbeddingBag", domain=DOMAIN)
+def embedding_bag(
+    op: Op, dy: Value, weight: Value, ids: Value, starts: Value, shares: Value | None = None,
+    *, mean: int, padding_idx: int,
+) -> Any:  # fmt: skip
+    """The composite EmbeddingBagGrad; through the body where the shares train."""
+    if shares is not None and op.wanted[3]:
+        return NotImplemented
+    rows = static_dims(weight)[0]
+    dweight = op.composite(
+        "EmbeddingBagGrad", dy, ids, starts, shares, rows=rows, mean=mean, padding_idx=padding_idx
+    )  # fmt: skip
+    return dweight, None, None, None
 
 
 define(

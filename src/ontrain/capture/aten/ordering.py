@@ -1,6 +1,6 @@
 """Operators that compare elements with each other: order statistics, running extremes, counting against boundaries.
 
-Running products and extremes along an axis of n elements are made on [n, n] places, one row for each prefix.
+Running extremes along an axis of n elements are made on [n, n] places, one row for each prefix.
 """
 
 from __future__ import annotations
@@ -170,12 +170,7 @@ def logcumsumexp(op: AtenBuilder, x: Value, dim: int) -> Value:
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):
         return x
-    dim %= len(op.input_shape(0))
-    rows, axis = _prefixes(op, x, dim, -np.inf)
-    top = op.composite("Detach", op.ReduceMax(rows, [axis], keepdims=1))
-    top = op.Where(op.IsInf(top), op.cast(0, x.dtype), top)
-    total = op.Log(op.ReduceSum(op.Exp(rows - top), [axis], keepdims=1)) + top
-    return _back(op, op.Squeeze(total, [axis]), dim)
+    return op.composite("LogCumSumExp", x, axis=dim % len(op.input_shape(0)))
 
 
 def _below(op: AtenBuilder, boundaries: Value, values: Value | float, right: bool) -> Value:

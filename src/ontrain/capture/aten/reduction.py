@@ -158,6 +158,8 @@ def var_mean(
 @aten("cumsum")
 def cumsum(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
+    if not op.input_shape(0):
+        return x
     wide = op.cast(x, ir.DataType.INT64) if op.dtype in _NARROW else x
     return op.cast(op.CumSum(wide, op.const(np.array(dim, np.int64))), op.dtype)
 
@@ -214,8 +216,14 @@ def dist(op: AtenBuilder, a: Value, b: Value, p: float = 2) -> Value:
     return length(op, op.cast(a, op.dtype) - op.cast(b, op.dtype), p, None, False)
 
 
+_WITHOUT_PRODUCTS = 2
+"""ATen's number of torch.cdist's mode `donot_use_mm_for_euclid_dist`."""
+
+
 @aten("_cdist_forward", "cdist")
 def cdist(op: AtenBuilder, a: Value, b: Value, p: float = 2, compute_mode: int | None = None) -> Value:
+    if p == 2 and compute_mode != _WITHOUT_PRODUCTS:
+        return op.composite("Distances", a, b)
     return length(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p, [-1], False)
 
 

@@ -3,9 +3,11 @@
 from ontrain.providers.torch.lowering import (
     adaptive_pooling,
     attention,
+    bags,
     cast,
     control,
     convolution,
+    distances,
     elementwise,
     head,
     indexing,
@@ -35,9 +37,11 @@ from ontrain.providers.torch.lowering.registry import find_lowering, lowers, low
 __all__ = [
     "adaptive_pooling",
     "attention",
+    "bags",
     "cast",
     "control",
     "convolution",
+    "distances",
     "elementwise",
     "find_lowering",
     "head",

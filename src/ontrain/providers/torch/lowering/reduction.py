@@ -228,3 +228,25 @@ def _tied(x: torch.Tensor, values: torch.Tensor, k: int, axis: int) -> bool:
     if bool((values.narrow(axis, 0, k - 1) == values.narrow(axis, 1, k - 1)).any()):
         return True
     return bool(((x == values.narrow(axis, k - 1, 1)).sum(axis) > 1).any())
+
+
+@lowers_composite("LogCumSumExp")
+def log_cumulative_sum_exp(e: Emitter, node: ir.Node) -> None:
+    e.call(torch.logcumsumexp, e.value(node.inputs[0]), attributes(node).get("axis", 0), out=e.out(node.outputs[0]))
+
+
+@lowers_composite("LogCumSumExpGrad")
+def log_cumulative_sum_exp_grad(e: Emitter, node: ir.Node) -> None:
+    operands = [e.value(v) for v in node.inputs]
+    e.compute(_log_cumulative_adjoint, *operands, attributes(node).get("axis", 0), outs=[e.out(node.outputs[0])],
+              fresh=True)  # fmt: skip
+
+
+def _log_cumulative_adjoint(dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axis: int) -> torch.Tensor:
+    """The sums that begin at the end, of what is positive and of what is negative in dy, in logarithms as x and y."""
+    size = dy.abs().log_()
+    parts = []
+    for sign in (dy > 0, dy < 0):
+        logarithms = torch.where(sign, size, -math.inf).sub_(y).flip(axis).logcumsumexp(axis)
+        parts.append(logarithms.flip(axis).add_(x).exp_())
+    return parts[0].sub_(parts[1])
