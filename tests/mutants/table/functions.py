@@ -53,8 +53,8 @@ MUTANTS = [
     mutant("functions/cumulative.py", "op.IsInf(top), 0.0, top", "op.IsInf(top), top, top", GRADIENTS, "running_sums"),
     mutant(
         "functions/distances.py",
-        "op.Where(apart, y, 1.0), 0.0)",
-        "op.Where(apart, y, 1.0), 1.0)",
+        "op.Where(apart, dy / op.Where(apart, y, 1.0), 0.0)",
+        "dy / y",
         GRADIENTS,
         "equal_rows",
     ),
