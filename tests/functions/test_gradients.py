@@ -354,6 +354,31 @@ def test_running_sums_of_exponentials(rng: np.random.Generator, special: list[fl
     check(run("LogCumSumExpGrad", dy, x, y.detach().numpy(), axis=1), dx)
 
 
+@pytest.mark.parametrize("mode, name", [("reflect", "reflect"), ("edge", "replicate"), ("wrap", "circular")])
+def test_what_flows_back_from_a_border(rng: np.random.Generator, mode: str, name: str) -> None:
+    x = torch.tensor(rng.standard_normal((2, 3, 5, 4)), requires_grad=True)
+    y = torch.nn.functional.pad(x, (1, 2, 3, 0), name)
+    dy = rng.standard_normal(tuple(y.shape))
+    got = run("PadGrad", dy, shape=[2, 3, 5, 4], pads=[0, 0, 3, 1, 0, 0, 0, 2], mode=mode)
+    check(got, *torch.autograd.grad(y, x, torch.tensor(dy)))
+
+
+def test_running_extrema_are_the_last_of_equals(rng: np.random.Generator) -> None:
+    x = rng.integers(0, 4, (3, 6, 2)).astype(np.float64)
+    for largest, function in enumerate((torch.cummin, torch.cummax)):
+        check(run("RunningExtremum", x, outputs=2, axis=1, largest=largest), *function(torch.tensor(x), 1))
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_products_with_zeros(rng: np.random.Generator, zeros: int) -> None:
+    x = rng.standard_normal((3, 5, 2))
+    x[1, :zeros, 0] = 0
+    operand, dy = torch.tensor(x, requires_grad=True), rng.standard_normal((3, 1, 2))
+    y = operand.prod(1, keepdim=True)
+    got = run("ReduceProdGrad", dy, x, y.detach().numpy(), axes=[1])
+    check(got, *torch.autograd.grad(y, operand, torch.tensor(dy)))
+
+
 def test_blocks_of_images(rng: np.random.Generator) -> None:
     x = rng.standard_normal((2, 3, 7, 6))
     x[0, 1, 3, 2] = np.inf

@@ -1,8 +1,11 @@
-"""Running sums of exponentials."""
+"""Running extrema, and running sums of exponentials."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder
@@ -29,6 +32,23 @@ def _earlier(op: Builder, rows: Value) -> Value:
     size = op.Squeeze(op.Shape(rows, start=-1), [0])
     places = op.Range(0, size, 1)
     return op.LessOrEqual(op.Unsqueeze(places, [0]), op.Unsqueeze(places, [1]))
+
+
+def _extremum_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
+    return [(inputs[0].dtype, inputs[0].shape), (ir.DataType.INT64, inputs[0].shape)]
+
+
+@composite("RunningExtremum", infer=_extremum_types)
+def running_extremum(op: Builder, x: Value, *, axis: int = 0, largest: int = 1) -> tuple[Value, Value]:
+    """The greatest or least element so far along an axis that counts from the first, and its place, int64.
+
+    Of equal ones the last is chosen. Source: torch.cummax and torch.cummin. On [n, n] places, a row for each prefix.
+    """
+    rows = _rows(op, x, axis)
+    prefixes = op.Where(_earlier(op, rows), op.Unsqueeze(rows, [-2]), -np.inf if largest else np.inf)
+    places = (op.ArgMax if largest else op.ArgMin)(prefixes, axis=-1, keepdims=0, select_last_index=1)
+    places = _columns(op, places, axis)
+    return op.GatherElements(x, places, axis=axis), places
 
 
 @composite("LogCumSumExp", like=[0])

@@ -76,6 +76,7 @@ from ontrain.operators.record import (
     schema_of,
 )
 from ontrain.operators.recurrent import directions_backwards, is_plain_layer
+from ontrain.operators.scatter import gather_adjoint
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
@@ -140,6 +141,7 @@ __all__ = [
     "dims",
     "each",
     "form_of",
+    "gather_adjoint",
     "is_float",
     "static_dims",
     "record_of",

@@ -100,6 +100,18 @@ def chosen_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, keepdims: 
     return op.ScatterElements(zeros, places, dy, axis=axis)
 
 
+define("RunningExtremum", domain=DOMAIN, precision=Precision.FOLLOWS)
+
+
+@gradient("RunningExtremum", domain=DOMAIN)
+def running_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, **_: object) -> Adjoints:
+    """dy added up at the places that were chosen."""
+    if dy is None:
+        return None
+    zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
+    return op.ScatterElements(zeros, op.saved(1), dy, axis=axis, reduction="add")
+
+
 define("Distances", domain=DOMAIN)
 define("DistancesGrad", domain=DOMAIN)
 
@@ -125,34 +137,13 @@ def log_cumulative_sum_exp(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoint
 
 
 define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceProdGrad", domain=DOMAIN)
 
 
 @reduction("ReduceProd")
 def product(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
-    """dy times the product of all other elements, which is right where elements are zero, unlike y / x."""
-    shape = static_dims(x)
-    order = [*(i for i in range(len(shape)) if i not in axes), *axes]
-    n = math.prod(shape[a] for a in axes)
-    rows = op.reshaped(op.Transpose(x, perm=order), [math.prod(shape) // max(n, 1), n])
-    others = _shifted_products(op, rows, n, forward=True) * _shifted_products(op, rows, n, forward=False)
-    back = [order.index(i) for i in range(len(shape))]
-    return dy * op.Transpose(op.reshaped(others, [shape[i] for i in order]), perm=back)
-
-
-def _shifted_products(op: Op, rows: Value, n: int, *, forward: bool) -> Value:
-    """The product of all elements before each one of its row, or behind it, in log₂ n doublings."""
-
-    def shifted(values: Value, by: int) -> Value:
-        if by >= n:
-            return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
-        rest = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
-        return op.Pad(rest, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
-
-    products, span = shifted(rows, 1), 1
-    while span < n:
-        products = products * shifted(products, span)
-        span *= 2
-    return products
+    """The composite ReduceProdGrad."""
+    return op.composite("ReduceProdGrad", dy, x, y, axes=axes) if axes else dy
 
 
 define("CumSum", settings=(1,))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ontrain.operators.emit import Value
+from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
@@ -113,7 +113,7 @@ def _one_slice(op: Op, dy: Value, index: int, axis: int, shape: tuple[int, ...])
     return op.Pad(op.reshaped(dy, single), pads)
 
 
-def gather_adjoint(op: Op, dy: Value, ids: Value, axis: int, size: int) -> Value:
+def gather_adjoint(op: Emitter, dy: Value, ids: Value, axis: int, size: int) -> Value:
     """Adjoint of Gather(x, ids, axis) for x with `size` entries along `axis` and ids of any rank, none negative."""
     if axis == 0:
         return op.composite("EmbeddingGrad", dy, ids, rows=size)

@@ -62,6 +62,8 @@ REDUCE = [
     sample("Distances", normal(2, 1, 27, 3), normal(2, 2, 3), domain="ontrain", twin=torch.cdist),  # by a product
     sample("LogCumSumExp", normal(3, 4), axis=0, domain="ontrain", twin=lambda x: x.logcumsumexp(0)),
     sample("LogCumSumExp", normal(2, 5, 2), axis=1, domain="ontrain", twin=lambda x: x.logcumsumexp(1)),
+    sample("RunningExtremum", spread(2, 5, 2), axis=1, outputs=2, domain="ontrain", twin=lambda x: x.cummax(1)[0]),
+    sample("RunningExtremum", spread(3, 4), largest=0, outputs=2, domain="ontrain", twin=lambda x: x.cummin(0)[0]),
     sample("Extremum", spread(2, 3, 4), axis=1, keepdims=0, outputs=2, domain="ontrain", twin=lambda x: x.max(1)[0]),
     sample("Extremum", spread(2, 3, 4), axis=2, largest=0, outputs=2, domain="ontrain",
            twin=lambda x: x.min(2, True)[0]),

@@ -64,8 +64,27 @@ def test_indices_may_count_from_the_end(low):
 
 @pytest.mark.parametrize("outside", [-7, 6])
 def test_an_index_outside_is_refused(outside):
-    x, ids = float_input("x", (6,)), _ids(2)
+    x, ids = float_input("x", (6, 2)), _ids(2, 2)
     model = new_model([x, ids], "outside")
     model.graph.outputs.append(Builder(model.graph).GatherElements(x, ids, axis=0))
     with pytest.raises(RuntimeError, match="out of bounds"):
-        run(model, {"x": torch.randn(6), "ids": torch.tensor([0, outside])})
+        run(model, {"x": torch.randn(6, 2), "ids": torch.tensor([[0, 1], [2, outside]])})
+
+
+@pytest.mark.parametrize("shape, axis", [((3, 6, 4), 1), ((6,), 0), ((6, 1), 0), ((2, 6), -1)])
+def test_indices_repeated_along_all_other_axes_move_slices(shape, axis):
+    """The rows that the same elements would be moved to one by one."""
+    axis %= len(shape)
+    line = torch.tensor([4, -1, 4, 0, 2])
+    x, few, spread = float_input("x", shape), _ids(5), [5 if i == axis else size for i, size in enumerate(shape)]
+    updates = float_input("updates", spread)
+    model = new_model([x, few, updates], "lines")
+    op = Builder(model.graph)
+    ids = op.Expand(op.Reshape(few, [5 if i == axis else 1 for i in range(len(shape))]), spread)
+    model.graph.outputs.extend([
+        op.GatherElements(x, ids, axis=axis), op.ScatterElements(x, ids, updates, axis=axis, reduction="add")
+    ])  # fmt: skip
+    feeds = {"x": torch.randn(shape), "ids": line, "updates": torch.randn(spread)}
+    rows, added = run(model, feeds)
+    torch.testing.assert_close(rows, feeds["x"].index_select(axis, line % 6))
+    torch.testing.assert_close(added, feeds["x"].index_add(axis, line % 6, feeds["updates"]))

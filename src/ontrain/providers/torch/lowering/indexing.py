@@ -132,10 +132,24 @@ def _add_sorted_sums(
     torch.add(before, _sorted_sums(source, index, count, padding), out=rows)
 
 
+def _line(e: Emitter, indices: Buf, x: Buf, axis: int) -> Buf | None:
+    """Indices along an axis as a vector, where they are repeated for all of x's other axes: then slices move whole."""
+    for place, (count, size, stride) in enumerate(zip(indices.shape, x.shape, indices.meta.stride(), strict=True)):
+        if place != axis and (count != size or (stride and count > 1)):
+            return None
+    if e.device.type != "cpu" or 0 in indices.shape:
+        return None
+    return e.view(indices, lambda t: t.movedim(axis, 0).flatten(1)[:, 0] if t.dim() > 1 else t)
+
+
 @lowers("GatherElements")
 def gather_elements(e: Emitter, node: ir.Node) -> None:
     x, indices = (e.value(v) for v in node.inputs)
     axis = attributes(node).get("axis", 0) % len(x.shape)
+    line = _line(e, indices, x, axis)
+    if line is not None:
+        _select(e, x, line, axis, node.outputs[0], _from_start(torch.index_select, x.shape[axis]))
+        return
     gathered, index = _along_axis(e, torch.gather, indices, x.shape[axis])
     e.call(gathered, x, axis, index, out=e.out(node.outputs[0]))
 
@@ -148,6 +162,10 @@ def scatter_elements(e: Emitter, node: ir.Node) -> None:
     out = e.out(node.outputs[0])
     e.run(torch.Tensor.copy_, out, x, writes=[out])
     reduce = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}.get(a.get("reduction", "none"))
+    line = _line(e, indices, x, axis) if reduce == "sum" else None
+    if line is not None:
+        e.run(_from_start(torch.Tensor.index_add_, x.shape[axis]), out, axis, line, updates, writes=[out])
+        return
     write = {None: torch.Tensor.scatter_, "sum": torch.Tensor.scatter_add_}.get(reduce, torch.Tensor.scatter_reduce_)
     written, index = _along_axis(e, write, indices, x.shape[axis])
     e.run(written, out, axis, index, updates, *([] if reduce in (None, "sum") else [reduce]), writes=[out])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
@@ -178,6 +178,35 @@ def extremum(e: Emitter, node: ir.Node) -> None:
         return
     places = e.out(node.outputs[1])
     e.run(torch.max if largest else torch.min, x, *extent, out=(values, places), writes=[values, places])
+
+
+@lowers_composite("RunningExtremum")
+def running_extremum(e: Emitter, node: ir.Node) -> None:
+    a, x, values = attributes(node), e.value(node.inputs[0]), e.out(node.outputs[0])
+    places = e.out(node.outputs[1]) if len(node.outputs) > 1 else e.new(x.shape, torch.int64)
+    function = torch.cummax if a.get("largest", 1) else torch.cummin
+    e.run(function, x, a.get("axis", 0), out=(values, places), writes=[values, places])
+
+
+@lowers_composite("ReduceProdGrad")
+def reduce_prod_grad(e: Emitter, node: ir.Node) -> None:
+    operands = [e.value(v) for v in node.inputs]
+    e.compute(_other_products, *operands, attributes(node)["axes"], outs=[e.out(node.outputs[0])], fresh=True)
+
+
+def _other_products(dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    """dy times the product of all other elements: by division, if no product is zero; a device is not asked."""
+    if x.device.type == "cpu" and not bool((y == 0).any()):
+        return (dy * y).div(x)
+    rest = [axis for axis in range(x.dim()) if axis not in axes]
+    moved = x.permute(*rest, *axes)
+    rows = moved.reshape(*(x.shape[axis] for axis in rest), -1)
+    ones = torch.ones_like(rows[..., :1])
+    before = torch.cat([ones, rows[..., :-1]], -1).cumprod(-1)
+    behind = torch.cat([ones, rows.flip(-1)[..., :-1]], -1).cumprod(-1).flip(-1)
+    order = [*rest, *axes]
+    others = (before * behind).reshape(moved.shape).permute(*(order.index(axis) for axis in range(x.dim())))
+    return dy * others
 
 
 @lowers("CumSum")
