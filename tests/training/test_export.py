@@ -334,7 +334,8 @@ class Layers(nn.Module):
         return self.head(self.bag(ids) + torch.cdist(folded, folded.flip(1)).mean((1, 2))[:, None]) + loss[:, None]
 
 
-def test_layers_with_operators_of_their_own_are_exported_with_batches_of_any_size(tmp_path):
+@pytest.mark.parametrize("opset", [16, 18, 25])
+def test_layers_with_operators_of_their_own_are_exported_with_batches_of_any_size(opset, tmp_path):
     description = {"inputs": [("x", ["n", 3, 9, 10])], "outputs": [("scores", ["n", 2])]}
     model = Layers()
     trainer = make_trainer(
@@ -342,7 +343,7 @@ def test_layers_with_operators_of_their_own_are_exported_with_batches_of_any_siz
                      "outputs": [("loss", [], True), *description["outputs"]]}, loss_fn=nn.functional.cross_entropy,
     )  # fmt: skip
     trainer.eval_step(torch.randn(2, 3, 9, 10), torch.tensor([0, 1]))
-    trainer.save_as_onnx(str(tmp_path / "layers.onnx"))
+    trainer.save_as_onnx(str(tmp_path / "layers.onnx"), opset=opset)
     session = onnxruntime.InferenceSession(str(tmp_path / "layers.onnx"))
     x = torch.randn(5, 3, 9, 10)
     scores = session.run(["scores"], {"x": x.numpy()})[0]

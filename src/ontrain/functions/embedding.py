@@ -33,15 +33,22 @@ def _grad_types(inputs: list[Any], *, rows: int = 0, padding_idx: int = -1) -> l
 @composite("EmbeddingGrad", infer=_grad_types)
 def embedding_grad(op: Builder, dy: Value, ids: Value, *, rows: int = 0, padding_idx: int = -1) -> Value:
     """Sum of the rows of dy per id, as a [rows, …] tensor; ids equal to `padding_idx` contribute nothing."""
-    id_dims, dy_dims = static_dims(ids), static_dims(dy)
-    count, row = math.prod(id_dims), dy_dims[len(id_dims) :]
-    flat_ids, flat_dy = op.Reshape(ids, [count, 1]), op.Reshape(dy, [count, math.prod(row)])
+    id_dims, row = static_dims(ids), list(dy.shape)[len(ids.shape) :]
+    count, fixed = math.prod(id_dims), [size for size in row if isinstance(size, int)]
+    width = math.prod(fixed) if len(fixed) == len(row) else -1
+    flat_ids, flat_dy = op.Reshape(ids, [count, 1]), op.Reshape(dy, [count, width])
     if padding_idx >= 0:
         flat_dy = op.Where(op.Equal(flat_ids, padding_idx), 0.0, flat_dy)
-    zeros = op.Expand(op.const(0.0, dy.dtype), [rows, math.prod(row)])
+    zeros = op.Expand(op.const(0.0, dy.dtype), _table(op, rows, width, flat_dy))
     # Not ScatterND, whose addition races in onnxruntime on a CPU.
-    summed = op.ScatterElements(zeros, op.Expand(flat_ids, [count, math.prod(row)]), flat_dy, axis=0, reduction="add")
-    return op.Reshape(summed, [rows, *row])
+    spread = op.Expand(flat_ids, _table(op, count, width, flat_dy))
+    summed = op.ScatterElements(zeros, spread, flat_dy, axis=0, reduction="add")
+    return summed if width < 0 and len(row) == 1 else op.Reshape(summed, [rows, *static_dims(dy)[len(id_dims) :]])
+
+
+def _table(op: Builder, rows: int, width: int, like: Value) -> Any:
+    """The shape of so many rows: as wide as those of `like`, where that varies."""
+    return [rows, width] if width >= 0 else op.Concat([rows], op.Shape(like, start=1), axis=0)
 
 
 def _bag_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:

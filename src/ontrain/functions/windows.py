@@ -115,7 +115,8 @@ def col2im(
     """
     image, block = constant_of(image_shape, "its image_shape"), constant_of(block_shape, "its block_shape")
     assert image is not None and block is not None
-    rank, (n, rows, windows), kernel = len(image), static_dims(x), [int(b) for b in block]
+    rank, rows, kernel = len(image), x.shape[1], [int(b) for b in block]
+    assert isinstance(rows, int), "the number of channels varies"
     steps, gaps, margins = strides or [1] * rank, dilations or [1] * rank, pads or [0] * (2 * rank)
     padded = [int(d) + margins[i] + margins[rank + i] for i, d in enumerate(image)]
     counts = [(padded[i] - (kernel[i] - 1) * gaps[i] - 1) // steps[i] + 1 for i in range(rank)]
@@ -126,9 +127,9 @@ def col2im(
         shape[i], shape[rank + i] = line.shape
         places = places * padded[i] + line.reshape(shape)
     channels, elements = rows // math.prod(kernel), math.prod(kernel)
-    parts = op.Reshape(x, [n * channels, elements * windows])
+    parts = op.Reshape(x, [-1, elements * math.prod(counts)])
     total = op.composite("EmbeddingGrad", op.Transpose(parts, perm=[1, 0]), places.reshape(-1), rows=math.prod(padded))
-    y = op.Reshape(op.Transpose(total, perm=[1, 0]), [n, channels, *padded])
+    y = op.Reshape(op.Transpose(total, perm=[1, 0]), [-1, channels, *padded])
     ends = [margins[i] + int(d) for i, d in enumerate(image)]
     return op.Slice(y, list(margins[:rank]), ends, list(range(2, 2 + rank)))
 
