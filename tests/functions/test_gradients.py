@@ -70,11 +70,32 @@ def test_hardtanh(rng: np.random.Generator) -> None:
     check(run("Hardtanh", x, low, high), torch.nn.functional.hardtanh(*t(x), -0.5, 1.5))
 
 
-@pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
-def test_huber(rng: np.random.Generator, delta: float) -> None:
-    d = np.concatenate([3 * rng.standard_normal(20), [-delta, 0.0, delta, np.inf, -np.inf, np.nan]])
-    expected = torch.nn.functional.huber_loss(torch.tensor(d), torch.zeros(26).double(), "none", delta)
-    check(run("Huber", d, delta=delta), expected)
+@pytest.mark.parametrize("delta", [0.3, 1.0, 2.5])
+def test_losses_of_pairs(rng: np.random.Generator, delta: float) -> None:
+    x = np.concatenate([3 * rng.standard_normal(20), [-delta, 0.0, delta, np.inf, -np.inf, np.nan]])
+    target = np.concatenate([rng.standard_normal(20), np.zeros(6)])
+    dy, one = rng.standard_normal(26), rng.standard_normal(1)
+    functional, pair = torch.nn.functional, t(x, target)
+    check(run("SquaredError", x, target), functional.mse_loss(*pair, reduction="none"))
+    check(run("Huber", x, target, delta=delta), functional.huber_loss(*pair, "none", delta))
+    smooth = functional.smooth_l1_loss(*pair, reduction="none", beta=delta)
+    check(run("Huber", x, target, delta=delta, unit_slope=1), smooth)
+    for adjoint in (dy, one):
+        whole = torch.tensor(adjoint).expand(26)
+        check(run("SquaredErrorGrad", adjoint, x, target), aten.mse_loss_backward(whole, *pair, 0))
+        check(run("HuberGrad", adjoint, x, target, delta=delta), aten.huber_loss_backward(whole, *pair, 0, delta))
+        check(run("HuberGrad", adjoint, x, target, delta=delta, unit_slope=1),
+              aten.smooth_l1_loss_backward(whole, *pair, 0, delta))  # fmt: skip
+
+
+def test_cross_entropy_of_a_sigmoid(rng: np.random.Generator) -> None:
+    x = np.concatenate([3 * rng.standard_normal(9), [0.0, 40.0, -40.0, 800.0, -800.0]])
+    target = np.concatenate([rng.uniform(0, 1, 9), [0.0, 1.0, 0.0, 1.0, 0.0]])
+    scores, (dy,) = torch.tensor(x, requires_grad=True), rng.standard_normal((1, 14))
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, torch.tensor(target), reduction="none")
+    check(run("SigmoidCrossEntropy", x, target), loss)
+    (dx,) = torch.autograd.grad(loss, scores, torch.tensor(dy))
+    check(run("SigmoidCrossEntropyGrad", dy, x, target), dx)
 
 
 AT_BOUNDS = np.array([-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.0])
@@ -294,6 +315,98 @@ def test_average_pool_grad(rng: np.random.Generator, include: int, ceil_mode: bo
     got = run("AveragePoolGrad", dy, shape=list(x.shape), kernel_shape=[3, 2], strides=[2, 2], dilations=[1, 1],
               pads=[1, 1, 1, 1], count_include_pad=include)  # fmt: skip
     check(got, aten.avg_pool2d_backward(*t(dy, x), *form))
+
+
+@pytest.mark.parametrize("mean", [0, 1])
+@pytest.mark.parametrize("padding", [-1, 2])
+def test_bags_of_rows(rng: np.random.Generator, mean: int, padding: int) -> None:
+    w, ids, starts = rng.standard_normal((6, 3)), np.array([5, 0, 2, 2, 4]), np.array([0, 2, 2, 3])
+    weight, dy = torch.tensor(w, requires_grad=True), rng.standard_normal((4, 3))
+    options = {"mode": ("sum", "mean")[mean], "padding_idx": padding if padding >= 0 else None}
+    y = torch.nn.functional.embedding_bag(torch.tensor(ids), weight, torch.tensor(starts), **options)
+    check(run("EmbeddingBag", w, ids, starts, mean=mean, padding_idx=padding), y)
+    got = run("EmbeddingBagGrad", dy, ids, starts, rows=6, mean=mean, padding_idx=padding)
+    check(got, *torch.autograd.grad(y, weight, torch.tensor(dy)))
+
+
+def test_distances_of_equal_rows_have_no_gradient(rng: np.random.Generator) -> None:
+    a, b, dy = (rng.standard_normal(shape) for shape in ((2, 3, 4), (2, 5, 4), (2, 3, 5)))
+    a[0, 1] = b[0, 2]
+    first, second = torch.tensor(a, requires_grad=True), torch.tensor(b, requires_grad=True)
+    y = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
+    check(run("Distances", a, b), y)
+    da, db = torch.autograd.grad(y, (first, second), torch.tensor(dy))
+    y = y.detach().numpy()
+    check(run("DistancesGrad", dy, a, b, y), da)
+    check(run("DistancesGrad", dy.swapaxes(1, 2), b, a, y.swapaxes(1, 2)), db)
+
+
+@pytest.mark.parametrize("special", [[], [-np.inf], [np.inf], [np.nan], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("at", [0, 2])
+def test_running_sums_of_exponentials(rng: np.random.Generator, special: list[float], at: int) -> None:
+    x, dy = rng.standard_normal((2, 3, 6, 2))
+    x[1, at : at + len(special), 0] = special
+    dy[2, 1] = 0
+    operand = torch.tensor(x, requires_grad=True)
+    y = operand.logcumsumexp(1)
+    check(run("LogCumSumExp", x, axis=1), y)
+    (dx,) = torch.autograd.grad(y, operand, torch.tensor(dy))
+    check(run("LogCumSumExpGrad", dy, x, y.detach().numpy(), axis=1), dx)
+
+
+@pytest.mark.parametrize("mode, name", [("reflect", "reflect"), ("edge", "replicate"), ("wrap", "circular")])
+def test_what_flows_back_from_a_border(rng: np.random.Generator, mode: str, name: str) -> None:
+    x = torch.tensor(rng.standard_normal((2, 3, 5, 4)), requires_grad=True)
+    y = torch.nn.functional.pad(x, (1, 2, 3, 0), name)
+    dy = rng.standard_normal(tuple(y.shape))
+    got = run("PadGrad", dy, shape=[2, 3, 5, 4], pads=[0, 0, 3, 1, 0, 0, 0, 2], mode=mode)
+    check(got, *torch.autograd.grad(y, x, torch.tensor(dy)))
+
+
+def test_running_extrema_are_the_last_of_equals(rng: np.random.Generator) -> None:
+    x = rng.integers(0, 4, (3, 6, 2)).astype(np.float64)
+    for largest, function in enumerate((torch.cummin, torch.cummax)):
+        check(run("RunningExtremum", x, outputs=2, axis=1, largest=largest), *function(torch.tensor(x), 1))
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_products_with_zeros(rng: np.random.Generator, zeros: int) -> None:
+    x = rng.standard_normal((3, 5, 2))
+    x[1, :zeros, 0] = 0
+    operand, dy = torch.tensor(x, requires_grad=True), rng.standard_normal((3, 1, 2))
+    y = operand.prod(1, keepdim=True)
+    got = run("ReduceProdGrad", dy, x, y.detach().numpy(), axes=[1])
+    check(got, *torch.autograd.grad(y, operand, torch.tensor(dy)))
+
+
+def test_blocks_of_images(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3, 7, 6))
+    x[0, 1, 3, 2] = np.inf
+    columns = torch.nn.functional.unfold(torch.tensor(x), (3, 2), (1, 2), (1, 0), (2, 1))
+    form = {"kernel_shape": [3, 2], "dilations": [1, 2], "pads": [1, 0, 1, 0], "strides": [2, 1]}
+    check(run("Im2Col", x, **form), columns)
+
+
+@pytest.mark.parametrize("shape, size", [((2, 3, 7), [3]), ((1, 2, 5, 7), [3, 4]), ((2, 4, 3, 5), [2, 2, 3])])
+def test_adaptive_pool_grads(rng: np.random.Generator, shape: tuple[int, ...], size: list[int]) -> None:
+    rank, functional = len(size), torch.nn.functional
+    x = torch.tensor(rng.standard_normal(shape), requires_grad=True)
+    mean = getattr(functional, f"adaptive_avg_pool{rank}d")(x, size)
+    most, places = getattr(functional, f"adaptive_max_pool{rank}d")(x, size, return_indices=True)
+    dy = rng.standard_normal(tuple(mean.shape))
+    dmean, dmost = (torch.autograd.grad(y, x, torch.tensor(dy))[0] for y in (mean, most))
+    check(run("AdaptiveAveragePool", x.detach().numpy(), output_size=size), mean)
+    check(run("AdaptiveMaxPool", x.detach().numpy(), outputs=2, output_size=size), most, places)
+    check(run("AdaptiveAveragePoolGrad", dy, shape=list(shape), rank=rank), dmean)
+    check(run("AdaptiveMaxPoolGrad", dy, places.numpy(), shape=list(shape), rank=rank), dmost)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_extrema_are_the_first_of_equals(rng: np.random.Generator, keep: int) -> None:
+    x = rng.integers(0, 3, (3, 4, 5)).astype(np.float64)
+    for largest, function in enumerate((torch.min, torch.max)):
+        got = run("Extremum", x, outputs=2, axis=1, keepdims=keep, largest=largest)
+        check(got, *function(torch.tensor(x), 1, bool(keep)))
 
 
 def test_forward_composites(rng: np.random.Generator) -> None:

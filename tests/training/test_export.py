@@ -315,3 +315,37 @@ def test_running_products_over_a_length_that_varies_are_exported(tmp_path):
         x = torch.rand(2, samples, 4)
         (found,) = run(tmp_path / "model.onnx", {"x": x})[-1:]
         np.testing.assert_allclose(found, trainer.eval_step(x, fetches=["y"]), atol=1e-6)
+
+
+class Layers(nn.Module):
+    """Layers that are an operator each, of images whose number varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bag, self.head = nn.Conv2d(3, 4, 3), nn.EmbeddingBag(5, 3, mode="mean"), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        f, x = nn.functional, self.conv(x)
+        pooled = f.adaptive_avg_pool2d(x, 5) + f.adaptive_max_pool2d(x, 5)
+        folded = f.fold(f.unfold(pooled, 2), (5, 5), 2).max(1)[0].logcumsumexp(2)
+        loss = f.mse_loss(folded, folded.flip(1), reduction="none").mean((1, 2))
+        loss = loss + f.smooth_l1_loss(folded, -folded, reduction="none").mean((1, 2))
+        ids = (folded.flatten(1) > 0.5).long()
+        return self.head(self.bag(ids) + torch.cdist(folded, folded.flip(1)).mean((1, 2))[:, None]) + loss[:, None]
+
+
+@pytest.mark.parametrize("opset", [16, 18, 25])
+def test_layers_with_operators_of_their_own_are_exported_with_batches_of_any_size(opset, tmp_path):
+    description = {"inputs": [("x", ["n", 3, 9, 10])], "outputs": [("scores", ["n", 2])]}
+    model = Layers()
+    trainer = make_trainer(
+        model, desc={**description, "inputs": [*description["inputs"], ("y", ["n"])],
+                     "outputs": [("loss", [], True), *description["outputs"]]}, loss_fn=nn.functional.cross_entropy,
+    )  # fmt: skip
+    trainer.eval_step(torch.randn(2, 3, 9, 10), torch.tensor([0, 1]))
+    trainer.save_as_onnx(str(tmp_path / "layers.onnx"), opset=opset)
+    session = onnxruntime.InferenceSession(str(tmp_path / "layers.onnx"))
+    x = torch.randn(5, 3, 9, 10)
+    scores = session.run(["scores"], {"x": x.numpy()})[0]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(scores), model(x), rtol=1e-4, atol=1e-5)

@@ -123,13 +123,3 @@ def log_softmax_grad(op: Builder, dy: Value, y: Value, *, axis: int = -1) -> Val
 def dropout_grad(op: Builder, dy: Value, mask: Value, *, ratio: float = 0.5) -> Value:
     """dy where the mask kept the element, scaled by 1 / (1 − ratio), else zero."""
     return op.Where(mask, dy * (1 / (1 - ratio)), 0.0)
-
-
-@composite("Huber", like=[0])
-def huber(op: Builder, d: Value, *, delta: float = 1.0) -> Value:
-    """d² / 2 where |d| ≤ delta, else delta · (|d| − delta / 2): for c = d within ±delta, c · (d − c / 2).
-
-    Source: torch.nn.functional.huber_loss without its mean; smooth_l1_loss is delta times less.
-    """
-    c = op.Clip(d, -delta, delta)
-    return c * (d - 0.5 * c)

@@ -1,4 +1,4 @@
-"""Windows over images beside the usual pooling: LpPool, GlobalLpPool, MaxUnpool, Col2Im."""
+"""Windows over images beside the usual pooling: LpPool, GlobalLpPool, MaxUnpool, Col2Im, Im2Col."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.interpolation import constant_of
-from ontrain.functions.registry import expansion
+from ontrain.functions.registry import composite, expansion
 from ontrain.graph import Builder, register_inference, static_dims
 from ontrain.operators import Value
 
@@ -115,7 +115,8 @@ def col2im(
     """
     image, block = constant_of(image_shape, "its image_shape"), constant_of(block_shape, "its block_shape")
     assert image is not None and block is not None
-    rank, (n, rows, windows), kernel = len(image), static_dims(x), [int(b) for b in block]
+    rank, rows, kernel = len(image), x.shape[1], [int(b) for b in block]
+    assert isinstance(rows, int), "the number of channels varies"
     steps, gaps, margins = strides or [1] * rank, dilations or [1] * rank, pads or [0] * (2 * rank)
     padded = [int(d) + margins[i] + margins[rank + i] for i, d in enumerate(image)]
     counts = [(padded[i] - (kernel[i] - 1) * gaps[i] - 1) // steps[i] + 1 for i in range(rank)]
@@ -126,8 +127,45 @@ def col2im(
         shape[i], shape[rank + i] = line.shape
         places = places * padded[i] + line.reshape(shape)
     channels, elements = rows // math.prod(kernel), math.prod(kernel)
-    parts = op.Reshape(x, [n * channels, elements * windows])
+    parts = op.Reshape(x, [-1, elements * math.prod(counts)])
     total = op.composite("EmbeddingGrad", op.Transpose(parts, perm=[1, 0]), places.reshape(-1), rows=math.prod(padded))
-    y = op.Reshape(op.Transpose(total, perm=[1, 0]), [n, channels, *padded])
+    y = op.Reshape(op.Transpose(total, perm=[1, 0]), [-1, channels, *padded])
     ends = [margins[i] + int(d) for i, d in enumerate(image)]
     return op.Slice(y, list(margins[:rank]), ends, list(range(2, 2 + rank)))
+
+
+def _column_types(
+    inputs: list[Any], *, kernel_shape: Sequence[int] = (), dilations: Sequence[int] = (), pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> list[tuple[ir.DataType, ir.Shape]]:  # fmt: skip
+    batch, channels, *space = inputs[0].shape
+    rank, windows = len(kernel_shape), 1
+    for i, size in enumerate(space):
+        if not isinstance(size, int):
+            return [(inputs[0].dtype, ir.Shape([batch, channels * math.prod(kernel_shape), None]))]
+        rest = size + pads[i] + pads[rank + i] - (kernel_shape[i] - 1) * dilations[i] - 1
+        windows *= rest // strides[i] + 1
+    return [(inputs[0].dtype, ir.Shape([batch, channels * math.prod(kernel_shape), windows]))]
+
+
+@composite("Im2Col", infer=_column_types)
+def im2col(
+    op: Builder, x: Value, *, kernel_shape: Sequence[int] = (), dilations: Sequence[int] = (), pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Value:  # fmt: skip
+    """Images [N, C, …] as their windows, in columns: [N, C · elements of a window, windows].
+
+    Source: torch.nn.functional.unfold.
+    """
+    rank, channels = len(kernel_shape), x.shape[1]
+    assert isinstance(channels, int), "the number of channels varies"
+    if any(pads):
+        x = op.Pad(x, [0, 0, *pads[:rank], 0, 0, *pads[rank:]])
+    parts = []
+    for place in np.ndindex(*kernel_shape):
+        starts = [at * gap for at, gap in zip(place, dilations, strict=True)]
+        left = [(k - 1 - at) * gap for k, at, gap in zip(kernel_shape, place, dilations, strict=True)]
+        ends = [-rest if rest else 2**63 - 1 for rest in left]
+        parts.append(op.Unsqueeze(op.Slice(x, starts, ends, list(range(2, 2 + rank)), list(strides)), [2]))
+    stacked = op.Concat(*parts, axis=2) if len(parts) > 1 else parts[0]
+    return op.Reshape(stacked, [0, channels * math.prod(kernel_shape), -1])

@@ -10,12 +10,14 @@ import torch
 from ontrain.internals.canaries import expect, expect_close
 
 __all__ = [
+    "adaptive_average_backward",
     "attention_backward",
     "attention_forward",
     "batch_norm_backward",
     "convolution_backward",
     "convolves_packed",
     "efficient_attention",
+    "embedding_bag_backward",
     "flash_attention",
     "fuses_adam",
     "fuses_amp",
@@ -169,6 +171,24 @@ def group_norm_backward(kernel: Any) -> None:
     expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
     for got, expected in zip(results, wanted, strict=True):
         expect_close(got, expected, "an adjoint")
+
+
+def adaptive_average_backward(kernel: Any) -> None:
+    """The adjoint of images, from that of their means."""
+    x = _numbers(1, 2, 5, 4).requires_grad_()
+    y = torch.nn.functional.adaptive_avg_pool2d(x, (2, 3))
+    dy = _numbers(*y.shape) + 1
+    (wanted,) = torch.autograd.grad(y, x, dy)
+    expect_close(kernel(dy, x.detach()), wanted, "the adjoint")
+
+
+def embedding_bag_backward(kernel: Any) -> None:
+    """The adjoint of an embedding, from that of means over two bags of its rows."""
+    weight, ids = _numbers(4, 3).requires_grad_(), torch.tensor([2, 0, 2, 3, 1])
+    y = torch.nn.functional.embedding_bag(ids, weight, torch.tensor([0, 2]), mode="mean", padding_idx=3)
+    dy, bag, sizes = _numbers(2, 3) + 1, torch.tensor([0, 0, 1, 1, 1]), torch.tensor([2, 2])
+    (wanted,) = torch.autograd.grad(y, weight, dy)
+    expect_close(kernel(dy, ids, bag, sizes, sizes, 4, False, 1, None, 3), wanted, "the adjoint")
 
 
 def convolution_backward(kernel: Any) -> None:

@@ -52,7 +52,7 @@ from ontrain.operators.gradients import (
 from ontrain.operators.loss import NO_IGNORE
 from ontrain.operators.math import erf
 from ontrain.operators.matmul import transposed
-from ontrain.operators.pooling import window_counts, window_places
+from ontrain.operators.pooling import adaptive_windows, window_counts, window_places
 from ontrain.operators.record import (
     DOMAIN,
     ELEMENTWISE,
@@ -76,6 +76,7 @@ from ontrain.operators.record import (
     schema_of,
 )
 from ontrain.operators.recurrent import directions_backwards, is_plain_layer
+from ontrain.operators.scatter import gather_adjoint
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
@@ -140,6 +141,7 @@ __all__ = [
     "dims",
     "each",
     "form_of",
+    "gather_adjoint",
     "is_float",
     "static_dims",
     "record_of",
@@ -159,6 +161,7 @@ __all__ = [
     "zero_gradient_of",
     "NO_IGNORE",
     "erf",
+    "adaptive_windows",
     "window_counts",
     "window_places",
     "transposed",

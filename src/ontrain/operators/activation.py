@@ -109,15 +109,6 @@ def leaky_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("LeakyReluGrad", dy, x, alpha=alpha)
 
 
-define("Huber", ELEMENTWISE, domain=DOMAIN)
-
-
-@gradient("Huber", domain=DOMAIN)
-def huber(op: Op, dy: Value, d: Value, *, delta: float) -> Adjoints:
-    """dy · d, d within ±delta."""
-    return dy * op.Clip(d, -delta, delta)
-
-
 define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS, overwrites=(0,))
 
 

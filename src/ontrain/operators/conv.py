@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of, size_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Precision, define
+from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["resolved_pads"]
@@ -47,7 +47,6 @@ def _conv_transpose_grad_flops(node: ir.Node) -> int:
 
 
 define("CausalConvWithState")
-define("Col2Im", settings=(1, 2))
 define("DeformConv")
 define("ConvGrad", domain=DOMAIN, flops=_conv_grad_flops)
 define("ConvTransposeGrad", domain=DOMAIN, flops=_conv_transpose_grad_flops)
@@ -120,3 +119,36 @@ def _windows(
 
 def _mask(op: Op) -> list[int]:
     return [int(i < len(op.wanted) and op.wanted[i]) for i in range(3)]
+
+
+define("Col2Im", settings=(1, 2), evaluator=Evaluator.IN_PART)
+define("Im2Col", domain=DOMAIN)
+
+
+@gradient("Col2Im")
+def col2im(
+    op: Op, dy: Value, x: Value, image_shape: Value, block_shape: Value,
+    *, dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Adjoints:  # fmt: skip
+    """The composite Im2Col."""
+    block = op.constant(2)
+    assert block is not None
+    rank = len(block)
+    dx = op.composite(
+        "Im2Col", dy, kernel_shape=[int(size) for size in block], dilations=list(dilations or [1] * rank),
+        pads=list(pads or [0] * (2 * rank)), strides=list(strides or [1] * rank),
+    )  # fmt: skip
+    return dx, None, None
+
+
+@gradient("Im2Col", domain=DOMAIN)
+def im2col(
+    op: Op, dy: Value, x: Value, *, kernel_shape: Sequence[int], dilations: Sequence[int], pads: Sequence[int],
+    strides: Sequence[int],
+) -> Adjoints:  # fmt: skip
+    """Col2Im, its inverse but for the sum where blocks overlap."""
+    dx: Value = op.Col2Im(
+        dy, list(static_dims(x)[2:]), list(kernel_shape), dilations=list(dilations), pads=list(pads),
+        strides=list(strides),
+    )  # fmt: skip
+    return dx

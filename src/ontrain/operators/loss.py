@@ -1,4 +1,4 @@
-"""Classification losses."""
+"""Classification losses, and losses of pairs of numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Precision, define
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, Precision, define
 
 __all__ = ["NO_IGNORE"]
 
@@ -87,3 +87,36 @@ def linear_cross_entropy(
         op.composite("ScaleGrad", op.saved(gradients[i]), dy) if i in gradients and wanted[i] else None
         for i in range(len(op.inputs))
     )
+
+
+define("SquaredError", ELEMENTWISE, domain=DOMAIN)
+define("SquaredErrorGrad", ELEMENTWISE, domain=DOMAIN)
+
+
+@gradient("SquaredError", domain=DOMAIN)
+def squared_error(op: Op, dy: Value, x: Value, target: Value) -> Adjoints:
+    """The composite SquaredErrorGrad, and minus it."""
+    dx = op.composite("SquaredErrorGrad", dy, x, target)
+    return dx, op.Neg(dx) if op.wanted[1] else None
+
+
+define("Huber", ELEMENTWISE, domain=DOMAIN)
+define("HuberGrad", ELEMENTWISE, domain=DOMAIN)
+
+
+@gradient("Huber", domain=DOMAIN)
+def huber(op: Op, dy: Value, x: Value, target: Value, *, delta: float, unit_slope: int) -> Adjoints:
+    """The composite HuberGrad, and minus it."""
+    dx = op.composite("HuberGrad", dy, x, target, delta=delta, unit_slope=unit_slope)
+    return dx, op.Neg(dx) if op.wanted[1] else None
+
+
+define("SigmoidCrossEntropy", ELEMENTWISE, domain=DOMAIN)
+define("SigmoidCrossEntropyGrad", ELEMENTWISE, domain=DOMAIN)
+
+
+@gradient("SigmoidCrossEntropy", domain=DOMAIN)
+def sigmoid_cross_entropy(op: Op, dy: Value, x: Value, target: Value) -> Adjoints:
+    """The composite SigmoidCrossEntropyGrad, and −dy · x."""
+    dtarget = op.Neg(dy * x) if op.wanted[1] else None
+    return op.composite("SigmoidCrossEntropyGrad", dy, x, target) if op.wanted[0] else None, dtarget

@@ -15,7 +15,7 @@ from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
 from ontrain.operators.shapes import static_dims
 
-__all__ = ["window_counts", "window_places"]
+__all__ = ["adaptive_windows", "window_counts", "window_places"]
 
 define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS)
 define("LpPool", evaluator=Evaluator.IN_PART)
@@ -77,6 +77,34 @@ def average_pool(
         dilations=dilations, pads=resolved_pads(auto_pad, pads, spans, space, strides),
         count_include_pad=count_include_pad,
     )  # fmt: skip
+
+
+def adaptive_windows(size: int, count: int) -> list[list[int]]:
+    """Return the places of an axis that each of `count` results looks at (torch.nn.AdaptiveAvgPool1d)."""
+    return [list(range(i * size // count, -(-(i + 1) * size // count))) for i in range(count)]
+
+
+define("AdaptiveAveragePool", domain=DOMAIN)
+define("AdaptiveAveragePoolGrad", domain=DOMAIN)
+
+
+@gradient("AdaptiveAveragePool", domain=DOMAIN)
+def adaptive_average_pool(op: Op, dy: Value, x: Value, *, output_size: Sequence[int]) -> Adjoints:
+    """The composite AdaptiveAveragePoolGrad."""
+    return op.composite("AdaptiveAveragePoolGrad", dy, shape=list(static_dims(x)), rank=len(output_size))
+
+
+define("AdaptiveMaxPool", domain=DOMAIN, precision=Precision.FOLLOWS)
+define("AdaptiveMaxPoolGrad", domain=DOMAIN)
+
+
+@gradient("AdaptiveMaxPool", domain=DOMAIN)
+def adaptive_max_pool(op: Op, dy: Value | None, x: Value, *, output_size: Sequence[int]) -> Adjoints:
+    """The composite AdaptiveMaxPoolGrad, from the places of the maxima."""
+    if dy is None:
+        return None
+    shape, rank = list(static_dims(x)), len(output_size)
+    return op.composite("AdaptiveMaxPoolGrad", dy, op.saved(1), shape=shape, rank=rank)
 
 
 define("GlobalAveragePool", reduces=True)

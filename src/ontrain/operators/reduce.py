@@ -8,7 +8,8 @@ from typing import Any
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import WHEREVER, Rows, define
+from ontrain.operators.matmul import transposed
+from ontrain.operators.record import DOMAIN, WHEREVER, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -84,35 +85,65 @@ def extremum(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
     return hits * (dy / op.ReduceSum(hits, axes, keepdims=1))
 
 
+define("Extremum", domain=DOMAIN, precision=Precision.FOLLOWS, reduces=True)
+
+
+@gradient("Extremum", domain=DOMAIN)
+def chosen_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, keepdims: int, **_: object) -> Adjoints:
+    """dy at the place that was chosen, zero elsewhere."""
+    if dy is None:
+        return None
+    places = op.saved(1)
+    if not keepdims:
+        dy, places = (op.Unsqueeze(v, [axis]) for v in (dy, places))
+    zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
+    return op.ScatterElements(zeros, places, dy, axis=axis)
+
+
+define("RunningExtremum", domain=DOMAIN, precision=Precision.FOLLOWS)
+
+
+@gradient("RunningExtremum", domain=DOMAIN)
+def running_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, **_: object) -> Adjoints:
+    """dy added up at the places that were chosen."""
+    if dy is None:
+        return None
+    zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
+    return op.ScatterElements(zeros, op.saved(1), dy, axis=axis, reduction="add")
+
+
+define("Distances", domain=DOMAIN)
+define("DistancesGrad", domain=DOMAIN)
+
+
+@gradient("Distances", domain=DOMAIN)
+def distances(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
+    """The composite DistancesGrad, for the second operand of the distances seen from there."""
+    y = op.outputs[0]
+    da = op.composite("DistancesGrad", dy, a, b, y) if op.wanted[0] else None
+    if not op.wanted[1]:
+        return da, None
+    return da, op.composite("DistancesGrad", transposed(op, dy), b, a, transposed(op, y))
+
+
+define("LogCumSumExp", domain=DOMAIN)
+define("LogCumSumExpGrad", domain=DOMAIN)
+
+
+@gradient("LogCumSumExp", domain=DOMAIN)
+def log_cumulative_sum_exp(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoints:
+    """The composite LogCumSumExpGrad."""
+    return op.composite("LogCumSumExpGrad", dy, x, op.outputs[0], axis=axis)
+
+
 define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceProdGrad", domain=DOMAIN)
 
 
 @reduction("ReduceProd")
 def product(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
-    """dy times the product of all other elements, which is right where elements are zero, unlike y / x."""
-    shape = static_dims(x)
-    order = [*(i for i in range(len(shape)) if i not in axes), *axes]
-    n = math.prod(shape[a] for a in axes)
-    rows = op.reshaped(op.Transpose(x, perm=order), [math.prod(shape) // max(n, 1), n])
-    others = _shifted_products(op, rows, n, forward=True) * _shifted_products(op, rows, n, forward=False)
-    back = [order.index(i) for i in range(len(shape))]
-    return dy * op.Transpose(op.reshaped(others, [shape[i] for i in order]), perm=back)
-
-
-def _shifted_products(op: Op, rows: Value, n: int, *, forward: bool) -> Value:
-    """The product of all elements before each one of its row, or behind it, in log₂ n doublings."""
-
-    def shifted(values: Value, by: int) -> Value:
-        if by >= n:
-            return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
-        rest = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
-        return op.Pad(rest, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
-
-    products, span = shifted(rows, 1), 1
-    while span < n:
-        products = products * shifted(products, span)
-        span *= 2
-    return products
+    """The composite ReduceProdGrad."""
+    return op.composite("ReduceProdGrad", dy, x, y, axes=axes) if axes else dy
 
 
 define("CumSum", settings=(1,))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ontrain.operators.emit import Value
+from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
@@ -62,6 +63,25 @@ def embedding_grad(op: Op, dw: Value, dy: Value, ids: Value, *, rows: int, paddi
     return op.Where(padding, 0.0, picked), None
 
 
+define("EmbeddingBag", domain=DOMAIN)
+define("EmbeddingBagGrad", domain=DOMAIN)
+
+
+@gradient("EmbeddingBag", domain=DOMAIN)
+def embedding_bag(
+    op: Op, dy: Value, weight: Value, ids: Value, starts: Value, shares: Value | None = None,
+    *, mean: int, padding_idx: int,
+) -> Any:  # fmt: skip
+    """The composite EmbeddingBagGrad; through the body where the shares train."""
+    if shares is not None and op.wanted[3]:
+        return NotImplemented
+    rows = static_dims(weight)[0]
+    dweight = op.composite(
+        "EmbeddingBagGrad", dy, ids, starts, shares, rows=rows, mean=mean, padding_idx=padding_idx
+    )  # fmt: skip
+    return dweight, None, None, None
+
+
 define(
     "Gather",
     precision=Precision.FOLLOWS,
@@ -93,7 +113,7 @@ def _one_slice(op: Op, dy: Value, index: int, axis: int, shape: tuple[int, ...])
     return op.Pad(op.reshaped(dy, single), pads)
 
 
-def gather_adjoint(op: Op, dy: Value, ids: Value, axis: int, size: int) -> Value:
+def gather_adjoint(op: Emitter, dy: Value, ids: Value, axis: int, size: int) -> Value:
     """Adjoint of Gather(x, ids, axis) for x with `size` entries along `axis` and ids of any rank, none negative."""
     if axis == 0:
         return op.composite("EmbeddingGrad", dy, ids, rows=size)

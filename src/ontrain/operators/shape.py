@@ -13,7 +13,6 @@ import onnx_ir as ir
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, View, define
-from ontrain.operators.scatter import gather_adjoint
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -231,9 +230,10 @@ def pad(
     for i, axis in enumerate(order):
         before[axis], after[axis] = int(amounts[i]), int(amounts[len(order) + i])
     if mode != "constant":
-        for axis in order:
-            dy = _unwrapped(op, dy, static_dims(x)[axis], before[axis], after[axis], axis, mode)
-        return dy, None, None, None
+        if min(before + after) < 0:
+            raise op.refused(f"a negative pad under mode {mode}", "slice first, then pad")
+        dx = op.composite("PadGrad", dy, shape=list(static_dims(x)), pads=before + after, mode=mode)
+        return dx, None, None, None
     inner = _cropped(op, dy, before, after)
     dx = op.Pad(inner, [max(0, -p) for p in before + after]) if min(before + after) < 0 else inner
     dfill = None
@@ -251,13 +251,7 @@ def _cropped(op: Op, dy: Value, before: list[int], after: list[int]) -> Value:
     return op.Slice(dy, starts, ends, axes) if axes else dy
 
 
-def _unwrapped(op: Op, dy: Value, size: int, before: int, after: int, axis: int, mode: str) -> Value:
-    if not before and not after:
-        return dy
-    if min(before, after) < 0:
-        raise op.refused(f"a negative pad under mode {mode}", "slice first, then pad")
-    source = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
-    return gather_adjoint(op, dy, op.const(source.astype(np.int64)), axis, size)
+define("PadGrad", domain=DOMAIN)
 
 
 define("Trilu", precision=Precision.FOLLOWS, settings=(1,))

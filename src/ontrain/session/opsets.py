@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ontrain.errors import GraphError, OptionError
-from ontrain.functions import expand
+from ontrain.functions import expand, inline_all
 from ontrain.graph import OPSET, Builder, all_nodes, describe, rebuild, source_of, static_dims
 from ontrain.operators import form_of
 
@@ -56,6 +56,7 @@ def with_operators_of(model: ir.Model, version: int) -> ir.Model:
     changed = version < OPSET
     while changed:
         model, changed = _without_newer(model, version)
+        model = inline_all(model) if changed else model  # a body may be written in composites
     return model
 
 

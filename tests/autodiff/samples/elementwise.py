@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from tests.autodiff.samples.sample import normal, sample, spread, uniform
 _away = uniform(0.4, 2.0, 3, 4)
 _unit = uniform(-0.8, 0.8, 3, 4)
 _any = spread(3, 4)
+_small = uniform(-0.01, 0.01, 3, 4)
 
 MATH = [
     sample("Add", normal(2, 3, 4), normal(3, 1), twin=torch.add),
@@ -71,8 +74,13 @@ ACTIVATION = [
     sample("Gelu", normal(3, 4), twin=F.gelu),
     sample("Gelu", normal(3, 4), twin=lambda x: F.gelu(x, approximate="tanh"), approximate="tanh"),
     sample("Silu", normal(3, 4), twin=F.silu, domain="ontrain"),
-    sample("Huber", _any, domain="ontrain", delta=0.75,
-           twin=lambda d: F.huber_loss(d, torch.zeros_like(d), "none", 0.75)),
+    sample("SquaredError", _any, normal(3, 4), twin=partial(F.mse_loss, reduction="none"), domain="ontrain"),
+    sample("Huber", _any, _small, domain="ontrain", delta=0.75,
+           twin=partial(F.huber_loss, reduction="none", delta=0.75)),
+    sample("Huber", _any, _small, domain="ontrain", delta=0.75, unit_slope=1,
+           twin=partial(F.smooth_l1_loss, reduction="none", beta=0.75)),
+    sample("SigmoidCrossEntropy", _any, uniform(0, 1, 3, 4), domain="ontrain",
+           twin=partial(F.binary_cross_entropy_with_logits, reduction="none")),
     sample("Hardtanh", _any, np.array(-0.75), np.array(0.75), domain="ontrain", fixed=[1, 2],
            twin=lambda x, low, high: F.hardtanh(x, -0.75, 0.75)),
     sample("PRelu", _any, normal(4), twin=lambda x, s: torch.where(x > 0, x, s * x)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -174,6 +176,12 @@ def _average_pool(shape: tuple[int, ...], kernel: list[int], **rest) -> Sample:
     return sample("AveragePool", normal(*shape), twin=twin, **a)
 
 
+def _adaptive(op_type: str, function: Callable[..., Any], shape: tuple[int, ...], size: list[int]) -> Sample:
+    outputs = 2 if op_type == "AdaptiveMaxPool" else 1
+    twin = partial(function, output_size=size)
+    return sample(op_type, spread(*shape), domain="ontrain", outputs=outputs, output_size=size, twin=twin)
+
+
 POOLING = [
     _max_pool((2, 2, 7), [3], strides=[2]),
     _max_pool((2, 2, 6, 6), [2, 2], strides=[2, 2]),
@@ -186,6 +194,14 @@ POOLING = [
     _average_pool((1, 2, 6, 6), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
     _average_pool((1, 2, 6, 6), [3, 3], strides=[2, 2], ceil_mode=1),
     _average_pool((1, 1, 4, 3, 4), [2, 2, 2]),
+    _adaptive("AdaptiveAveragePool", F.adaptive_avg_pool1d, (2, 2, 7), [3]),
+    _adaptive("AdaptiveAveragePool", F.adaptive_avg_pool2d, (1, 2, 5, 7), [3, 4]),
+    _adaptive("AdaptiveAveragePool", F.adaptive_avg_pool2d, (2, 3, 4), [5, 2]),  # one place is in two windows
+    _adaptive("AdaptiveAveragePool", F.adaptive_avg_pool3d, (1, 2, 4, 3, 5), [2, 2, 3]),
+    _adaptive("AdaptiveMaxPool", F.adaptive_max_pool1d, (2, 2, 7), [3]),
+    _adaptive("AdaptiveMaxPool", F.adaptive_max_pool2d, (1, 2, 5, 7), [3, 4]),
+    _adaptive("AdaptiveMaxPool", F.adaptive_max_pool2d, (2, 3, 4), [5, 2]),
+    _adaptive("AdaptiveMaxPool", F.adaptive_max_pool3d, (1, 2, 4, 3, 5), [2, 2, 3]),
     sample("GlobalAveragePool", normal(2, 3, 4, 2), twin=lambda x: x.mean((2, 3), keepdim=True)),
     sample("GlobalMaxPool", spread(2, 3, 4, 2), twin=lambda x: x.amax((2, 3), keepdim=True)),
 ]

@@ -26,6 +26,10 @@ def _prod(x, axes, keep):
     return x
 
 
+def _bag(weight, ids, starts, shares=None, **options):
+    return F.embedding_bag(ids, weight, starts, per_sample_weights=shares, **options)
+
+
 _positive = partial(uniform, 0.5, 2.0)
 
 REDUCE = [
@@ -47,6 +51,22 @@ REDUCE = [
     sample("CumSum", normal(3, 4), np.array(1), twin=lambda x, a: x.cumsum(1)),
     sample("CumSum", normal(3, 4), np.array(0), exclusive=1, reverse=1,
            twin=lambda x, a: x.flip(0).cumsum(0).flip(0) - x),
+    sample("EmbeddingBag", normal(6, 3), [5, 0, 2, 2, 4], [0, 2, 2], domain="ontrain", twin=partial(_bag, mode="sum")),
+    sample("EmbeddingBag", normal(6, 3), [5, 0, 2, 2, 4], [0, 3, 5], domain="ontrain", mean=1, padding_idx=2,
+           fed=[1], twin=partial(_bag, mode="mean", padding_idx=2)),
+    sample("EmbeddingBag", normal(6, 3), [5, 0, 2, 2, 4], [0, 1], normal(5), domain="ontrain", padding_idx=2,
+           twin=partial(_bag, mode="sum", padding_idx=2)),
+    sample("EmbeddingBag", normal(6, 3), [5, 0, 2, 2, 4], [0, 1], normal(5), domain="ontrain", fixed=[3],
+           twin=partial(_bag, mode="sum")),
+    sample("Distances", normal(3, 4), normal(5, 4), domain="ontrain", twin=torch.cdist),
+    sample("Distances", normal(2, 1, 27, 3), normal(2, 2, 3), domain="ontrain", twin=torch.cdist),  # by a product
+    sample("LogCumSumExp", normal(3, 4), axis=0, domain="ontrain", twin=lambda x: x.logcumsumexp(0)),
+    sample("LogCumSumExp", normal(2, 5, 2), axis=1, domain="ontrain", twin=lambda x: x.logcumsumexp(1)),
+    sample("RunningExtremum", spread(2, 5, 2), axis=1, outputs=2, domain="ontrain", twin=lambda x: x.cummax(1)[0]),
+    sample("RunningExtremum", spread(3, 4), largest=0, outputs=2, domain="ontrain", twin=lambda x: x.cummin(0)[0]),
+    sample("Extremum", spread(2, 3, 4), axis=1, keepdims=0, outputs=2, domain="ontrain", twin=lambda x: x.max(1)[0]),
+    sample("Extremum", spread(2, 3, 4), axis=2, largest=0, outputs=2, domain="ontrain",
+           twin=lambda x: x.min(2, True)[0]),
     sample("TopK", spread(3, 5), [2], twin=lambda x, k: x.topk(2, 1).values, outputs=2),
     sample("TopK", spread(4, 2), [3], axis=0, largest=0, outputs=2,
            twin=lambda x, k: x.topk(3, 0, largest=False).values),

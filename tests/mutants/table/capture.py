@@ -93,13 +93,6 @@ MUTANTS = [
         OPERATORS,
         "loss",
     ),
-    mutant(
-        "capture/aten/pooling.py",
-        "[list(range(i * have // want, -(-(i + 1) * have // want)))",
-        "[list(range(i * have // want, (i + 1) * have // want))",
-        OPERATORS,
-        "linear",
-    ),
     mutant("capture/aten/pooling.py", "count_include_pad=int(count_include_pad),", "", OPERATORS, "linear"),
     mutant(
         "capture/aten/recurrent.py",

@@ -151,8 +151,9 @@ def test_in_evaluation_too():
         torch.testing.assert_close(ours(x), eager(x), **SINGLE)
 
 
-def test_between_convolutions_no_images_are_rearranged(monkeypatch):
-    """A pad lies as the images in it do, and so does the part that is cut out of its adjoint."""
+@pytest.fixture
+def rearranged(monkeypatch) -> list[tuple[int, ...]]:
+    """The shapes of the images that are copied into another order."""
     copies, copy = [], Emitter.copy
 
     def counting(e: Emitter, source: Buf, place: Buf) -> None:
@@ -161,8 +162,46 @@ def test_between_convolutions_no_images_are_rearranged(monkeypatch):
         copy(e, source, place)
 
     monkeypatch.setattr(Emitter, "copy", counting)
+    return copies
+
+
+def test_between_convolutions_no_images_are_rearranged(rearranged):
+    """A pad lies as the images in it do, and so does the part that is cut out of its adjoint."""
     ORTModule(Padded())(torch.randn(2, 3, 16, 16)).sum().backward()
-    assert copies == [(2, 3, 17, 17), (2, 6, 4, 4), (2, 6, 4, 4)]  # what is fed, the result, and the result's adjoint
+    assert rearranged == [
+        (2, 3, 17, 17),
+        (2, 6, 4, 4),
+        (2, 6, 4, 4),
+    ]  # what is fed, the result, and the result's adjoint
+
+
+class Dropped(nn.Module):
+    """Dropout between convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(functional.dropout(self.first(x), 0.25))
+
+
+def test_dropout_leaves_images_as_they_lie(rearranged):
+    ORTModule(Dropped())(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert rearranged == [(2, 3, 8, 8), (2, 5, 4, 4), (2, 5, 4, 4)]  # what is fed, the result, and its adjoint
+
+
+@pytest.mark.parametrize("size", [4, 40])  # drawn in two ways
+def test_the_gradient_drops_the_same_places_of_images_whose_channels_lie_last(size):
+    conv = nn.Conv2d(32, 32, 1, bias=False)
+    nn.init.dirac_(conv.weight)
+    ours = ORTModule(nn.Sequential(conv, nn.Dropout(0.25)))
+    x = torch.ones(2, 32, size, size, requires_grad=True)
+    y = ours(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+    shares = (y.detach() == 0).double().mean((0, 2, 3))
+    assert ((shares - 0.25).abs() < 5 * (0.25 * 0.75 / (2 * size * size)) ** 0.5).all()
 
 
 def test_a_part_of_images_lies_as_they_do():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
@@ -77,3 +77,29 @@ def convolution(
     if transposed:
         return conv_transpose(op, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return conv(op, x, weight, bias, stride, padding, dilation, groups)
+
+
+@aten("im2col")
+def im2col(
+    op: AtenBuilder, x: Value, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+    stride: Sequence[int],
+) -> Value:  # fmt: skip
+    batched = len(op.input_shape(0)) == 4
+    y = op.composite(
+        "Im2Col", x if batched else op.Unsqueeze(x, [0]), kernel_shape=full(kernel_size, 2),
+        dilations=full(dilation, 2), pads=full(padding, 2) * 2, strides=full(stride, 2),
+    )  # fmt: skip
+    return op.typed(y if batched else op.Squeeze(y, [0]), op.shape)
+
+
+@aten("col2im")
+def col2im(
+    op: AtenBuilder, x: Value, output_size: Sequence[Dim], kernel_size: Sequence[int], dilation: Sequence[int],
+    padding: Sequence[int], stride: Sequence[int],
+) -> Value:  # fmt: skip
+    batched = len(op.input_shape(0)) == 3
+    y = op.Col2Im(
+        x if batched else op.Unsqueeze(x, [0]), op.sizes(op.shape[-2:]), full(kernel_size, 2),
+        dilations=full(dilation, 2), pads=full(padding, 2) * 2, strides=full(stride, 2),
+    )  # fmt: skip
+    return op.typed(y if batched else op.Squeeze(y, [0]), op.shape)

@@ -102,36 +102,37 @@ def embedding_bag(
     sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
     padding_idx: int | None = -1,
 ) -> tuple[Value, None, None, None]:  # fmt: skip
-    """Sums, means or maxima over bags of rows: a matrix [bags, ids] says what belongs where."""
+    """Sums and means over bags of rows are an operator; for maxima a matrix [bags, ids] says what belongs where."""
     if scale_grad_by_freq:
         raise op.refuse("an embedding bag scales its gradient by frequency", "its gradient is not the one of a sum",
                         "set scale_grad_by_freq=False")  # fmt: skip
-    dtype = weight.dtype
-    zero, one = op.cast(0, dtype), op.cast(1, dtype)
-    rows = op.composite("Embedding", weight, ids, padding_idx=-1 if padding_idx is None else padding_idx)
-    place = op.counted(op.input_shape(1)[0])
+    padding = -1 if padding_idx is None else padding_idx
+    rows = op.input_shape(0)[0]
+    if padding < 0 and padding_idx is not None and "padding_idx" in str(op.node.target) and isinstance(rows, int):
+        padding += rows  # of this overload alone a negative number counts from the end
     starts = op.cast(offsets, ir.DataType.INT64)
     if include_last_offset:
         starts = op.Slice(starts, [0], [-1], [0])
+    if mode < 2:
+        y = op.composite(
+            "EmbeddingBag", weight, op.cast(ids, ir.DataType.INT64), starts, per_sample_weights, mean=mode,
+            padding_idx=padding,
+        )  # fmt: skip
+        return op.typed(y, op.shape), None, None, None
+    zero = op.cast(0, weight.dtype)
+    picked = op.composite("Embedding", weight, ids, padding_idx=padding)
+    place = op.counted(op.input_shape(1)[0])
     begun = op.Cast(op.LessOrEqual(op.Unsqueeze(starts, [0]), op.Unsqueeze(place, [1])), to=ir.DataType.INT64)
     bag = op.ReduceSum(begun, [1], keepdims=0) - op.cast(1, ir.DataType.INT64)
     bags = op.Unsqueeze(op.counted(op.shape[0]), [1])
     member = op.Equal(bags, op.Unsqueeze(bag, [0]))
-    if padding_idx is not None and padding_idx >= 0:
-        member = op.And(member, op.Unsqueeze(op.Not(op.Equal(ids, op.cast(padding_idx, ids.dtype))), [0]))
-    share = op.Cast(member, to=dtype)
-    counts = op.ReduceSum(share, [1], keepdims=1)
-    if mode == 2:
-        spread = op.Where(op.Unsqueeze(member, [2]), op.Unsqueeze(rows, [0]), op.cast(-np.inf, dtype))
-        at = op.ArgMax(spread, axis=1, keepdims=1)
-        y = op.Squeeze(op.GatherElements(spread, at, axis=1), [1])
-        y = op.Where(op.Greater(counts, zero), y, zero)
-    else:
-        if per_sample_weights is not None:
-            share = op.Where(member, op.Unsqueeze(per_sample_weights, [0]), zero)
-        y = op.MatMul(share, rows)
-        y = y if mode == 0 else y / op.Max(counts, one)
-    return y, None, None, None
+    if padding >= 0:
+        member = op.And(member, op.Unsqueeze(op.Not(op.Equal(ids, op.cast(padding, ids.dtype))), [0]))
+    counts = op.ReduceSum(op.Cast(member, to=weight.dtype), [1], keepdims=1)
+    spread = op.Where(op.Unsqueeze(member, [2]), op.Unsqueeze(picked, [0]), op.cast(-np.inf, weight.dtype))
+    at = op.ArgMax(spread, axis=1, keepdims=1)
+    y = op.Squeeze(op.GatherElements(spread, at, axis=1), [1])
+    return op.Where(op.Greater(counts, zero), y, zero), None, None, None
 
 
 @aten("bilinear")

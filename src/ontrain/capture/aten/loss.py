@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.arithmetic import difference, not_negative, xlogy
 from ontrain.capture.aten.linear import linear
 from ontrain.capture.aten.registry import aten
+from ontrain.capture.aten.selection import together
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
 from ontrain.sizes import Size
@@ -155,10 +156,16 @@ def nll_loss_forward(
     return nll_loss(op, x, target, weight, reduction, ignore_index), None
 
 
+def _pair(op: AtenBuilder, x: Value, target: Value) -> list[Any]:
+    """Both operands in the dtype of the result, and in the shape to which they broadcast."""
+    shapes = [op.input_shape(0), op.input_shape(1)]
+    full = together(shapes)
+    return [op.expand(op.cast(v, op.dtype), full, own) for v, own in zip((x, target), shapes, strict=True)]
+
+
 @aten("mse_loss")
 def mse_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Value:
-    error = op.cast(x, op.dtype) - op.cast(target, op.dtype)
-    return _reduced(op, error * error, reduction)
+    return _reduced(op, op.composite("SquaredError", *_pair(op, x, target)), reduction)
 
 
 @aten("l1_loss")
@@ -166,20 +173,16 @@ def l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Val
     return _reduced(op, op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype)), reduction)
 
 
-def _huber(op: AtenBuilder, x: Value, target: Value, delta: float) -> Value:
-    return op.composite("Huber", op.cast(x, op.dtype) - op.cast(target, op.dtype), delta=float(delta))
-
-
 @aten("smooth_l1_loss")
 def smooth_l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, beta: float = 1.0) -> Value:
     if beta == 0:
         return l1_loss(op, x, target, reduction)
-    return _reduced(op, _huber(op, x, target, beta) * op.cast(1 / beta, op.dtype), reduction)
+    return _reduced(op, op.composite("Huber", *_pair(op, x, target), delta=float(beta), unit_slope=1), reduction)
 
 
 @aten("huber_loss")
 def huber_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, delta: float = 1.0) -> Value:
-    return _reduced(op, _huber(op, x, target, delta), reduction)
+    return _reduced(op, op.composite("Huber", *_pair(op, x, target), delta=float(delta)), reduction)
 
 
 @aten("binary_cross_entropy")
@@ -197,13 +200,14 @@ def binary_cross_entropy_with_logits(
     op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, pos_weight: Value | None = None,
     reduction: int = 1,
 ) -> Value:  # fmt: skip
-    # −log σ(x) = Softplus(−x), which does not overflow and whose derivative at 0 is right.
-    one = op.cast(1, op.dtype)
-    x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
-    term = op.Softplus(op.Neg(x))
-    if pos_weight is not None:
-        term = term * ((op.cast(pos_weight, op.dtype) - one) * target + one)
-    loss = (one - target) * x + term
+    x, target = _pair(op, x, target)
+    if pos_weight is None:
+        loss = op.composite("SigmoidCrossEntropy", x, target)
+    else:
+        # −log σ(x) = Softplus(−x), which does not overflow and whose derivative at 0 is right.
+        one = op.cast(1, op.dtype)
+        term = op.Softplus(op.Neg(x)) * ((op.cast(pos_weight, op.dtype) - one) * target + one)
+        loss = (one - target) * x + term
     return _reduced(op, loss if weight is None else loss * op.cast(weight, op.dtype), reduction)
 
 

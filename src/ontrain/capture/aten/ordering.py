@@ -1,7 +1,4 @@
-"""Operators that compare elements with each other: order statistics, running extremes, counting against boundaries.
-
-Running products and extremes along an axis of n elements are made on [n, n] places, one row for each prefix.
-"""
+"""Operators that compare elements with each other: order statistics, running extremes, counting against boundaries."""
 
 from __future__ import annotations
 
@@ -125,23 +122,6 @@ def nanmedian(op: AtenBuilder, x: Value) -> Value:
     return op.Where(none, op.cast(float("nan"), x.dtype), value)
 
 
-def _prefixes(op: AtenBuilder, x: Value, dim: int, fill: float) -> tuple[Any, int]:
-    """x with a new last axis over its elements along `dim`, those that come later being `fill`; and that axis."""
-    shape = op.input_shape(0)
-    rank, size = len(shape), shape[dim]
-    perm = [*(d for d in range(rank) if d != dim), dim]
-    rows = op.Unsqueeze(x if perm == sorted(perm) else op.Transpose(x, perm=perm), [-2])
-    place = op.counted(size)
-    until = op.LessOrEqual(op.Unsqueeze(place, [0]), op.Unsqueeze(place, [1]))
-    return op.Where(until, rows, op.cast(fill, x.dtype)), rank
-
-
-def _back(op: AtenBuilder, y: Value, dim: int) -> Value:
-    rank = len(op.input_shape(0))
-    perm = [*range(dim), rank - 1, *range(dim, rank - 1)]
-    return y if perm == sorted(perm) else op.Transpose(y, perm=perm)
-
-
 @aten("cumprod")
 def cumprod(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
@@ -151,7 +131,7 @@ def cumprod(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = 
 
 
 @aten("cummax", "cummin")
-def cummax(op: AtenBuilder, x: Value, dim: int) -> tuple[Value, Value]:
+def cummax(op: AtenBuilder, x: Value, dim: int) -> tuple[Value, ...]:
     """Of equal elements the last is the one, as in torch."""
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
@@ -159,10 +139,7 @@ def cummax(op: AtenBuilder, x: Value, dim: int) -> tuple[Value, Value]:
     if not op.argument(0).dtype.is_floating_point:
         raise op.refuse("a running extreme of integers", "it has no translation", "cast to a float dtype first")
     greatest = "cummax" in str(op.node.target)
-    rows, axis = _prefixes(op, x, dim, -np.inf if greatest else np.inf)
-    at = (op.ArgMax if greatest else op.ArgMin)(rows, axis=axis, keepdims=0, select_last_index=1)
-    at = _back(op, at, dim)
-    return op.GatherElements(x, at, axis=dim), at
+    return op.composite("RunningExtremum", x, axis=dim, largest=int(greatest), outputs=2)
 
 
 @aten("logcumsumexp")
@@ -170,12 +147,7 @@ def logcumsumexp(op: AtenBuilder, x: Value, dim: int) -> Value:
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):
         return x
-    dim %= len(op.input_shape(0))
-    rows, axis = _prefixes(op, x, dim, -np.inf)
-    top = op.composite("Detach", op.ReduceMax(rows, [axis], keepdims=1))
-    top = op.Where(op.IsInf(top), op.cast(0, x.dtype), top)
-    total = op.Log(op.ReduceSum(op.Exp(rows - top), [axis], keepdims=1)) + top
-    return _back(op, op.Squeeze(total, [axis]), dim)
+    return op.composite("LogCumSumExp", x, axis=dim % len(op.input_shape(0)))
 
 
 def _below(op: AtenBuilder, boundaries: Value, values: Value | float, right: bool) -> Value:

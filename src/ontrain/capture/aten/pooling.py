@@ -100,62 +100,29 @@ def adaptive_avg_pool(op: AtenBuilder, x: Value, output_size: Sequence[int]) -> 
         return x
     if _divides(have, want):
         return _divided(op, x, rank)
-    for axis in range(rank):
-        windows = _windows(op, have[axis], want[axis])
-        shares = np.zeros((windows[-1][-1] + 1, len(windows)), x.dtype.numpy())
-        for i, window in enumerate(windows):
-            shares[window, i] = 1 / len(window)
-        x = _along(op, x, axis - rank, shares)
-    return x
+    return op.composite("AdaptiveAveragePool", x, output_size=_fixed(op, have, want))
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(op: AtenBuilder, x: Value, output_size: Sequence[int]) -> tuple[Value, Value]:
-    """The elements of each window gathered along a new axis, and the first greatest of them taken."""
+def adaptive_max_pool(op: AtenBuilder, x: Value, output_size: Sequence[int]) -> tuple[Value, ...]:
     rank = _spatial(op)
-    have, want = op.input_shape(0)[-rank:], op.shape[-rank:]
-    lead = op.input_shape(0)[:-rank]
-    parts = [_windows(op, a, b) for a, b in zip(have, want, strict=True)]
-    table = np.zeros((1, 1), np.int64)
-    for windows in parts:
-        longest = max(len(window) for window in windows)
-        # A short window names its last element again, which the first of equals leaves out.
-        own = np.array([[*window, *[window[-1]] * (longest - len(window))] for window in windows])
-        table = table[:, None, :, None] * (windows[-1][-1] + 1) + own[None, :, None, :]
-        table = table.reshape(table.shape[0] * table.shape[1], -1)
-    flat = op.reshape(x, [*lead, math.prod(have)], op.input_shape(0))
-    table = np.sort(table, axis=1)
-    gathered = op.Gather(flat, op.const(table), axis=-1)
-    at = op.ArgMax(gathered, axis=-1, keepdims=1)
-    values = op.GatherElements(gathered, at, axis=-1)
-    places = op.GatherElements(op.expand(op.const(table), [*lead, *table.shape], table.shape), at, axis=-1)
-    target = [*lead, *want]
-    return op.reshape(values, target, []), op.reshape(places, target, [])
+    want = _fixed(op, op.input_shape(0)[-rank:], op.shape[-rank:])
+    return op.composite("AdaptiveMaxPool", x, output_size=want, outputs=2)
 
 
 def _divides(have: Sequence[Dim], want: Sequence[Dim]) -> bool:
     return all(isinstance(a, int) and isinstance(b, int) and a % b == 0 for a, b in zip(have, want, strict=True))
 
 
-def _windows(op: AtenBuilder, have: Dim, want: Dim) -> list[list[int]]:
-    """The places along an axis that each output place looks at."""
-    if not isinstance(have, int) or not isinstance(want, int):
-        raise op.refuse(
-            f"adaptive pooling from {have} to {want}", "windows over a size that varies are no constants",
-            "pool to 1, or fix the size",
-        )  # fmt: skip
-    return [list(range(i * have // want, -(-(i + 1) * have // want))) for i in range(want)]
-
-
-def _along(op: AtenBuilder, x: Value, axis: int, matrix: np.ndarray[Any, Any]) -> Value:
-    """x times a matrix over one axis."""
-    rank = len(x.shape)
-    axis %= rank
-    if axis == rank - 1:
-        return op.MatMul(x, op.const(matrix))
-    perm = [*(d for d in range(rank) if d != axis), axis]
-    product = op.MatMul(op.Transpose(x, perm=perm), op.const(matrix))
-    return op.Transpose(product, perm=[perm.index(d) for d in range(rank)])
+def _fixed(op: AtenBuilder, have: Sequence[Dim], want: Sequence[Dim]) -> list[int]:
+    """The sizes of the result, where windows are constants."""
+    for before, after in zip(have, want, strict=True):
+        if not isinstance(before, int) or not isinstance(after, int):
+            raise op.refuse(
+                f"adaptive pooling from {before} to {after}", "windows over a size that varies are no constants",
+                "pool to 1, or fix the size",
+            )  # fmt: skip
+    return [int(size) for size in want if isinstance(size, int)]
 
 
 def _divided(op: AtenBuilder, x: Value, rank: int) -> Value:

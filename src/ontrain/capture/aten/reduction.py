@@ -95,13 +95,13 @@ def argmax(op: AtenBuilder, x: Value, dim: int | None = None, keepdim: bool = Fa
 
 
 @aten("max.dim", "min.dim")
-def max_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    dim %= max(len(op.input_shape(0)), 1)
-    # The gradient goes to the one element chosen, as in torch; ReduceMax would share it among equals.
-    ordered = op.Cast(x, to=ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x
-    indices = (op.ArgMax if "aten.max" in str(op.node.target) else op.ArgMin)(ordered, axis=dim, keepdims=1)
-    values = op.GatherElements(x, indices, axis=dim)
-    return (values, indices) if keepdim else (op.Squeeze(values, [dim]), op.Squeeze(indices, [dim]))
+def max_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+    if not op.input_shape(0):
+        return x, op.const(np.array(0, np.int64))
+    largest = "aten.max" in str(op.node.target)
+    return op.composite(
+        "Extremum", x, axis=dim % len(op.input_shape(0)), keepdims=int(keepdim), largest=int(largest), outputs=2
+    )
 
 
 def _count(op: AtenBuilder, axes: list[int] | None, dtype: ir.DataType) -> Value:
@@ -158,6 +158,8 @@ def var_mean(
 @aten("cumsum")
 def cumsum(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
+    if not op.input_shape(0):
+        return x
     wide = op.cast(x, ir.DataType.INT64) if op.dtype in _NARROW else x
     return op.cast(op.CumSum(wide, op.const(np.array(dim, np.int64))), op.dtype)
 
@@ -214,8 +216,14 @@ def dist(op: AtenBuilder, a: Value, b: Value, p: float = 2) -> Value:
     return length(op, op.cast(a, op.dtype) - op.cast(b, op.dtype), p, None, False)
 
 
+_WITHOUT_PRODUCTS = 2
+"""ATen's number of torch.cdist's mode `donot_use_mm_for_euclid_dist`."""
+
+
 @aten("_cdist_forward", "cdist")
 def cdist(op: AtenBuilder, a: Value, b: Value, p: float = 2, compute_mode: int | None = None) -> Value:
+    if p == 2 and compute_mode != _WITHOUT_PRODUCTS:
+        return op.composite("Distances", a, b)
     return length(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p, [-1], False)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from onnx import helper
-from torch import nn
 from torch.nn import functional
 
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
+from tests.providers.torch.lowering.pooled import Pooled, check
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 pytestmark = pytest.mark.sampled(4)
@@ -21,33 +21,37 @@ AVERAGES = [
 MAXIMA = [(2, 2, 0, 1, False), (3, 2, 1, 1, True), ((3, 2), 1, (1, 0), 1, False), (3, 3, 1, 2, True)]
 
 
-class Pooled(nn.Module):
-    def __init__(self, pool, last: bool) -> None:
-        super().__init__()
-        self.before, self.pool = nn.Conv2d(3, 4, 1) if last else nn.BatchNorm2d(3), pool
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.pool(self.before(x)).square()
-
-
-def check(pool, size) -> None:
-    for last in (False, True):  # rows first, and channels last behind a convolution
-        ours, eager = pair(Pooled(pool, last))
-        x = torch.randn(2, 3, *size)
-        for module in (ours, eager):
-            module(x).mean().backward()
-        torch.testing.assert_close(ours(x), eager(x), rtol=1e-5, atol=1e-6)
-        assert_same_gradients(ours, eager, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("kernel, stride, pads, rounds_up, counted, size", AVERAGES)
 def test_means(kernel, stride, pads, rounds_up, counted, size):
     check(lambda x: functional.avg_pool2d(x, kernel, stride, pads, rounds_up, counted), size)
 
 
+@pytest.mark.parametrize("kernel, stride, pads, rounds_up, counted", [(3, 2, 1, True, False), (4, 3, 2, False, True)])
+def test_means_of_lines(kernel, stride, pads, rounds_up, counted):
+    check(lambda x: functional.avg_pool1d(x.flatten(2), kernel, stride, pads, rounds_up, counted), (4, 7))
+
+
+@pytest.mark.parametrize("rounds_up, counted", [(True, False), (False, True), (True, True)])
+def test_means_of_volumes(rounds_up, counted):
+    pads = (1, 0, 1)
+    check(lambda x: functional.avg_pool3d(x.unflatten(2, (4, 3)), (2, 3, 2), 2, pads, rounds_up, counted), (12, 7))
+
+
 @pytest.mark.parametrize("kernel, stride, pads, dilation, rounds_up", MAXIMA)
 def test_maxima(kernel, stride, pads, dilation, rounds_up):
     check(lambda x: functional.max_pool2d(x, kernel, stride, pads, dilation, rounds_up), (9, 10))
+
+
+@pytest.mark.parametrize("kernel, stride, pads, dilation, rounds_up", [(3, 2, 1, 1, True), (2, None, 0, 2, False)])
+def test_maxima_of_lines(kernel, stride, pads, dilation, rounds_up):
+    check(lambda x: functional.max_pool1d(x.flatten(2), kernel, stride, pads, dilation, rounds_up), (3, 7))
+
+
+@pytest.mark.parametrize(
+    "kernel, stride, pads, dilation, rounds_up", [((2, 3, 2), 2, (1, 0, 1), 1, True), (2, (1, 2, 3), 0, 2, False)]
+)
+def test_maxima_of_volumes(kernel, stride, pads, dilation, rounds_up):
+    check(lambda x: functional.max_pool3d(x.unflatten(2, (4, 3)), kernel, stride, pads, dilation, rounds_up), (12, 7))
 
 
 def test_maxima_whose_places_are_read_have_theirs_in_the_tensor():

@@ -1,10 +1,13 @@
 """Lowerings from ONNX operators and composites to ATen, one file per family."""
 
 from ontrain.providers.torch.lowering import (
+    adaptive_pooling,
     attention,
+    bags,
     cast,
     control,
     convolution,
+    distances,
     elementwise,
     head,
     indexing,
@@ -16,6 +19,7 @@ from ontrain.providers.torch.lowering import (
     matmul,
     normalization,
     optimizer,
+    pair_loss,
     pooling,
     quantized_lstm,
     random,
@@ -31,10 +35,13 @@ from ontrain.providers.torch.lowering import (
 from ontrain.providers.torch.lowering.registry import find_lowering, lowers, lowers_composite
 
 __all__ = [
+    "adaptive_pooling",
     "attention",
+    "bags",
     "cast",
     "control",
     "convolution",
+    "distances",
     "elementwise",
     "find_lowering",
     "head",
@@ -49,6 +56,7 @@ __all__ = [
     "matmul",
     "normalization",
     "optimizer",
+    "pair_loss",
     "pooling",
     "random",
     "quantized_lstm",

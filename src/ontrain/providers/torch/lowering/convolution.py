@@ -13,6 +13,7 @@ from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
+from ontrain.providers.torch.lowering.shape import constant_ints
 
 __all__ = ["geometry"]
 
@@ -160,3 +161,66 @@ def conv_transpose(e: Emitter, node: ir.Node) -> None:
         return y if bias is None else y + bias.view(1, -1, *([1] * rank))
 
     e.compute(run, x, w, bias, outs=[out], fresh=True)
+
+
+def _output_padding(node: ir.Node) -> list[int] | None:
+    """By how many elements dy reaches beyond what the windows cover, as ATen counts it; None if it does not."""
+    a, (dy, x, w) = attributes(node), (static_dims(v) for v in node.inputs if v is not None)
+    rank, extra = len(w) - 2, []
+    for i, (m, n, k) in enumerate(zip(dy[2:], x[2:], w[2:], strict=True)):
+        stride, dilation, pad = (a[name][i] for name in ("strides", "dilations", "pads"))
+        extra.append(m - (stride * (n - 1) + (k - 1) * dilation + 1 - 2 * pad))
+        if pad < 0 or not 0 <= extra[-1] < max(stride, dilation):
+            return None
+    return extra if rank else None
+
+
+def _transposes(node: ir.Node) -> bool:
+    """Whether ATen has such a convolution. A node without inputs stands for the operator as such."""
+    return not node.inputs or _output_padding(node) is not None
+
+
+@lowers_composite("ConvTransposeGrad", when=_transposes)
+def conv_transpose_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x, w = (e.value(v) for v in node.inputs)
+    a, extra = attributes(node), _output_padding(node)
+    order = order_of(x.meta)
+    x, dy = e.ordered(x, order), e.ordered(dy, order)
+    mask = [i < len(node.outputs) and e.reads(node.outputs[i]) for i in range(3)]
+    outs = [e.out(node.outputs[i], *([] if i else [x])) if wanted else None for i, wanted in enumerate(mask)]
+    e.compute(
+        private("torch.ops.aten.convolution_backward"), dy, x, w, [dy.shape[1]], a["strides"],
+        a["pads"][: len(w.shape) - 2], a["dilations"], True, extra, a.get("group", 1), mask, outs=outs, fresh=True,
+    )  # fmt: skip
+
+
+def _in_planes(node: ir.Node) -> bool:
+    """Whether ATen knows such blocks: of two axes, with as many pads before as behind.
+
+    A node without numbers stands for the operator as such.
+    """
+    if not node.inputs or (node.op_type == "Col2Im" and (node.inputs[2] is None or node.inputs[2].const_value is None)):
+        return True
+    a = attributes(node)
+    rank = len(a["kernel_shape"] if node.op_type == "Im2Col" else constant_ints(node.inputs[2]) or ())
+    pads = a.get("pads") or [0] * (2 * rank)
+    return rank == 2 and list(pads[:2]) == list(pads[2:])
+
+
+def _blocks(a: Attributes) -> tuple[Sequence[int], ...]:
+    return a.get("dilations") or [1, 1], (a.get("pads") or [0, 0])[:2], a.get("strides") or [1, 1]
+
+
+@lowers("Col2Im", when=_in_planes)
+def col2im(e: Emitter, node: ir.Node) -> None:
+    size, block = (constant_ints(v) for v in node.inputs[1:])
+    out = e.out(node.outputs[0])
+    x = e.contiguous(e.value(node.inputs[0]))
+    e.run(aten.col2im.out, x, size, block, *_blocks(attributes(node)), out=out, writes=[out])
+
+
+@lowers_composite("Im2Col", when=_in_planes)
+def im2col(e: Emitter, node: ir.Node) -> None:
+    a, out = attributes(node), e.out(node.outputs[0])
+    x = e.contiguous(e.value(node.inputs[0]))
+    e.run(aten.im2col.out, x, a["kernel_shape"], *_blocks(a), out=out, writes=[out])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
 import torch
@@ -10,6 +12,7 @@ import torch
 from ontrain.graph import static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.instructions import Function
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 
 __all__: list[str] = []
@@ -28,7 +31,11 @@ def gather(e: Emitter, node: ir.Node) -> None:
         picked = e.view(x, lambda t: t.narrow(axis, at, 1))
         e.bind(node.outputs[0], e.reshape(picked, static_dims(node.outputs[0])))
         return
-    _select(e, x, _positive(e, e.value(indices), x.shape[axis], const is not None), axis, node.outputs[0])
+    ids = e.value(indices)
+    if const is None and e.device.type == "cpu":
+        _select(e, x, ids, axis, node.outputs[0], _from_start(torch.index_select, x.shape[axis]))
+    else:
+        _select(e, x, _positive(e, ids, x.shape[axis], const is not None), axis, node.outputs[0])
 
 
 @lowers_composite("Embedding")
@@ -37,12 +44,14 @@ def embedding(e: Emitter, node: ir.Node) -> None:
     _select(e, weight, ids, 0, node.outputs[0])
 
 
-def _select(e: Emitter, x: Buf, indices: Buf, axis: int, result: ir.Value) -> None:
+def _select(
+    e: Emitter, x: Buf, indices: Buf, axis: int, result: ir.Value, function: Function = torch.index_select
+) -> None:
     flat = e.reshape(indices, (-1,))
     shape = (*x.shape[:axis], flat.shape[0], *x.shape[axis + 1 :])
     out = e.out(result)
     target = e.view(out, lambda t: t.view(shape))
-    e.call(torch.index_select, x, axis, flat, out=target)
+    e.call(function, x, axis, flat, out=target)
 
 
 def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
@@ -52,6 +61,32 @@ def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
         return e.constant(torch.where(tensor < 0, tensor + size, tensor)) if tensor.numel() else indices
     negative = e.call(torch.lt, indices, 0, out=e.new(indices.shape, torch.bool))
     return e.call(torch.add, indices, negative, alpha=size, out=e.new(indices.shape, indices.dtype))
+
+
+def _from_start(function: Callable[..., object], size: int) -> Function:
+    """A function of (tensor, axis, index, …) for indices that may count from the end of an axis.
+
+    Looking for one that does costs a fraction of counting all anew. No device is waited for: see `_positive`.
+    """
+    return functools.partial(_counted_from_start, function, size)
+
+
+def _counted_from_start(
+    function: Callable[..., object], size: int, x: torch.Tensor, axis: int, index: torch.Tensor,
+    *rest: object, **out: torch.Tensor,
+) -> None:  # fmt: skip
+    if index.numel() and bool(index.min() < 0):
+        index = torch.where(index < 0, index + size, index)
+    function(x, axis, index, *rest, **out)
+
+
+def _along_axis(
+    e: Emitter, function: Callable[..., object], indices: Buf, size: int
+) -> tuple[Function, Buf]:  # fmt: skip
+    """A function of (tensor, axis, index, …), and the index to call it with."""
+    if e.device.type == "cpu":
+        return _from_start(function, size), indices
+    return function, _positive(e, indices, size, False)
 
 
 @lowers_composite("EmbeddingGrad", adds=True)
@@ -97,12 +132,26 @@ def _add_sorted_sums(
     torch.add(before, _sorted_sums(source, index, count, padding), out=rows)
 
 
+def _line(e: Emitter, indices: Buf, x: Buf, axis: int) -> Buf | None:
+    """Indices along an axis as a vector, where they are repeated for all of x's other axes: then slices move whole."""
+    for place, (count, size, stride) in enumerate(zip(indices.shape, x.shape, indices.meta.stride(), strict=True)):
+        if place != axis and (count != size or (stride and count > 1)):
+            return None
+    if e.device.type != "cpu" or 0 in indices.shape:
+        return None
+    return e.view(indices, lambda t: t.movedim(axis, 0).flatten(1)[:, 0] if t.dim() > 1 else t)
+
+
 @lowers("GatherElements")
 def gather_elements(e: Emitter, node: ir.Node) -> None:
     x, indices = (e.value(v) for v in node.inputs)
     axis = attributes(node).get("axis", 0) % len(x.shape)
-    index = _positive(e, indices, x.shape[axis], False)
-    e.call(torch.gather, x, axis, index, out=e.out(node.outputs[0]))
+    line = _line(e, indices, x, axis)
+    if line is not None:
+        _select(e, x, line, axis, node.outputs[0], _from_start(torch.index_select, x.shape[axis]))
+        return
+    gathered, index = _along_axis(e, torch.gather, indices, x.shape[axis])
+    e.call(gathered, x, axis, index, out=e.out(node.outputs[0]))
 
 
 @lowers("ScatterElements")
@@ -111,15 +160,15 @@ def scatter_elements(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
     axis = a.get("axis", 0) % len(x.shape)
     out = e.out(node.outputs[0])
-    index = _positive(e, indices, x.shape[axis], False)
     e.run(torch.Tensor.copy_, out, x, writes=[out])
     reduce = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}.get(a.get("reduction", "none"))
-    if reduce is None:
-        e.run(torch.Tensor.scatter_, out, axis, index, updates, writes=[out])
-    elif reduce == "sum":
-        e.run(torch.Tensor.scatter_add_, out, axis, index, updates, writes=[out])
-    else:
-        e.run(torch.Tensor.scatter_reduce_, out, axis, index, updates, reduce, writes=[out])
+    line = _line(e, indices, x, axis) if reduce == "sum" else None
+    if line is not None:
+        e.run(_from_start(torch.Tensor.index_add_, x.shape[axis]), out, axis, line, updates, writes=[out])
+        return
+    write = {None: torch.Tensor.scatter_, "sum": torch.Tensor.scatter_add_}.get(reduce, torch.Tensor.scatter_reduce_)
+    written, index = _along_axis(e, write, indices, x.shape[axis])
+    e.run(written, out, axis, index, updates, *([] if reduce in (None, "sum") else [reduce]), writes=[out])
 
 
 @lowers("GatherND")

@@ -39,13 +39,15 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
     kernel = a["kernel_shape"]
     strides, dilations, pads = geometry(a, x, kernel)
     ceil = _ceil(a)
-    if _only_differentiated(node) and len(kernel) == 2 and _takes(kernel, pads):
+    if _only_differentiated(node) and len(kernel) in _RANKS and _takes(kernel, pads):
         y = e.out(node.outputs[0], x)
         places = e.new(y.shape, torch.int64, order_of(y.meta))
-        windows = (kernel, strides, [before for before, _ in pads], dilations, ceil)
+        windows = _windows(kernel, strides, [before for before, _ in pads], dilations)
         x = e.ordered(x, order_of(x.meta))
-        e.run(aten.max_pool2d_with_indices.out, x, *windows, out=y, indices=places, writes=[y, places])
-        e.keep(node.outputs[1], places, kernel=windows)
+        images, maxima, at = (_images(e, v) for v in (x, y, places))
+        pool = aten.max_pool3d_with_indices.out if len(kernel) == 3 else aten.max_pool2d_with_indices.out
+        e.run(pool, images, *windows, ceil, out=maxima, indices=at, writes=[maxima, at])
+        e.keep(node.outputs[1], places, kernel=(*windows, ceil))
         return
     if e.device.type == "cpu" and not any(e.reads(places) for places in node.outputs[1:]):
         y, wanted = e.out(node.outputs[0], x), static_dims(node.outputs[0])[2:]
@@ -81,6 +83,21 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         return y, index + planes * int(torch.Size(spatial).numel())
 
     e.compute(run, x, outs=outs, fresh=True)
+
+
+_RANKS = (1, 2, 3)
+"""Numbers of axes over which ATen pools."""
+
+
+def _windows(*axes: Sequence[int]) -> tuple[list[int], ...]:
+    """Kernel, strides, pads and dilations, of a line as those of images one pixel high."""
+    neutral = (1, 1, 0, 1)
+    return tuple([one, *n] if len(n) == 1 else [*n] for one, n in zip(neutral, axes, strict=True))
+
+
+def _images(e: Emitter, x: Buf) -> Buf:
+    """Lines [N, C, L] as images one pixel high; all others as they are."""
+    return e.view(x, lambda t: t.unsqueeze(2)) if len(x.shape) == 3 else x
 
 
 def _maxima(x: torch.Tensor, axes: Sequence[tuple[int, int, int, int, int]]) -> torch.Tensor:
@@ -153,9 +170,12 @@ def max_pool_grad(e: Emitter, node: ir.Node) -> None:
         out, order = e.out(node.outputs[0], places), order_of(places.meta)
         # The kernel asks for the images only to know their shape, which the result has, too.
         target = out if order_of(out.meta) is order else e.new(out.shape, out.dtype, order)
+        deep = len(places.shape) == 5
+        kernel = aten.max_pool3d_with_indices_backward if deep else aten.max_pool2d_with_indices_backward
+        dmaxima, images, at = (_images(e, v) for v in (e.ordered(dy, order), target, places))
         e.run(
-            aten.max_pool2d_with_indices_backward.grad_input, e.ordered(dy, order), target,
-            *cast("tuple[object, ...]", e.kernel_of(node.inputs[1])), places, grad_input=target, writes=[target],
+            kernel.grad_input, dmaxima, images, *cast("tuple[object, ...]", e.kernel_of(node.inputs[1])), at,
+            grad_input=images, writes=[images],
         )  # fmt: skip
         if target is not out:
             e.copy(target, out)
@@ -188,7 +208,7 @@ def average_pool(e: Emitter, node: ir.Node) -> None:
 
 
 def _atens(node: ir.Node) -> bool:
-    """Whether ATen's kernel takes these windows: two axes, no gaps, even pads, a result as it counts it.
+    """Whether ATen's kernel takes these windows: up to three axes, no gaps, even pads, a result as it counts it.
 
     A node without inputs stands for the operator as such.
     """
@@ -200,9 +220,9 @@ def _rounds_up(node: ir.Node) -> bool | None:
     a, dy = attributes(node), static_dims(node.inputs[0]) if node.inputs[0] is not None else ()
     kernel, strides, pads = a["kernel_shape"], a["strides"], a["pads"]
     if (
-        len(kernel) != 2
+        len(kernel) not in _RANKS
         or any(d != 1 for d in a["dilations"])
-        or not _takes(kernel, list(zip(pads[:2], pads[2:], strict=True)))
+        or not _takes(kernel, list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)))
     ):
         return None
     for ceil in (False, True):
@@ -218,11 +238,13 @@ def _rounds_up(node: ir.Node) -> bool | None:
 @lowers_composite("AveragePoolGrad", when=_atens)
 def average_pool_grad(e: Emitter, node: ir.Node) -> None:
     a, dy = attributes(node), e.value(node.inputs[0])
-    out = e.out(node.outputs[0], dy)
+    rank, out = len(a["kernel_shape"]), e.out(node.outputs[0], dy)
+    kernel, strides, pads, _ = _windows(a["kernel_shape"], a["strides"], a["pads"][:rank], a["dilations"])
+    dmeans, images = (_images(e, v) for v in (e.ordered(dy, order_of(out.meta)), out))
     # The kernel asks for the images only to know their shape, which the result has, too.
     e.run(
-        aten.avg_pool2d_backward.grad_input, e.ordered(dy, order_of(out.meta)), out, a["kernel_shape"], a["strides"],
-        a["pads"][:2], _rounds_up(node), bool(a.get("count_include_pad", 0)), None, grad_input=out, writes=[out],
+        (aten.avg_pool3d_backward if rank == 3 else aten.avg_pool2d_backward).grad_input, dmeans, images, kernel,
+        strides, pads, _rounds_up(node), bool(a.get("count_include_pad", 0)), None, grad_input=images, writes=[images],
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ontrain.internals import private
 from ontrain.operators import dropped_share
-from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
 
@@ -32,17 +32,21 @@ class Mask:
     scale: float
 
 
-def draw_mask(e: Emitter, shape: tuple[int, ...], ratio: float, value: ir.Value | None) -> Mask:
+def draw_mask(
+    e: Emitter, shape: tuple[int, ...], ratio: float, value: ir.Value | None,
+    order: torch.memory_format = torch.contiguous_format,
+) -> Mask:  # fmt: skip
     """Emit a mask that drops with probability `ratio`, on a CPU rounded to a multiple of 2⁻¹⁶, and bind it to `value`.
 
-    The factor follows the rounded probability, so that the expectation stays exactly one.
+    The factor follows the rounded probability, so that the expectation stays exactly one. The mask lies in `order`.
     """
-    mask = e.new(shape, torch.bool)
+    mask = e.new(shape, torch.bool, order)
     if e.device.type != "cpu":
         # One kernel that counts through its draws; no table, no rounding.
         e.run(torch.Tensor.bernoulli_, mask, 1 - ratio, generator=e.generator(), writes=[mask])
         return _drawn(e, mask, ratio, value)
-    flat = e.view(mask, lambda t: t.view(torch.uint8).view(-1))
+    rows = e.permute(mask, (0, 2, 3, 1)) if order is torch.channels_last else mask
+    flat = e.view(rows, lambda t: t.view(torch.uint8).view(-1))
     start = 0
     for numbers in _numbers(e, math.prod(shape)):
         # Compared in place: a comparison of 16 bits to 16 bits is vectorised in ATen, one to bool is not.
@@ -138,14 +142,15 @@ def dropout(e: Emitter, node: ir.Node) -> None:
             ones = e.out(node.outputs[1])
             e.run(torch.Tensor.fill_, ones, True, writes=[ones])
         return
-    mask = draw_mask(e, x.shape, share, node.outputs[1] if len(node.outputs) > 1 else None)
-    _scaled(e, x, mask, e.out(node.outputs[0]))
+    out = e.out(node.outputs[0], x)
+    mask = draw_mask(e, x.shape, share, node.outputs[1] if len(node.outputs) > 1 else None, order_of(out.meta))
+    _scaled(e, x, mask, out)
 
 
 @lowers_composite("DropoutGrad")
 def dropout_grad(e: Emitter, node: ir.Node) -> None:
-    mask = find_mask(e, node.inputs[1], attributes(node).get("ratio", 0.5))
-    _scaled(e, e.value(node.inputs[0]), mask, e.out(node.outputs[0]))
+    mask, dy = find_mask(e, node.inputs[1], attributes(node).get("ratio", 0.5)), e.value(node.inputs[0])
+    _scaled(e, dy, mask, e.out(node.outputs[0], dy))
 
 
 @lowers("RandomNormal", "RandomNormalLike")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
 
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers
+from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
 
 __all__: list[str] = []
@@ -169,6 +169,46 @@ def arg(e: Emitter, node: ir.Node) -> None:
     e.compute(lambda t: last - fn(t.flip(axis), axis, keep), x, outs=[out])
 
 
+@lowers_composite("Extremum")
+def extremum(e: Emitter, node: ir.Node) -> None:
+    a, x, values = attributes(node), e.value(node.inputs[0]), e.out(node.outputs[0])
+    largest, extent = a.get("largest", 1), (a.get("axis", 0), bool(a.get("keepdims", 1)))
+    if len(node.outputs) < 2 or not e.reads(node.outputs[1]):
+        e.call(torch.amax if largest else torch.amin, x, *extent, out=values)
+        return
+    places = e.out(node.outputs[1])
+    e.run(torch.max if largest else torch.min, x, *extent, out=(values, places), writes=[values, places])
+
+
+@lowers_composite("RunningExtremum")
+def running_extremum(e: Emitter, node: ir.Node) -> None:
+    a, x, values = attributes(node), e.value(node.inputs[0]), e.out(node.outputs[0])
+    places = e.out(node.outputs[1]) if len(node.outputs) > 1 else e.new(x.shape, torch.int64)
+    function = torch.cummax if a.get("largest", 1) else torch.cummin
+    e.run(function, x, a.get("axis", 0), out=(values, places), writes=[values, places])
+
+
+@lowers_composite("ReduceProdGrad")
+def reduce_prod_grad(e: Emitter, node: ir.Node) -> None:
+    operands = [e.value(v) for v in node.inputs]
+    e.compute(_other_products, *operands, attributes(node)["axes"], outs=[e.out(node.outputs[0])], fresh=True)
+
+
+def _other_products(dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    """dy times the product of all other elements: by division, if no product is zero; a device is not asked."""
+    if x.device.type == "cpu" and not bool((y == 0).any()):
+        return (dy * y).div(x)
+    rest = [axis for axis in range(x.dim()) if axis not in axes]
+    moved = x.permute(*rest, *axes)
+    rows = moved.reshape(*(x.shape[axis] for axis in rest), -1)
+    ones = torch.ones_like(rows[..., :1])
+    before = torch.cat([ones, rows[..., :-1]], -1).cumprod(-1)
+    behind = torch.cat([ones, rows.flip(-1)[..., :-1]], -1).cumprod(-1).flip(-1)
+    order = [*rest, *axes]
+    others = (before * behind).reshape(moved.shape).permute(*(order.index(axis) for axis in range(x.dim())))
+    return dy * others
+
+
 @lowers("CumSum")
 def cumsum(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
@@ -216,4 +256,27 @@ def _tied(x: torch.Tensor, values: torch.Tensor, k: int, axis: int) -> bool:
         return False
     if bool((values.narrow(axis, 0, k - 1) == values.narrow(axis, 1, k - 1)).any()):
         return True
-    return bool(((x == values.narrow(axis, k - 1, 1)).sum(axis) > 1).any())
+    last = values.narrow(axis, k - 1, 1)
+    return int(torch.count_nonzero(x == last)) != last.numel()  # each is there once; what is no number equals none
+
+
+@lowers_composite("LogCumSumExp")
+def log_cumulative_sum_exp(e: Emitter, node: ir.Node) -> None:
+    e.call(torch.logcumsumexp, e.value(node.inputs[0]), attributes(node).get("axis", 0), out=e.out(node.outputs[0]))
+
+
+@lowers_composite("LogCumSumExpGrad")
+def log_cumulative_sum_exp_grad(e: Emitter, node: ir.Node) -> None:
+    operands = [e.value(v) for v in node.inputs]
+    e.compute(_log_cumulative_adjoint, *operands, attributes(node).get("axis", 0), outs=[e.out(node.outputs[0])],
+              fresh=True)  # fmt: skip
+
+
+def _log_cumulative_adjoint(dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axis: int) -> torch.Tensor:
+    """The sums that begin at the end, of what is positive and of what is negative in dy, in logarithms as x and y."""
+    size = dy.abs().log_()
+    parts = []
+    for sign in (dy > 0, dy < 0):
+        logarithms = torch.where(sign, size, -math.inf).sub_(y).flip(axis).logcumsumexp(axis)
+        parts.append(logarithms.flip(axis).add_(x).exp_())
+    return parts[0].sub_(parts[1])

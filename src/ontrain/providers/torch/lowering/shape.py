@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
-from ontrain.providers.torch.buffers import Buf, torch_dtype
+from ontrain.providers.torch.buffers import Buf, order_of, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 
@@ -109,7 +110,7 @@ def pad(e: Emitter, node: ir.Node) -> None:
     for i, axis in enumerate(axes):
         before[axis], after[axis] = lengths[i], lengths[i + len(axes)]
     mode = attributes(node).get("mode", "constant")
-    if mode in _NATIVE and (amounts := _by_native(x, before, after)) is not None:
+    if mode in _NATIVE and (amounts := _by_native(x.shape, x.dtype, before, after)) is not None:
         pad_by = functools.partial(torch.nn.functional.pad, pad=amounts, mode=_NATIVE[mode])
         e.compute(pad_by, x, outs=[e.out(node.outputs[0], x)], fresh=True)
         return
@@ -132,15 +133,42 @@ _NATIVE = {"reflect": "reflect", "edge": "replicate"}
 """Modes that ATen has kernels for, and their names there."""
 
 
-def _by_native(x: Buf, before: list[int], after: list[int]) -> list[int] | None:
+def _by_native(
+    shape: Sequence[int], dtype: torch.dtype, before: Sequence[int], after: Sequence[int]
+) -> list[int] | None:
     """What torch's `pad` is told: it pads all the axes but one or two that lead. None if its kernels do not take it."""
-    rank = len(x.shape)
+    rank = len(shape)
     padded = [axis for axis in range(rank) if before[axis] or after[axis]]
     count = next((n for n in (rank - 2, rank - 1) if 1 <= n <= 3 and padded and min(padded) >= rank - n), None)
-    inside = all(0 <= n < size for ends in (before, after) for n, size in zip(ends, x.shape, strict=True))
-    if count is None or not inside or x.dtype not in (torch.float32, torch.float64) or not x.meta.numel():
+    inside = all(0 <= n < size for ends in (before, after) for n, size in zip(ends, shape, strict=True))
+    if count is None or not inside or dtype not in (torch.float32, torch.float64) or 0 in shape:
         return None
     return [n for axis in reversed(range(rank - count, rank)) for n in (before[axis], after[axis])]
+
+
+def _borders(node: ir.Node) -> list[int] | None:
+    """What ATen's kernel is told of a node's pads; None if it does not take them."""
+    a = attributes(node)
+    rank = len(a["shape"])
+    if a["mode"] not in _NATIVE or node.inputs[0] is None:
+        return None
+    return _by_native(a["shape"], torch_dtype(node.inputs[0].dtype), a["pads"][:rank], a["pads"][rank:])
+
+
+def _adjoins(node: ir.Node) -> bool:
+    """Whether ATen has the gradient of such a border. A node without inputs stands for the operator as such."""
+    return not node.inputs or _borders(node) is not None
+
+
+@lowers_composite("PadGrad", when=_adjoins)
+def pad_grad(e: Emitter, node: ir.Node) -> None:
+    dy, amounts = e.value(node.inputs[0]), _borders(node)
+    assert amounts is not None
+    out = e.out(node.outputs[0], dy)
+    name = {"reflect": "reflection_pad", "edge": "replication_pad"}[attributes(node)["mode"]]
+    kernel = getattr(torch.ops.aten, f"{name}{len(amounts) // 2}d_backward").grad_input
+    # The kernel asks for the images only to know their shape, which the result has, too.
+    e.run(kernel, e.ordered(dy, order_of(out.meta)), out, amounts, grad_input=out, writes=[out])
 
 
 def _pad_by_index(e: Emitter, x: Buf, before: list[int], after: list[int], mode: Repeats) -> Buf:

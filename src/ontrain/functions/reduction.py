@@ -1,0 +1,67 @@
+"""Extrema along an axis, with their places, and the gradient of products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ontrain.functions.registry import composite
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
+
+__all__: list[str] = []
+
+
+def _types(
+    inputs: list[Any], *, axis: int = 0, keepdims: int = 1, **_: object
+) -> list[tuple[ir.DataType, ir.Shape]]:  # fmt: skip
+    x = inputs[0]
+    shape = [1 if i == axis else d for i, d in enumerate(x.shape) if keepdims or i != axis]
+    return [(x.dtype, ir.Shape(shape)), (ir.DataType.INT64, ir.Shape(shape))]
+
+
+@composite("Extremum", infer=_types)
+def extremum(op: Builder, x: Value, *, axis: int = 0, keepdims: int = 1, largest: int = 1) -> tuple[Value, Value]:
+    """The greatest or least element along an axis that counts from the first, and its place, int64.
+
+    Of equal ones the first is chosen. Its gradient goes to the chosen one alone, unlike that of ReduceMax.
+    Source: torch.max and torch.min of a dim.
+    """
+    ordered = op.Cast(x, to=ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x
+    places = (op.ArgMax if largest else op.ArgMin)(ordered, axis=axis, keepdims=1)
+    values = op.GatherElements(x, places, axis=axis)
+    return (values, places) if keepdims else (op.Squeeze(values, [axis]), op.Squeeze(places, [axis]))
+
+
+@composite("ReduceProdGrad", like=[1])
+def reduce_prod_grad(op: Builder, dy: Value, x: Value, y: Value, *, axes: Sequence[int] = ()) -> Value:
+    """dy times the product of all other elements along the axes, which is right where elements are zero.
+
+    dy and the product y have the axes as ones.
+    """
+    shape = static_dims(x)
+    order = [*(i for i in range(len(shape)) if i not in axes), *axes]
+    n = math.prod(shape[a] for a in axes)
+    rows = op.Reshape(op.Transpose(x, perm=order), [math.prod(shape) // max(n, 1), n])
+    others = _shifted_products(op, rows, n, forward=True) * _shifted_products(op, rows, n, forward=False)
+    back = [order.index(i) for i in range(len(shape))]
+    return dy * op.Transpose(op.Reshape(others, [shape[i] for i in order]), perm=back)
+
+
+def _shifted_products(op: Builder, rows: Value, n: int, *, forward: bool) -> Value:
+    """The product of all elements before each one of its row, or behind it, in log₂ n doublings."""
+
+    def shifted(values: Value, by: int) -> Value:
+        if by >= n:
+            return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
+        rest = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
+        return op.Pad(rest, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
+
+    products, span = shifted(rows, 1), 1
+    while span < n:
+        products = products * shifted(products, span)
+        span *= 2
+    return products
