@@ -84,7 +84,7 @@ def fine_tune(flags: Options) -> None:
     if team.first:
         writable(output)
     console = speaker(quiet=not team.first)
-    folder = ModelFolder.of(flags, flags.max_seq_length)
+    folder = ModelFolder.open(flags, flags.max_seq_length)
 
     # Data: windows over paragraphs, each with a question before it.
     def windows_of(data: Squad, name: str, called: str) -> tuple[list[Question], Windows]:
@@ -105,7 +105,7 @@ def fine_tune(flags: Options) -> None:
     predicting = windows_of(predict_data, "evaluation", held) if predict_data else None
 
     # Model and training: the loss, of an answer's first and last token, is the model's own.
-    model = folder.load_for(flags, BertForQuestionAnswering, console)
+    model = folder.load(flags, BertForQuestionAnswering, console)
     results: dict[str, Any] = {}
     if training:
         examples = examples_of(training)
