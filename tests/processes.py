@@ -1,7 +1,8 @@
 """Processes for tests, forked from one that has imported torch and ontrain already: nothing else is in them.
 
-A new interpreter takes seconds to import them. The process from which these are forked has imported modules and run
-nothing; it is a child of the test's own process, and of no other.
+A new interpreter takes seconds to import them, and longer where transformers comes in, which is imported too if the
+test's own process has it. The process from which these are forked has imported modules and run nothing; it is a child
+of the test's own process, and of no other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-__all__ = ["run_file", "start", "start_and_join"]
+__all__ = ["lines_said", "run_file", "start", "start_and_join", "start_file"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,22 +46,49 @@ def start_and_join(function: Callable[..., None], rows: Sequence[tuple[Any, ...]
 
 def run_file(file: Path, folder: Path, *, timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a file of Python in a folder as `python file` does, and wait for its end."""
-    outputs = folder.with_suffix(".stdout"), folder.with_suffix(".stderr")
-    arguments = {**os.environ, **environment}, _run_file, (file, folder, outputs)
-    process = _context().Process(target=_enter, args=arguments)
-    process.start()
+    process, *outputs = start_file(file, (), folder, **environment)
     process.join(timeout)
     if process.exitcode is None:
         process.kill()
         raise subprocess.TimeoutExpired(["python", str(file)], timeout)
     return subprocess.CompletedProcess(
-        ["python", str(file)], process.exitcode, *(output.read_text() if output.exists() else "" for output in outputs)
+        ["python", str(file)], process.exitcode, *(output.read_text() for output in outputs)
     )
+
+
+def start_file(
+    file: Path, arguments: Sequence[object], folder: Path, **environment: str
+) -> tuple[multiprocessing.Process, Path, Path]:
+    """Start a file of Python in a folder as `python file arguments…` does.
+
+    Returns the process, and the files that get its output and its errors: FOLDER.stdout and FOLDER.stderr.
+    """
+    outputs = folder.with_suffix(".stdout"), folder.with_suffix(".stderr")
+    for output in outputs:
+        output.write_text("")
+    row = file, [str(word) for word in arguments], folder, outputs
+    process = _context().Process(target=_enter, args=({**os.environ, **environment}, _run_file, row))
+    process.start()
+    return process, *outputs
+
+
+def lines_said(process: multiprocessing.Process, output: Path) -> Iterator[str]:
+    """Yield the lines of a process's output as they come, until it has ended."""
+    with output.open() as file:
+        while True:
+            alive = process.is_alive()
+            if line := file.readline():
+                yield line
+            elif not alive:
+                return
+            else:
+                time.sleep(0.005)
 
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preload"])
+    of_models = ["transformers.models.bert.modeling_bert"] if "transformers" in sys.modules else []
+    context.set_forkserver_preload(["tests.preload", *of_models])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         multiprocessing.forkserver.ensure_running()
@@ -79,12 +108,13 @@ def _enter(environment: dict[str, str], function: Callable[..., None], row: tupl
     function(*row)
 
 
-def _run_file(file: Path, folder: Path, outputs: tuple[Path, Path]) -> None:
+def _run_file(file: Path, arguments: list[str], folder: Path, outputs: tuple[Path, Path]) -> None:
     for descriptor, output in enumerate((Path(os.devnull), *outputs)):
         opened = os.open(output, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, descriptor)
+    sys.stdout.reconfigure(line_buffering=True)
     os.chdir(folder)
-    sys.argv = [str(file)]
+    sys.argv = [str(file), *arguments]
     sys.path[:] = [str(file.parent), *(path for path in sys.path if path and Path(path) != ROOT)]
     try:
         runpy.run_path(str(file), run_name="__main__")

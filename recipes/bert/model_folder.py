@@ -23,14 +23,6 @@ _NEW = ("qa_outputs.", "classifier.", "bert.pooler.")
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A model, and which of its weights are random."""
-
-    model: PreTrainedModel
-    random: list[str]
-
-
-@dataclass(frozen=True)
 class ModelFolder:
     """Configuration and vocabulary, which fit each other, and where the weights are; None: begin from random ones."""
 
@@ -41,23 +33,20 @@ class ModelFolder:
     weights: Path | None
 
     @classmethod
-    def open(
-        cls, name: str, *, init_checkpoint: Path | None = None, vocab_file: Path | None = None,
-        lower: bool | None = None, random_init: bool = False,
-    ) -> ModelFolder:  # fmt: skip
-        """Read what a model is, without its weights yet; `name` is a folder, or a model's name on Hugging Face's hub.
-
-        The other arguments are the flags of these names; `lower` is by default what tokenizer_config.json says.
-        """
+    def open(cls, flags: Flags, max_seq_length: int) -> ModelFolder:
+        """Read what the flags name, without its weights yet: a folder, or a model's name on Hugging Face's hub."""
+        name = flags.model_name_or_path
         path = Path(name) if Path(name).is_dir() else _from_hub(name)
         fields = _json(path / "config.json")
         if fields.get("model_type") != "bert":
             raise DataError(f"{path / 'config.json'} describes a {fields.get('model_type')!r}: this recipe is BERT's")
         config = BertConfig.from_dict(fields)
-        if lower is None:
+        if flags.do_lower_case is not None:
+            lower = flags.do_lower_case > 0
+        else:
             about = path / "tokenizer_config.json"
             lower = bool(_json(about).get("do_lower_case", True)) if about.is_file() else True
-        vocab = vocab_file or path / "vocab.txt"
+        vocab = flags.vocab_file or path / "vocab.txt"
         if not vocab.is_file():
             raise DataError(f"there is no vocabulary {vocab}: name one by --vocab_file")
         size = len(read_vocabulary(vocab, lower))
@@ -67,61 +56,52 @@ class ModelFolder:
                 f"{vocab} has {size:,} words and the model of {path} {config.vocab_size:,}: they do not belong "
                 "together; --vocab_file names the one that it was trained with"
             )
-        weights = None if random_init else (init_checkpoint or path)
+        weights = None if flags.random_init else (flags.init_checkpoint or path)
         if weights is not None and not (weights / _WEIGHTS).is_file():
             raise DataError(
                 f"there are no weights {weights / _WEIGHTS}: convert_checkpoint.py makes them of a checkpoint, "
                 "--random_init does without"
             )
+        if max_seq_length > config.max_position_embeddings:
+            raise DataError(
+                f"--max_seq_length {max_seq_length} is more than the {config.max_position_embeddings} positions of the "
+                f"model in {path}: take so many or less"
+            )
         return cls(path, config, vocab, lower, weights)
 
-    @classmethod
-    def of(cls, flags: Flags, max_seq_length: int) -> ModelFolder:
-        """Open the folder that the flags name, and refuse sequences for which the model has no positions."""
-        folder = cls.open(
-            flags.model_name_or_path, init_checkpoint=flags.init_checkpoint, vocab_file=flags.vocab_file,
-            lower=None if flags.do_lower_case is None else flags.do_lower_case > 0, random_init=flags.random_init,
-        )  # fmt: skip
-        if max_seq_length > folder.config.max_position_embeddings:
-            raise DataError(
-                f"--max_seq_length {max_seq_length} is more than the {folder.config.max_position_embeddings} positions "
-                f"of the model in {folder.path}: take so many or less"
-            )
-        return folder
+    def load(self, flags: Flags, task: type[PreTrainedModel], console: Console, **changes: Any) -> PreTrainedModel:
+        """Make the model of a task, on the CPU, with what weights there are, and say which are random.
 
-    def load(self, task: type[PreTrainedModel], seed: int, *, trained: bool = False, **changes: Any) -> Loaded:
-        """Make the model of a task, on the CPU, with what weights there are; `changes` are of the configuration.
-
-        The seed decides the weights that are random. A model that is `trained` has those of the task, too.
+        The seed decides those. Without --do_train all weights have to be there, those of the task too. `changes` are
+        of the configuration.
         """
+        if flags.dropout is not None:
+            changes |= {"hidden_dropout_prob": flags.dropout, "attention_probs_dropout_prob": flags.dropout}
         config = BertConfig.from_dict({**self.config.to_dict(), "architectures": None, **changes})
-        torch.manual_seed(seed)
+        torch.manual_seed(flags.seed)
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         if self.weights is None:
-            return Loaded(task(config), ["all weights"])
+            model, random = task(config), ["all weights"]
+        else:
+            model, random = self._with_weights(task, config)
+            if foreign := [key for key in random if not (flags.do_train and key.startswith(_NEW))]:
+                way_out = "; --do_train trains it first" if foreign[0].startswith(_NEW) else ""
+                raise DataError(f"{self.weights / _WEIGHTS} has no {foreign[0]!r}{way_out}")
+        count, said = sum(p.numel() for p in model.parameters()), f"; random: {', '.join(random)}" if random else ""
+        console.print(f"model: {self.path}, {count:,} parameters{said}; engine: {flags.engine}")
+        return model
+
+    def _with_weights(self, task: type[PreTrainedModel], config: BertConfig) -> tuple[PreTrainedModel, list[str]]:
+        """The model, and which of its weights are not in the file: these are random."""
         try:
             model, about = task.from_pretrained(
                 self.weights, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True,
                 dtype=torch.float32,
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise DataError(f"{self.weights / _WEIGHTS} cannot be loaded: {_first_line(error)}") from None
-        missing = sorted(about["missing_keys"])
-        if foreign := [key for key in missing if trained or not key.startswith(_NEW)]:
-            way_out = "; --do_train trains it first" if trained and foreign[0].startswith(_NEW) else ""
-            raise DataError(f"{self.weights / _WEIGHTS} has no {foreign[0]!r}{way_out}")
-        return Loaded(model, missing)
-
-    def load_for(self, flags: Flags, task: type[PreTrainedModel], console: Console, **changes: Any) -> PreTrainedModel:
-        """The task's model as the flags want it; what is random is said."""
-        if flags.dropout is not None:
-            changes |= {"hidden_dropout_prob": flags.dropout, "attention_probs_dropout_prob": flags.dropout}
-        loaded = self.load(task, flags.seed, trained=not flags.do_train, **changes)
-        random = f"; random: {', '.join(loaded.random)}" if loaded.random else ""
-        count = sum(parameter.numel() for parameter in loaded.model.parameters())
-        console.print(f"model: {self.path}, {count:,} parameters{random}; engine: {flags.engine}")
-        return loaded.model
+            raise DataError(f"{self.weights}/{_WEIGHTS} cannot be loaded: {_first_line(error)}") from None
+        return model, sorted(about["missing_keys"])
 
     def save(self, model: PreTrainedModel, output: Path) -> None:
         """Write config.json, model.safetensors, vocab.txt and tokenizer_config.json, each whole or not at all."""

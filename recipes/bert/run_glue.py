@@ -35,7 +35,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from harness.needs import need
 
-need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
+need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers", "sklearn")
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -79,7 +79,7 @@ def fine_tune(flags: Options) -> None:
     if team.first:
         writable(output)
     console = speaker(quiet=not team.first)
-    folder = ModelFolder.of(flags, flags.max_seq_length)
+    folder = ModelFolder.open(flags, flags.max_seq_length)
 
     # Data: sentences, or pairs of them, each with a label.
     def examples_of(file: str) -> Examples:
@@ -96,7 +96,7 @@ def fine_tune(flags: Options) -> None:
     predicting = {name: examples_of(file) for name, file in task.files().items()} if flags.do_eval else {}
 
     # Model and training: the loss, cross entropy or for STS-B the mean square, is the model's own.
-    model = folder.load_for(flags, BertForSequenceClassification, console, **head(task))
+    model = folder.load(flags, BertForSequenceClassification, console, **head(task))
     results: dict[str, Any] = {}
     if training:
         done = train(model, training, settings, flags, output, console, team)

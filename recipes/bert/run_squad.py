@@ -84,7 +84,7 @@ def fine_tune(flags: Options) -> None:
     if team.first:
         writable(output)
     console = speaker(quiet=not team.first)
-    folder = ModelFolder.of(flags, flags.max_seq_length)
+    folder = ModelFolder.open(flags, flags.max_seq_length)
 
     # Data: windows over paragraphs, each with a question before it.
     def windows_of(data: Squad, name: str, called: str) -> tuple[list[Question], Windows]:
@@ -105,7 +105,7 @@ def fine_tune(flags: Options) -> None:
     predicting = windows_of(predict_data, "evaluation", held) if predict_data else None
 
     # Model and training: the loss, of an answer's first and last token, is the model's own.
-    model = folder.load_for(flags, BertForQuestionAnswering, console)
+    model = folder.load(flags, BertForQuestionAnswering, console)
     results: dict[str, Any] = {}
     if training:
         examples = examples_of(training)
@@ -128,7 +128,7 @@ def fine_tune(flags: Options) -> None:
             questions, windows, start, end, n_best_size=flags.n_best_size, max_answer_length=flags.max_answer_length,
             version_2=flags.version_2_with_negative, null_score_diff_threshold=flags.null_score_diff_threshold,
         )  # fmt: skip
-        results[name] = scores_of(predict_data, questions, answers[name], flags)
+        results[name] = scores_of(questions, answers[name], flags)
         console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in results[name].items())}")
     ours, theirs = (answers[name].predictions for name in ("PyTorch", "onnxruntime"))
     equal = sum(theirs[key] == text for key, text in ours.items())
@@ -182,18 +182,16 @@ def examples_of(windows: Windows) -> Examples:
     )
 
 
-def scores_of(data: Squad, questions: list[Question], answers: Answers, flags: Options) -> dict[str, float]:
+def scores_of(questions: list[Question], answers: Answers, flags: Options) -> dict[str, float]:
     """Return the official scores, of the questions that were read."""
-    read = {question.id for question in questions}
-    paragraphs = [paragraph for article in data["data"] for paragraph in article["paragraphs"]]
-    asked = [[question for question in paragraph["qas"] if question["id"] in read] for paragraph in paragraphs]
-    of_read = {"data": [{"paragraphs": [{"qas": questions}]} for questions in asked]}
+    asked = [{"id": question.id, "answers": [{"text": text} for text in question.answers]} for question in questions]
+    data = {"data": [{"paragraphs": [{"qas": asked}]}]}
     if not flags.version_2_with_negative:
-        return score_v1(of_read, answers.predictions)
+        return score_v1(data, answers.predictions)
     # The answers that would be given were there none to refuse: the threshold then decides, and the best one is found.
     texts = {key: [answer["text"] for answer in nbest] for key, nbest in answers.nbest.items()}
     best = {key: next(filter(None, some), "") for key, some in texts.items()}
-    return score_v2(of_read, best, answers.null_odds, flags.null_score_diff_threshold)
+    return score_v2(data, best, answers.null_odds, flags.null_score_diff_threshold)
 
 
 main = command(Options, fine_tune)

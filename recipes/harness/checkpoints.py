@@ -45,18 +45,18 @@ def newest(
     return paths[-1], load(paths[-1])
 
 
-def eager_state(model: nn.Module, optimizer: torch.optim.Optimizer, random: str = "random") -> Tensors:
-    """Return what an eager run has changed; `random` names torch's random state, on the CPU and on a GPU."""
+def eager_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
+    """Return what an eager run has changed: weights, moments, and torch's random state on the CPU and on a GPU."""
     named = dict(model.named_parameters())
     moments = {f"{name}.{key}": value for name, p in named.items() for key, value in optimizer.state[p].items()}
-    state = {"model": named, "optimizer": moments, random: {"cpu": torch.get_rng_state()}}
+    state = {"model": named, "optimizer": moments, "random": {"cpu": torch.get_rng_state()}}
     if (device := next(iter(named.values())).device).type == "cuda":
-        state[random]["cuda"] = torch.cuda.get_rng_state(device)
+        state["random"]["cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
 def restore_eager_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], folder: Any, random: str = "random"
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], folder: Any, *, random: bool = True
 ) -> None:
     """Take over what `eager_state` returned.
 
@@ -64,7 +64,7 @@ def restore_eager_state(
         model, optimizer: of the same names and shapes.
         state: what was read.
         folder: what an error names.
-        random: the name of the random state; "" leaves torch's as it is.
+        random: whether torch's random state is taken over, too.
     """
     moments: dict[str, dict[str, Tensor]] = {}
     for key, value in state.get("optimizer", {}).items():
@@ -76,8 +76,8 @@ def restore_eager_state(
                 p.copy_(state["model"][name])
                 optimizer.state[p] = {k: v if k == "step" else v.to(p.device) for k, v in moments[name].items()}
         if random:
-            torch.set_rng_state(state[random]["cpu"])
-            if "cuda" in state[random] and p.is_cuda:
-                torch.cuda.set_rng_state(state[random]["cuda"], p.device)
+            torch.set_rng_state(state["random"]["cpu"])
+            if "cuda" in state["random"] and p.is_cuda:
+                torch.cuda.set_rng_state(state["random"]["cuda"], p.device)
     except (KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder} holds no state of this model and engine", reason=str(error)) from error

@@ -118,17 +118,20 @@ class EagerTrainer:
         return self.compute(*batch)
 
     def save_checkpoint(self, folder: str | os.PathLike[str], user_dict: Mapping[str, Any]) -> None:
-        """Write weights, moments and random state, between two updates; the first process writes."""
+        """Write weights, moments, random state and loss scale, between two updates; the first process writes."""
         if self.team.first:
-            meta = {"engine": "pytorch", "updates": self.updates, "user_dict": dict(user_dict)}
+            scale = None if self.scaler is None else self.scaler.state_dict()
+            meta = {"engine": "pytorch", "updates": self.updates, "loss_scaler": scale, "user_dict": dict(user_dict)}
             write_checkpoint(folder, eager_state(self.model, self.optimizer), meta)
 
     def load_checkpoint(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
-        """Take over what `save_checkpoint` wrote and return its `user_dict`."""
+        """Take over what `save_checkpoint` wrote and return its `user_dict`; other processes draw masks anew."""
         tensors, meta = read_checkpoint(folder)
         if meta.get("engine") != "pytorch":
             raise CheckpointError(f"{folder} was not written by the eager twin", way_out="go on with --engine ontrain")
-        restore_eager_state(self.model, self.optimizer, tensors, folder)
+        restore_eager_state(self.model, self.optimizer, tensors, folder, random=self.team.first)
+        if self.scaler is not None and meta.get("loss_scaler"):
+            self.scaler.load_state_dict(meta["loss_scaler"])
         self.updates = int(meta["updates"])
         user: dict[str, Any] = meta["user_dict"]
         return user

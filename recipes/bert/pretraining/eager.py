@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from harness.checkpoints import eager_state, restore_eager_state
 from harness.eager import EagerTrainer
 from harness.files import DataError
 from harness.lamb import Lamb
 from harness.processes import Team
 from torch import nn
 
-from ontrain.checkpoint import read_checkpoint, write_checkpoint
 from ontrain.training import amp
 from pretraining.flags import Options
 
 
-class EagerBert(EagerTrainer):
-    """The twin of a pre-training; the state of its loss scaler lies in its checkpoints."""
-
-    def save_checkpoint(self, folder: str | os.PathLike[str], user_dict: Mapping[str, Any]) -> None:
-        if self.team.first:
-            meta = {"loss_scaler": self.scaler and self.scaler.state_dict(), "user_dict": dict(user_dict)}
-            write_checkpoint(folder, eager_state(self.model, self.optimizer, "rng"), meta)
-
-    def load_checkpoint(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
-        state, meta = read_checkpoint(folder)
-        # The masks of the other processes are drawn anew.
-        restore_eager_state(self.model, self.optimizer, state, folder, "rng" if self.team.first else "")
-        if self.scaler is not None and meta.get("loss_scaler"):
-            self.scaler.load_state_dict(meta["loss_scaler"])
-        user: dict[str, Any] = meta.get("user_dict", {})
-        return user
-
-
 def eager_twin(
     options: Options, model: nn.Module, team: Team, scaler: amp.LossScaler | None, spared: list[str]
-) -> EagerBert:
+) -> EagerTrainer:
     """Return what makes the updates as a plain loop would; the parameters in `spared` get no weight decay."""
     _check(options, team.device)
     model.to(team.device)
@@ -51,7 +27,7 @@ def eager_twin(
     ]
     compute = team.parallel(model)
     torch.manual_seed(options.seed + team.rank)  # dropout's: other masks in each process
-    return EagerBert(
+    return EagerTrainer(
         model, compute, Lamb(groups, lr=options.learning_rate), accumulation=options.gradient_accumulation_steps,
         max_norm=options.max_grad_norm, team=team, scaler=scaler,
         half=torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None,

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -147,17 +146,8 @@ def report(run: Run, average: Tensor, outcome: Outcome, rate: float, skipped: in
     )
 
 
-def save(engine: Any, folder: Path, number: int, user: Mapping[str, Any], keep: int, rank: int) -> Path:
-    """Write the checkpoint after `number` steps of both phases; after that only the newest `keep` stay."""
-    path = folder / f"{PREFIX}{number}"
-    engine.trainer.save_checkpoint(path, user_dict=user)
-    if rank == 0:
-        prune(folder, PREFIX, keep, path)
-    return path
-
-
 def checkpoint(run: Run) -> None:
-    """Write a checkpoint unless there is one of this step."""
+    """Write a checkpoint unless there is one of this step; of the older ones --keep_checkpoints stay."""
     options = run.options
     if options.skip_checkpoint or run.step in (0, run.saved):
         return
@@ -166,8 +156,11 @@ def checkpoint(run: Run) -> None:
         "micro_batch": options.micro_batch,
     }  # fmt: skip
     number = run.step + options.offset
+    path = options.output_dir / f"{PREFIX}{number}"
     with run.meter.paused():
-        path = save(run.engine, options.output_dir, number, user, options.keep_checkpoints, run.team.rank)
+        run.engine.trainer.save_checkpoint(path, user_dict=user)
+        if run.team.first:
+            prune(options.output_dir, PREFIX, options.keep_checkpoints, path)
     run.saved = run.step
     run.log_step({"checkpoint_step": number})
     run.say(f"checkpoint {path}")

@@ -36,8 +36,8 @@ def run_passes(
         journal: counts passes and writes graphs over several calls; by default one for this call.
         keep: says how many rows stay where a pass may leave some out; None for all.
 
-    Environment: `ONTRAIN_VERIFY=1` verifies after each pass; `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass of the
-    journal, `n:k` after k rewrites of the n-th; `ONTRAIN_DUMP=folder` writes the graph after each pass.
+    Environment: `ONTRAIN_VERIFY=1` verifies what each pass makes; `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass of
+    the journal, `n:k` after k rewrites of the n-th; `ONTRAIN_DUMP=folder` writes the graph after each pass.
 
     Raises:
         GraphError: a pass left an invalid graph (only when verifying).
@@ -49,6 +49,7 @@ def run_passes(
     off = journal.off | set(disabled)
     check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *pipeline("inference"), *passes])
     reports: list[PassReport] = []
+    verified: ir.Model | None = None
     for graph_pass in passes:
         name, fuel = graph_pass.name, Fuel(journal.fuel())
         if name in off or fuel.left <= 0 or (graph_pass.serves and serving(model.graph) is None):
@@ -67,7 +68,8 @@ def run_passes(
         )  # fmt: skip
         reports.append(report)
         journal.reports.append(report)
-        if verify_requested():
+        if verify_requested() and (changed or model is not verified):
             verify(model, after=f"pass {name}")
+            verified = model
         journal.stage(f"{stage}-{name}", model)
     return model, reports

@@ -6,8 +6,6 @@ import json
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,13 @@ import run_glue
 import run_squad
 import torch
 import typer
-from harness.finetuning.flags import Engine
+from harness.finetuning.flags import Engine, Flags
+from harness.terminal import speaker
 from model_folder import ModelFolder
 from safetensors.numpy import load_file, save_file
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification
 
+from tests.processes import lines_said, start_file
 from tests.recipes.bert_finetuning.texts import make_model, squad
 
 pytestmark = pytest.mark.sampled(2)
@@ -209,11 +209,12 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     train(model, whole, questions, Engine.ontrain)
     flags = {"model_name_or_path": model, "output_dir": killed, "train_file": questions, **SHORT, **DROPS}
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    process = subprocess.Popen([sys.executable, run_squad.__file__, "--do_train", *words], stdout=subprocess.DEVNULL)
-    while not (killed / "checkpoint~1").exists() and process.poll() is None:
+    process, *_ = start_file(Path(run_squad.__file__), ("--do_train", *words), tmp_path)
+    while not (killed / "checkpoint~1").exists() and process.is_alive():
         time.sleep(0.005)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     train(model, killed, questions, Engine.ontrain)
     assert "resumed after update" in capsys.readouterr().out
     assert equal(killed, whole)
@@ -226,20 +227,20 @@ def test_a_schedulers_sigterm_lets_the_update_end_and_the_same_command_goes_on(
     train(model, whole, questions, **flags)
     given = {"model_name_or_path": model, "output_dir": parts, "train_file": questions, "logging_steps": 1}
     words = [f"--{name}={value}" for name, value in {**given, **SHORT, **DROPS, **flags, "engine": "pytorch"}.items()]
-    command = [sys.executable, "-u", run_squad.__file__, "--do_train", *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as process:
-        for line in process.stdout:
-            if line.startswith("step 3/120 "):
-                process.terminate()
-        said = process.stderr.read()
-    assert process.returncode == 130
+    command = Path(run_squad.__file__), ("--do_train", *words), tmp_path
+    process, output, errors = start_file(*command)
+    for line in lines_said(process, output):
+        if line.startswith("step 3/120 "):
+            process.terminate()
+    assert process.exitcode == 130
     number = len(losses(parts))
     assert 3 <= number < 120
     way_out = "what is finished stays: give the same command again"
-    assert said == f"error: interrupted after update {number} of 120; {way_out}\n"
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"resumed after update {number} of 120" in again.stdout
+    assert errors.read_text() == f"error: interrupted after update {number} of 120; {way_out}\n"
+    again, output, _ = start_file(*command)
+    again.join()
+    assert again.exitcode == 0
+    assert f"resumed after update {number} of 120" in output.read_text()
     assert equal(parts, whole)
 
 
@@ -415,15 +416,16 @@ def test_models_that_do_not_fit_are_refused(
     assert "config.json is no JSON" in said(other)
 
 
-def test_weights_of_a_pre_training_are_taken(model: Path, tmp_path: Path) -> None:
+def test_weights_of_a_pre_training_are_taken(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = BertConfig.from_pretrained(model)
     torch.manual_seed(7)
     pretrained = BertForPreTraining(config)
     pretrained.save_pretrained(tmp_path)
-    loaded = ModelFolder.open(str(model), init_checkpoint=tmp_path).load(BertForSequenceClassification, seed=0)
-    assert loaded.random == ["classifier.bias", "classifier.weight"]
+    flags = Flags(model_name_or_path=str(model), output_dir=tmp_path, do_train=True, init_checkpoint=tmp_path)
+    loaded = ModelFolder.open(flags, 48).load(flags, BertForSequenceClassification, speaker())
+    assert "; random: classifier.bias, classifier.weight; engine: ontrain\n" in capsys.readouterr().out
     expected = pretrained.bert.state_dict()
-    found = loaded.model.get_submodule("bert").state_dict()
+    found = loaded.get_submodule("bert").state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 

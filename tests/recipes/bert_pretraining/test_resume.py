@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from harness.eager import EagerTrainer
 from safetensors.torch import load_file
 
 from ontrain.errors import CheckpointError
+from tests.processes import lines_said, start_file
 from tests.recipes.bert_pretraining.conftest import RECIPE, log, make_options
 
 STEPS = 14
@@ -92,15 +91,12 @@ def test_after_sigkill_and_ctrl_c_inside_a_file_a_run_ends_as_one_that_was_not_s
         "max_seq_length": 32, "max_predictions_per_seq": 5, "train_batch_size": 8, "gradient_accumulation_steps": 2,
         "learning_rate": 5e-2, "warmup_proportion": 0.2, "max_steps": STEPS, "num_steps_per_checkpoint": 3,
     }  # fmt: skip
-    command = [sys.executable, str(RECIPE / "run_pretraining.py"), "--do_train"]
-    command += [text for name, value in flags.items() for text in (f"--{name}", str(value))]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "ckpt_6" in line:
-                process.kill()
-    assert process.returncode == -signal.SIGKILL
+    words = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    process, said, _ = start_file(RECIPE / "run_pretraining.py", ("--do_train", *words), tmp_path)
+    for line in lines_said(process, said):
+        if "ckpt_6" in line:
+            process.kill()
+    assert process.exitcode == -signal.SIGKILL
     position = json.loads((output / "ckpt_6" / "state.json").read_text())["user_dict"]["position"]
     assert position["batch"] > 0
 
@@ -133,16 +129,14 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_used(
 def test_a_full_disk_ends_the_run_with_the_checkpoint_before_it(
     run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import pretraining.record as loop
+    save, (soft, hard) = EagerTrainer.save_checkpoint, resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    save, (soft, hard) = loop.save, resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fills_up(engine: Any, folder: Path, number: int, *others: Any) -> Path:
-        if number == 6:  # no file may grow beyond 20 kB from now on
+    def fills_up(self: EagerTrainer, folder: Path, user_dict: Any) -> None:
+        if folder.name == "ckpt_6":  # no file may grow beyond 20 kB from now on
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-        return save(engine, folder, number, *others)
+        save(self, folder, user_dict)
 
-    monkeypatch.setattr(loop, "save", fills_up)
+    monkeypatch.setattr(EagerTrainer, "save_checkpoint", fills_up)
     try:
         with pytest.raises(CheckpointError, match="cannot write the checkpoint .*ckpt_6"):
             run(1, engine="pytorch")
