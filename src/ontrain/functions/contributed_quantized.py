@@ -114,13 +114,27 @@ def _wholes(op: Builder, y: Value, scale: Value, zero: Value | None, like: Value
     return op.QuantizeLinear(y, op.Reshape(scale, []), _zero(op, zero, like))
 
 
+def _rounded(op: Builder, y: Value, like: Value) -> Value:
+    """Reals that have the zero point in them already, as whole numbers of the type of `like`."""
+    limits = np.iinfo(like.dtype.numpy())
+    low, high = (op.const(np.asarray(limit, y.dtype.numpy())) for limit in (limits.min, limits.max))
+    return op.Cast(op.Clip(op.Round(y), low, high), to=like.dtype)
+
+
 @composite("QLinearAdd", domain=MICROSOFT, infer=_binary_types)
 def quantised_add(
     op: Builder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value, scale: Value,
     zero: Value | None = None,
 ) -> Value:  # fmt: skip
-    """The sum of two quantised tensors, quantised."""
-    return _wholes(op, _reals(op, a, a_scale, a_zero) + _reals(op, b, b_scale, b_zero), scale, zero, a)
+    """The sum of two quantised tensors, quantised.
+
+    As in onnxruntime the scales are divided first, and the zero point is there before rounding: ties depend on both.
+    """
+    left, right = (op.Reshape(part, []) / op.Reshape(scale, []) for part in (a_scale, b_scale))
+    zeros = [op.Cast(_zero(op, number, a), to=scale.dtype) for number in (a_zero, b_zero, zero)]
+    whole = [op.Cast(x, to=scale.dtype) for x in (a, b)]
+    shift = zeros[2] - (left * zeros[0] + right * zeros[1])
+    return _rounded(op, whole[0] * left + (whole[1] * right + shift), a)
 
 
 @composite("QLinearMul", domain=MICROSOFT, infer=_binary_types)
@@ -128,8 +142,11 @@ def quantised_mul(
     op: Builder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value, scale: Value,
     zero: Value | None = None,
 ) -> Value:  # fmt: skip
-    """The product of two quantised tensors, quantised."""
-    return _wholes(op, _reals(op, a, a_scale, a_zero) * _reals(op, b, b_scale, b_zero), scale, zero, a)
+    """The product of two quantised tensors, quantised; scales are combined first, as in `QLinearAdd`."""
+    ratio = op.Reshape(a_scale, []) * op.Reshape(b_scale, []) / op.Reshape(scale, [])
+    left, right, shift = (op.Cast(_zero(op, number, a), to=scale.dtype) for number in (a_zero, b_zero, zero))
+    product = (op.Cast(a, to=scale.dtype) - left) * (op.Cast(b, to=scale.dtype) - right)
+    return _rounded(op, product * ratio + shift, a)
 
 
 def _concat_types(inputs: Sequence[Any], *, axis: int = 0, **_: object) -> Types:

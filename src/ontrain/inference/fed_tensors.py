@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from ontrain.capture import to_tensor
-from ontrain.errors import InputError
+from ontrain.errors import InputError, OntrainError
 from ontrain.inference.fed import NUMPY, listed
 from ontrain.inference.stepwise.values import Items, Value
-from ontrain.inference.upstream_errors import also
+from ontrain.inference.upstream_errors import also, upstream
 from ontrain.stock import stock
 from ontrain.stock_values import array_of
 
@@ -40,7 +40,7 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
     if type(value) is np.ndarray:
         return _of_array(name, value)
     if value is None:  # numpy would make a number of it
-        raise also(InputError(f"nothing is fed for {name!r}", way_out=f"feed a {kind or 'tensor'}"), RuntimeError)
+        raise _nothing(name, kind, RuntimeError)
     try:
         if isinstance(value, onnxruntime.OrtValue):
             shares = value.is_tensor() and value.data_type() != "tensor(bool)" and math.prod(value.shape())
@@ -56,6 +56,10 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
         ) from error
 
 
+def _nothing(name: str, kind: str, theirs: type[Exception]) -> OntrainError:
+    return also(InputError(f"nothing is fed for {name!r}", way_out=f"feed a {kind or 'tensor'}"), theirs)
+
+
 def _of_array(name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
     try:
         return to_tensor(array)
@@ -69,6 +73,8 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
     Raises:
         InputError: it is not of the input's type.
     """
+    if value is None and not kind.startswith("optional("):
+        raise _nothing(name, kind, upstream("Fail"))  # as onnxruntime does once a node asks for the value
     if kind in _DTYPES:
         tensor = fed_tensor(name, value, kind)
         return tensor if tensor.device == device else tensor.to(device)

@@ -101,6 +101,15 @@ def test_classifiers_equal_onnxruntimes(rng):
     assert not wrong
 
 
+def test_single_rows_go_down_as_many_do(rng):
+    wrong = []
+    for case in range(10):
+        trees = Ensemble(rng, "target", 2, MODES[case % 5], "all", trees=6)
+        for row in rows(rng, ["float32", "float64"][case % 2])[:8]:
+            wrong += differences("TreeEnsembleRegressor", row[None], **trees.attributes, n_targets=2)
+    assert not wrong
+
+
 def ensemble_of_sets(**changed):
     """Two trees in TreeEnsemble's own form; x0 in {1, 3, 5}, or else x1 <= 0.5; and x1 > 2."""
 
