@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.capture.packages.entry import Batch, Loss, add, ids, image, numbers, unevenly
+from tests.capture.packages.entry import Batch, Loss, add, ids, image, numbers
 
 __all__: list[str] = []
 
@@ -56,10 +56,6 @@ add("Informer", "transformers", pretrained(
 add("RecurrentGemma", "transformers", pretrained(
     "RecurrentGemmaForCausalLM", lambda m, x: m(x, labels=x).loss, **_SMALL, intermediate_size=24, lru_width=16,
     attention_window_size=8, block_types=["recurrent", "attention"]), text())  # fmt: skip
-add("GroupViT", "transformers", pretrained(
-    "GroupViTVisionModel", lambda m, x: unevenly(m(x).last_hidden_state), hidden_size=16, intermediate_size=16,
-    depths=[1, 1, 1], num_hidden_layers=3, num_group_tokens=[4, 2, 0], num_output_groups=[4, 2, 0],
-    num_attention_heads=2, image_size=32, patch_size=8), image())  # fmt: skip
 add("BLIP's text decoder", "transformers", pretrained(
     "BlipTextLMHeadModel", lambda m, x: m(x, labels=x).loss, **_SMALL, intermediate_size=24,
     encoder_hidden_size=16, max_position_embeddings=32, is_decoder=True), text())  # fmt: skip
