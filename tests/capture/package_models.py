@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import re
 import warnings
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,12 @@ def section(rows: Mapping[str, Row]) -> str:
 
 
 def _version(package: str) -> str:
-    return version(package).split("+")[0]
+    """The installed version, or the one on the page for a package whose rows were compared elsewhere."""
+    try:
+        return version(package).split("+")[0]
+    except PackageNotFoundError:
+        known = re.search(rf"\b{re.escape(package)} (\d[\w.]*)", PAGE.read_text())
+        return known[1] if known else "unknown"
 
 
 def _line(name: str, row: Row) -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -374,3 +375,15 @@ def test_looking_for_a_branch_leaves_eagers_own_alone():
     x = torch.ones(3)
     assert torch.equal(ORTModule(_Branches())(x), x * 2)
     assert torch.equal(_Branches()(-x), -x - 1)
+
+
+def test_a_module_that_imports_a_package_when_it_is_looked_at_is_left_alone(exports, monkeypatch):
+    class Lazy(types.ModuleType):
+        def __getattr__(self, name):
+            asks = sys._getframe(1).f_code.co_filename
+            raise AttributeError(name) if asks.endswith("inspect.py") else ImportError("Lazy import failed")
+
+    monkeypatch.setitem(sys.modules, "not_yet_imported", Lazy("not_yet_imported"))
+    module = nn.Linear(4, 3)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(ORTModule(copy.deepcopy(module))(x), module(x))

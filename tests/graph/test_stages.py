@@ -50,3 +50,14 @@ def test_a_size_out_of_a_tensor_is_a_step_and_one_of_a_shape_is_none():
     model.graph.outputs.append(op.ConstantOfShape(number))
     assert is_sized_by_values(model.graph)
     assert [stage.step and stage.step.op_type for stage in stages(model.graph)] == [None, "ConstantOfShape"]
+
+
+def test_a_mask_that_follows_from_the_length_is_made_before_the_step_that_reads_it():
+    x = value("x", ["n"])
+    model = new_model([x], "all")
+    op = Builder(model.graph)
+    mask = op.Greater(op.Expand(op.const(np.float32(1)), op.Shape(x)), op.const(np.float32(0)))
+    model.graph.outputs.append(op.NonZero(mask))
+    first, step = stages(model.graph)
+    assert first.step is None and first.outputs == [mask] and first.reads == [x]
+    assert step.step.op_type == "NonZero" and step.reads == [mask]

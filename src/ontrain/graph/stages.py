@@ -46,7 +46,8 @@ def stages(graph: ir.Graph) -> list[Stage]:
 
     A node lies in the first stage where all it reads is there; what is made of parameters alone, such as a transposed
     weight, in the first stage that reads it. What follows from shapes and constants alone is no part
-    of a stage: each stage that needs it computes it of the shapes of what it reads.
+    of a stage: each stage that needs it computes it of the shapes of what it reads. Only what a step reads of it, such
+    as a mask that depends on the length alone, is made in a stage before.
     """
     settled = _settled(graph)
     level: dict[ir.Value, int] = {}
@@ -105,7 +106,7 @@ def _sink(graph: ir.Graph, settled: set[ir.Value], level: dict[ir.Value, int]) -
 
 
 def _settled(graph: ir.Graph) -> set[ir.Value]:
-    """Values that follow from shapes and constants."""
+    """Values that follow from shapes and constants, but for those that a step reads: a step computes nothing else."""
     settled = {value for value in graph.initializers.values() if value.const_value is not None}
     for node in graph:
         if is_random(node) or subgraphs(node):
@@ -114,6 +115,9 @@ def _settled(graph: ir.Graph) -> set[ir.Value]:
         known = all(value in settled or value.const_value is not None for value in inputs)
         if record_of(node).reads_shape or (known and not record_of(node).sized_by_values):
             settled.update(node.outputs)
+    for node in reversed(graph):
+        if _is_step(node, settled):
+            settled.difference_update(v for v in node.inputs if v is not None and v.const_value is None)
     return settled
 
 

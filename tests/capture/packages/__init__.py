@@ -1,6 +1,18 @@
 """Models of other packages, small and random."""
 
-from tests.capture.packages import graphs, losses, pictures, science, sequences
+from tests.capture.packages import atoms, graphs, losses, medicine, pictures, science, sequences, speech, unusual
 from tests.capture.packages.entry import MODELS, PackageModel
 
-__all__ = ["MODELS", "PackageModel", "graphs", "losses", "pictures", "science", "sequences"]
+__all__ = [
+    "MODELS",
+    "PackageModel",
+    "atoms",
+    "graphs",
+    "losses",
+    "medicine",
+    "pictures",
+    "science",
+    "sequences",
+    "speech",
+    "unusual",
+]

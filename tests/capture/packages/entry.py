@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["MODELS", "Batch", "Loss", "PackageModel", "add", "ids", "image", "numbers"]
+__all__ = ["MODELS", "Batch", "Loss", "PackageModel", "add", "ids", "image", "numbers", "unevenly"]
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -57,6 +57,11 @@ def add(name: str, package: str, make: Callable[[], nn.Module], batch: Callable[
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     """Normal numbers that depend on shape and seed."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def unevenly(y: torch.Tensor) -> torch.Tensor:
+    """Normalised rows by a weight for each place: the mean of their squares is one, and its gradient rounding."""
+    return y * torch.linspace(0.5, 1.5, y.shape[-1], dtype=y.dtype)
 
 
 def ids(high: int, *shape: int) -> torch.Tensor:

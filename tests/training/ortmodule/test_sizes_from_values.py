@@ -36,6 +36,11 @@ def rows_of_a_mask(self, x, ids):
 
 
 @forward
+def rows_of_a_mask_by_length(self, x, ids):
+    return self.b(torch.relu(self.a(x))[torch.arange(x.shape[0]) % 3 == 0])
+
+
+@forward
 def mask_of_computed_values(self, x, ids):
     h = self.a(x)
     return h[h > 0].sum()

@@ -164,8 +164,9 @@ def _files(executed: Iterable[str]) -> dict[str, str]:
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     own = {os.path.dirname(file) for file in files if not file.startswith((*installed, str(_PACKAGE)))}
     for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path and path.endswith(".py") and os.path.dirname(path) in own and module.__name__ != "__main__":
+        scope = getattr(module, "__dict__", {})  # a lazy module imports a package when it is asked for anything else
+        path = scope.get("__file__")
+        if path and path.endswith(".py") and os.path.dirname(path) in own and scope.get("__name__") != "__main__":
             files.add(path)
     late = next((file for file in files if os.stat(file).st_mtime > _LOADED), None)
     if late is not None:

@@ -21,7 +21,7 @@ from ontrain.errors import nearest
 from tests.page import read_rows, renew, write_rows
 from tests.training.compiled.suite import MODELS
 from tests.training.compiled.suite.entry import BATCH_SIZES
-from tests.training.compiled.suite.judge import MULTIPLE, OF_LARGEST, ROUNDING, judge
+from tests.training.compiled.suite.judge import DRAWS, IN_DOUBLE, MULTIPLE, OF_LARGEST, PYTORCHS, ROUNDING, judge
 
 TABLE = Path(__file__).with_name("suite.json")
 PAGE = Path(__file__).parents[4] / "docs" / "torch-compile.md"
@@ -38,16 +38,27 @@ default. Loss, gradients and buffers in single precision are compared with eager
 is right where no tensor is off by more than {multiple:g} times eager's own error in single precision and {rounding:g}
 of the tensor's norm; {of_largest:g} of the largest norm of its kind is allowed besides.
 
+That is mostly stricter than PyTorch's own criterion, `torch._dynamo.utils.same` with a tolerance of {pytorchs:g}, the
+least that its benchmarks take for training. *PyTorch's* says whether that criterion accepts the same tensors.
+
+A gradient jumps where a rectifier's input is zero but for rounding, or where two values under a maximum are equal, and
+then single precision decides by chance. So a model that is off is compared in double precision, too. One that is right
+there, to {in_double:g} of each norm, is judged anew in single precision with other random weights; *draws* says how
+often it was judged, {draws} times at most. One that is wrong there, or never right in single precision, is wrong.
+Of the wrong ones, those that were judged {draws} times are right in double precision.
+
 *Graphs* counts the pieces for all three sizes together. *By PyTorch* counts those that ontrain refused, so that PyTorch
 ran them; a model is refused where it ran all of them. *Error* is the largest in units of what is allowed.
 
 {right}.
+PyTorch's criterion accepts {accepted} of the {judged} models that were judged by it, too.
 PyTorch ran no piece of {whole} of them.
 
-| model | suite | result | graphs | breaks | by PyTorch | error | remark |
-|---|---|---|---|---|---|---|---|
+| model | suite | result | graphs | breaks | by PyTorch | error | draws | PyTorch's | remark |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
+_ACCEPTED = {True: "yes", False: "no", None: ""}
 Row = dict[str, Any]
 
 
@@ -60,11 +71,14 @@ def section(rows: Mapping[str, Row]) -> str:
         for suite, package in (("huggingface", "transformers"), ("timm", "timm"))
     ]
     whole = sum(row["result"] == "right" and not row["eager_pieces"] for row in rows.values())
+    verdicts = [row.get("accepted") for row in rows.values()]
     versions = ", ".join(f"{package} {_version(package)}" for package in ("torch", "transformers", "timm"))
     head = TEXT.format(
         heading=HEADING, day=date.today(), versions=versions, whole=whole, right=" and ".join(right),
         huggingface=suites.count("huggingface"), timm=suites.count("timm"), multiple=MULTIPLE, rounding=ROUNDING,
-        of_largest=OF_LARGEST, sizes=", ".join(map(str, BATCH_SIZES[:-1])) + f" and {BATCH_SIZES[-1]}",
+        of_largest=OF_LARGEST, pytorchs=PYTORCHS, in_double=IN_DOUBLE, draws=DRAWS, accepted=verdicts.count(True),
+        judged=len(verdicts) - verdicts.count(None),
+        sizes=", ".join(map(str, BATCH_SIZES[:-1])) + f" and {BATCH_SIZES[-1]}",
     )  # fmt: skip
     return head + "".join(_line(name, row) for name, row in rows.items())
 
@@ -75,7 +89,12 @@ def _version(package: str) -> str:
 
 def _line(name: str, row: Row) -> str:
     cells = [name, MODELS[name].suite, row["result"], row["graphs"], row["breaks"], row["eager_pieces"] or ""]
-    cells += [f"{row['worst']:.2g}", row["remark"].replace("|", r"\|")]
+    cells += [
+        f"{row['worst']:.2g}",
+        row.get("draws", 1),
+        _ACCEPTED[row.get("accepted")],
+        row["remark"].replace("|", r"\|"),
+    ]
     return ("| " + " | ".join(map(str, cells))).rstrip() + " |\n"
 
 

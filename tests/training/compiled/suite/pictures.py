@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.training.compiled.suite.entry import Batch, SuiteModel, without_dropout
 
-__all__ = ["MODELS", "without_repetition"]
+__all__ = ["MODELS", "images", "without_repetition"]
 
 _CLASSES = 5
 _VIT = dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3)
@@ -52,10 +52,12 @@ def _model(name: str, **settings: Any) -> Callable[[], nn.Module]:
     return make
 
 
-def _images(size: int) -> Callable[[int], Batch]:
+def images(size: int, classes: int = _CLASSES) -> Callable[[int], Batch]:
+    """Batches of square images with a class each."""
+
     def batch(n: int) -> Batch:
         generator = torch.Generator().manual_seed(n + size)
-        return {"x": torch.randn(n, 3, size, size, generator=generator), "target": torch.arange(n) % _CLASSES}
+        return {"x": torch.randn(n, 3, size, size, generator=generator), "target": torch.arange(n) % classes}
 
     return batch
 
@@ -118,4 +120,4 @@ _ROWS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("xcit_large_24_p8_224", 32, dict(img_size=32, embed_dim=32, depth=2, num_heads=4)),
 )  # fmt: skip
 
-MODELS = [SuiteModel(name, "timm", _model(name, **settings), _images(size)) for name, size, settings in _ROWS]
+MODELS = [SuiteModel(name, "timm", _model(name, **settings), images(size)) for name, size, settings in _ROWS]
