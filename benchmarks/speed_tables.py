@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.figures import NAMES, WORKLOADS, Row, newest, origin
-from benchmarks.half_table import half_headlines
+from benchmarks.half_table import half_headlines, onednn_remark
 from benchmarks.models import MODELS
 
 __all__ = ["contended", "epochs", "headlines", "losses", "steps"]
@@ -109,6 +109,7 @@ def headlines() -> Iterable[str]:
             ratios = " | ".join(f"{engines[name][f'ratio_{mark}']:.2f}" if name in engines else "–" for name in names)
             yield f"| {said}: the first {mark} steps, capture and plans included | {ratios} | – |"
     yield from half_headlines()
+    yield from onednn_remark()
     yield from (
         "",
         "`make bench` measures all of it; its commands and rows: [docs/performance.md](docs/performance.md).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import functools
 import inspect
 import logging
 import sys
@@ -86,17 +87,28 @@ def export(
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
 
-    def trace(run: Run) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
+    def trace(run: Run, *, whole_numbers: bool = True) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
         results: list[Spec] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, signature, arguments, results.append, run if answers is None else answers.begun(run))
-        with tracing(module, answers=answers), _shared_memory():
+        with tracing(module, answers=answers, whole_numbers=whole_numbers), _shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
         return program, spec, () if answers is None else answers.decisions
 
-    return without_draws(trace)
+    try:
+        return without_draws(trace)
+    except CaptureError as error:
+        if not _took_int_for_dtype(error):
+            raise
+    return without_draws(functools.partial(trace, whole_numbers=False))
+
+
+def _took_int_for_dtype(error: CaptureError) -> bool:
+    """Whether the `int` that a trace puts in the place of Python's was used as a dtype: torch and numpy know it not."""
+    cause = error.__cause__
+    return isinstance(cause, TypeError) and any(name in str(cause) for name in (_Whole.__name__, "numpy.object_"))
 
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
@@ -144,22 +156,26 @@ def _not_compiled(*_: Any, **__: Any) -> NoReturn:
 
 
 @contextmanager
-def tracing(module: nn.Module, *, caches: bool = False, answers: Answers | None = None) -> Iterator[None]:
+def tracing(
+    module: nn.Module, *, caches: bool = False, answers: Answers | None = None, whole_numbers: bool = True
+) -> Iterator[None]:
     """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused.
 
     Args:
         module: whose forward it is.
         caches: whether models make the caches that their configuration asks for.
         answers: to questions about values.
+        whole_numbers: whether `int(tensor)` varies in the files of the module's packages.
     """
     with ExitStack() as stack:
         # An autocast around the call becomes one inside, which the program records as a block.
         for device in _AUTOCAST:
             stack.enter_context(torch.autocast(device, enabled=False))
         without = nullcontext() if caches else without_cache(module)
+        whole = _whole_numbers(module) if whole_numbers else nullcontext()
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), _attributes(module), without, _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), _whole_numbers(module), traced_autograd(), answering,
+                      varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
                       passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -253,3 +254,29 @@ def test_a_trainer_names_the_wrapper_that_trains_it():
     )
     with pytest.raises(CaptureError, match="ORTModule"):
         trainer.train_step(torch.randn(6, 4, dtype=torch.float64), torch.arange(6))
+
+
+@pytest.mark.parametrize(
+    "zeros",
+    [
+        lambda x: torch.zeros(x.shape[0], dtype=int),
+        lambda x: (x[:, 0] * 0).to(int),
+        lambda x: torch.from_numpy(np.zeros(3, dtype=int)),
+        lambda x: torch.tensor(np.arange(3).astype(int)) * 0,
+    ],
+    ids=["a factory's dtype", "a conversion", "an array's dtype", "an array's conversion"],
+)
+def test_pythons_int_may_stand_for_a_dtype(zeros):
+    """A trace puts an `int` of its own in the files of the module's package, so that `int(tensor)` varies."""
+
+    class Picks(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 5))
+
+        def forward(self, x):
+            return x @ self.weight[zeros(x)].sum(0)[:, None][:4] * int(3.7)
+
+    x, eager = torch.randn(3, 4), Picks()
+    module = ORTModule(copy.deepcopy(eager))
+    torch.testing.assert_close(module(x), eager(x))
