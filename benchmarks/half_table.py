@@ -67,7 +67,7 @@ def _curves() -> Iterable[str]:
     for row in seeds:
         float32 = row["ways"][ways[0]]["evaluated"]
         losses = [row["ways"][way]["evaluated"] for way in ways]
-        said = " | ".join(f"{loss:.4f} ({loss / float32 - 1:+.2%})" for loss in losses)
+        said = " | ".join(f"{loss:.4f} ({loss / float32 - 1:+.3%})" for loss in losses)
         yield f"| {row['seed']} | {said} |"
 
 
