@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import Builder, is_float, static_dims
-from ontrain.operators import Value
+from ontrain.operators import Value, affine_places
 from ontrain.units import byte_text
 
 __all__ = ["along", "check_table", "constant_of"]
@@ -193,13 +193,6 @@ def affine_grid(op: Builder, theta: Value, size: Value, *, align_corners: int = 
     assert dims is not None
     n, _, *space = (int(d) for d in dims)
     check_table(math.prod(space), len(space) + 1, "AffineGrid")
-    lines = [_line(d, bool(align_corners)) for d in space]
-    places = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(space)], -1).reshape(-1, len(space) + 1)
+    places = affine_places(space, align_corners=bool(align_corners))
     grid = op.MatMul(op.const(places, theta.dtype), op.Transpose(theta, perm=[0, 2, 1]))
     return op.Reshape(grid, [n, *space, len(space)])
-
-
-def _line(n: int, align_corners: bool) -> Array:
-    if align_corners:
-        return np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
-    return (2 * np.arange(n) + 1) / n - 1

@@ -49,6 +49,7 @@ from ontrain.operators.gradients import (
     zero_gradient,
     zero_gradient_of,
 )
+from ontrain.operators.images import affine_places
 from ontrain.operators.loss import NO_IGNORE
 from ontrain.operators.math import erf
 from ontrain.operators.matmul import transposed
@@ -162,6 +163,7 @@ __all__ = [
     "NO_IGNORE",
     "erf",
     "adaptive_windows",
+    "affine_places",
     "window_counts",
     "window_places",
     "transposed",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 from ontrain.operators.record import Evaluator, define
 
-__all__: list[str] = []
+__all__ = ["affine_places"]
 
 define("AffineGrid", settings=(1,))
 define("GridSample", evaluator=Evaluator.IN_PART)
@@ -12,3 +17,15 @@ define("ImageDecoder", no_gradient="it decodes bytes")
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
 define("Resize", settings=(1, 2, 3), loops=True)
 define("Upsample", settings=(1,), no_gradient="the standard has withdrawn it")
+
+
+def affine_places(space: Sequence[int], *, align_corners: bool) -> np.ndarray[Any, Any]:
+    """Return the places of a grid in [−1, 1]ʳ, the last axis of `space` first, and a one behind: [places, r + 1]."""
+    lines = [_line(size, align_corners) for size in space]
+    return np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(space)], -1).reshape(-1, len(space) + 1)
+
+
+def _line(size: int, align_corners: bool) -> np.ndarray[Any, Any]:
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
+    return (2 * np.arange(size) + 1) / size - 1

@@ -13,7 +13,7 @@ import torch
 from ontrain.capture.aten.convolution import full
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
-from ontrain.operators import Value
+from ontrain.operators import Value, affine_places
 
 __all__: list[str] = []
 
@@ -198,6 +198,17 @@ def grid_sampler(
         x, grid, mode=("linear", "nearest", "cubic")[interpolation_mode],
         padding_mode=("zeros", "border", "reflection")[padding_mode], align_corners=int(align_corners),
     )  # fmt: skip
+
+
+@aten("affine_grid_generator")
+def affine_grid(op: AtenBuilder, theta: Value, size: Sequence[Dim], align_corners: bool) -> Value:
+    """A product with the places of the grid; the operator AffineGrid, of opset 20, only where the grid varies."""
+    space = [n for n in size[2:] if isinstance(n, int)]
+    if len(space) < len(size) - 2:
+        return op.typed(op.AffineGrid(theta, op.sizes(size), align_corners=int(align_corners)), op.shape)
+    places = op.const(affine_places(space, align_corners=align_corners).astype(theta.dtype.numpy()))
+    grid = op.MatMul(places, op.Transpose(theta, perm=[0, 2, 1]))
+    return op.reshape(grid, op.shape, [op.shape[0], math.prod(space), len(space)])
 
 
 @aten("max_pool2d_with_indices_backward")
