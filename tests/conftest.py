@@ -111,12 +111,15 @@ def rng(seed: int) -> np.random.Generator:
 
 
 @pytest.fixture(autouse=True)
-def _seeded(seed: int) -> None:
+def _seeded(seed: int) -> Iterator[None]:
     import torch
 
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+    yield
+    if (process := sys.modules.get("ontrain.training.process")) is not None:
+        process.set_seed(0)  # of trainers, which a test may have set for its whole process
 
 
 @pytest.fixture(autouse=True, scope="session")

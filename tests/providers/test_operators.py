@@ -44,11 +44,16 @@ def test_native_kernels_equal_the_bodies(sample, rng, provider):
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_running_twice_gives_the_same(rng, name):
     for sample in SAMPLES[::10]:
-        if name.startswith("OnnxRuntime"):  # which has many kernels in single precision only
+        stock = name.startswith("OnnxRuntime")
+        if stock:  # which has many kernels in single precision only
             sample = dataclasses.replace(sample, dtype="float32")
         graph = SampleGraph(sample, sample.draw(rng))
         provider = get_provider(name)
-        executable = provider.compile(with_outputs(graph, graph.y), provider.create_state([]))
+        try:
+            executable = provider.compile(with_outputs(graph, graph.y), provider.create_state([]))
+        except ProviderError as error:
+            assert stock and "size_ % 2 == 1" in str(error), error  # of LRN over an even number of channels
+            continue
         feeds = {name: torch.as_tensor(array) for name, array in graph.feeds.items()}
         first, second = executable.run(feeds), executable.run(feeds)
         assert all(np.array_equal(first[name], second[name]) for name in first), sample.op_type

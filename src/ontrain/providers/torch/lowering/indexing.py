@@ -75,7 +75,7 @@ def _counted_from_start(
     function: Callable[..., object], size: int, x: torch.Tensor, axis: int, index: torch.Tensor,
     *rest: object, **out: torch.Tensor,
 ) -> None:  # fmt: skip
-    if index.numel() and bool(index.min() < 0):
+    if index.numel() and index.min().item() < 0:
         index = torch.where(index < 0, index + size, index)
     function(x, axis, index, *rest, **out)
 
