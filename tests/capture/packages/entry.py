@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["MODELS", "Batch", "Loss", "PackageModel", "add", "ids", "image", "numbers", "unevenly"]
+__all__ = ["MODELS", "Batch", "Loss", "PackageModel", "add", "ids", "image", "numbers", "undropped", "unevenly"]
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -72,3 +72,16 @@ def ids(high: int, *shape: int) -> torch.Tensor:
 def image(channels: int = 3, size: int = 32) -> Callable[[int], Batch]:
     """Batches of images."""
     return lambda n: (numbers(n, channels, size, size),)
+
+
+def undropped(architecture: str, **settings: Any) -> nn.Module:
+    """Make a model of transformers by its class, from settings of its configuration, that drops nothing."""
+    import transformers
+
+    cls = getattr(transformers, architecture)
+    config = cls.config_class(**settings)
+    for name, value in vars(config).items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    model: nn.Module = cls(config)
+    return model

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.capture.packages.entry import Batch, Loss, add, ids, image, numbers
+from tests.capture.packages.entry import Batch, Loss, add, ids, image, numbers, undropped
 
 __all__: list[str] = []
 
@@ -16,17 +16,7 @@ __all__: list[str] = []
 def pretrained(architecture: str, read: Callable[..., Any], **settings: Any) -> Callable[[], nn.Module]:
     """A model of transformers from a small configuration; `read(model, *batch)` is its loss or output."""
 
-    def make() -> nn.Module:
-        import transformers
-
-        cls = getattr(transformers, architecture)
-        config = cls.config_class(**settings)
-        for name, value in vars(config).items():
-            if "drop" in name and isinstance(value, float):
-                setattr(config, name, 0.0)
-        return Loss(lambda s, *batch: read(s.model, *batch), model=cls(config))
-
-    return make
+    return lambda: Loss(lambda s, *batch: read(s.model, *batch), model=undropped(architecture, **settings))
 
 
 def text(length: int = 4) -> Callable[[int], Batch]:

@@ -90,11 +90,8 @@ class Code:
         self._nodes: list[Instruction | None] = []
         self._text: list[str] = []
         self._write()
-
-    @property
-    def text(self) -> str:
+        self.text = "\n".join(self._text) + "\n"
         """The source that is run."""
-        return "\n".join(self._text) + "\n"
 
     def bind(self, resolve: Resolve, **extra: object) -> Callable[[Held], Held]:
         """Return the function that makes the calls on tensors; it empties the list that it is given."""

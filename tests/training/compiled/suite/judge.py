@@ -175,21 +175,16 @@ def rate(computed: Mapping[str, Any], eager: Mapping[str, Any], expected: Mappin
 
     A tensor that is missing, or not finite where the exact result is, is infinitely wrong.
     """
-    largest: dict[str, float] = defaultdict(float)
-    for name, value in expected.items():
-        largest[_kind(name)] = max(largest[_kind(name)], float(value.norm()))
-    worst, where = 0.0, ""
-    for name in {**expected, **computed}:
-        if name not in expected or name not in computed:
-            return float("inf"), name
+    largest = _largest(expected)
+
+    def relative(name: str) -> float:
         norm = float(expected[name].norm())
         allowed = MULTIPLE * float((eager[name].double() - expected[name]).norm()) + ROUNDING * norm
         allowed += OF_LARGEST * largest[_kind(name)]
         error = float((computed[name].double() - expected[name]).norm())
-        ratio = error / allowed if error else 0.0
-        if not ratio <= worst:
-            worst, where = ratio if ratio == ratio else float("inf"), name
-    return worst, where
+        return error / allowed if error else 0.0
+
+    return _worst(expected, computed, relative)
 
 
 def rate_in_double(computed: Tensors, eager: Tensors) -> tuple[float, str]:
@@ -197,15 +192,32 @@ def rate_in_double(computed: Tensors, eager: Tensors) -> tuple[float, str]:
 
     A norm counts as a millionth of the largest of its kind at least: a smaller one is what rounding leaves of zero.
     """
-    largest: dict[str, float] = defaultdict(float)
-    for name, value in eager.items():
-        largest[_kind(name)] = max(largest[_kind(name)], float(value.norm()))
-    worst, where = 0.0, ""
-    for name in {**eager, **computed}:
-        if name not in eager or name not in computed:
-            return float("inf"), name
+    largest = _largest(eager)
+
+    def relative(name: str) -> float:
         difference = float((computed[name] - eager[name]).norm())
-        error = difference and difference / max(float(eager[name].norm()), 1e-6 * largest[_kind(name)])
+        return difference and difference / max(float(eager[name].norm()), 1e-6 * largest[_kind(name)])
+
+    return _worst(eager, computed, relative)
+
+
+def _largest(tensors: Mapping[str, Any]) -> Mapping[str, float]:
+    """The largest norm of each kind of tensor."""
+    largest: dict[str, float] = defaultdict(float)
+    for name, value in tensors.items():
+        largest[_kind(name)] = max(largest[_kind(name)], float(value.norm()))
+    return largest
+
+
+def _worst(
+    expected: Mapping[str, Any], computed: Mapping[str, Any], relative: Callable[[str], float]
+) -> tuple[float, str]:
+    """The largest relative error and its tensor; infinity for one that is missing, or whose error is no number."""
+    worst, where = 0.0, ""
+    for name in {**expected, **computed}:
+        if name not in expected or name not in computed:
+            return float("inf"), name
+        error = relative(name)
         if not error <= worst:
             worst, where = error if error == error else float("inf"), name
     return worst, where

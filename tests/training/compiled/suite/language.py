@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.capture.packages.entry import undropped
 from tests.training.compiled.suite.entry import Batch, SuiteModel, without_dropout
 
 __all__ = ["MODELS"]
@@ -28,16 +29,10 @@ def _model(architecture: str, **settings: Any) -> Callable[[], nn.Module]:
     """What makes a model of transformers by its class, without dropout and without a cache."""
 
     def make() -> nn.Module:
-        import transformers
-
-        cls = getattr(transformers, architecture)
-        config = cls.config_class(**settings)
-        for name, value in vars(config).items():
-            if "drop" in name and isinstance(value, float):
-                setattr(config, name, 0.0)
+        model = undropped(architecture, **settings)
+        config: Any = model.config
         if hasattr(config, "use_cache"):
             config.use_cache = False
-        model: nn.Module = cls(config)
         return without_dropout(model.train())
 
     return make
