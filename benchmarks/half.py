@@ -32,12 +32,14 @@ from tqdm import tqdm
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.models import make
 from benchmarks.rows import append_row
+from ontrain.errors import nearest
 from ontrain.passes import BFloat16Products, register_pass, unregister_pass
 from ontrain.training.ortmodule import ORTModule
 
 WAYS = (
     "ORTModule", "ORTModule, autocast", "ORTModule, products", "eager", "eager, autocast", "eager, oneDNN products",
 )  # fmt: skip
+_MODELS = ("bert", "gpt2", "llama", "vit", "cola")
 _ZOO = {"llama": "Llama, 4×256", "vit": "ViT-tiny, 8×224²"}
 _SEEDS, _STEPS, _WINDOW, _WARM_UP = (0, 1, 2), 300, 128, 3
 
@@ -146,7 +148,7 @@ def _curves() -> None:
 def main() -> None:
     """Print a line a model, and append a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="bert,gpt2,llama,vit,cola", help="by commas")
+    parser.add_argument("--models", default=",".join(_MODELS), help="by commas")
     parser.add_argument("--rounds", type=int, default=9, help="steps of each way after three that do not count (9)")
     parser.add_argument("--epoch-steps", type=int, default=100, help="batches of CoLA (100)")
     parser.add_argument("--curves", action="store_true", help="losses instead of times")
@@ -158,7 +160,11 @@ def main() -> None:
     if options.curves:
         _curves()
         return
-    for name in options.models.split(","):
+    names = options.models.split(",")
+    for name in names:
+        if name not in _MODELS:
+            parser.error(f"no model {name!r}; near: {nearest(name, _MODELS)}")
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["ONTRAIN_CACHE_DIR"] = folder
             arguments = ["--rounds", str(options.rounds), "--epoch-steps", str(options.epoch_steps)]
