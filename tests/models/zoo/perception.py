@@ -151,8 +151,8 @@ ENTRIES = [
         "speech",
         model("ForCTC", "wav2vec2", **WAVE),
         spoken,
-        refused="targets of all sequences",
-        way_out="pad the targets",
+        refused="masked_select",
+        way_out="a loop of your own with ORTModule",
     ),
     Entry(
         "audio-spectrogram-transformer",
