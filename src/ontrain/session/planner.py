@@ -14,6 +14,7 @@ import torch
 
 from ontrain.passes import Journal, Recomputation, pipeline
 from ontrain.providers import ExecutionProvider
+from ontrain.session.collector import collector
 from ontrain.session.families import Families, ranks, sizes_of
 from ontrain.session.feeds import Signature, check_feeds, check_guards
 from ontrain.session.plans import PLANNING, PLANS, Plan, ShapeAndDtype, bound_plan, make_plan
@@ -110,7 +111,7 @@ class Planner(Generic[Compiled]):
         if plan is not None and rows is not None and not rows:
             self._uncounted.put(key, True)
         if plan is None:
-            with PLANNING:
+            with PLANNING, collector.paused():
                 plan, rows = self._look(structure, signature, feeds, bind=True)
                 if plan is None:
                     # Tensors of a plan outlive an inference_mode that it may be made under.

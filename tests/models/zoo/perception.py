@@ -151,7 +151,7 @@ ENTRIES = [
         "speech",
         model("ForCTC", "wav2vec2", **WAVE),
         spoken,
-        refused="masked_select",
+        refused="as many places as a mask",
         way_out="a loop of your own with ORTModule",
     ),
     Entry(

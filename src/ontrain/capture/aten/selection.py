@@ -55,7 +55,7 @@ def indexed_places(
 def _non_zero(op: AtenBuilder, x: Value) -> tuple[Any, Size]:
     """Return the places of what is not zero as a matrix of a row for each axis, and how many there are."""
     if not op.symbols.by_values:
-        raise _refusal(op)
+        raise _refusal(op, "as many places as a mask, or what is not zero, has")
 
     def places() -> tuple[Any, Size]:
         rows = op.NonZero(x if x.dtype == ir.DataType.BOOL else op.cast(x, ir.DataType.BOOL))
@@ -102,7 +102,7 @@ def masked_select(op: AtenBuilder, x: Value, mask: Value) -> Value:
 def unique(op: AtenBuilder, x: Value, *arguments: int, **_: object) -> tuple[Value, Value, Value]:
     """Values in order, the place of each element among them, and how often each occurs; see `torch.unique`."""
     if not op.symbols.by_values:
-        raise _refusal(op)
+        raise _refusal(op, "as many values as are distinct")
     consecutive = "unique_consecutive" in str(op.node.target)
     if consecutive and op.argument(3, "dim") is not None and len(op.input_shape(0)) > 1:
         raise op.refuse("unique_consecutive along a dimension", "it compares whole slices", "use torch.unique")
@@ -191,7 +191,7 @@ def bincount(op: AtenBuilder, x: Value, weights: Value | None = None, minlength:
 def _counted(op: AtenBuilder, number: Value) -> Size:
     """Return a number as the size of the current node's result."""
     if not op.symbols.by_values:
-        raise _refusal(op)
+        raise _refusal(op, "as many elements as its numbers say")
     size = op.symbols.as_size(op, number)
     op.symbols.equate(op.val.shape[0], size)
     return size
@@ -210,12 +210,12 @@ def decide(op: AtenBuilder, x: Any, symbol: str, axis: int) -> Any:
 
 @aten("_local_scalar_dense", "item")
 def item(op: AtenBuilder, *_: object, **__: object) -> Value:
-    raise _refusal(op)
+    raise _refusal(op, "an element of a tensor as a number of Python's")
 
 
-def _refusal(op: AtenBuilder) -> Exception:
+def _refusal(op: AtenBuilder, result: str) -> Exception:
     return op.refuse(
-        f"{op.node.target} has a result whose size or value depends on the data",
+        f"{op.node.target} has a result whose size or value depends on the data: {result}",
         "the step of a trainer, or a file, has the sizes that follow from the shapes of its inputs",
         "train the module in a loop of your own with ORTModule, which learns such sizes as it runs; or use torch.where "
         "or masking, and for a loss over chosen rows ignore_index",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -137,6 +138,7 @@ def machine() -> str:
     return f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
+@functools.cache
 def processor() -> str:
     """Return the processor's name, or what the system knows of it instead."""
     model = platform.processor() or platform.machine()
