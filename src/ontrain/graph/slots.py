@@ -18,6 +18,7 @@ class StateKind(enum.StrEnum):
     """What a resident tensor is: of the model itself, or to a parameter."""
 
     FIXED = "fixed"  # a buffer, or a parameter that is not trained
+    CONSTANT = "constant"  # of a session for inference: nobody ever writes to it again
     PARAMETER = "parameter"
     GRADIENT = "gradient"
     GRADIENT_SUM = "grad_acc"  # over the micro-batches of an update

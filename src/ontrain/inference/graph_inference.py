@@ -112,7 +112,10 @@ class GraphSession:
             filed, model, self._reports = self._optimisation.load(filed, model)
         self._filed = filed
         self._state = self._provider.create_state(
-            [StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), StateKind.FIXED) for n, t in filed.initial.items()]
+            [
+                StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), StateKind.CONSTANT)
+                for n, t in filed.initial.items()
+            ]
         )
         for name, tensor in filed.initial.items():
             self._state[name] = tensor

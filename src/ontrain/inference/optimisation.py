@@ -28,6 +28,8 @@ _OF_UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "CastElimination": ("RemoveIdentities", "Simplify"),
     "CommonSubexpressionElimination": ("ShareCommonSubexpressions",),
     "ConstantFolding": ("FoldWeights",),
+    "ConvActivationFusion": ("FuseConvActivations",),
+    "ConvAddActivationFusion": ("FuseConvActivations",),
     "ConvAddFusion": ("FoldChannelArithmetic",),
     "ConvBNFusion": ("FoldBatchNormalization",),
     "ConvMulFusion": ("FoldChannelArithmetic",),

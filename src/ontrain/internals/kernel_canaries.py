@@ -15,6 +15,7 @@ __all__ = [
     "attention_forward",
     "batch_norm_backward",
     "convolution_backward",
+    "convolves_fused",
     "convolves_packed",
     "efficient_attention",
     "embedding_bag_backward",
@@ -256,6 +257,24 @@ def linear(kernel: Any) -> None:
     """x · wᵀ and a bias."""
     x, w, b = _numbers(4, 3), _numbers(5, 3), _numbers(5)
     expect_close(kernel(x, w, b, "none", [], ""), x @ w.t() + b, "the product")
+
+
+def convolves_fused(convolution: Any) -> None:
+    """A convolution with filters in oneDNN's order, a sum with something else, and an activation of it."""
+    x, w, bias, z = _numbers(2, 3, 6, 5), _numbers(4, 3, 3, 3), _numbers(4), _numbers(2, 4, 6, 5)
+    places = [1, 1], [1, 1], [1, 1], 1
+    filters = torch.ops.mkldnn._reorder_convolution_weight(w, *places, [2, 3, 6, 5])
+    plain = torch.conv2d(x, w, bias, padding=1)
+    applied = {"relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+               "swish": torch.nn.functional.silu, "hardswish": torch.nn.functional.hardswish}  # fmt: skip
+    for name, function in applied.items():
+        expect_close(convolution(x, filters, bias, *places, name, [], ""), function(plain), name)
+    expect_close(convolution(x, w, None, *places, "none", [], ""), torch.conv2d(x, w, padding=1), "none")
+    for follows, wanted in {None: plain + z, "relu": torch.relu(plain + z)}.items():
+        expect_close(convolution.binary(x, z, w, bias, *places, "add", None, follows, [], None), wanted, "a sum")
+    leaky = convolution(x, filters, bias, *places, "leaky_relu", [0.1], "")
+    expect_close(leaky, torch.nn.functional.leaky_relu(plain, 0.1), "leaky_relu")
+    expect_close(convolution(x, w, bias, *places, "hardtanh", [0.0, 6.0], ""), plain.clamp(0, 6), "hardtanh")
 
 
 def convolves_packed(convolution: Any) -> None:

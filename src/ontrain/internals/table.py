@@ -263,6 +263,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.ops.mkldnn._reorder_convolution_weight", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn.data_ptr", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn._nbytes", "products by oneDNN in memory of ours", None, _PACKED),
+    Row("torch.ops.mkldnn._convolution_pointwise", "convolutions and what follows them by oneDNN", k.convolves_fused,
+        "convolutions by oneDNN with filters in its own order; torch.convolution is taken"),
     Row("torch.ops.mkldnn._convolution_pointwise_", "products by oneDNN in memory of ours", k.convolves_packed,
         _PACKED),
 )  # fmt: skip

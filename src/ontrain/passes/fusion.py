@@ -18,7 +18,7 @@ Through = Callable[[ir.Node], bool]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A node of the standard's, and what makes its operands.
+    """A node, and what makes its operands.
 
     Args:
         op_type: the operator.
@@ -27,6 +27,7 @@ class Pattern:
         name: of the node.
         commutes: whether the first two operands may come in the other order.
         through: operators of one operand that may lie between this node and the one that reads it.
+        domain: of the operator; by default the standard's.
     """
 
     op_type: str
@@ -34,18 +35,21 @@ class Pattern:
     name: str = "last"
     commutes: bool = False
     through: Through | None = None
+    domain: str = ""
 
     def matches(self, node: ir.Node) -> Iterator[Match]:
         """Give each way in which a node ends the pattern."""
-        if node.domain or node.op_type != self.op_type:
+        if node.domain != self.domain or node.op_type != self.op_type:
             return
-        orders = [tuple(range(len(self.operands)))]
-        if self.commutes:
-            orders.append((1, 0, *orders[0][2:]))
-        for order in orders:
+        for order in self._orders():
             match = Match(node)
             if self._fits(node, order, (), match):
                 yield match
+
+    def _orders(self) -> list[tuple[int, ...]]:
+        """The orders in which operands may come."""
+        order = tuple(range(len(self.operands)))
+        return [order, (1, 0, *order[2:])] if self.commutes else [order]
 
     def _fits(self, node: ir.Node, order: Sequence[int], path: tuple[int, ...], match: Match) -> bool:
         match.nodes[self.name] = node
@@ -68,10 +72,14 @@ class Pattern:
             match.inner.append(maker)
             assert maker.inputs[0] is not None
             maker, path = maker.inputs[0].producer(), (*path, 0)
-        if maker is None or maker.domain or maker.op_type != self.op_type:
+        if maker is None or maker.domain != self.domain or maker.op_type != self.op_type:
             return False
-        match.inner.append(maker)
-        return self._fits(maker, tuple(range(len(self.operands))), path, match)
+        inner = [*match.inner, maker]
+        for order in self._orders():
+            match.inner[:] = inner
+            if self._fits(maker, order, path, match):
+                return True
+        return False
 
 
 @dataclass

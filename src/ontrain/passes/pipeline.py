@@ -15,6 +15,7 @@ from ontrain.passes.fuse_head import FuseHead
 from ontrain.passes.inference import (
     FoldBatchNormalization,
     FoldChannelArithmetic,
+    FuseConvActivations,
     FuseLayerNormalization,
     FuseMatMulAdd,
     RemoveIdentities,
@@ -52,6 +53,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     EliminatePadding(),
     AttendSequences(),
     FuseActivations(),
+    FuseConvActivations(),
     PowersToProducts(),
     LinearToGemm(),
     FuseHead(),

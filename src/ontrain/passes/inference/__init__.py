@@ -1,5 +1,6 @@
 """Passes over a graph that is made for inference: its sizes are open, and the values of its weights known."""
 
+from ontrain.passes.inference.conv_activation import FuseConvActivations
 from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldChannelArithmetic
 from ontrain.passes.inference.folding import FoldWeights
 from ontrain.passes.inference.identities import RemoveIdentities
@@ -12,6 +13,7 @@ __all__ = [
     "FoldBatchNormalization",
     "FoldChannelArithmetic",
     "FoldWeights",
+    "FuseConvActivations",
     "FuseLayerNormalization",
     "FuseMatMulAdd",
     "RemoveIdentities",

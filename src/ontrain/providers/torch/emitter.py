@@ -12,6 +12,7 @@ from ontrain.capture import to_tensor
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, Storage, new_buf, order_of, torch_dtype
 from ontrain.providers.torch.constants import Constants
+from ontrain.providers.torch.filters import Windows
 from ontrain.providers.torch.instructions import Function, Instruction
 from ontrain.providers.torch.placement import Placement
 from ontrain.providers.torch.settings import Settings
@@ -106,6 +107,11 @@ class Emitter:
     def pinned(self, value: ir.Value) -> Buf | None:
         """Return the place that `value` must be computed into, if it has one."""
         return self.placement.pins.get(value)
+
+    def filters(self, value: ir.Value | None, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
+        """Return filters that never change as oneDNN reads them; None where they may change, and for other kernels."""
+        tensor = self.placement.constants.get(value) if value is not None else None
+        return None if tensor is None else self.placement.filters.of(tensor, windows, images)
 
     def reads(self, value: ir.Value) -> bool:
         """Return whether anybody reads a value, so that it has to be computed."""

@@ -37,7 +37,8 @@ def place_step(graph: ir.Graph, state: TorchState, constants: Constants) -> Plac
     _pin_units(graph, pins)
     return Placement(
         feeds=_named(feeds), bound=bound, pins=pins, late=late, addends=addends, skipped=skipped,
-        updates=_groups(graph), gradients=gradients,
+        updates=_groups(graph), gradients=gradients, filters=state.filters,
+        constants={v: state[v.name or ""] for v in residents if state.is_constant(v.name or "")},
     )  # fmt: skip
 
 

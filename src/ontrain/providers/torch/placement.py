@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
+import torch
 
 from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.filters import Filters
 
 __all__ = ["Late", "Placement", "Snapshot", "UpdateKey"]
 
@@ -46,6 +48,8 @@ class Placement:
         skipped: nodes that emit nothing, each with the value where its result is; None for a result that nobody reads.
         updates: nodes of optimizers by what they have in common, in the order of the graph.
         gradients: places of parameters' gradients, by the name of the parameter.
+        constants: residents that never change.
+        filters: those of them that are filters of convolutions, as oneDNN reads them.
     """
 
     feeds: Mapping[str, Buf] = field(default_factory=dict)
@@ -58,3 +62,5 @@ class Placement:
     skipped: Mapping[ir.Node, ir.Value | None] = field(default_factory=dict)
     updates: Mapping[UpdateKey, Sequence[ir.Node]] = field(default_factory=dict)
     gradients: Mapping[str, Buf] = field(default_factory=dict)
+    constants: Mapping[ir.Value, torch.Tensor] = field(default_factory=dict)
+    filters: Filters = field(default_factory=Filters)

@@ -9,6 +9,7 @@ import torch
 from ontrain.graph import StateKind
 from ontrain.providers.base import Array, FlatKey, StateSpec
 from ontrain.providers.torch.buffers import torch_dtype
+from ontrain.providers.torch.filters import Filters
 from ontrain.providers.torch.norms import norm
 
 __all__ = ["ALIGN", "TorchState"]
@@ -22,6 +23,9 @@ class TorchState:
 
     Tensors of one kind lie in the order of their specs with equal gaps, so kinds with the same shapes (a parameter,
     its gradient and its moments) line up element by element and an optimizer can walk them as one. Gaps hold zeros.
+
+    Attributes:
+        filters: constants that are filters of convolutions, as oneDNN reads them.
     """
 
     def __init__(self, specs: Sequence[StateSpec], device: torch.device) -> None:
@@ -30,6 +34,7 @@ class TorchState:
         self.place: dict[str, tuple[FlatKey, int]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._parts: set[str] = set()
+        self.filters = Filters()
         self.extend(specs)
 
     def extend(self, specs: Sequence[StateSpec], parts: int = 1) -> None:
@@ -68,6 +73,10 @@ class TorchState:
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a tensor never changes once plans are made."""
+        return name in self.place and self.place[name][0][0] == StateKind.CONSTANT
 
     def norm(self, name: str) -> torch.Tensor:
         """Return the norm of a tensor; see `ontrain.providers.FlatState`."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
 from ontrain.internals import private
+from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.filters import CONVOLUTION, Windows
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
 
@@ -81,19 +83,100 @@ def _is_column(e: Emitter, node: ir.Node, a: Attributes, w: Buf) -> bool:
 
 @lowers("Conv")
 def conv(e: Emitter, node: ir.Node) -> None:
+    _convolve(e, node, None, ("none", [], ""))
+
+
+_Applied = tuple[str, list[float | None], str]
+"""What oneDNN applies to a convolution's result, with its numbers and its algorithm."""
+_APPLIED: dict[str, Callable[[Sequence[float]], _Applied]] = {
+    "": lambda _: ("none", [], ""),
+    "Relu": lambda _: ("relu", [], ""),
+    "Sigmoid": lambda _: ("sigmoid", [], ""),
+    "Tanh": lambda _: ("tanh", [], ""),
+    "HardSwish": lambda _: ("hardswish", [], ""),
+    "Swish": lambda _: ("swish", [], ""),
+    "LeakyRelu": lambda numbers: ("leaky_relu", [numbers[0]], ""),
+    "Clip": lambda numbers: ("hardtanh", list(numbers), ""),
+}
+
+
+def _applies(node: ir.Node) -> bool:
+    """Whether oneDNN convolves such numbers and applies what follows.
+
+    A node without inputs stands for the operator as such.
+    """
+    if not node.inputs:
+        return True
+    activation, alpha = (
+        node.attributes.get_string("activation", ""),
+        node.attributes.get_floats("activation_params", ()),
+    )
+    x = node.inputs[0]
+    images = x is not None and x.dtype == ir.DataType.FLOAT and x.shape is not None and len(x.shape) == 4
+    plain = activation != "Swish" or tuple(alpha or (1.0,)) == (1.0,)
+    adds = len(node.inputs) > 3 and node.inputs[3] is not None
+    return CONVOLUTION is not None and images and activation in (("", "Relu") if adds else _APPLIED) and plain
+
+
+@lowers("FusedConv", domain=MICROSOFT, when=_applies, devices=("cpu",))
+def fused_conv(e: Emitter, node: ir.Node) -> None:
+    a = attributes(node)
+    z = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    _convolve(e, node, z, _APPLIED[a.get("activation", "")](a.get("activation_params", ())))
+
+
+def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: _Applied) -> None:
+    """Emit an activation of the sum of a convolution and z."""
     a, w = attributes(node), e.value(node.inputs[1])
     flat = _is_column(e, node, a, w)
-    x = e.value(node.inputs[0]) if flat else _images(e, node.inputs[0], w, a.get("strides") or [1])
+    x = e.contiguous(e.value(node.inputs[0])) if flat else _images(e, node.inputs[0], w, a.get("strides") or [1])
     bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
     strides, dilations, pads = geometry(a, x, w.shape[2:])
     out = e.out(node.outputs[0], *([] if flat else [x]))
-    if flat:
-        x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (e.contiguous(x), w, out))
-        strides, dilations, pads = strides[:1], dilations[:1], pads[:1]
     x, even = _padded(e, x, pads)
-    rest = (strides, even, dilations, False, [0] * len(even), a.get("group", 1))
+    windows = even, strides, dilations, a.get("group", 1)
+    filters = None
+    if not flat and len(x.shape) == 4 and x.dtype == torch.float32 and e.settings.tuning is not None:
+        filters = e.filters(node.inputs[1], windows, x.shape)
+    if z is not None or applied[0] != "none" or filters is not None:
+        if flat:
+            x, w, out = (_as_row(e, buf) for buf in (x, w, out))
+            z = z if z is None else _as_row(e, e.contiguous(z))
+            windows = even[::-1], strides[::-1], dilations[::-1], windows[3]
+        _by_onednn(e, x, w if filters is None else filters, bias, z, windows, applied, out)
+        return
+    if flat:
+        x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (x, w, out))
+        strides, dilations, even = strides[:1], dilations[:1], even[:1]
     # ATen's variant with out= makes a new tensor and copies it, too.
+    rest = (strides, even, dilations, False, [0] * len(even), windows[3])
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
+
+
+def _as_row(e: Emitter, column: Buf) -> Buf:
+    """Images one pixel wide as images of one row."""
+    return e.view(column, lambda t: t.squeeze(3).unsqueeze(2))
+
+
+def _by_onednn(
+    e: Emitter, x: Buf, w: Buf | torch.Tensor, bias: Buf | None, z: Buf | None, windows: Windows, applied: _Applied,
+    out: Buf,
+) -> None:  # fmt: skip
+    """Emit oneDNN's convolution; filters in its own order have no memory that a plan could name."""
+    if z is not None:
+        z = e.ordered(z, order_of(out.meta))
+    own, plain = w if isinstance(w, torch.Tensor) else None, applied[0] == "none"
+
+    def run(x: torch.Tensor, w: torch.Tensor | None, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+        w = own if w is None else w
+        result: torch.Tensor = (
+            CONVOLUTION(x, w, bias, *windows, *applied)
+            if z is None
+            else CONVOLUTION.binary(x, z, w, bias, *windows, "add", None, None if plain else applied[0], [], None)
+        )
+        return result
+
+    e.compute(run, x, None if own is not None else w, bias, z, outs=[out], fresh=True)
 
 
 @lowers_composite("ConvGrad")

@@ -1,0 +1,90 @@
+"""Filters in oneDNN's order: shared between plans, and as right as those that torch rearranges."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import ontrain
+from ontrain.providers.torch.filters import CONVOLUTION, Filters
+
+WINDOWS = [1, 1], [1, 1], [1, 1], 1
+
+pytestmark = pytest.mark.skipif(CONVOLUTION is None, reason="this torch has no convolutions by oneDNN")
+
+
+def test_images_of_many_sizes_share_filters():
+    filters, w = Filters(), torch.randn(64, 64, 3, 3)
+    orders = {id(filters.of(w, WINDOWS, (1, 64, height, 40))) for height in range(20, 60, 5)}
+    assert len(orders) <= 2
+
+
+def test_what_oneDNN_cannot_convolve_has_no_filters():
+    assert Filters().of(torch.randn(4, 3, 3, 3, dtype=torch.float64), WINDOWS, (1, 3, 8, 8)) is None
+
+
+def _net(**windows):
+    """Conv with its windows, added to its input's mean, then a Relu, a second Conv of one pixel, and a HardSwish."""
+    rng = np.random.default_rng(0)
+    groups, kernel = windows.get("group", 1), windows.pop("kernel")
+    weights = {
+        "w": rng.standard_normal((8, 4 // groups, *kernel)), "b": rng.standard_normal(8),
+        "p": rng.standard_normal((6, 8, *[1] * len(kernel))),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["y"], **windows), helper.make_node("Relu", ["y"], ["r"]),
+        helper.make_node("Conv", ["r", "p"], ["q"]), helper.make_node("HardSwish", ["q"], ["h"]),
+        helper.make_node("Conv", ["r", "p"], ["s"]), helper.make_node("Add", ["h", "s"], ["t"]),
+        helper.make_node("Relu", ["t"], ["out"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, *map("d{}".format, range(len(kernel)))])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 6, *map("o{}".format, range(len(kernel)))])],
+        [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model)
+    return model
+
+
+NETS = {
+    "plain": {"kernel": (3, 3)},
+    "strides and pads": {"kernel": (3, 5), "strides": [2, 1], "pads": [1, 2, 1, 2]},
+    "uneven pads": {"kernel": (3, 3), "pads": [0, 1, 2, 1]},
+    "dilated": {"kernel": (3, 3), "dilations": [2, 2]},
+    "grouped": {"kernel": (3, 3), "group": 2},
+    "by channel": {"kernel": (3, 3), "group": 4},
+    "one axis": {"kernel": (3,), "pads": [1, 1]},
+    "three axes": {"kernel": (3, 3, 3)},
+}
+
+
+@pytest.mark.parametrize("tune", ["0", "1"])
+@pytest.mark.parametrize("name", NETS)
+def test_nets_at_several_sizes_are_the_references(name, tune, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_TUNE", tune)
+    model = _net(**NETS[name])
+    session = ontrain.InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
+    reference = ReferenceEvaluator(model)
+    rng = np.random.default_rng(1)
+    for size in (9, 12, 9, 30):
+        x = rng.standard_normal((2, 4, *[size] * len(NETS[name]["kernel"]))).astype(np.float32)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], 1e-4, 1e-4)
+
+
+def test_sessions_of_one_file_do_not_share_weights():
+    """Filters are found by where weights lie: another session's may lie there once the first is gone."""
+    model, x = _net(kernel=(3, 3)), np.ones((1, 4, 8, 8), np.float32)
+    for scale in (1.0, 2.0, 3.0):
+        weights = model.graph.initializer[0]
+        weights.CopyFrom(numpy_helper.from_array(np.full((8, 4, 3, 3), scale, np.float32), "w"))
+        session = ontrain.InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0], 1e-4, 1e-4
+        )
+        del session
