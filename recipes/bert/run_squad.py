@@ -64,8 +64,7 @@ class Options(Flags):
 if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
-import typer
-from harness.finetuning.evaluation import TOLERANCE, logits_of_both, write_onnx, write_results
+from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
 from harness.finetuning.training import train
 from harness.processes import Team
@@ -141,9 +140,7 @@ def fine_tune(flags: Options) -> None:
         highest = sys.float_info.max  # JSON has no infinity
         odds = {key: min(value, highest) for key, value in answers["PyTorch"].null_odds.items()}
         write_json(output / "null_odds.json", odds)
-    write_results(output, results)
-    if apart > TOLERANCE:
-        raise typer.Exit(1)
+    finish(output, results, apart)
 
 
 def read_files(flags: Options) -> tuple[Squad | None, Squad | None]:
