@@ -60,14 +60,13 @@ if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
 import numpy as np
+from glue import TASKS, Task, encode, read_sentences, score
 from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
 from harness.finetuning.training import train
 from harness.processes import Team
 from model_folder import ModelFolder
 from numpy.typing import NDArray
-from reading.glue import TASKS, Task, encode, read_sentences
-from scoring.glue import score
 from transformers import BertForSequenceClassification
 
 

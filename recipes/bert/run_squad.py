@@ -69,8 +69,8 @@ from harness.finetuning.examples import Examples
 from harness.finetuning.training import train
 from harness.processes import Team
 from model_folder import ModelFolder
-from reading.squad import Answers, Question, Windows, best_answers, cut_windows, read_questions
-from scoring.squad import score_v1, score_v2
+from squad.reading import Answers, Question, Windows, best_answers, cut_windows, read_questions
+from squad.scoring import score_v1, score_v2
 from transformers import BertForQuestionAnswering
 
 Squad = dict[str, Any]
