@@ -13,7 +13,6 @@ benchmarks/results/bert_data.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -28,6 +27,7 @@ import h5py
 import numpy as np
 from tokenizers import BertWordPieceTokenizer
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
@@ -161,11 +161,11 @@ def measure(engine: str, folder: Path, vocab_file: Path, settings: Settings) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shards", type=Path, required=True)
-    parser.add_argument("--vocab_file", type=Path, required=True)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--engine", choices=ENGINES, help="measure this one and print its figures")
+    parser = Command(__doc__)
+    parser.add_argument("--shards", type=Path, required=True, help="folder of text, a sentence a line")
+    parser.add_argument("--vocab_file", type=Path, required=True, help="vocab.txt")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements of each")
+    parser.add_argument("--engine", choices=ENGINES, help="measure this one; by default all take turns")
     parser.add_argument("--shape", choices=SHAPES, default="128/20", help="with --engine")
     arguments = parser.parse_args()
     if arguments.engine:

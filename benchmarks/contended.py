@@ -12,7 +12,6 @@ machine, and "by eager's" is that by eager's slowdown: 1.2 is the aim. Rows go t
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -22,9 +21,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.models import MODELS
+from benchmarks.commands import Command
 from benchmarks.rows import append_row
 from benchmarks.step import Worker
+from benchmarks.workloads import MODELS
 
 ENGINES = {"eager": "eager", "ontrain-empty": "ortmodule", "ontrain-polluted": "ortmodule"}
 _MULTIPLY = "import torch; a = torch.randn(1500, 1500)\nwhile True: a @ a"
@@ -124,10 +124,10 @@ def figures_of(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, 
 
 def main() -> None:
     """Print the table and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, default="bert")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser = Command(__doc__)
+    parser.add_argument("--model", choices=MODELS, default="bert", help="a workload")
+    parser.add_argument("--layers", type=int, default=2, help="of the model")
+    parser.add_argument("--rounds", type=int, default=8, help="alternating rounds")
     parser.add_argument("--quick", action="store_true", help="three rounds of one layer, and no row")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()

@@ -10,15 +10,13 @@ Ratios are (seconds of the other engine so far / ontrain's). Rows go to benchmar
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 
-from benchmarks.models import EPOCHS
-from benchmarks.real_lengths import DataMissingError
+from benchmarks.commands import Command
 from benchmarks.rows import append_row
 from benchmarks.step import Worker
-from benchmarks.worker import ENGINES
+from benchmarks.workloads import ENGINES, EPOCHS, DataMissingError
 
 MARKS = (20, 150)
 """Steps after which the sums are written down, beside the last."""
@@ -63,11 +61,11 @@ def show(figures: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     """Print the table and append a row for each set of batches."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", action="append", choices=list(EPOCHS))
+    parser = Command(__doc__)
+    parser.add_argument("--data", action="append", choices=list(EPOCHS), help="may be repeated; by default all")
     parser.add_argument("--steps", type=int, help="by default all batches")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="the first one is what ratios refer to")
+    parser.add_argument("--layers", type=int, default=4, help="of the model")
+    parser.add_argument("--engine", action="append", choices=ENGINES, help="the first is 1; by default the table's")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
     for data in arguments.data or EPOCHS:

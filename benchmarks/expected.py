@@ -12,7 +12,6 @@ product was faster in oneDNN's order than by ATen. That is "packed" here, whose 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.commands import Command
 from benchmarks.rows import RESULTS
 from ontrain.providers.torch.expected import kind
 from ontrain.providers.torch.lowering.product import _measure
@@ -96,7 +96,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Write the file."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Command(__doc__).parse_args()
     table = {**json.loads(FILE.read_text(encoding="utf-8")), **recorded(), kind(): measure()}
     lines = [f" {json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table)]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

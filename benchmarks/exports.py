@@ -10,7 +10,6 @@ and the largest difference between what stock onnxruntime makes of either file a
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import tempfile
@@ -26,6 +25,7 @@ import torch
 import transformers
 from torch import nn
 
+from benchmarks.commands import Command
 from ontrain.training import ORTTrainer, optim
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -138,8 +138,8 @@ def by_ontrain(case: Case, model: nn.Module, path: Path, opset: int) -> None:
 
 def main() -> None:
     """Print a line for each model and exporter."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--opset", type=int, default=20)
+    parser = Command(__doc__)
+    parser.add_argument("--opset", type=int, default=20, help="operator set of the files")
     opset = parser.parse_args().opset
     torch.manual_seed(0)
     print(f"{'model':8}{'exporter':10}{'nodes':>6}{'bytes':>10}  {'axes of the output':26}{'difference':>10}")

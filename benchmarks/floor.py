@@ -12,7 +12,6 @@ benchmarks/results/floor.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import statistics
@@ -23,9 +22,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.models import MODELS, make
+from benchmarks.commands import Command
+from benchmarks.models import make
 from benchmarks.rows import append_row
 from benchmarks.worker import make_trainer
+from benchmarks.workloads import MODELS
 from ontrain.providers.torch.products import Product
 
 _ENOUGH = 0.02
@@ -122,11 +123,11 @@ def measure(model: str, layers: int, rounds: int = _ROUNDS) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table and append a row per model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=MODELS)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=_ROUNDS)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser = Command(__doc__)
+    parser.add_argument("--model", action="append", choices=MODELS, help="may be repeated; by default bert and gpt2")
+    parser.add_argument("--layers", type=int, default=4, help="of the model")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="alternating rounds")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of torch")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -24,7 +24,6 @@ most that torch's allocator had given out, less the model. Rows go to benchmarks
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import os
@@ -39,6 +38,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks import serving, step
+from benchmarks.commands import Command
 from benchmarks.rows import append_row
 
 __all__ = ["ENGINES", "PEAKS", "WORKLOADS", "NoDeviceError", "main", "peak_rate"]
@@ -357,18 +357,25 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == ["--serve"]:
         serve(given[1], Setting.parse(given[2:]))
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", action="append", choices=WORKLOADS)
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="the first one is what ratios refer to")
+    parser = Command(__doc__)
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="may be repeated; by default all")
+    parser.add_argument(
+        "--engine",
+        action="append",
+        choices=ENGINES,
+        help="ratios refer to the first; by default all that are installed",
+    )
     parser.add_argument("--max-autotune", action="store_true", help="measure torch.compile's max-autotune, too")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=10, help="alternating rounds")
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
     parser.add_argument("--batch", type=int, default=0, help="sequences of a batch, instead of the workload's own")
     parser.add_argument("--together", type=int, default=4, help="processes at a time")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
-    parser.add_argument("--peak", type=float, help="TFLOP/s of the device, where it is not listed")
+    parser.add_argument("--device", default="cuda", help="of torch")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="of the products"
+    )
+    parser.add_argument("--size", choices=("full", "tiny"), default="full", help="of the models")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of the device; by default what is listed of it")
     parser.add_argument("--no-row", action="store_true", help="print only")
     options = parser.parse_args(given)
     engines = list(options.engine or _engines()) + ["compile-max-autotune"] * options.max_autotune

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.models import make
 from benchmarks.rows import append_row
@@ -147,10 +148,10 @@ def _curves() -> None:
 
 def main() -> None:
     """Print a line a model, and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Command(__doc__)
     parser.add_argument("--models", default=",".join(_MODELS), help="by commas")
-    parser.add_argument("--rounds", type=int, default=9, help="steps of each way after three that do not count (9)")
-    parser.add_argument("--epoch-steps", type=int, default=100, help="batches of CoLA (100)")
+    parser.add_argument("--rounds", type=int, default=9, help="steps of each way after three that do not count")
+    parser.add_argument("--epoch-steps", type=int, default=100, help="batches of CoLA")
     parser.add_argument("--curves", action="store_true", help="losses instead of times")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

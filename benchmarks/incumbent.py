@@ -10,7 +10,6 @@ itself. Speed is measured by `benchmarks.step --engine incumbent`. The row goes 
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.commands import Command
 from benchmarks.peers import incumbent_python
 from benchmarks.rows import append_row
 
@@ -148,8 +148,8 @@ def _first_gradients(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str,
 
 def main() -> None:
     """Print the differences and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20)
+    parser = Command(__doc__)
+    parser.add_argument("--steps", type=int, default=20, help="of training")
     arguments = parser.parse_args()
     found = compare(arguments.steps)
     print(

@@ -9,7 +9,6 @@ file and run it once. Rows go to benchmarks/results/latency.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
+from benchmarks.commands import Command
 from benchmarks.rows import append_row
 
 FIRST = """
@@ -68,9 +68,9 @@ def first(package: str, path: Path) -> float:
 
 def main() -> None:
     """Print the table, and append a row for each model and one for the first run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--runs", type=int, default=2000)
+    parser = Command(__doc__)
+    parser.add_argument("--rounds", type=int, default=31, help="alternating rounds")
+    parser.add_argument("--runs", type=int, default=2000, help="of each session a round")
     arguments = parser.parse_args()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

@@ -9,7 +9,6 @@ benchmarks/results/layers.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import time
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from benchmarks.commands import Command
 from benchmarks.layer_samples import Layer, layers
 from benchmarks.rows import append_row
 from ontrain.training.ortmodule import ORTModule
@@ -63,9 +63,9 @@ def measure(layer: Layer, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     """Print the table, the slowest first, and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Command(__doc__)
     parser.add_argument("--only", default="", help="parts of the layers' names, by commas; by default all")
-    parser.add_argument("--seconds", type=float, default=1.2, help="for each layer (1.2)")
+    parser.add_argument("--seconds", type=float, default=1.2, help="for each layer")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
@@ -104,10 +105,12 @@ def _allocator_calls(step: Callable[[], Any]) -> dict[str, float]:
 
 def main() -> None:
     """Print the table and append a row per model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=("bert", "bert-dense", "gpt2"))
-    parser.add_argument("--engine", action="append", choices=_ENGINES)
-    parser.add_argument("--layers", type=int, default=4)
+    parser = Command(__doc__)
+    parser.add_argument(
+        "--model", action="append", choices=("bert", "bert-dense", "gpt2"), help="by default bert and gpt2"
+    )
+    parser.add_argument("--engine", action="append", choices=_ENGINES, help="may be repeated; by default all")
+    parser.add_argument("--layers", type=int, default=4, help="of the model")
     parser.add_argument("--no-row", action="store_true", help="print only")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

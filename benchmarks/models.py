@@ -8,13 +8,10 @@ from typing import Any
 import torch
 
 from benchmarks.real_lengths import cola, xquad
+from benchmarks.workloads import EPOCHS, MODELS
 
-__all__ = ["EPOCHS", "MODELS", "Batch", "Reader", "make", "reader"]
+__all__ = ["Batch", "Reader", "make", "reader"]
 
-MODELS = ("bert", "bert-logits", "bert-dense", "gpt2", "gpt2-logits", "cola", "xquad")
-"""Workloads whose batches were all seen before a step is timed."""
-EPOCHS = {"cola-epoch": 267, "xquad-epoch": 100}
-"""Workloads of batches as they come, and how many: all of CoLA's training sentences, once."""
 _LOGITS = "-logits"
 
 Batch = dict[str, torch.Tensor]

@@ -16,6 +16,7 @@ import statistics
 import time
 from typing import Any
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
@@ -79,9 +80,9 @@ def _decoder() -> Any:
 
 def main() -> None:
     """Print the table and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = Command(__doc__)
+    parser.add_argument("--repeats", type=int, default=200, help="measurements of each")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.figures import NAMES, WORKLOADS, newest, origin
-from benchmarks.models import MODELS
+from benchmarks.workloads import MODELS
 
 __all__ = ["floor", "gpu", "memory", "portable", "small", "threads"]
 

@@ -12,7 +12,6 @@ environment. Rows go to benchmarks/results/package_files.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import math
 import time
@@ -25,6 +24,7 @@ import onnxruntime
 import torch
 
 import ontrain
+from benchmarks.commands import Command
 from benchmarks.rows import append_row
 
 Feeds = dict[str, np.ndarray[Any, Any]]
@@ -144,9 +144,9 @@ def measure(path: Path, feeds: Feeds, seconds: float) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table with the geometric mean of the ratios, and append a row for each file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Command(__doc__)
     parser.add_argument("files", nargs="*", help="parts of files' names; by default all files")
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each file")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
     onnxruntime.set_default_logger_severity(3)

@@ -27,8 +27,10 @@ import torch
 from torch import nn
 
 import ontrain
-from benchmarks.real_lengths import DataMissingError, cola, padding, xquad
+from benchmarks.commands import Command
+from benchmarks.real_lengths import cola, padding, xquad
 from benchmarks.rows import append_row
+from benchmarks.workloads import DataMissingError
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 CLOSE = 1e-3
@@ -151,11 +153,11 @@ def measure(name: str, arguments: argparse.Namespace, work: Mapping[str, Any]) -
 
 def main() -> None:
     """Measure each model; the exit status is 1 if a result is not stock's."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["minilm", "bert"], choices=["minilm", "bert"])
-    parser.add_argument("--batches", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = Command(__doc__)
+    parser.add_argument("--models", nargs="+", default=["minilm", "bert"], choices=["minilm", "bert"], help="encoders")
+    parser.add_argument("--batches", type=int, default=6, help="of each workload")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds")
+    parser.add_argument("--threads", type=int, default=2, help="of torch")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
     onnxruntime.set_default_logger_severity(3)

@@ -7,10 +7,10 @@ Only what stands between the two marks of a page is written, there and in the RE
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks.commands import Command
 from benchmarks.half_table import half
 from benchmarks.layers_table import layers
 from benchmarks.other_tables import floor, gpu, memory, portable, small, threads
@@ -52,7 +52,7 @@ def written(page: str) -> str:
 
 def main() -> None:
     """Write the pages."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Command(__doc__).parse_args()
     for page in PAGES:
         (PROJECT / page).write_text(written(page))
         print(f"wrote {page}")

@@ -8,13 +8,14 @@ $ONTRAIN_PEERS, by default ~/.cache/ontrain-peers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+
+from benchmarks.commands import Command
 
 __all__ = ["PeerMissingError", "incumbent_python"]
 
@@ -62,5 +63,5 @@ def _old_python() -> str:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Command(__doc__).parse_args()
     print(incumbent_python(make=True))

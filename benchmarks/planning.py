@@ -14,6 +14,7 @@ import argparse
 
 import numpy as np
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
@@ -41,9 +42,9 @@ def one(layers: int) -> dict[str, float]:
 
 def main() -> None:
     """Print the table and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = Command(__doc__)
+    parser.add_argument("--layers", type=int, nargs="+", default=[2, 4, 8, 16], help="of the model")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:

@@ -31,6 +31,7 @@ import torch
 from torch import nn
 
 from benchmarks import incumbent, models, serving, step
+from benchmarks.commands import Command
 from benchmarks.peers import incumbent_python
 from benchmarks.rows import append_row
 
@@ -118,9 +119,9 @@ def serve(folder: Path) -> None:
 
 def main() -> None:
     """Print a table for each model and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=MODELS)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser = Command(__doc__)
+    parser.add_argument("--model", action="append", choices=MODELS, help="may be repeated; by default all")
+    parser.add_argument("--rounds", type=int, default=8, help="alternating rounds")
     parser.add_argument("--export", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -18,14 +18,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["DataMissingError", "cola", "padding", "xquad"]
+from benchmarks.workloads import DataMissingError
+
+__all__ = ["cola", "padding", "xquad"]
 
 Batch = dict[str, torch.Tensor]
 WINDOW, STRIDE = 384, 128
-
-
-class DataMissingError(RuntimeError):
-    """A text or the vocabulary is not on this machine."""
 
 
 def cola(count: int, size: int = 32) -> list[Batch]:

@@ -9,7 +9,6 @@ benchmarks/results/sizes.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from benchmarks.commands import Command
 from benchmarks.rows import append_row
 
 
@@ -54,9 +54,9 @@ def measure(layers: int, batches: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the figures and append a row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--batches", type=int, default=60)
+    parser = Command(__doc__)
+    parser.add_argument("--layers", type=int, default=4, help="of the model")
+    parser.add_argument("--batches", type=int, default=60, help="each of other sizes")
     arguments = parser.parse_args()
     os.environ["ONTRAIN_TUNE"] = "0"
     torch.set_num_threads(1)

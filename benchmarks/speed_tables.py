@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.figures import NAMES, WORKLOADS, Row, newest, origin
 from benchmarks.half_table import half_headlines, onednn_remark
-from benchmarks.models import MODELS
+from benchmarks.workloads import MODELS
 
 __all__ = ["contended", "epochs", "headlines", "losses", "steps"]
 

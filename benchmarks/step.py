@@ -21,7 +21,6 @@ a step. Rows go to benchmarks/results/step.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -30,11 +29,10 @@ import sys
 import tempfile
 from typing import Any
 
-from benchmarks.models import MODELS
+from benchmarks.commands import Command
 from benchmarks.peers import PeerMissingError, incumbent_python
-from benchmarks.real_lengths import DataMissingError
 from benchmarks.rows import append_row
-from benchmarks.worker import ENGINES
+from benchmarks.workloads import ENGINES, MODELS, DataMissingError
 
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30), "MALLOC_TOP_PAD_": "0",
@@ -144,11 +142,16 @@ def show(title: str, figures: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     """Print the table and append a row per model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=MODELS)
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="the first one is what ratios refer to")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--layers", type=int, default=4)
+    parser = Command(__doc__)
+    parser.add_argument("--model", action="append", choices=MODELS, help="may be repeated; by default all")
+    parser.add_argument(
+        "--engine",
+        action="append",
+        choices=ENGINES,
+        help="ratios refer to the first; by default those that fit the workload",
+    )
+    parser.add_argument("--rounds", type=int, default=8, help="alternating rounds")
+    parser.add_argument("--layers", type=int, default=4, help="of the model")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
     for model in arguments.model or MODELS:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
@@ -148,13 +149,21 @@ def _resident() -> int:
 
 def main() -> None:
     """Print the table, and append a row for each provider."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, nargs="+", default=None)
-    parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = Command(__doc__)
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=None, help="how many at once; by default 1 2 8, with --seconds 8"
+    )
+    parser.add_argument("--runs", type=int, default=300, help="of each thread")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each")
     parser.add_argument("--seconds", type=float, help="hammer each provider for so long")
-    parser.add_argument("--shapes", type=int, default=99)
-    parser.add_argument("--providers", nargs="+", choices=PROVIDERS, default=None)
+    parser.add_argument("--shapes", type=int, default=99, help="with --seconds: sizes of batches that are drawn from")
+    parser.add_argument(
+        "--providers",
+        nargs="+",
+        choices=PROVIDERS,
+        default=None,
+        help="by default all, with --seconds all but the first",
+    )
     parser.add_argument("--one", choices=PROVIDERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     counts = arguments.threads or ([8] if arguments.seconds else [1, 2, 8])

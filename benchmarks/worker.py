@@ -18,10 +18,6 @@ import torch
 from benchmarks import serving
 from benchmarks.models import Batch, Reader, make, reader
 
-ENGINES = (
-    "ontrain", "ontrain-aten", "ontrain-budget", "ontrain-hidden", "ontrain-onnxruntime", "ortmodule", "eager",
-    "eager-malloc", "compile", "incumbent",
-)  # fmt: skip
 LR, DECAY = 1e-4, 0.01
 BUDGET = 0.55
 """Share of its working memory that "ontrain-budget" may take."""

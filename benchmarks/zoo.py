@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from benchmarks.commands import Command
 from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
@@ -106,9 +107,9 @@ def peak(name: str, kind: str) -> dict[str, float]:
 
 def main() -> None:
     """Measure the chosen models, print a line each, append a row each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Command(__doc__)
     parser.add_argument("--models", help="parts of models' names, by commas; by default all")
-    parser.add_argument("--rounds", type=int, default=9, help="steps of each engine (9)")
+    parser.add_argument("--rounds", type=int, default=9, help="steps of each engine")
     parser.add_argument("--compile", action="store_true", help="torch.compile takes part, too")
     parser.add_argument("--list", action="store_true", help="print the models' names and end")
     parser.add_argument("--one", help=argparse.SUPPRESS)

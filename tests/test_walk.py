@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
+import torch
+from torch import nn
+
+from ontrain.training import ORTTrainer, optim
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 WALK = PAGE[PAGE.index("## A walk through the house") : PAGE.index("## One model through all rooms")]
+BATCH = WALK[: WALK.index("**One operator**")]
 STOPS = re.findall(r"^\| `([\w/]+\.py)` `([\w.]+)` \|[^|]*\| `([^`]+)` \|$", WALK, re.MULTILINE)
 
 
@@ -36,3 +45,57 @@ def test_every_line_of_the_walk_is_a_stop():
 @pytest.mark.parametrize("file", sorted(set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", PAGE))))
 def test_files_that_the_page_names_are_there(file):
     assert [*(ROOT / "src").rglob(file), *(ROOT / "tests").rglob(Path(file).name)]
+
+
+@contextmanager
+def calls() -> Iterator[list[tuple[str, str]]]:
+    """File and name of each function of ontrain that is called inside, in order."""
+    seen: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        _, inside, file = frame.f_code.co_filename.partition("/src/ontrain/")
+        if event == "call" and inside:
+            seen.append((file, frame.f_code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[list[tuple[str, str]]]:
+    """What two steps of one plan call."""
+
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, length, 16]
+            return self.head(x).mean(1)
+
+    description = {
+        "inputs": [("x", ["batch", "length", 16]), ("label", ["batch"])],
+        "outputs": [("loss", [], True), ("logits", ["batch", 4])],
+    }
+    trainer = ORTTrainer(
+        Classifier(), description, optim.AdamConfig(), nn.functional.cross_entropy, {"device": {"id": "cpu"}}
+    )
+    seen = []
+    for _ in range(2):
+        with calls() as of_step:
+            trainer.train_step(torch.randn(2, 5, 16), torch.tensor([1, 3]))
+        seen.append(of_step)
+    return seen
+
+
+def test_a_step_calls_every_stop_of_the_walk(steps):
+    """But for the body of the optimizer, which the torch provider need not run."""
+    assert {(file, name) for file, name, _ in STOPS} - set(steps[0]) == {("functions/optimizer.py", "adamw")}
+
+
+def test_a_batch_with_a_plan_goes_from_the_fourth_stop_to_the_last_two(steps):
+    of_batch = [(file, name) for file, name, _ in STOPS[: BATCH.count("\n| `")]]
+    assert [stop for stop in of_batch if stop in steps[1]] == [*of_batch[:4], *of_batch[-2:]]

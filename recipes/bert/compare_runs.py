@@ -22,10 +22,7 @@ from harness.needs import need
 need("ontrain", "torch", "numpy", "typer", "rich", "h5py", "tokenizers")
 
 import json
-import platform
-import shlex
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +30,7 @@ from harness.files import DataError, written
 from harness.journal import read_rows
 from harness.options import execute, flag, parse
 from harness.picture import draw
+from harness.provenance import command_line, versions
 
 KEYS = ("masked_lm_loss", "next_sentence_loss", "learning_rate")
 
@@ -101,13 +99,12 @@ def compare(options: Options) -> None:
         | {"unigram entropy": entropy}
         for phase, entropy in enumerate(entropies, 1)
     }
-    versions = {name: version(name) for name in ("ontrain", "torch", "transformers")}
     comparison = {
         "masked_lm_loss, mean of the last 20 steps": ends,
         "largest difference of the curves": apart,
         "tolerance": options.tolerance,
-        "command": shlex.join(["python", *sys.argv]),
-        "versions": {**versions, "python": platform.python_version()},
+        "command": command_line(),
+        "versions": versions("transformers"),
         "runs": [
             {"engine": name, "curve": [[row["step"], *(round(row[key], 6) for key in KEYS)] for row in rows]}
             for name, rows in zip(names, (first, second), strict=True)

@@ -45,7 +45,6 @@ from pretraining.flags import Options
 if __name__ == "__main__":
     OPTIONS, BEGAN = parse(Options), time.perf_counter()  # --help and a wrong flag do not wait for torch
 
-import shlex
 from collections.abc import Sequence
 
 import torch
@@ -53,6 +52,7 @@ import typer
 from dataset import IGNORED, Micro, PretrainingData, gather
 from harness.files import DataError, writable
 from harness.processes import Team
+from harness.provenance import command_line
 from harness.terminal import ended, progress, stopping
 from pretraining.eager import eager_twin
 from pretraining.flags import limit_by_its_flag
@@ -157,8 +157,7 @@ class PretrainingStep:
         total, norm, names = torch.zeros(3), torch.zeros(()), ["loss", "masked_lm_loss", "next_sentence_loss"]
         for number, micro in enumerate(micros, 1):
             last = number == len(micros)
-            with limit_by_its_flag():
-                losses = self.trainer.train_step(*self.feeds(micro), fetches=[*names, "grad_norm"] if last else names)
+            losses = self.trainer.train_step(*self.feeds(micro), fetches=[*names, "grad_norm"] if last else names)
             *losses, norm = losses if last else (*losses, norm)
             total = total.to(losses[0].device) + torch.stack([loss.float().reshape(()) for loss in losses])
         return Outcome(total / len(micros), norm, self.trainer.train_step_info.all_finite, scale)
@@ -224,11 +223,11 @@ def pretrain(options: Options, began: float) -> bool:
     run = Run(options, team, engine, read_data(start.position), identity(options, config), start.step)
     try:
         run.introduce(model, start.note)
-        with run.saying_what_stays():
+        with limit_by_its_flag(), run.saying_what_stays():
             complete = train(run)
-        if complete:
-            run.sample = run.sample or Micro(next(iter(run.data)))
-            finish(run, config, began, time.perf_counter())
+            if complete:
+                run.sample = run.sample or Micro(next(iter(run.data)))
+                finish(run, config, began, time.perf_counter())
     finally:
         run.journal.close()
     return complete
@@ -239,9 +238,7 @@ def main(options: Options) -> None:
     with ended("\nthe last checkpoint stays; a lower --learning_rate or a longer warmup may help"):
         complete = pretrain(options, BEGAN)
     if not complete:
-        again = [word for word in sys.argv if word != "--resume_from_checkpoint"]
-        command = shlex.join(["python", *again, "--resume_from_checkpoint"])
-        print(f"interrupted; go on with\n  {command}", file=sys.stderr)
+        print(f"interrupted; go on with\n  {command_line(resume='--resume_from_checkpoint')}", file=sys.stderr)
         raise typer.Exit(130)
 
 

@@ -64,14 +64,13 @@ class Options(Flags):
 if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
-import typer
-from harness.finetuning.evaluation import TOLERANCE, logits_of_both, write_onnx, write_results
+from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
 from harness.finetuning.training import train
 from harness.processes import Team
 from model_folder import ModelFolder
-from reading.squad import Answers, Question, Windows, best_answers, cut_windows, read_questions
-from scoring.squad import score_v1, score_v2
+from squad.reading import Answers, Question, Windows, best_answers, cut_windows, read_questions
+from squad.scoring import score_v1, score_v2
 from transformers import BertForQuestionAnswering
 
 Squad = dict[str, Any]
@@ -141,9 +140,7 @@ def fine_tune(flags: Options) -> None:
         highest = sys.float_info.max  # JSON has no infinity
         odds = {key: min(value, highest) for key, value in answers["PyTorch"].null_odds.items()}
         write_json(output / "null_odds.json", odds)
-    write_results(output, results)
-    if apart > TOLERANCE:
-        raise typer.Exit(1)
+    finish(output, results, apart)
 
 
 def read_files(flags: Options) -> tuple[Squad | None, Squad | None]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import platform
-import shlex
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir
 import torch
+from harness.provenance import command_line, versions
 from torch import Tensor
 
 from ontrain import InferenceSession
@@ -78,9 +77,8 @@ def compare(
     speed += f" medians over {TIMED_PAIRS} batches"
     about = {
         "speed": speed,
-        "command": shlex.join(["python", *sys.argv]),
-        "versions": f"ontrain {version('ontrain')}, torch {torch.__version__}, "
-        f"onnxruntime {version('onnxruntime')}, Python {platform.python_version()}",
+        "command": command_line(),
+        "versions": ", ".join(f"{name} {number}" for name, number in versions("onnxruntime").items()),
         "machine": f"{_cpu_name()}, {torch.get_num_threads()} threads, {platform.system()}",
     }
     write_report(

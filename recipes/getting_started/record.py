@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from harness.files import writable
 from harness.journal import Journal
+from harness.provenance import command_line
 from harness.terminal import fail
 
 from ontrain.errors import OntrainError
@@ -90,6 +89,5 @@ class Run:
     def interrupted(self) -> NoReturn:
         """End the script with the command that goes on."""
         self.journal.close()
-        command = shlex.join(["python", *(word for word in sys.argv if word != "--resume"), "--resume"])
-        print(f"interrupted after step {self.step}; go on with\n  {command}")
+        print(f"interrupted after step {self.step}; go on with\n  {command_line(resume='--resume')}")
         raise typer.Exit(130)

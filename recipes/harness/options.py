@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -25,7 +26,8 @@ def flag(text: str | None = None, *names: str, **limits: Any) -> Any:
     """Describe a field's flag: its help, its names where they are not `--field`, and what typer.Option takes.
 
     With `argument=True` the field is no flag, but told by its place. With `missing` it is a path, or a list of paths,
-    that has to exist; `missing` is what an error says behind a path that does not.
+    that has to exist; `missing` is what an error says behind a path that does not. `min` and `max` are the bounds of a
+    number, which `within` looks at, too.
     """
     return {"names": names, "help": text, **limits}
 
@@ -82,17 +84,27 @@ def execute(main: Callable[[Any], Any], options: Any) -> None:
 
 
 def within(flags: Any, *ranges: tuple[str, float, float]) -> None:
-    """Refuse a number that is not in its range, by its flag."""
-    for name, low, high in ranges:
+    """Refuse, by its flag, a number that is not between its `min` and `max`, or not in one of the ranges given.
+
+    A command line has been looked at before; this is for instances that a program makes.
+    """
+    bounds = {name: (about.get("min", -math.inf), about.get("max", math.inf)) for name, about in _described(flags)}
+    for name, low, high in [*((name, *bound) for name, bound in bounds.items()), *ranges]:
         value = getattr(flags, name)
-        if not low <= value <= high:
+        if isinstance(value, int | float) and not low <= value <= high:
             raise DataError(f"--{name} {value} is not between {low} and {high}")
+
+
+def _described(options: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The flags' names, and what `flag` says of each."""
+    hints = get_type_hints(type(options), include_extras=True).items()
+    return [(name, hint.__metadata__[0]) for name, hint in hints if get_origin(hint) is Annotated]
 
 
 def _find_paths(options: Any) -> None:
     """Refuse paths that are not there, before a script imports what takes seconds."""
-    for name, hint in get_type_hints(type(options), include_extras=True).items():
-        about, value = hint.__metadata__[0] if get_origin(hint) is Annotated else {}, getattr(options, name)
+    for name, about in _described(options):
+        value = getattr(options, name)
         called = "" if about.get("argument") else f"{(*about.get('names', ()), f'--{name}')[0]} "
         for path in value if isinstance(value, list) else [value]:
             if "missing" in about and path and not path.exists():

@@ -65,14 +65,14 @@ class NumpyExecutable:
     def _run(self, feeds: Mapping[str, Any], guard: str | None, spent: dict[str, float]) -> dict[str, Any]:
         values = dict(self._constants)
         for value in self._graph.inputs:
-            given = self._state if role_of(value).resident else feeds
-            values[value.name] = np.asarray(given[value.name or ""], value.dtype.numpy() if value.dtype else None)
+            tensors = self._state if role_of(value).resident else feeds
+            values[value.name] = np.asarray(tensors[value.name or ""], value.dtype.numpy() if value.dtype else None)
         for node in self._graph:
             start = time.perf_counter()
             attributes = {name: attr.value for name, attr in node.attributes.items()}
             inputs = [None if v is None else values[v.name] for v in node.inputs]
-            made = KERNELS[node.op_type](attributes, *inputs)
-            for value, array in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            results = KERNELS[node.op_type](attributes, *inputs)
+            for value, array in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=True):
                 # numpy widens float32 beside a Python number or a 0-d float64; the graph says what is meant.
                 # A view would keep the whole alive: each result has memory of its own.
                 values[value.name] = np.array(array, value.dtype.numpy() if value.dtype else None)

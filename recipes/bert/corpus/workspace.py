@@ -18,21 +18,16 @@ from harness.options import flag, within
 class Settings:
     """What decides the content of HDF5 files, under bertPrep's names and defaults."""
 
-    max_seq_length: Annotated[int, flag("Tokens of an instance.")] = 512
+    max_seq_length: Annotated[int, flag("Tokens of an instance: [CLS] a [SEP] b [SEP].", min=5)] = 512
     max_predictions_per_seq: Annotated[int, flag("Masked words of an instance, at most.")] = 20
-    masked_lm_prob: Annotated[float, flag("Share of the tokens to predict.")] = 0.15
-    short_seq_prob: Annotated[float, flag("Share of the documents cut shorter than they need be.")] = 0.1
-    dupe_factor: Annotated[int, flag("Times the text is used, masked otherwise.")] = 5
+    masked_lm_prob: Annotated[float, flag("Share of the tokens to predict.", min=0, max=1)] = 0.15
+    short_seq_prob: Annotated[float, flag("Share of the documents cut shorter than they need be.", min=0, max=1)] = 0.1
+    dupe_factor: Annotated[int, flag("Times the text is used, masked otherwise.", min=1)] = 5
     do_lower_case: Annotated[int, flag("0: cased; more: uncased.")] = 1
-    random_seed: Annotated[int, flag("Of the pairs and masks.")] = 12345
+    random_seed: Annotated[int, flag("Of the pairs and masks.", min=0)] = 12345
 
     def __post_init__(self) -> None:
-        within(
-            self,
-            ("max_seq_length", 5, 1 << 20),  # [CLS] a [SEP] b [SEP]
-            ("max_predictions_per_seq", 1, self.max_seq_length - 3), ("masked_lm_prob", 0, 1),
-            ("short_seq_prob", 0, 1), ("dupe_factor", 1, 1 << 20), ("random_seed", 0, (1 << 64) - 1),
-        )  # fmt: skip
+        within(self, ("max_predictions_per_seq", 1, self.max_seq_length - 3))
 
     @property
     def lower(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -34,33 +33,33 @@ class Options:
             missing="no such file or folder with weights",
         ),
     ] = None
-    max_seq_length: Annotated[int, flag("Tokens a sequence, as in the files.")] = 512
-    max_predictions_per_seq: Annotated[int, flag("Masked words a sequence.")] = 80
-    train_batch_size: Annotated[int, flag("Sequences an update and process.")] = 32
-    learning_rate: Annotated[float, flag("LAMB's, at the end of the warmup.")] = 5e-5
+    max_seq_length: Annotated[int, flag("Tokens a sequence, as in the files: [CLS] a [SEP] b [SEP].", min=5)] = 512
+    max_predictions_per_seq: Annotated[int, flag("Masked words a sequence.", min=1)] = 80
+    train_batch_size: Annotated[int, flag("Sequences an update and process.", min=1)] = 32
+    learning_rate: Annotated[float, flag("LAMB's, at the end of the warmup.", min=0)] = 5e-5
     num_train_epochs: Annotated[
         float | None, flag("End when the data were gone through so often, before --max_steps.")
     ] = None
-    max_steps: Annotated[float, flag("Updates of this phase.")] = 1000
+    max_steps: Annotated[float, flag("Updates of this phase.", min=1)] = 1000
     warmup_proportion: Annotated[float, flag("Share of them with a rising rate.")] = 0.01
     schedule: Annotated[Schedule, flag("How the rate goes on.")] = Schedule.warmup_poly
-    max_grad_norm: Annotated[float, flag("Clip the gradient to this norm; 0: do not.")] = 1.0
+    max_grad_norm: Annotated[float, flag("Clip the gradient to this norm; 0: do not.", min=0)] = 1.0
     local_rank: Annotated[int, flag("Which GPU, as old launchers pass it.")] = -1
     use_env: Annotated[bool, flag("Ask the launcher's environment instead.")] = False
-    seed: Annotated[int, flag("Of initial weights, dropout and the order of the data.")] = 42
-    gradient_accumulation_steps: Annotated[int, flag("Parts that the batch is cut into, to need less memory.")] = 1
+    seed: Annotated[int, flag("Of initial weights, dropout and the data's order.", min=0, max=2**63 - 1)] = 42
+    gradient_accumulation_steps: Annotated[int, flag("Parts of the batch, to need less memory.", min=1)] = 1
     fp16: Annotated[bool, flag("Mixed precision with float16.")] = False
     bf16: Annotated[bool, flag("Mixed precision with bfloat16.")] = False
-    loss_scale: Annotated[float, flag("With --fp16; 0: found as it goes.")] = 0.0
-    log_freq: Annotated[float, flag("Steps from row to row of the log.")] = 1.0
+    loss_scale: Annotated[float, flag("With --fp16; 0: found as it goes.", min=0, max=1 << 24)] = 0.0
+    log_freq: Annotated[float, flag("Steps from row to row of the log.", min=1)] = 1.0
     checkpoint_activations: Annotated[bool, flag("Compute the layers again going backward.")] = False
     resume_from_checkpoint: Annotated[bool, flag("Go on from --output_dir's newest checkpoint.")] = False
     resume_step: Annotated[int, flag("Go on from ckpt_N instead; -1: the newest.")] = -1
-    num_steps_per_checkpoint: Annotated[int, flag("Steps between checkpoints.")] = 100
-    keep_checkpoints: Annotated[int, flag("How many stay.")] = 3
+    num_steps_per_checkpoint: Annotated[int, flag("Steps between checkpoints.", min=1)] = 100
+    keep_checkpoints: Annotated[int, flag("How many stay.", min=1)] = 3
     skip_checkpoint: Annotated[bool, flag("Write no checkpoint.")] = False
     phase2: Annotated[bool, flag("Go on behind phase 1, with longer sequences.")] = False
-    phase1_end_step: Annotated[int, flag("Updates that phase 1 had.")] = 7038
+    phase1_end_step: Annotated[int, flag("Updates that phase 1 had.", min=0)] = 7038
     allreduce_post_accumulation: Annotated[bool, flag("Add up gradients over processes once an update.")] = False
     allreduce_post_accumulation_fp16: Annotated[bool, flag("In float16: refused, it is done in float32.")] = False
     deepspeed_zero_stage: Annotated[
@@ -101,16 +100,7 @@ class Options:
             raise DataError(f"--resume_step {self.resume_step} needs --resume_from_checkpoint")
 
     def _check_ranges(self) -> None:
-        within(
-            self,
-            ("max_seq_length", 5, 1 << 20),  # [CLS] a [SEP] b [SEP]
-            ("max_predictions_per_seq", 1, 1 << 20),
-            ("train_batch_size", 1, 1 << 30), ("gradient_accumulation_steps", 1, 1 << 30),
-            ("learning_rate", 0, math.inf), ("max_steps", 1, 1 << 40), ("max_grad_norm", 0, math.inf),
-            ("seed", 0, (1 << 63) - 1), ("loss_scale", 0, 1 << 24), ("log_freq", 1, 1 << 40),
-            ("num_steps_per_checkpoint", 1, 1 << 40), ("keep_checkpoints", 1, 1 << 40),
-            ("phase1_end_step", 0, 1 << 40),
-        )  # fmt: skip
+        within(self)
         for name in ("max_steps", "log_freq"):
             if getattr(self, name) % 1:
                 raise DataError(f"--{name} {getattr(self, name)} is no whole number")

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from dataset import Micro, PretrainingData
 from harness.checkpoints import existing, prune
 from harness.files import DataError
 from harness.journal import Journal, Row, read_rows
 from harness.meter import Meter
 from harness.processes import Team
+from harness.provenance import command_line, versions
 from harness.terminal import speaker
 from torch import Tensor, nn
 from transformers import BertConfig
 
 from ontrain.errors import CheckpointError
 from ontrain.session.report import write_report
-from pretraining.flags import Options, limit_by_its_flag
+from pretraining.flags import Options
 from pretraining.start import PREFIX
 from pretraining.weights import save_onnx
 
@@ -181,8 +177,7 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
         "training_sequences": meter.sequences, "training_tokens": meter.tokens, "final_loss": final.get("step_loss"),
     }  # fmt: skip
     trainer, feeds = run.engine.trainer, run.engine.feeds(run.sample)
-    with limit_by_its_flag():
-        trainer.prepare(*feeds)  # a state that was loaded is taken over with the first batch
+    trainer.prepare(*feeds)  # a state that was loaded is taken over with the first batch
     state = trainer.state_dict(pytorch_format=True)
     if not run.team.first:
         return
@@ -216,9 +211,8 @@ def finish(run: Run, config: BertConfig, began: float, now: float) -> None:
             f"{options.gradient_accumulation_steps} parts, {run.team.size} processes",
             "run": f"{options.engine}, {run.step} steps, LAMB {options.learning_rate:g}, warmup "
             f"{options.warmup_proportion:g}, {options.schedule}, seed {options.seed}",
-            "command": shlex.join(["python", *sys.argv]),
-            "versions": f"ontrain {version('ontrain')}, torch {torch.__version__}, transformers "
-            f"{version('transformers')}, Python {platform.python_version()}",
+            "command": command_line(),
+            "versions": ", ".join(f"{name} {number}" for name, number in versions("transformers").items()),
         },
     )  # fmt: skip
     run.say(f"report {options.output_dir / 'report.html'}")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
-import shlex
 import shutil
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from harness.checkpoints import existing, newest, prune
 from harness.files import writable
 from harness.journal import Journal
 from harness.processes import Team
+from harness.provenance import command_line, versions
 from transformers import GPT2LMHeadModel
 
 from lm.arguments import LATEST, Arguments
@@ -147,9 +145,8 @@ class Run:
     def say_how_to_go_on(self, step: int) -> None:
         """Print the command that goes on with an interrupted run."""
         command = [word for word in self.command if word != "--overwrite_output_dir"]
-        if "--resume_from_checkpoint" not in command:
-            command.append("--resume_from_checkpoint")
-        self.say(f"interrupted after update {step:,}; go on with\n  {shlex.join(['python', *command])}")
+        again = command_line(command, resume="--resume_from_checkpoint")
+        self.say(f"interrupted after update {step:,}; go on with\n  {again}")
 
     def finish_training(self, data: Batches, step: int) -> None:
         """Write what --model_name_or_path reads, and remember the speed."""
@@ -173,12 +170,11 @@ class Run:
         if "evaluation" in self.facts:
             said = f"perplexity = {self.facts['evaluation']['perplexity']}\n"
             (self.output / "eval_results_lm.txt").write_text(said)
-        packages = ("ontrain", "torch", "onnxruntime", "transformers", "tokenizers")
         results = {
-            "command": shlex.join(["python", *self.command]),
+            "command": command_line(self.command),
             "options": dataclasses.asdict(self.arguments),
             **self.facts,
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+            "versions": versions("onnxruntime", "transformers", "tokenizers"),
             "machine": {
                 "processor": collect_environment().system["processor"],
                 "threads": torch.get_num_threads(),

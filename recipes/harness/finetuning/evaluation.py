@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import typer
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.export import export
 from harness.files import write_json
 from harness.finetuning.examples import Examples
+from harness.provenance import command_line, versions
 from ontrain import InferenceSession
 
 NOWHERE = float(np.finfo(np.float32).min)
@@ -78,12 +77,13 @@ def write_onnx(model: nn.Module, outputs: Iterable[str], path: Path) -> None:
     export(model.to("cpu"), sample, ("batch", "sequence"), list(outputs), path)
 
 
-def write_results(output: Path, results: Mapping[str, Any]) -> None:
-    """Write eval_results.json: the command, versions and hardware, and what came out."""
-    about = {
-        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("ontrain", "torch", "onnxruntime", "transformers", "tokenizers")},
-        "cores": os.cpu_count(),
-    }
+def finish(output: Path, results: Mapping[str, Any], apart: float) -> None:
+    """Write eval_results.json: the command, versions and hardware, and what came out; exit with 1 upon a mistake.
+
+    `apart` is the largest difference between the engines' logits.
+    """
+    about = versions("onnxruntime", "transformers", "tokenizers")
+    about = {"command": command_line([Path(sys.argv[0]).name, *sys.argv[1:]]), **about, "cores": os.cpu_count()}
     write_json(output / "eval_results.json", {**about, **results})
+    if not apart <= TOLERANCE:  # nor is a number that is none
+        raise typer.Exit(1)

@@ -21,16 +21,16 @@ class Settings:
 
     engine: Annotated[Engine, flag("Who trains: ontrain's ORTModule, or PyTorch.")] = Engine.ontrain
     precision: Precision = Precision.fp32
-    per_gpu_train_batch_size: Annotated[int, flag("Examples of a micro-batch, in each process.")] = 8
-    gradient_accumulation_steps: Annotated[int, flag("Micro-batches an update, in each process.")] = 1
-    learning_rate: Annotated[float, flag("AdamW's highest.")] = 5e-5
-    weight_decay: Annotated[float, flag("Of all but biases and LayerNorms.")] = 0.0
-    adam_epsilon: Annotated[float, flag("AdamW's ε.")] = 1e-8
-    max_grad_norm: Annotated[float, flag("Gradients are clipped there; 0: never.")] = 1.0
-    num_train_epochs: Annotated[float, flag("Passes over the examples.")] = 3.0
-    max_steps: Annotated[int, flag("Updates in place of epochs, if positive.")] = -1
-    warmup_proportion: Annotated[float, flag("Share of the updates, linear; then down.")] = 0.1
-    seed: Annotated[int, flag("Of the head's weights, the order and dropout.")] = 42
+    per_gpu_train_batch_size: Annotated[int, flag("Examples of a micro-batch, in each process.", min=1)] = 8
+    gradient_accumulation_steps: Annotated[int, flag("Micro-batches an update, in each process.", min=1)] = 1
+    learning_rate: Annotated[float, flag("AdamW's highest.", min=0, max=1)] = 5e-5
+    weight_decay: Annotated[float, flag("Of all but biases and LayerNorms.", min=0, max=1)] = 0.0
+    adam_epsilon: Annotated[float, flag("AdamW's ε.", min=0, max=1)] = 1e-8
+    max_grad_norm: Annotated[float, flag("Gradients are clipped there; 0: never.", min=0)] = 1.0
+    num_train_epochs: Annotated[float, flag("Passes over the examples.", min=0, max=1e6)] = 3.0
+    max_steps: Annotated[int, flag("Updates in place of epochs, if positive.", min=-1)] = -1
+    warmup_proportion: Annotated[float, flag("Share of the updates, linear; then down.", min=0, max=1)] = 0.1
+    seed: Annotated[int, flag("Of the head's weights, the order and dropout.", min=0, max=2**63 - 1)] = 42
     group_by_length: Annotated[bool, flag("Put examples of like length together.")] = False
     pad_to_max_length: Annotated[
         bool, flag("Train on --max_seq_length tokens always, not the batch's longest.")
@@ -38,12 +38,7 @@ class Settings:
     processes: int = 1
 
     def __post_init__(self) -> None:
-        within(
-            self, ("per_gpu_train_batch_size", 1, math.inf), ("gradient_accumulation_steps", 1, math.inf),
-            ("learning_rate", 0, 1), ("weight_decay", 0, 1), ("adam_epsilon", 0, 1), ("max_grad_norm", 0, math.inf),
-            ("num_train_epochs", 0, 1e6), ("max_steps", -1, math.inf), ("warmup_proportion", 0, 1),
-            ("seed", 0, 2**63 - 1),
-        )  # fmt: skip
+        within(self)
 
     @property
     def micro_batches(self) -> int:

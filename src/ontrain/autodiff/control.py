@@ -31,7 +31,7 @@ from ontrain.graph import (
     static_dims,
     trace,
 )
-from ontrain.operators import gradient
+from ontrain.operators import gradient, record_of
 
 __all__: list[str] = []
 
@@ -90,10 +90,6 @@ def loop(
     return _LoopGradient(op, trip, cond, operands, body, carried, scanned, bool(reverse)).adjoints()
 
 
-_PRODUCTS = ("MatMul", "Gemm")
-"""What is kept of an iteration rather than computed again."""
-
-
 @dataclass(frozen=True)
 class _Factor:
     """A factor of an adjoint that is a matrix product in each iteration.
@@ -113,7 +109,7 @@ def _factors(
 ) -> tuple[_Factor, _Factor] | None:
     """Both factors of an adjoint; None if it is no product of matrices that differ from one iteration to the next."""
     node = grad.producer()
-    if node is None or node.domain or node.op_type not in _PRODUCTS or len(node.inputs) > 2:
+    if node is None or not record_of(node).product or len(node.inputs) > 2:
         return None
     if node.attributes.get_float("alpha", 1.0) != 1.0:
         return None
@@ -239,7 +235,7 @@ class _LoopGradient:
         """Let the forward loop stack the results of matrix products; they are the last outputs of its body then."""
         node, body = self.op.node, self.body
         have = set(body.outputs)
-        results = [node.outputs[0] for node in body if node.op_type in _PRODUCTS and not node.domain]
+        results = [node.outputs[0] for node in body if record_of(node).product]
         products = [v for v in results if v not in have and v.dtype is not None and v.shape is not None]
         if not products:
             return []

@@ -10,7 +10,6 @@ from ontrain.capture.aten import aten
 from ontrain.capture.autograd import traced_here as traced_here
 from ontrain.capture.cache import open_cache as open_cache
 from ontrain.capture.decisions import Decision as Decision, Decisions as Decisions
-from ontrain.capture.export import NewBufferError as NewBufferError
 from ontrain.capture.guards import GUARDS as GUARDS
 from ontrain.capture.inspection import (
     Inspected as Inspected,
@@ -32,6 +31,7 @@ from ontrain.capture.structure import (
     plain_leaves as plain_leaves,
     unflatten as unflatten,
 )
+from ontrain.capture.tracing import NewBufferError as NewBufferError
 from ontrain.capture.validate import validate
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

@@ -2,58 +2,50 @@
 
 from __future__ import annotations
 
-import builtins
-import copy
 import functools
 import inspect
 import logging
-import sys
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from ontrain.capture.autograd import check_functions, traced_autograd
-from ontrain.capture.checks import passed_checks
-from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError, equality_by_elements
-from ontrain.capture.dtypes import EagerDtypes
+from ontrain.capture.autograd import check_functions
+from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import Run, without_draws
 from ontrain.capture.inspection import restart
-from ontrain.capture.key_values import asks_for_cache, with_unread, without_cache
+from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.no_grad import detached_no_grad
-from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, has_objects, unflatten
+from ontrain.capture.tracing import (
+    AUTOCAST,
+    assigned_buffers,
+    shared_memory,
+    took_int_for_dtype,
+    tracing,
+    unchanged_attributes,
+)
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
-    MODULE_STATE,
     TALKATIVE_LOGGERS,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
     GuardOnDataDependentSymNode,
     available,
-    injected,
-    of,
     private,
     replaced,
-    wrapped,
 )
 
-__all__ = ["PREFIX", "Flat", "NewBufferError", "export", "quiet", "tracing"]
+__all__ = ["PREFIX", "Flat", "export", "quiet"]
 
 PREFIX = "module."
 """What the exported program has before the module's own names."""
-
-
-class NewBufferError(CaptureError):
-    """Forward makes a buffer anew, in another shape."""
-
 
 _DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 
@@ -91,7 +83,7 @@ def export(
         results: list[Spec] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, signature, arguments, results.append, run if answers is None else answers.begun(run))
-        with tracing(module, answers=answers, whole_numbers=whole_numbers), _shared_memory():
+        with tracing(module, answers=answers, whole_numbers=whole_numbers), shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
@@ -100,15 +92,9 @@ def export(
     try:
         return without_draws(trace)
     except CaptureError as error:
-        if not _took_int_for_dtype(error):
+        if not took_int_for_dtype(error):
             raise
     return without_draws(functools.partial(trace, whole_numbers=False))
-
-
-def _took_int_for_dtype(error: CaptureError) -> bool:
-    """Whether the `int` that a trace puts in the place of Python's was used as a dtype: torch and numpy know it not."""
-    cause = error.__cause__
-    return isinstance(cause, TypeError) and any(name in str(cause) for name in (_Whole.__name__, "numpy.object_"))
 
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
@@ -155,32 +141,6 @@ def _not_compiled(*_: Any, **__: Any) -> NoReturn:
     raise CaptureError("forward calls torch.cond, torch.while_loop or torch.compile")
 
 
-@contextmanager
-def tracing(
-    module: nn.Module, *, caches: bool = False, answers: Answers | None = None, whole_numbers: bool = True
-) -> Iterator[None]:
-    """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused.
-
-    Args:
-        module: whose forward it is.
-        caches: whether models make the caches that their configuration asks for.
-        answers: to questions about values.
-        whole_numbers: whether `int(tensor)` varies in the files of the module's packages.
-    """
-    with ExitStack() as stack:
-        # An autocast around the call becomes one inside, which the program records as a block.
-        for device in _AUTOCAST:
-            stack.enter_context(torch.autocast(device, enabled=False))
-        without = nullcontext() if caches else without_cache(module)
-        whole = _whole_numbers(module) if whole_numbers else nullcontext()
-        answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
-        for guard in (_random_state(), _attributes(module), without, _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
-                      passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
-            stack.enter_context(guard)
-        yield
-
-
 class Flat(nn.Module):
     """A module as a function of tensors to tensors.
 
@@ -204,7 +164,7 @@ class Flat(nn.Module):
         self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, signature, named)
         self._arguments = list(arguments)
-        self._autocast = [(d, torch.get_autocast_dtype(d)) for d in _AUTOCAST if torch.is_autocast_enabled(d)]
+        self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the tensors of the module's result for those of its arguments."""
@@ -217,8 +177,8 @@ class Flat(nn.Module):
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
         with ExitStack() as stack:
-            stack.enter_context(_attributes(self.module, state=False))
-            stack.enter_context(_assigned_buffers(self.module))
+            stack.enter_context(unchanged_attributes(self.module, state=False))
+            stack.enter_context(assigned_buffers(self.module))
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             leaves, spec = flatten(self._run(lambda: self._call(named)))
@@ -243,193 +203,6 @@ class Flat(nn.Module):
                     reason="a graph returns new tensors, and leaves the objects of its caller as they are",
                     way_out="return what is new, and leave the argument as it is",
                 )
-
-
-_AUTOCAST = ("cpu", "cuda")
-
-
-@contextmanager
-def _attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
-    """Give every submodule's attributes their values back, containers their items; buffers only with `state`."""
-    before = []
-    for submodule in module.modules():
-        attributes = {
-            name: (value, _items(value))
-            for name, value in submodule.__dict__.items()
-            if state or name not in MODULE_STATE
-        }
-        before.append((submodule, attributes))
-    try:
-        yield
-    finally:
-        for submodule, attributes in before:
-            _warn_of_counting(submodule, attributes)
-            for name in [n for n in submodule.__dict__ if n not in attributes and (state or n not in MODULE_STATE)]:
-                del submodule.__dict__[name]
-            for name, (value, items) in attributes.items():
-                submodule.__dict__[name] = value
-                if items is None:
-                    continue
-                value.clear()
-                (value.extend if isinstance(value, list) else value.update)(items)
-
-
-def _warn_of_counting(module: nn.Module, before: Mapping[str, tuple[Any, Any]]) -> None:
-    for name, (value, _) in before.items():
-        now = module.__dict__.get(name)
-        if type(value) in (int, float) and type(now) is type(value) and now != value:
-            warnings.warn(
-                f"forward changes the attribute {name!r} of {type(module).__name__} from {value} to {now}; a graph "
-                "keeps the value that it had during capture, and the attribute stays as it is: count in a buffer",
-                stacklevel=2,
-            )
-
-
-@contextmanager
-def _assigned_buffers(module: nn.Module) -> Iterator[None]:
-    """Make `self.buffer = new` a write to the buffer: torch.export records it for the outermost module only."""
-    before = [
-        (submodule, name, buffer)
-        for submodule in module.modules()
-        for name, buffer in of("torch.nn.Module._buffers", submodule).items()
-    ]
-    yield
-    for submodule, name, buffer in before:
-        new = of("torch.nn.Module._buffers", submodule).get(name)
-        if new is buffer:
-            continue
-        if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
-            raise NewBufferError(
-                f"forward gives buffer {name!r} of {type(submodule).__name__} another shape or dtype, or none",
-                reason="a graph's state keeps its shape and dtype from step to step",
-                way_out="register the buffer with its final shape and dtype before training",
-            )
-        of("torch.nn.Module._buffers", submodule)[name] = buffer
-        buffer.copy_(new.detach())
-
-
-def _items(value: Any) -> Any:
-    # Hooks are held in ordered dictionaries: a module that installs some in its first forward would do so twice.
-    return copy.copy(value) if type(value) in (dict, OrderedDict, list, set) else None
-
-
-@contextmanager
-def _random_state() -> Iterator[None]:
-    initialised = bool(torch.cuda.is_initialized())
-    cuda = list(range(torch.cuda.device_count())) if initialised else []
-    with torch.random.fork_rng(devices=cuda):
-        yield
-
-
-@contextmanager
-def _traceable_masks() -> Iterator[None]:
-    """Keep nn.TransformerEncoder from comparing its mask's values with a causal one's, and from its inference path.
-
-    The comparison only chooses a kernel: the mask itself is always applied.
-    """
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with wrapped({_MASK: lambda _: lambda mask, is_causal=None, size=None: bool(is_causal)}):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-_MASK = "torch.nn.modules.transformer._detect_is_causal_mask"
-
-
-@contextmanager
-def _no_conversions() -> Iterator[None]:
-    """Let `self.layer.to(dtype)` in a forward pass where the layer has the dtype: torch cannot trace the swap."""
-    convert = nn.Module.to
-
-    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-        device, dtype, _, layout = private("torch._C._nn._parse_to")(*args, **kwargs)
-        state = [*self.parameters(), *self.buffers()]
-        floats = [tensor for tensor in state if tensor.is_floating_point() or tensor.is_complex()]
-        same = all(tensor.dtype == (dtype or tensor.dtype) for tensor in floats) and layout is None
-        if same and all(tensor.device == (device or tensor.device) for tensor in state):
-            return self
-        return convert(self, *args, **kwargs)
-
-    with wrapped({"torch.nn.Module.to": lambda _: to}):
-        yield
-
-
-@contextmanager
-def _lengths(module: nn.Module) -> Iterator[None]:
-    """Let `len(tensor)` vary in the files of the module's own classes: Python's `len` makes a number of any size."""
-
-    def length(value: Any) -> Any:
-        return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else builtins.len(value)
-
-    scopes = {id(scope): scope for submodule in module.modules() if (scope := _scope(submodule)) is not None}
-    with injected(scopes.values(), "len", length):
-        yield
-
-
-class _Whole(type):
-    """Makes `int(tensor)` a number that varies, where Python's own would have to know it."""
-
-    def __call__(cls, value: Any = 0, *args: Any) -> Any:
-        if isinstance(value, torch.SymInt):
-            return value
-        if isinstance(value, torch.SymFloat):
-            return torch.sym_int(value)
-        if isinstance(value, torch.Tensor) and not value.is_complex():
-            number: Any = value.item()
-            return cls(number) if isinstance(number, torch.SymInt | torch.SymFloat) else builtins.int(number)
-        return builtins.int(value, *args)
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, builtins.int)
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, builtins.int)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is builtins.int
-
-    def __hash__(cls) -> builtins.int:
-        return hash(builtins.int)
-
-
-class _Int(builtins.int, metaclass=_Whole):
-    """`int` in the files of a module's package while it is traced."""
-
-
-@contextmanager
-def _whole_numbers(module: nn.Module) -> Iterator[None]:
-    """Let `int(tensor)` vary in the files of the module's packages: Python's `int` makes a number of any tensor."""
-    files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
-    packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}
-    begun = tuple(packages)  # most of some thousand names are told by their beginning
-    loaded = [
-        vars(file) for name, file in [*sys.modules.items()]
-        if name.startswith(begun) and name.partition(".")[0] in packages and file is not None
-    ]  # fmt: skip
-    with injected({id(scope): scope for scope in (*files, *loaded)}.values(), "int", _Int):
-        yield
-
-
-@contextmanager
-def _shared_memory() -> Iterator[None]:
-    """Let the branches of torch.cond read parameters that share memory, as those of a session do.
-
-    torch refuses it for what a write through one would do to another; what writes is refused by itself.
-    """
-    dynamo = "torch._dynamo.output_graph"
-    info = available(f"{dynamo}.AliasingInfo")
-    apart = info and info(False, "")
-    with wrapped({f"{dynamo}.SubgraphTracer.has_aliasing": lambda _: lambda *_, **__: apart} if apart else {}):
-        yield
-
-
-def _scope(module: nn.Module) -> dict[str, Any] | None:
-    file = inspect.unwrap(type(module).forward)
-    scope: dict[str, Any] | None = getattr(file, "__globals__", None)
-    return None if scope is None or str(scope.get("__name__")).split(".")[0] == "torch" else scope
 
 
 @contextmanager

@@ -54,8 +54,8 @@ def _masked_products(op: Builder, x: Value, place: int, exclusive: int, reverse:
     numbers = op.Range(op.const(np.array(0)), length, op.const(np.array(1)))
     row, column = op.Unsqueeze(numbers, [1]), op.Unsqueeze(numbers, [0])
     first, second = (row, column) if reverse else (column, row)
-    kept = op.Less(first, second) if exclusive else op.LessOrEqual(first, second)
-    products = op.ReduceProd(op.Where(kept, rows, op.const(1.0, x.dtype)), [-1], keepdims=0)
+    enters = op.Less(first, second) if exclusive else op.LessOrEqual(first, second)
+    products = op.ReduceProd(op.Where(enters, rows, op.const(1.0, x.dtype)), [-1], keepdims=0)
     return op.Transpose(products, perm=[perm.index(axis) for axis in range(rank)])
 
 

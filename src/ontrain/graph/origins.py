@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph.builder import Builder
+from ontrain.graph.closed_control import closed
 from ontrain.graph.halves import reads
 from ontrain.graph.plain_control import copy_control
 from ontrain.graph.rebuild import clone_value, new_model
 from ontrain.graph.replay import Replay
 from ontrain.graph.subgraphs import live_nodes
-from ontrain.graph.unfold import unfold
 from ontrain.sizes import Sizes, evaluated
 
 __all__ = ["Origins"]
@@ -68,7 +68,7 @@ class Origins:
         graph = new_model(inputs, "sizes").graph
         graph.meta.update(self._graph.meta)
         op = Builder(graph)
-        replay = Replay(op, dict(zip(old, inputs, strict=True)), control=unfold, naming=False)
+        replay = Replay(op, dict(zip(old, inputs, strict=True)), control=closed, naming=False)
         replay.run(live_nodes(self._graph))
         return {v: new.const_value.numpy() for v, new in replay.mapped.items() if new.const_value is not None}
 

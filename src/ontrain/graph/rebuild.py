@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from ontrain.errors import InputError
 from ontrain.graph.builder import Builder
+from ontrain.graph.closed_control import closed
 from ontrain.graph.halves import reads
 from ontrain.graph.plain_control import copy_control
 from ontrain.graph.replay import Control, Replay, Rewrite
 from ontrain.graph.subgraphs import all_nodes, live_nodes, subgraphs
-from ontrain.graph.unfold import unfold
 from ontrain.operators import DOMAIN, OPSET
 
 __all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "new_model", "rebuild", "specialise"]
@@ -139,4 +139,4 @@ def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model
                 f"input {value.name!r} has shape {list(shape)}, the graph expects {wanted}",
                 way_out="name the dimension with a string in model_desc to let it vary, or feed the shape expected",
             )
-    return rebuild(model, shapes=shapes, control=unfold)
+    return rebuild(model, shapes=shapes, control=closed)

@@ -9,9 +9,9 @@ import onnx_ir as ir
 from ontrain.errors import OntrainError
 from ontrain.graph.agreement import agreeing_dims
 from ontrain.graph.builder import Builder
+from ontrain.graph.closed_control import closed
 from ontrain.graph.generalise import all_sizes, symbols_of, taken_sizes
 from ontrain.graph.rebuild import rebuild
-from ontrain.graph.unfold import unfold
 from ontrain.sizes import free_sizes
 
 __all__ = ["Settled", "settle", "settled", "with_sizes"]
@@ -83,7 +83,7 @@ def _walk(model: ir.Model, point: Mapping[str, int]) -> tuple[str, int | str] | 
                 raise _MetError
 
     try:
-        rebuild(model, look, shapes=shapes, control=unfold)
+        rebuild(model, look, shapes=shapes, control=closed)
     except _MetError:
         return met[0]
     except OntrainError:

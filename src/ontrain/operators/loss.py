@@ -30,7 +30,7 @@ define("SoftmaxCrossEntropyLossGrad", domain=DOMAIN, overwrites=(1,))
 _FIXED = "the class weights of a loss are constants to its gradient"
 
 
-define("SoftmaxCrossEntropyLoss", weightless=(1, 2), agreeing=_cross_entropy)
+define("SoftmaxCrossEntropyLoss", labels=1, weightless=(1, 2), agreeing=_cross_entropy)
 
 
 @gradient("SoftmaxCrossEntropyLoss")
@@ -53,7 +53,7 @@ def softmax_cross_entropy_loss(
     return dscores, None, None
 
 
-define("NegativeLogLikelihoodLoss", weightless=(1, 2), agreeing=_cross_entropy)
+define("NegativeLogLikelihoodLoss", labels=1, weightless=(1, 2), agreeing=_cross_entropy)
 
 
 @gradient("NegativeLogLikelihoodLoss")
@@ -70,7 +70,7 @@ def negative_log_likelihood_loss(
     return dx, None, None
 
 
-define("LinearCrossEntropy", domain=DOMAIN, precision=Precision.SCALED)
+define("LinearCrossEntropy", labels=1, domain=DOMAIN, precision=Precision.SCALED)
 
 
 @gradient("LinearCrossEntropy", domain=DOMAIN)

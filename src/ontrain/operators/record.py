@@ -161,6 +161,7 @@ class Operator:
         keeps_values: the result's elements are the first input's, cast or at other places; what it leaves out matters
             to nobody.
         recurrent: whether it is a recurrent layer.
+        labels: position of the input that holds class numbers, of which `ignore_index` may leave some out.
         fills: its result repeats a value as often as it is asked to.
         axis: which axes it takes.
         indexes: how the second input names places of the first.
@@ -206,6 +207,7 @@ class Operator:
     keeps_values: bool = False
     reduces: bool = False
     recurrent: bool = False
+    labels: int | None = None
     fills: bool = False
     axis: Axis = Axis.INSIDE
     indexes: Indexes = Indexes.NO
@@ -239,6 +241,11 @@ class Operator:
     def elementwise(self) -> bool:
         """Whether an element of the (first) result is made of the operands' at its place, as they broadcast."""
         return self.rows is Rows.ELEMENTWISE
+
+    @property
+    def product(self) -> bool:
+        """Whether each row of the result is a row of the first factor times a matrix, which is the second."""
+        return self.rows in (Rows.MATMUL, Rows.GEMM)
 
     @property
     def schema(self) -> onnx.defs.OpSchema | None:

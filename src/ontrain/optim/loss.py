@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.graph import DOMAIN, Builder, Role, dims, is_float, rebuild, set_role
+from ontrain.graph import Builder, Role, dims, is_float, rebuild, set_role
 from ontrain.operators import record_of
 
 __all__ = [
@@ -173,9 +173,6 @@ def _label_like(op: Builder, kind: str, name: str, output: ir.Value, class_axis:
     return set_role(ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype)), Role.LABEL)
 
 
-_MEAN_LOSSES = (("", "SoftmaxCrossEntropyLoss"), ("", "NegativeLogLikelihoodLoss"), (DOMAIN, "LinearCrossEntropy"))
-
-
 def _mean(loss: ir.Value) -> ir.Node | None:
     """The node that takes the mean whose value, perhaps reshaped or times a constant, is the loss."""
     value: ir.Value | None = loss
@@ -183,7 +180,7 @@ def _mean(loss: ir.Value) -> ir.Node | None:
         node = value.producer()
         if node is None:
             return None
-        if (node.domain, node.op_type) in _MEAN_LOSSES:
+        if record_of(node).labels is not None:
             reduction = node.attributes.get("reduction")
             mean = reduction is None or reduction.as_string() == "mean"
             return node if mean and value is node.outputs[0] else None

@@ -84,11 +84,11 @@ def pipeline(stage: Stage) -> tuple[Pass, ...]:
     return tuple(_list(stage))
 
 
-def register_pass(one: Pass, *, stage: Stage, after: str | None = None) -> None:
+def register_pass(graph_pass: Pass, *, stage: Stage, after: str | None = None) -> None:
     """Let a pass run in every plan that is made from now on.
 
     Args:
-        one: an instance of a `Pass`.
+        graph_pass: an instance of a `Pass`.
         stage: "forward", on the specialised forward graph before it is differentiated, "step", on the whole step, or
             "inference", on a graph of open sizes that is exported.
         after: name of the pass to run behind; None runs it last.
@@ -98,11 +98,11 @@ def register_pass(one: Pass, *, stage: Stage, after: str | None = None) -> None:
     """
     running = _list(stage)
     names = [other.name for other in running]
-    if one.name in names:
-        raise OptionError(f"the stage {stage!r} has a pass {one.name!r} already", way_out="unregister it first")
+    if graph_pass.name in names:
+        raise OptionError(f"the stage {stage!r} has a pass {graph_pass.name!r} already", way_out="unregister it first")
     if after is not None and after not in names:
         raise OptionError(f"the stage {stage!r} has no pass {after!r}", way_out=f"its passes are {', '.join(names)}")
-    running.insert(len(running) if after is None else names.index(after) + 1, one)
+    running.insert(len(running) if after is None else names.index(after) + 1, graph_pass)
 
 
 def unregister_pass(name: str, *, stage: Stage) -> None:

@@ -138,7 +138,7 @@ def explain_index_error(graph: ir.Graph, feeds: Mapping[str, object]) -> InputEr
         if ignore is not None:
             wrong = wrong[wrong != ignore]
         if wrong.numel():
-            what = "index" if node.op_type in ("Gather", "Embedding") else "label"
+            what = "index" if record_of(node).labels is None else "label"
             return InputError(
                 f"input {origin.name!r} holds {what} {int(wrong[0])}, allowed is 0 to {limit - 1}"
                 + (f", or {ignore} to ignore a row" if ignore is not None else ""),
@@ -158,12 +158,11 @@ def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
         dim = value.shape[axis]
         return dim if isinstance(dim, int) else None
 
-    if node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
+    if (labels := record_of(node).labels) is not None:
         ignore = node.attributes["ignore_index"].as_int() if "ignore_index" in node.attributes else None
-        return size(node.inputs[0], 1), node.inputs[1], ignore
-    if node.op_type == "LinearCrossEntropy":
-        ignore = node.attributes["ignore_index"].as_int() if "ignore_index" in node.attributes else None
-        return size(node.inputs[2], 1 - node.attributes["transB"].as_int()), node.inputs[1], ignore
+        in_head = node.op_type == "LinearCrossEntropy"
+        classes = size(node.inputs[2], 1 - node.attributes["transB"].as_int()) if in_head else size(node.inputs[0], 1)
+        return classes, node.inputs[labels], ignore
     if node.op_type in ("Gather", "Embedding"):
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         return size(node.inputs[0], axis), node.inputs[1], None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from glue import TASKS, Sentences, encode, read_sentences
 from harness.files import DataError
-from reading.glue import TASKS, Sentences, encode, read_sentences
 
 ONE, TWO = "The tide rises.", "Water, by the moon, is raised."
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_glue
+from glue import TASKS
 from harness.finetuning.flags import Engine
 from numpy.typing import NDArray
-from reading.glue import TASKS
 
 from tests.recipes.bert_finetuning.archives import HEADERS, write_archive
 

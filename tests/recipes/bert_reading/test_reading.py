@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.files import DataError
-from reading.squad import Question, Windows, best_answers, cut_windows, read_questions
+from squad.reading import Question, Windows, best_answers, cut_windows, read_questions
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x", "?", "who", "."]
 NUMBER = {word: number for number, word in enumerate(WORDS)}

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from glue import SETS, score
 from numpy.typing import ArrayLike
 from scipy.stats import ConstantInputWarning
-from scoring.glue import TASKS, score
-from scoring.squad import ScoreError
+from squad.scoring import ScoreError
 
 
 def matthews(predictions: ArrayLike, truths: ArrayLike) -> float:
@@ -78,7 +78,7 @@ def test_correlations_equal_numpys(rng: np.random.Generator) -> None:
     assert scores["corr"] == pytest.approx((scores["pearson"] + scores["spearmanr"]) / 2)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SETS)
 def test_perfect_predictions_score_one(task: str) -> None:
     assert set(score(task, [0, 1, 1, 0], [0, 1, 1, 0]).values()) == {1.0}
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scoring.glue import score
-from scoring.squad import score_v1, score_v2
+from glue import score
+from squad.scoring import score_v1, score_v2
 
 ANSWERS = {
     "56e10a3be3433e1400422b22": "1976",

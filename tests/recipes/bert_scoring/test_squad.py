@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scoring.squad import ScoreError, exact, f1, normalise, score_v1, score_v2
+from squad.scoring import ScoreError, exact, f1, normalise, score_v1, score_v2
 
 
 def squad(**questions: list[str]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ontrain.capture.cache.question import UncacheableError
-from ontrain.capture.export import Flat, quiet, tracing
+from ontrain.capture.export import Flat, quiet
 from ontrain.capture.fake import exporting, stand_ins
+from ontrain.capture.tracing import tracing
 from ontrain.internals import FakeTensor, FakeTensorMode, TorchDispatchMode, available, private
 
 __all__ = ["executed_files", "trace"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ontrain.graph import DOMAIN, Builder, static_dims
+from ontrain.operators import record_of
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["MultiplyPresentRows"]
@@ -36,7 +37,7 @@ class MultiplyPresentRows(RewritePass):
             return _as_it_is(node, inputs)
         if node.op_type == "ReduceSum":
             return _sum(op, node, inputs)
-        if node.op_type in ("MatMul", "Gemm") and len([v for v in inputs if v is not None]) == 2:
+        if record_of(node).product and len([v for v in inputs if v is not None]) == 2:
             return _product(op, node, inputs)
         return None
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ontrain.graph import DOMAIN, Builder, emit, is_float, live_nodes, rebuild, static_dims
+from ontrain.operators import record_of
 from ontrain.passes.infra import Pass, note
 from ontrain.passes.rows.labels import losses
 from ontrain.passes.rows.layout import Layout
@@ -91,7 +92,7 @@ def _has_product(section: Section, value: ir.Value | None) -> bool:
     layouts = section.packed.get(node) if node is not None else None
     if node is None or layouts is None:
         return False
-    if node.op_type in ("MatMul", "Gemm"):
+    if record_of(node).product:
         return True
     return any(_has_product(section, v) for v, layout in zip(node.inputs, layouts, strict=True) if layout is not None)
 

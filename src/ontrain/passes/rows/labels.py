@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, static_dims
-from ontrain.operators import each
+from ontrain.operators import each, record_of
 from ontrain.passes.infra import note
 from ontrain.passes.rows.layout import Layout, Places
 from ontrain.passes.rows.section import Demand, Section, Sections, find_section
@@ -19,7 +19,6 @@ from ontrain.passes.rows.unread import rows_read
 
 __all__ = ["EliminateUnlabelledRows", "label_layout", "labelled", "losses", "packed_loss"]
 
-_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 _FEW = 4
 """Rows without a label are kept for another reader where they are at most a quarter of all."""
 
@@ -69,7 +68,7 @@ class _LabelledRows:
 
 def losses(graph: ir.Graph) -> list[ir.Node]:
     """Return the classification losses of a graph, in order."""
-    return [node for node in live_nodes(graph) if node.op_type in _LOSSES and not node.domain]
+    return [node for node in live_nodes(graph) if record_of(node).labels is not None and not node.domain]
 
 
 def labelled(root: ir.Node, labels: ir.Value, op: Builder) -> ir.Value:

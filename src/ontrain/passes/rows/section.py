@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, live_nodes, reads, role_of, static_dims
-from ontrain.operators import each
+from ontrain.operators import each, record_of
 from ontrain.passes.rows.layout import Layout, Places
 from ontrain.passes.rows.operators import Packing, behind, find_row_rule, sources
 
@@ -45,7 +45,7 @@ class Section:
 
     def products(self) -> int:
         """Multiplications with a matrix that work on packed rows."""
-        return sum(node.op_type in ("MatMul", "Gemm") for node in self.packed)
+        return sum(record_of(node).product for node in self.packed)
 
     def holds(self, value: ir.Value | None) -> bool:
         """Whether a value is made on packed rows."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
+from ontrain.operators import record_of
 from ontrain.providers.torch.buffers import Buf, Storage
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.instructions import Body, Instruction, outside
@@ -64,7 +65,7 @@ def _as_factor(e: Emitter, buf: Buf, formal: ir.Value) -> Buf:
     """A captured matrix, copied once where every iteration multiplies by it and would rearrange it first."""
     across = e.device.type == "cpu" and len(buf.shape) == 2 and buf.meta.stride(0) == 1 < buf.meta.stride(1)
     right = any(
-        use.node.op_type in ("MatMul", "Gemm") and use.idx == 1 and not use.node.attributes.get_int("transB", 0)
+        record_of(use.node).product and use.idx == 1 and not use.node.attributes.get_int("transB", 0)
         for use in formal.uses()
     )
     return e.contiguous(buf) if across and right else buf

@@ -92,10 +92,10 @@ def _statistics(e: Emitter, node: ir.Node, shape: Sequence[int], eps: float) -> 
     """Mean and inverse deviation of the forward's normalisation of the same batch, where it ran in this program."""
     x = node.inputs[1]
     for forward in x.consumers() if x is not None else ():
-        kept = e.kept(forward.outputs[0])
-        if kept is None or e.kernel_of(forward.outputs[0]) is not _STATISTICS or forward.inputs[0] is not x:
+        statistics = e.kept(forward.outputs[0])
+        if statistics is None or e.kernel_of(forward.outputs[0]) is not _STATISTICS or forward.inputs[0] is not x:
             continue
-        mean, inv_std = kept
+        mean, inv_std = statistics
         alike = attributes(forward).get("epsilon", 1e-5) == eps
         if alike and mean is not None and inv_std is not None and mean.shape == tuple(shape):
             return mean, inv_std

@@ -92,7 +92,7 @@ _RANKS = (1, 2, 3)
 def _windows(*axes: Sequence[int]) -> tuple[list[int], ...]:
     """Kernel, strides, pads and dilations, of a line as those of images one pixel high."""
     neutral = (1, 1, 0, 1)
-    return tuple([one, *n] if len(n) == 1 else [*n] for one, n in zip(neutral, axes, strict=True))
+    return tuple([across, *n] if len(n) == 1 else [*n] for across, n in zip(neutral, axes, strict=True))
 
 
 def _images(e: Emitter, x: Buf) -> Buf:

@@ -1,6 +1,7 @@
-"""GLUE's sentences and labels out of its TSV files, as the benchmark's archives have them.
+"""GLUE: sentences and labels out of the TSV files that the benchmark's archives have, and the scores of predictions.
 
-Files and columns: https://gluebenchmark.com/tasks. Labels are numbered as Hugging Face's run_glue.py does.
+Files, columns and scores: https://gluebenchmark.com/tasks. Labels are numbered, and scores named, as in Hugging Face's
+examples; as there, scikit-learn and SciPy compute the scores.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import numpy as np
 from harness.files import DataError, read_text
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from squad.scoring import ScoreError
 from tokenizers import BertWordPieceTokenizer
 
 _TWO, _ENTAILED = ("0", "1"), ("entailment", "not_entailment")
@@ -33,7 +37,7 @@ class Task:
     dev: dict[str, str] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
-        """The file of each set to evaluate on, by the name under which `scoring.glue` scores it."""
+        """The file of each set to evaluate on, by the name under which `score` scores it."""
         return self.dev or {self.name: "dev.tsv"}
 
 
@@ -52,6 +56,8 @@ TASKS = {
         Task("wnli", "sentence1", "sentence2", "label", _TWO),
     )
 }  # fmt: skip
+SETS = [name for task in TASKS.values() for name in task.files()]
+"""What is scored: a set of each task, of MNLI two."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +131,34 @@ def _number(text: str, labels: tuple[str, ...]) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and 0 <= value <= 5 else None
+
+
+def score(task: str, predictions: ArrayLike, truths: ArrayLike) -> dict[str, float]:
+    """Score the predictions of a task, [N] class numbers; for sts-b [N] numbers from 0 to 5.
+
+    Returns mcc for cola, 0 where one side says the same of all; acc, f1 of class 1 (0 where that is neither said nor
+    wanted) and their mean acc_and_f1 for mrpc and qqp; pearson, spearmanr and their mean corr for sts-b, NaN where one
+    side says the same of all; acc for the others, mnli/acc and mnli-mm/acc for MNLI's two sets.
+    """
+    if task not in SETS:
+        raise ScoreError(f"{task} is no task of GLUE: {', '.join(SETS)}")
+    said, wanted = (np.asarray(values, np.float64) for values in (predictions, truths))
+    if said.ndim != 1 or said.shape != wanted.shape or not len(said):
+        raise ScoreError(
+            f"predictions {list(said.shape)} and truths {list(wanted.shape)} are not two lists of equal length"
+        )
+    if not (np.isfinite(said).all() and np.isfinite(wanted).all()):
+        raise ScoreError("predictions or truths hold numbers that are not finite")
+    if task == "cola":
+        return {"mcc": float(matthews_corrcoef(wanted, said))}
+    if task == "sts-b":
+        both = {
+            "pearson": float(pearsonr(said, wanted).statistic),
+            "spearmanr": float(spearmanr(said, wanted).statistic),
+        }
+        return {**both, "corr": sum(both.values()) / 2}
+    accuracy = float(accuracy_score(wanted, said))
+    if task in ("mrpc", "qqp"):
+        f1 = float(f1_score(wanted, said, zero_division=0.0))
+        return {"acc": accuracy, "f1": f1, "acc_and_f1": (accuracy + f1) / 2}
+    return {f"{task}/acc" if task.startswith("mnli") else "acc": accuracy}

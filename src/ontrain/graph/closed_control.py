@@ -16,18 +16,18 @@ from ontrain.graph.source import describe, shape_text, source_of
 from ontrain.graph.subgraphs import captured, live_nodes, subgraphs
 from ontrain.operators import static_dims
 
-__all__ = ["unfold"]
+__all__ = ["closed"]
 
 
 _Write = Callable[[Replay, ir.Node, list[ir.Value | None]], list[ir.Value]]
 _writes: dict[str, _Write] = {}
 
 
-def _unfolds(op_type: str) -> Callable[[_Write], _Write]:
+def _closes(op_type: str) -> Callable[[_Write], _Write]:
     return lambda write: _writes.setdefault(op_type, write)
 
 
-def unfold(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None]:
+def closed(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None]:
     """Write what If, Loop or Scan computes without outer values read from within. Fits `Replay`.
 
     Raises:
@@ -52,7 +52,7 @@ def _outer(replay: Replay, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value
     return olds, [replay.find(value) for value in olds]
 
 
-@_unfolds("If")
+@_closes("If")
 def _if(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     (cond,) = inputs
     assert cond is not None
@@ -70,7 +70,7 @@ def _if(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir
     return [*choose(replay.op, cond, branch(then), branch(other), values)]
 
 
-@_unfolds("Loop")
+@_closes("Loop")
 def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     (graph,) = subgraphs(node)
     trip, cond, *carried = [*inputs, None, None][: max(2, len(inputs))]
@@ -100,7 +100,7 @@ def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[
     return [*finals, *stacked]
 
 
-@_unfolds("Scan")
+@_closes("Scan")
 def _scan(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
     (graph,) = subgraphs(node)
     op, m = replay.op, node.attributes["num_scan_inputs"].as_int()
