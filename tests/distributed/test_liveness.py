@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -35,11 +35,12 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def stop_instead_of(module: Any, name: str) -> None:
-    """Stand still as soon as something is called, and go on with it once continued."""
+def stop_instead_of(module: Any, name: str, after: Callable[[], None] = lambda: None) -> None:
+    """Stand still as soon as something is called and `after` has returned, and go on with it once continued."""
     before = getattr(module, name)
 
     def stopping(*args: Any, **kwargs: Any) -> Any:
+        after()
         stop()
         return before(*args, **kwargs)
 
@@ -74,15 +75,25 @@ def telling(folder: Path) -> Iterator[None]:
         (folder / f"told{find_processes().rank}").write_text(str(error))
 
 
+def meet_by_files(folder: Path, name: str, me: int, ranks: Iterable[int]) -> None:
+    """Wait until all of these processes are here."""
+    (folder / f"{name}{me}").touch()
+    while not all((folder / f"{name}{rank}").exists() for rank in ranks):
+        time.sleep(0.01)
+
+
 def meet_and_stop(folder: Path, stopping: tuple[int, ...], where: str) -> None:
     me = find_processes()
-    (folder / f"ready{me.rank}").touch()
-    while not all((folder / f"ready{rank}").exists() for rank in range(me.world_size)):
-        time.sleep(0.01)  # from here on none is far behind another, however busy the machine is
+    # From here on none is far behind another, however busy the machine is.
+    meet_by_files(folder, "ready", me.rank, range(me.world_size))
     if me.rank in stopping and not where:
         stop()
     elif me.rank in stopping:
-        stop_instead_of(torch.distributed if where == "init_process_group" else meeting, where)
+        # One that stands still first would keep the others from getting here: rank 0 has the store.
+        stop_instead_of(
+            torch.distributed if where == "init_process_group" else meeting, where,
+            after=lambda: meet_by_files(folder, f"at {where}", me.rank, stopping),
+        )  # fmt: skip
     with telling(folder):
         World(me.rank, me.world_size, torch.device("cpu"), TIMEOUT).gather(None)
 
