@@ -19,6 +19,7 @@ from torch import nn
 
 from ontrain.capture.autograd import check_functions, traced_autograd
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.containers import Containers
 from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.fake import exporting, stand_ins
@@ -204,6 +205,7 @@ class Flat(nn.Module):
         self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, signature, named)
         self._arguments = list(arguments)
+        self._containers = Containers(module)
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in _AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -218,6 +220,7 @@ class Flat(nn.Module):
         # a traced tensor at the end.
         with ExitStack() as stack:
             stack.enter_context(_attributes(self.module, state=False))
+            self._containers.refer_to_traced()
             stack.enter_context(_assigned_buffers(self.module))
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
