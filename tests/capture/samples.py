@@ -93,6 +93,7 @@ arithmetic = {
     "bitwise_ints": (lambda a, b: (a & b) | (a ^ b), N, J),
     "not_finite": (lambda a: torch.isnan(a) | torch.isinf(a / 0) | torch.isfinite(a), A),
     "nan_to_num": (torch.nan_to_num, torch.tensor([float("nan"), float("inf"), -1.0])),
+    "nan_to_num_of_integers": (lambda i, x: torch.nan_to_num(i) * torch.nan_to_num(x > 0) + x, ints(6, 2, 3), f(2, 3)),
     "where": (torch.where, M, A, B),
     "where_numbers": (lambda m: torch.where(m, 0.0, float("-inf")), M),
     "masked_fill": (lambda a, m: a.masked_fill(m, -1e9), A, M),
@@ -233,6 +234,10 @@ linear = {
     "baddbmm": (torch.baddbmm, f(2, 3, 5), f(2, 3, 4), f(2, 4, 5)),
     "outer": (torch.outer, f(3), f(4)),
     "einsum": (lambda a, b: torch.einsum("bij,kj->bik", a, b), X, f(5, 4)),
+    "einsum_ellipses_of_unequal_rank": (
+        lambda a, b: torch.einsum("...ij, ...j -> ...i", a, b), f(3, 5, 4), f(2, 1, 4)
+    ),
+    "einsum_ellipsis_of_one_operand": (lambda a, b: torch.einsum("...ij,j->...i", a, b), f(2, 3, 4), f(4)),
     "bilinear": (F.bilinear, f(3, 4), f(3, 5), f(2, 4, 5), f(2)),
     "embedding": (lambda i, w: F.embedding(i, w, padding_idx=-1), ints(6, 2, 3), C),
     "conv1d": (lambda x, w, b: F.conv1d(x, w, b, padding=1, stride=2), SEQ, f(6, 4, 3), f(6)),

@@ -6,12 +6,13 @@ batch, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
-__all__ = ["gradients", "point", "traced_gradients"]
+__all__ = ["differentiated_by", "gradients", "point", "traced_gradients"]
 
 
 def traced_gradients(
@@ -56,6 +57,12 @@ def point(x: torch.Tensor, likes: Sequence[torch.Tensor]) -> torch.Tensor:
     """
     same: torch.Tensor = torch.ops.ontrain.point(x, list(likes))
     return same
+
+
+def differentiated_by(node: fx.Node) -> bool:
+    """Whether a traced program takes a gradient by a node's tensor."""
+    users: Iterable[Any] = node.users
+    return any(user.target is torch.ops.ontrain.vjp.default and node in user.args[2] for user in users)
 
 
 def _place(tensor: torch.Tensor) -> Hashable:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ontrain.capture.autograd import check_functions
+from ontrain.capture.containers import Containers
 from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import Run, without_draws
@@ -164,6 +165,7 @@ class Flat(nn.Module):
         self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, signature, named)
         self._arguments = list(arguments)
+        self._containers = Containers(module)
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -178,6 +180,7 @@ class Flat(nn.Module):
         # a traced tensor at the end.
         with ExitStack() as stack:
             stack.enter_context(unchanged_attributes(self.module, state=False))
+            self._containers.refer_to_traced()
             stack.enter_context(assigned_buffers(self.module))
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))

@@ -17,6 +17,7 @@ from ontrain.capture.aten import find
 from ontrain.capture.aten.complex import Complex, is_complex, translate_complex
 from ontrain.capture.aten.writing import write_back
 from ontrain.capture.context import AtenBuilder, dtype_of
+from ontrain.capture.derivatives import differentiated_by
 from ontrain.capture.program import BRANCHES, is_ignored
 from ontrain.capture.source import module_of, source_line
 from ontrain.errors import CaptureError, GraphError
@@ -62,7 +63,7 @@ class Walk:
                 op.environment[node] = self.symbols.convert(val)
             return
         if node.target is operator.getitem:
-            op.environment[node] = self.read(node.args[0])[node.args[1]]
+            self._set(node, self.read(node.args[0])[node.args[1]])
             return
         start = len(op.nodes)
         try:
@@ -73,7 +74,7 @@ class Walk:
             if mutates(node):
                 self._write(node, result)
             else:
-                op.environment[node] = result
+                self._set(node, result)
         except CaptureError as error:
             if error.source is not None or source_line(node) is None:
                 raise
@@ -87,6 +88,17 @@ class Walk:
         line, module = source_line(node), module_of(node, self.prefixes)
         for emitted in op.nodes[start:]:
             annotate(emitted, line, module)
+
+    def _set(self, node: fx.Node, result: Any) -> None:
+        """Give a node its result, and a value of its own if a gradient is taken by it.
+
+        A copy of a tensor, or a view of all of it, has the tensor's value; what else is computed of the tensor does
+        not depend on the copy.
+        """
+        environment = self.op.environment
+        if differentiated_by(node) and any(result is value for value in environment.values()):
+            result = self.op.composite("Inspect", result, name="")
+        environment[node] = result
 
     def _measured(self, node: fx.Node, number: torch.SymInt, value: ir.Value) -> bool:
         """Whether a number out of a tensor is a size; it then is that of a tensor as long, which all plans have."""
@@ -172,7 +184,7 @@ class Walk:
             environment[base] = write_back(self.op, environment[base], environment[view], *arguments)
             target = base
         for view in self.aliases.stale(node):
-            environment[view] = self._result(view)
+            self._set(view, self._result(view))
         self.op.node = node
         if target in self.parameters:
             raise written(self.parameters[target], source_line(node))

@@ -146,6 +146,52 @@ def of_several_by_what_some_do_not_depend_on(self, x):
     return slopes[0].sum() + slopes[1].pow(2).sum()
 
 
+ALIKE = {
+    "copy": torch.clone,
+    "view of all of it": lambda h: h.view_as(h),
+    "same shape": lambda h: h.reshape(h.shape),
+    "expanded to its own shape": lambda h: h.expand(h.shape),
+    "only part": lambda h: h.split(8, 1)[0],
+    "only chunk of many": lambda h: torch.chunk(h, 1)[0],
+    "all rows": lambda h: h[:],
+    "sum over no axis": lambda h: h.squeeze(0),
+    "computed twice": torch.tanh,
+}
+
+
+def by_what_has_the_same_value(alike):
+    """Autoregressive flows take the slope of a transformation by a copy of what its coefficients are made of."""
+
+    def forward(self, x):
+        h = self.a(x)
+        c = alike(h)
+        if not c.requires_grad:
+            c.requires_grad_()
+        y = self.norm(alike(h) if alike is torch.tanh else h).sigmoid() * c.pow(3)
+        return y.sum() + grad(y, c, grad_outputs=torch.ones_like(y))[0].pow(2).sum()
+
+    return forward
+
+
+FORWARDS.update((f"by a {name}", by_what_has_the_same_value(alike)) for name, alike in ALIKE.items())
+
+
+@forward
+def by_a_copy_of_an_input(self, x):
+    c = x.clone().requires_grad_()
+    y = self.a(x).pow(2).sum(1, keepdim=True) * c.pow(3)
+    return grad(y, c, grad_outputs=torch.ones_like(y))[0].pow(2).sum()
+
+
+@forward
+def by_a_view_written_to_later(self, x):
+    h = self.a(x)
+    c = h.view(-1)
+    h.mul_(2)
+    y = self.norm(h).sigmoid().view(-1) * c.pow(3)
+    return grad(y, c, grad_outputs=torch.ones_like(y))[0].pow(2).sum()
+
+
 def step(module, x):
     module.zero_grad()
     results = module(x.clone())

@@ -287,6 +287,8 @@ def _real(op: AtenBuilder, x: Value) -> Value:
 def nan_to_num(
     op: AtenBuilder, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Value:
+    if not op.val.dtype.is_floating_point:
+        return x  # every integer is a number
     limits = torch.finfo(op.val.dtype)
     high = op.cast(limits.max if posinf is None else posinf, op.dtype)
     low = op.cast(limits.min if neginf is None else neginf, op.dtype)

@@ -72,7 +72,20 @@ def outer(op: AtenBuilder, a: Value, b: Value) -> Value:
 
 @aten("einsum")
 def einsum(op: AtenBuilder, equation: str, operands: list[Any], *, path: Sequence[int] | None = None) -> Value:
-    return op.Einsum(*(op.cast(operand, op.dtype) for operand in operands), equation=equation)
+    """ONNX's ellipses have equal ranks; in torch a shorter one has axes of one before its own."""
+    factors = [op.cast(operand, op.dtype) for operand in operands]
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    covered = {
+        i: len(factors[i].shape) - len(term) + len(_ELLIPSIS) for i, term in enumerate(terms) if _ELLIPSIS in term
+    }
+    for i, rank in covered.items():
+        if rank < max(covered.values()):
+            start = terms[i].index(_ELLIPSIS)
+            factors[i] = op.Unsqueeze(factors[i], list(range(start, start + max(covered.values()) - rank)))
+    return op.Einsum(*factors, equation=equation)
+
+
+_ELLIPSIS = "..."
 
 
 @aten("_linalg_det")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder
-from ontrain.operators import MICROSOFT, attribute_of, each
+from ontrain.graph import Builder
+from ontrain.operators import MICROSOFT, OPERATORS, attribute_of, each
 from ontrain.passes.fusion import Fusion, Match, Pattern, fail
 
 __all__ = ["FuseConvActivations"]
@@ -29,9 +29,11 @@ class FuseConvActivations(Fusion):
     serves, level = True, 2
     patterns = (
         Pattern("Relu", (Pattern("Add", (_CONV, "z"), name="sum", commutes=True),)),
-        *(Pattern(kind, (_CONV,)) for kind in ("Relu", "Sigmoid", "Tanh", "HardSwish", "LeakyRelu")),
-        Pattern("Silu", (_CONV,), domain=DOMAIN),
-        Pattern("Clip", (_CONV, "low?", "high?")),
+        *(
+            Pattern(kind, (_CONV, *(("low?", "high?") if kind == "Clip" else ())), domain=domain)
+            for (domain, kind), record in OPERATORS.items()
+            if record.in_convolutions
+        ),
         Pattern("Add", (_CONV, "z"), commutes=True),
     )
 

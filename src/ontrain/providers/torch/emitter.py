@@ -12,7 +12,7 @@ from ontrain.capture import to_tensor
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, Storage, new_buf, order_of, torch_dtype
 from ontrain.providers.torch.constants import Constants
-from ontrain.providers.torch.filters import Windows
+from ontrain.providers.torch.filters import Filters, Windows
 from ontrain.providers.torch.instructions import Function, Instruction
 from ontrain.providers.torch.placement import Placement
 from ontrain.providers.torch.settings import Settings
@@ -50,11 +50,12 @@ class Emitter:
         constants: buffers of what exists already, the placement's among them.
         frame: for the body of a branch or loop, the storage that holds what it computes.
         settings: what the user chose; by default the defaults.
+        filters: constants of the session that are filters of convolutions, as oneDNN reads them.
     """
 
     def __init__(
         self, device: torch.device, placement: Placement | None = None, constants: Constants | None = None, *,
-        frame: Storage | None = None, settings: Settings | None = None,
+        frame: Storage | None = None, settings: Settings | None = None, filters: Filters | None = None,
     ) -> None:  # fmt: skip
         self.device, self.frame = device, frame
         self.settings = settings or Settings()
@@ -64,6 +65,7 @@ class Emitter:
         self.node: ir.Node | None = None
         self._constants = constants or Constants(device)
         self._bufs = dict(self.placement.bound)
+        self._filters = filters or Filters()
         self._kept: dict[ir.Value, _Kept] = {}
         self._channels_last: dict[ir.Value, Buf] = {}
 
@@ -111,7 +113,7 @@ class Emitter:
     def filters(self, value: ir.Value | None, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
         """Return filters that never change as oneDNN reads them; None where they may change, and for other kernels."""
         tensor = self.placement.constants.get(value) if value is not None else None
-        return None if tensor is None else self.placement.filters.of(tensor, windows, images)
+        return None if tensor is None else self._filters.of(tensor, windows, images)
 
     def reads(self, value: ir.Value) -> bool:
         """Return whether anybody reads a value, so that it has to be computed."""

@@ -37,7 +37,7 @@ def place_step(graph: ir.Graph, state: TorchState, constants: Constants) -> Plac
     _pin_units(graph, pins)
     return Placement(
         feeds=_named(feeds), bound=bound, pins=pins, late=late, addends=addends, skipped=skipped,
-        updates=_groups(graph), gradients=gradients, filters=state.filters,
+        updates=_groups(graph), gradients=gradients,
         constants={v: state[v.name or ""] for v in residents if state.is_constant(v.name or "")},
     )  # fmt: skip
 

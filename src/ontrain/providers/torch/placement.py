@@ -9,7 +9,6 @@ import onnx_ir as ir
 import torch
 
 from ontrain.providers.torch.buffers import Buf
-from ontrain.providers.torch.filters import Filters
 
 __all__ = ["Late", "Placement", "Snapshot", "UpdateKey"]
 
@@ -49,7 +48,6 @@ class Placement:
         updates: nodes of optimizers by what they have in common, in the order of the graph.
         gradients: places of parameters' gradients, by the name of the parameter.
         constants: residents that never change.
-        filters: those of them that are filters of convolutions, as oneDNN reads them.
     """
 
     feeds: Mapping[str, Buf] = field(default_factory=dict)
@@ -63,4 +61,3 @@ class Placement:
     updates: Mapping[UpdateKey, Sequence[ir.Node]] = field(default_factory=dict)
     gradients: Mapping[str, Buf] = field(default_factory=dict)
     constants: Mapping[ir.Value, torch.Tensor] = field(default_factory=dict)
-    filters: Filters = field(default_factory=Filters)

@@ -62,7 +62,9 @@ class Program:
 def compile_step(graph: ir.Graph, state: TorchState, settings: Settings) -> Program:
     """Compile a graph that runs as a whole; every operator has a lowering, and residents are found in the state."""
     constants = Constants(state.device)
-    emitter = Emitter(state.device, place_step(graph, state, constants), constants, settings=settings)
+    emitter = Emitter(
+        state.device, place_step(graph, state, constants), constants, settings=settings, filters=state.filters
+    )
     return _compile(emitter, (list(graph), []), [v for v in graph.outputs if updates_of(v) is None], [])
 
 

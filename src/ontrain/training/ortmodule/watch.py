@@ -109,21 +109,29 @@ class Watch:
         """Which submodules are in training mode."""
         return tuple([submodule.training for submodule in self.modules])
 
-    def _seen(self, value: object, name: str) -> Any:
-        """What of an attribute is compared: something immutable, or _UNSEEN if the attribute is not watched."""
+    def _seen(self, value: object, name: str, *outer: object) -> Any:
+        """What of an attribute is compared: something immutable, or _UNSEEN if the attribute is not watched.
+
+        Args:
+            value: of the attribute, or an item of the containers `outer`.
+            name: of the attribute; empty for an item.
+            outer: which containers the item is in, the innermost first.
+        """
         if type(value) in _PLAIN or isinstance(value, Enum):
             return value
         if isinstance(value, set | frozenset):
             return frozenset([item for item in value if type(item) in _PLAIN or isinstance(item, Enum)])
+        if isinstance(value, list | tuple | dict) and any(value is container for container in outer):
+            return _UNSEEN
         if isinstance(value, list | tuple):
-            return tuple([self._seen(item, "") for item in value])
+            return tuple([self._seen(item, "", value, *outer) for item in value])
         if isinstance(value, dict):
-            return tuple([(key, self._seen(item, "")) for key, item in value.items()])
-        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            return tuple([(key, self._seen(item, "", value, *outer)) for key, item in value.items()])
+        if name == "forward" or isinstance(value, nn.Parameter):
+            return id(value)
+        if isinstance(value, torch.Tensor):
             watched = not value.is_inference() and value.data_ptr() in self._constants
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
-        if name == "forward":
-            return id(value)
         return _UNSEEN
 
 

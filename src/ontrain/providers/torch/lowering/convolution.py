@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 import torch
@@ -88,16 +88,23 @@ def conv(e: Emitter, node: ir.Node) -> None:
 
 _Applied = tuple[str, list[float | None], str]
 """What oneDNN applies to a convolution's result, with its numbers and its algorithm."""
-_APPLIED: dict[str, Callable[[Sequence[float]], _Applied]] = {
-    "": lambda _: ("none", [], ""),
-    "Relu": lambda _: ("relu", [], ""),
-    "Sigmoid": lambda _: ("sigmoid", [], ""),
-    "Tanh": lambda _: ("tanh", [], ""),
-    "HardSwish": lambda _: ("hardswish", [], ""),
-    "Swish": lambda _: ("swish", [], ""),
-    "LeakyRelu": lambda numbers: ("leaky_relu", [numbers[0]], ""),
-    "Clip": lambda numbers: ("hardtanh", list(numbers), ""),
-}
+_WITHOUT_NUMBERS = {"relu", "sigmoid", "tanh", "hardswish", "swish"}
+"""What oneDNN applies, under its own names."""
+
+
+def _applied(node: ir.Node) -> _Applied | None:
+    """What oneDNN calls the activation of a FusedConv; None for one that it does not apply to a result."""
+    a = attributes(node)
+    activation, numbers = a.get("activation", ""), a.get("activation_params", ())
+    if not activation:
+        return "none", [], ""
+    if activation == "LeakyRelu":
+        return "leaky_relu", [numbers[0]], ""
+    if activation == "Clip":
+        return "hardtanh", list(numbers), ""
+    name = activation.lower()
+    plain = not numbers or (name == "swish" and tuple(numbers) == (1.0,))
+    return (name, [], "") if plain and name in _WITHOUT_NUMBERS else None
 
 
 def _applies(node: ir.Node) -> bool:
@@ -107,22 +114,19 @@ def _applies(node: ir.Node) -> bool:
     """
     if not node.inputs:
         return True
-    activation, alpha = (
-        node.attributes.get_string("activation", ""),
-        node.attributes.get_floats("activation_params", ()),
-    )
-    x = node.inputs[0]
+    x, applied = node.inputs[0], _applied(node)
     images = x is not None and x.dtype == ir.DataType.FLOAT and x.shape is not None and len(x.shape) == 4
-    plain = activation != "Swish" or tuple(alpha or (1.0,)) == (1.0,)
     adds = len(node.inputs) > 3 and node.inputs[3] is not None
-    return CONVOLUTION is not None and images and activation in (("", "Relu") if adds else _APPLIED) and plain
+    known = applied is not None and (not adds or applied[0] in ("none", "relu"))
+    return CONVOLUTION is not None and images and known
 
 
 @lowers("FusedConv", domain=MICROSOFT, when=_applies, devices=("cpu",))
 def fused_conv(e: Emitter, node: ir.Node) -> None:
-    a = attributes(node)
     z = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
-    _convolve(e, node, z, _APPLIED[a.get("activation", "")](a.get("activation_params", ())))
+    applied = _applied(node)
+    assert applied is not None
+    _convolve(e, node, z, applied)
 
 
 def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: _Applied) -> None:
