@@ -119,6 +119,62 @@ def test_a_method_that_calls_the_module_runs_the_graph(kind):
     torch.testing.assert_close(ours, plain.linear.weight.grad)
 
 
+class HandingOn(Stepping):
+    """Gives itself to what calls it."""
+
+    def to_a_function(self, batch):
+        return loss_of(self, batch)
+
+    def to_map(self, batch):
+        return next(map(self, [batch])).square().mean()
+
+    def through_its_class(self, batch):
+        return HandingOn.__call__(self, batch).square().mean()
+
+    def through_what_returns_it(self, batch):
+        return self.itself()(batch).square().mean()
+
+    def itself(self):
+        return self
+
+    def name_of(self, attribute):
+        return getattr(self, attribute), isinstance(self, HandingOn)
+
+
+def loss_of(module, batch):
+    return module(batch).square().mean()
+
+
+@pytest.mark.parametrize("method", ["to_a_function", "to_map", "through_its_class", "through_what_returns_it"])
+def test_a_method_that_hands_the_module_on_runs_the_graph(method):
+    plain = HandingOn()
+    model, x = ORTModule(plain), torch.randn(4, 3)
+    loss = getattr(model, method)(x)
+    assert model._engine is not None and model._engine.captures == 1
+    torch.testing.assert_close(loss, getattr(plain, method)(x))
+
+
+def test_a_method_that_only_asks_about_the_module_stays_the_modules():
+    plain = HandingOn()
+    model = ORTModule(plain)
+    assert model.name_of.__self__ is plain and model.name_of("steps") == (0, True)
+
+
+class Flagged(Stepping):
+    def forward(self, x, flags):
+        y = self.linear(x)
+        return -y if "minus" in flags else y
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_of_strings_is_a_plain_value(kind):
+    plain = Flagged()
+    model, x = ORTModule(plain), torch.randn(4, 3)
+    for flags in (["minus", "b"], ["b", "minus"], ["b"], ["b"]):
+        torch.testing.assert_close(model(x, kind(flags)), plain(x, kind(flags)))
+    assert model._engine.captures == 2
+
+
 class Graph:
     """A plain object, as graph libraries hand to their modules."""
 

@@ -33,6 +33,8 @@ def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:
         key.append((type(value), len(value)))
         for leaf in value:
             walk(leaf, tensors, key)
+    elif isinstance(value, set | frozenset) and all(type(item) in PLAIN for item in value):
+        key.append((type(value), frozenset((type(item), item) for item in value)))
     elif isinstance(value, Mapping):
         key.append((type(value), tuple(value)))
         for leaf in value.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sysconfig
 import textwrap
 import types
 import warnings
@@ -16,6 +17,9 @@ from torch import nn
 __all__ = ["rebound"]
 
 _LIBRARIES = ("torch", "transformers")
+_ASKING = frozenset(
+    {"delattr", "dir", "getattr", "hasattr", "id", "isinstance", "repr", "setattr", "str", "super", "type", "vars"}
+)
 
 
 def rebound(value: object, wrapped: nn.Module, wrapper: nn.Module) -> Any:
@@ -74,7 +78,9 @@ def _tree(function: types.FunctionType) -> ast.AST | None:
 
 
 def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
-    """Whether a method calls `self(...)` or `self.forward(...)`, or another of the class's methods that does."""
+    """Whether a method calls `self(...)` or `self.forward(...)`, hands itself to what may, or calls another of the
+    class's methods that does.
+    """
     if not isinstance(function, types.FunctionType) or function in seen:
         return False
     if _is_of_library(function):
@@ -85,6 +91,9 @@ def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
     if tree is None:
         return True
     own = function.__code__.co_varnames[:1]
+    installed = function.__code__.co_filename.startswith(sysconfig.get_path("purelib"))
+    if not installed and _hands_itself_on(tree, own):
+        return True
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:
             return True
@@ -94,6 +103,22 @@ def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
         if node.attr in ("forward", "__call__") or any(_reaches(kind, base, seen) for base in inherited):
             return True
     return False
+
+
+def _hands_itself_on(tree: ast.AST, own: Sequence[str]) -> bool:
+    """Whether a method returns itself, or gives itself to what may call it: `loss_of(self, batch)`, `map(self, rows)`.
+
+    What Python's own functions ask of an object, such as `getattr(self, name)`, is no call of it. Methods of
+    installed packages are not asked this, because they hand the plain module to exporters and compilers.
+    """
+    asked = [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ASKING and node.args
+    ]
+    asked += [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return any(node.id in own and not any(node is other for other in asked) for node in names)
 
 
 def _is_self(node: ast.expr, own: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -31,9 +32,9 @@ class Watch:
 
     Noticed are: a parameter, buffer, submodule or hook that was replaced, added or removed anywhere; a number, string,
     bool, None or member of an enumeration among the attributes of a submodule, or of its `config`, that was changed,
-    also within lists, tuples, dicts and sets; a `forward` put in the place of a submodule's own; a tensor attribute
-    that is a constant of a graph, if it was replaced or written to; attributes of `helpers`; class attributes, globals
-    and closures as `Scope` says. Values of parameters are not looked at.
+    also within lists, tuples, dicts, sets and partials; a `forward` put in the place of a submodule's own; a tensor
+    attribute that is a constant of a graph, if it was replaced or written to; attributes of `helpers`; class
+    attributes, globals and closures as `Scope` says. Values of parameters are not looked at.
 
     Args:
         module: what was captured.
@@ -61,8 +62,7 @@ class Watch:
         ]
         for attributes in _unique(held):
             self._look_at(attributes)
-        self._scope = Scope(self.modules)
-        self._outside = self._scope.values()
+        self._scope = Scope(self.modules, self._constants)
 
     def _look_at(self, attributes: dict[str, Any]) -> None:
         names = [name for name in attributes if name not in _OWN]
@@ -92,7 +92,7 @@ class Watch:
         try:
             if [get(attributes) for get, attributes in self._numbers] != self._before:
                 return True
-            if self._scope.values() != self._outside:
+            if self._scope.changed():
                 return True
         except (KeyError, ValueError, RuntimeError):
             return True  # one is gone, or is now an array, whose comparison is no bool
@@ -127,11 +127,15 @@ class Watch:
             return tuple([self._seen(item, "", value, *outer) for item in value])
         if isinstance(value, dict):
             return tuple([(key, self._seen(item, "", value, *outer)) for key, item in value.items()])
-        if name == "forward" or isinstance(value, nn.Parameter):
+        if isinstance(value, nn.Parameter):
             return id(value)
         if isinstance(value, torch.Tensor):
             watched = not value.is_inference() and value.data_ptr() in self._constants
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
+        if isinstance(value, functools.partial):
+            return (value.func, self._seen(value.args, "", *outer), self._seen(value.keywords, "", *outer))
+        if name == "forward":
+            return id(value)
         return _UNSEEN
 
 

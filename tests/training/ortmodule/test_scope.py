@@ -1,0 +1,152 @@
+"""Whatever is put in the place of a value outside of the module, the next call computes what eager PyTorch computes."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.training.ortmodule import ORTModule
+
+pytestmark = pytest.mark.sampled(4)
+
+
+class Shift(enum.Enum):
+    UP, DOWN = 1.0, -1.0
+
+
+FACTORS = [2.0, 3.0]
+OPTIONS = {"inner": {"power": 1}}
+
+
+class Settings:
+    scale = 2.0
+
+
+def classes():
+    """Return classes of their own for one test, which changes them: a metaclass, a base, another base, the module's."""
+
+    class Meta(type):
+        offset = 1.0
+
+    class Base(nn.Module, metaclass=Meta):
+        gain = 2.0
+
+        def sign(self, y):
+            return y
+
+    class OtherBase(nn.Module, metaclass=Meta):
+        gain = 2.0
+
+        def sign(self, y):
+            return -y
+
+    class Scaled(Base):
+        settings, shift, pair, kind = Settings, Shift.UP, (1.0, 2.0), torch.float32
+        table, names = {"by": 1.0}, ["plus"]
+        constant = torch.full((3,), 2.0)
+        apart = functools.partial(torch.mul, other=2.0)
+
+        def __init__(self):
+            super().__init__()
+            self.linear, self.helper = nn.Linear(3, 3), types.SimpleNamespace(inner=types.SimpleNamespace(scale=2.0))
+            self.times = functools.partial(torch.mul, other=2.0)
+
+        def power(self, y, exponent):
+            return y * exponent
+
+        doubled = functools.partialmethod(power, exponent=2.0)
+
+        def forward(self, x):
+            y = self.sign(self.linear(x)) * self.gain + type(self).offset + self.shift.value
+            y = self.doubled(self.times(y)) * self.pair[1] * self.settings.scale * self.helper.inner.scale
+            y = type(self).apart(y).to(self.kind) * self.constant + self.table["by"] * FACTORS[0]
+            return y ** OPTIONS["inner"]["power"] if "plus" in self.names else -y
+
+    return Meta, Base, OtherBase, Scaled
+
+
+@pytest.fixture
+def scaled():
+    meta, base, other_base, kind = classes()
+    yield types.SimpleNamespace(
+        meta=meta,
+        base=base,
+        other_base=other_base,
+        kind=kind,
+        module=kind(),
+        subclass=meta("Sub", (kind,), {"gain": 7.0}),
+    )
+    FACTORS[0] = 2.0
+
+
+CHANGES = {
+    "a name that hides the base's": lambda s: setattr(s.kind, "gain", 5.0),
+    "the metaclass's": lambda s: setattr(s.meta, "offset", 5.0),
+    "a name that hides the metaclass's": lambda s: setattr(s.kind, "offset", 5.0),
+    "other bases": lambda s: setattr(s.kind, "__bases__", (s.other_base,)),
+    "another class of the module": lambda s: setattr(s.module, "__class__", s.subclass),
+    "a member of an enumeration": lambda s: setattr(s.kind, "shift", Shift.DOWN),
+    "a tuple": lambda s: setattr(s.kind, "pair", (1.0, 5.0)),
+    "a dtype": lambda s: setattr(s.kind, "kind", torch.float16),
+    "a tensor": lambda s: setattr(s.kind, "constant", torch.full((3,), 5.0)),
+    "values of a tensor": lambda s: s.kind.constant.mul_(2),
+    "a list": lambda s: s.kind.names.clear(),
+    "a dict": lambda s: s.kind.table.update(by=5.0),
+    "a partial": lambda s: setattr(s.kind, "apart", functools.partial(torch.mul, other=5.0)),
+    "a partial method": lambda s: setattr(s.kind, "doubled", functools.partialmethod(s.kind.power, exponent=5.0)),
+    "a partial of the module": lambda s: s.module.times.keywords.update(other=5.0),
+    "a helper's helper": lambda s: setattr(s.module.helper.inner, "scale", 5.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_a_class_holds_is_followed(change, scaled):
+    model, x = ORTModule(scaled.module), torch.randn(2, 3)
+    before = model(x)
+    torch.testing.assert_close(before, scaled.module(x))
+    change(scaled)
+    expected = scaled.module(x)
+    assert expected.dtype != before.dtype or not torch.allclose(expected, before)
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: FACTORS.__setitem__(0, 9.0),
+        lambda patch: patch.setitem(OPTIONS["inner"], "power", 2),
+        lambda patch: patch.setattr(Settings, "scale", 9.0),
+    ],
+    ids=["list", "dict", "class"],
+)
+def test_what_forward_names_in_its_file_is_followed(change, scaled, monkeypatch):
+    model, x = ORTModule(scaled.module), torch.randn(2, 3)
+    before = model(x)
+    change(monkeypatch)
+    expected = scaled.module(x)
+    assert not torch.allclose(expected, before)
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_a_record_that_another_method_keeps_makes_no_new_capture(scaled, monkeypatch):
+    monkeypatch.setitem(globals(), "RECORD", [])
+    scaled.kind.note = lambda self, loss: globals()["RECORD"].append(loss) or RECORD  # noqa: F821
+    model, x = ORTModule(scaled.module), torch.randn(2, 3)
+    model(x)
+    watch = model._engine._watch
+    scaled.module.note(1.0)
+    assert not watch.changed()
+
+
+def test_a_copy_of_the_module_makes_no_new_capture(scaled):
+    model, x = ORTModule(scaled.module), torch.randn(2, 3)
+    model(x)
+    watch = model._engine._watch
+    copy.deepcopy(scaled.module)
+    assert not watch.changed()
