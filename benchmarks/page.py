@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.commands import Command
 from benchmarks.half_table import half
+from benchmarks.inference_tables import encoders, package_files
 from benchmarks.layers_table import layers
 from benchmarks.other_tables import floor, gpu, memory, portable, small, threads
 from benchmarks.speed_tables import contended, epochs, headlines, losses, steps
@@ -36,6 +37,8 @@ PAGES: dict[str, tuple[Callable[[], Iterable[str]], ...]] = {
         gpu,
         portable,
         small,
+        package_files,
+        encoders,
     ),
     "README.md": (headlines,),
 }

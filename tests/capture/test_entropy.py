@@ -54,6 +54,33 @@ def test_a_generator_that_forward_makes_from_a_seed_draws_the_same_in_each_step(
     assert capture(model, [torch.ones(3)]).output_spec.tensors() == 1
 
 
+class Seeded(nn.Module):
+    """Noise from a generator of its own, added in one of several ways."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.noise, self.generator = noise, torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return (x * self.weight + self.noise(x, self.generator)).sum()
+
+
+NOISES = {
+    "a function": lambda x, generator: torch.rand(x.shape, generator=generator),
+    "a method in place": lambda x, generator: torch.empty_like(x).normal_(generator=generator),
+    "of probabilities": lambda x, generator: torch.bernoulli(torch.sigmoid(x), generator=generator),
+}
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_a_generator_of_torch_that_the_module_holds_is_refused_by_line(noise):
+    with pytest.raises(
+        CaptureError, match=r"draws from a torch.Generator[\s\S]*test_entropy.py[\s\S]*leave generator= out"
+    ):
+        capture(Seeded(noise), [torch.ones(3)])
+
+
 def test_other_threads_draw_meanwhile():
     drawn = []
     with entropy_refused(""):

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ontrain.capture.aten.complex import Complex, pair, parts
 from ontrain.capture.context import AtenBuilder, dtype_of
@@ -17,6 +17,7 @@ from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, ValueBranchE
 from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
 from ontrain.capture.program import prepare
+from ontrain.capture.source import source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.walk import Walk, constant, written
 from ontrain.errors import CaptureError
@@ -108,7 +109,7 @@ class _Program(Walk):
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 constants[node] = program.constants[target]
             else:
-                raise CaptureError(f"the program takes a {spec.kind.name.lower()}, which no graph can hold")
+                raise _unheld(node, spec)
         values = dict(users)
         for role in (Role.PARAMETER, Role.BUFFER):
             for name in names.order:
@@ -243,3 +244,18 @@ class _Program(Walk):
                 graph.inputs.remove(value)
         for name in [name for name, value in graph.initializers.items() if value not in used]:
             del graph.initializers[name]
+
+
+def _unheld(node: fx.Node, spec: InputSpec) -> CaptureError:
+    """The refusal of what a program takes beside tensors: a `torch.Generator`, an object of a library's own."""
+    reader = next(iter(node.users), node)
+    if "generator" in {name for name, value in reader.kwargs.items() if value is node}:
+        return CaptureError(
+            "forward draws from a torch.Generator", source=source_line(reader),
+            reason="a graph draws from a generator of its own, which torch.manual_seed sets",
+            way_out="leave generator= out, or draw before the call and pass the numbers as an input",
+        )  # fmt: skip
+    return CaptureError(
+        f"the program takes a {spec.kind.name.lower()}, which no graph can hold", source=source_line(reader),
+        way_out="pass what forward needs of it as tensors or numbers",
+    )  # fmt: skip

