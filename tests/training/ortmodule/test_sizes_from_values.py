@@ -56,6 +56,12 @@ def columns_of_a_mask(self, x, ids):
 
 
 @forward
+def places_below_a_number_of_rows(self, x, ids):
+    first = torch.arange(x.shape[0]) < self.a(x)[ids > 2].shape[0]
+    return self.b(torch.where(first[:, None], self.a(x), 0.5))
+
+
+@forward
 def places_and_their_columns(self, x, ids):
     rows, columns = torch.nonzero(x > 0.5, as_tuple=True)
     return self.b(self.a(x)[rows]) * columns[:, None], torch.nonzero(ids > 2)

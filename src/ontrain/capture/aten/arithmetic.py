@@ -211,6 +211,10 @@ def difference(op: AtenBuilder, a: Value, b: Value, places: tuple[int, int] = (0
     return op.cast(a, dtype) - op.cast(b, dtype)
 
 
+_STAND_INS = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
+"""Numbers of the kinds of what a graph computes; the kind is all that a dtype depends on."""
+
+
 def _common(op: AtenBuilder, places: tuple[int, int] = (0, 1)) -> ir.DataType:
     """The dtype in which torch compares two of the current node's arguments."""
     shown: list[Any] = []
@@ -218,7 +222,7 @@ def _common(op: AtenBuilder, places: tuple[int, int] = (0, 1)) -> ir.DataType:
         val = value.meta["val"] if isinstance(value, torch.fx.Node) else value
         if isinstance(val, torch.Tensor):
             val = torch.empty([1] * val.ndim, dtype=val.dtype, device="meta")
-        shown.append(int(val) if isinstance(val, torch.SymInt) else val)
+        shown.append(_STAND_INS.get(type(val), val))  # a size may follow from values: asking for it would be a guard
     return dtype_of(torch.result_type(*shown))
 
 
