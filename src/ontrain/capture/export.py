@@ -25,11 +25,13 @@ from ontrain.capture.source import user_frame
 from ontrain.capture.structure import Spec, call, check_plain, flatten, has_objects, unflatten
 from ontrain.capture.tracing import (
     AUTOCAST,
+    as_eager,
     assigned_buffers,
     shared_memory,
     took_int_for_dtype,
     tracing,
     unchanged_attributes,
+    went_for_compilers,
 )
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
@@ -80,10 +82,14 @@ def export(
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
 
-    def trace(run: Run, *, whole_numbers: bool = True) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
+    def trace(
+        run: Run, *, whole_numbers: bool = True, eager: bool = False
+    ) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
         results: list[Spec] = []
         answers = None if batch is None else Answers(module, batch)
-        flat = Flat(module, signature, arguments, results.append, run if answers is None else answers.begun(run))
+        flat = Flat(
+            module, signature, arguments, results.append, run if answers is None else answers.begun(run), eager=eager
+        )
         with tracing(module, answers=answers, whole_numbers=whole_numbers), shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
@@ -93,9 +99,14 @@ def export(
     try:
         return without_draws(trace)
     except CaptureError as error:
-        if not took_int_for_dtype(error):
+        if took_int_for_dtype(error):
+            again = functools.partial(trace, whole_numbers=False)
+        elif went_for_compilers(error):
+            again = functools.partial(trace, eager=True)
+        else:
             raise
-    return without_draws(functools.partial(trace, whole_numbers=False))
+    # Outside of the handler: what fails now has another cause.
+    return without_draws(again)
 
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
@@ -148,6 +159,7 @@ class Flat(nn.Module):
     Args:
         returned: is given the structure of what the module returned.
         run: calls the module's forward.
+        eager: whether a forward that asks whether it is compiled is told that it is not.
     """
 
     def __init__(
@@ -157,9 +169,11 @@ class Flat(nn.Module):
         arguments: Sequence[tuple[str, Spec]],
         returned: Callable[[Spec], None],
         run: Run,
+        *,
+        eager: bool = False,
     ) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._eager = module, eager
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
         self._returned, self._run = returned, run
@@ -184,6 +198,8 @@ class Flat(nn.Module):
             stack.enter_context(assigned_buffers(self.module))
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
+            if self._eager:
+                stack.enter_context(as_eager())
             leaves, spec = flatten(self._run(lambda: self._call(named)))
         self._returned(spec)
         self._check_objects(named, tensors)

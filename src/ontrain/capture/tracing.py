@@ -22,11 +22,11 @@ from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.errors import CaptureError
-from ontrain.internals import MODULE_STATE, available, injected, of, private, wrapped
+from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, wrapped
 
 __all__ = [
-    "AUTOCAST", "NewBufferError", "assigned_buffers", "shared_memory", "took_int_for_dtype", "tracing",
-    "unchanged_attributes",
+    "AUTOCAST", "NewBufferError", "as_eager", "assigned_buffers", "shared_memory",
+    "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
@@ -251,3 +251,19 @@ def took_int_for_dtype(error: CaptureError) -> bool:
     """Return whether the `int` of a trace was used as a dtype: torch and numpy know Python's own only."""
     cause = error.__cause__
     return isinstance(cause, TypeError) and any(name in str(cause) for name in (_Whole.__name__, "numpy.object_"))
+
+
+def went_for_compilers(error: CaptureError) -> bool:
+    """Return whether a trace met what may be a branch of forward that is for compilers, and that lacks something.
+
+    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask.
+    """
+    return isinstance(error.__cause__, TypeError | AttributeError)
+
+
+@contextmanager
+def as_eager() -> Iterator[None]:
+    """Have forward find that nothing compiles or exports it."""
+    names = "torch.compiler._is_compiling_flag", "torch.compiler._is_exporting_flag"
+    with replaced(dict.fromkeys(names, False)):
+        yield

@@ -1,0 +1,71 @@
+"""Modules that ask whether somebody compiles them, as libraries do: what eager computes is what is captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
+
+
+class Masked(nn.Module):
+    """A layer whose mask has a default in eager alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x, mask=None):
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones(x.shape[0], 2, dtype=x.dtype).tril()
+        return (self.layer(x) * mask[:, :1]).sum()
+
+
+class Shortened(Masked):
+    """A layer that reads an attribute of what it has for eager alone."""
+
+    def forward(self, x, mask=None):
+        scale = None if torch.compiler.is_exporting() else x.mean()
+        return self.layer(x).sum() * scale.square()
+
+
+class Either(Masked):
+    """A layer that works both ways, and does otherwise for compilers."""
+
+    def forward(self, x, mask=None):
+        return self.layer(x).sum() * (2 if torch.compiler.is_compiling() else 3)
+
+
+def results(module, x):
+    x = x.clone().requires_grad_()
+    module.zero_grad()
+    y = module(x)
+    y.backward()
+    return [y.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+@pytest.mark.parametrize("kind", [Masked, Shortened])
+def test_what_compilers_would_miss_is_captured_as_eager_has_it(kind):
+    plain = kind().double()
+    module = ORTModule(plain)
+    for rows in (4, 7):
+        x = torch.randn(rows, 3, dtype=torch.float64)
+        for mine, eager in zip(results(module, x), results(plain, x), strict=True):
+            torch.testing.assert_close(mine, eager, rtol=1e-12, atol=1e-12)
+    assert module._engine.captures == 1
+
+
+def test_what_a_module_does_for_compilers_is_kept_where_it_works():
+    plain, x = Either(), torch.randn(4, 3)
+    torch.testing.assert_close(ORTModule(plain)(x), plain.layer(x).sum() * 2)
+
+
+def test_what_fails_in_eager_too_is_refused_by_its_line():
+    class Wrong(Masked):
+        def forward(self, x, mask=None):
+            return self.layer(x).sum() * mask[0]
+
+    with pytest.raises(CaptureError, match=r"NoneType[\s\S]*test_tracing.py"):
+        ORTModule(Wrong())(torch.randn(4, 3))
