@@ -150,3 +150,27 @@ def test_a_copy_of_the_module_makes_no_new_capture(scaled):
     watch = model._engine._watch
     copy.deepcopy(scaled.module)
     assert not watch.changed()
+
+
+CIRCLE = {"factor": 2.0, "items": [1.0]}
+CIRCLE["items"].append(CIRCLE)
+
+
+class Circling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x) * CIRCLE["factor"] + CIRCLE["items"][0]
+
+
+@pytest.mark.parametrize("table", [CIRCLE, CIRCLE["items"]], ids=["dict", "list"])
+def test_containers_that_hold_themselves_are_followed_once(table, monkeypatch):
+    module, x = Circling(), torch.randn(2, 3)
+    model = ORTModule(module)
+    for _ in range(2):
+        torch.testing.assert_close(model(x), module(x))
+    assert model._engine.captures == 1
+    monkeypatch.setitem(table, 0 if isinstance(table, list) else "factor", 5.0)
+    torch.testing.assert_close(model(x), module(x))

@@ -10,14 +10,15 @@ import torch
 
 from ontrain.internals import available
 
-__all__ = ["CONVOLUTION", "Filters", "Windows"]
+__all__ = ["CONVOLUTION", "HAS_ORDER", "Filters", "Windows", "memory_of", "reordered"]
 
 CONVOLUTION: Any = available("torch.ops.mkldnn._convolution_pointwise")
 """oneDNN's convolution with what follows it, or None in a build of torch that lacks it."""
 _REORDER: Any = available("torch.ops.mkldnn._reorder_convolution_weight")
 _ADDRESS: Any = available("torch.ops.mkldnn.data_ptr")
 _BYTES: Any = available("torch.ops.mkldnn._nbytes")
-_HAS_KERNELS = None not in (CONVOLUTION, _REORDER, _ADDRESS, _BYTES)
+HAS_ORDER = None not in (_REORDER, _ADDRESS, _BYTES)
+"""Whether this build of torch brings filters into oneDNN's order."""
 
 Windows = tuple[list[int], list[int], list[int], int]
 """Pads, strides, dilations and groups."""
@@ -40,23 +41,32 @@ class Filters:
             windows: how they move over the images.
             images: [N, C, H, W].
         """
-        if not _HAS_KERNELS:
+        if CONVOLUTION is None or not HAS_ORDER:
             return None
-        pads, strides, dilations, groups = windows
         try:
-            filters: torch.Tensor = _REORDER(w, pads, strides, dilations, groups, list(images))
+            filters = reordered(w, windows, images)
         except RuntimeError:
             return None
-        known = self._orders.setdefault((w.data_ptr(), w.shape, *map(tuple, windows[:3]), groups), [])
-        memory = _memory(filters)
+        known = self._orders.setdefault((w.data_ptr(), w.shape, *map(tuple, windows[:3]), windows[3]), [])
+        memory = memory_of(filters)
         for shared in known:
-            if torch.equal(_memory(shared), memory):
+            if torch.equal(memory_of(shared), memory):
                 return shared
         known.append(filters)
         return filters
 
 
-def _memory(filters: torch.Tensor) -> torch.Tensor:
-    """The bytes that oneDNN reads; torch does not know how they lie."""
+def reordered(w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor:
+    """Return weights [M, C / groups, kH, kW] in oneDNN's order for images of a shape; torch does not know how they lie.
+
+    Raises:
+        RuntimeError: oneDNN does not convolve such numbers.
+    """
+    filters: torch.Tensor = _REORDER(w, *windows, list(images))
+    return filters
+
+
+def memory_of(filters: torch.Tensor, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+    """Return the memory of filters in oneDNN's order, from first to last, as long as they live."""
     raw = (ctypes.c_byte * int(_BYTES(filters))).from_address(_ADDRESS(filters))
-    return torch.frombuffer(raw, dtype=torch.uint8)
+    return torch.frombuffer(raw, dtype=dtype)

@@ -7,7 +7,6 @@ is scratch memory.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from ontrain.internals import available
+from ontrain.providers.torch.filters import HAS_ORDER, Windows, memory_of, reordered
 from ontrain.providers.torch.strips import strips
 
 __all__ = ["HAS_KERNELS", "LINEAR", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
@@ -26,13 +26,10 @@ PACKED = 2
 _KEPT_BYTES = 64 << 20
 """What the packs of a thread take together at most."""
 _WIDTHS = (64, 48, 32, 16, 8)
-_PLACES = [0, 0], [1, 1], [1, 1], 1
+_PLACES: Windows = [0, 0], [1, 1], [1, 1], 1
 """Padding, stride, dilation and groups."""
-_REORDER: Any = available("torch.ops.mkldnn._reorder_convolution_weight")
-_ADDRESS: Any = available("torch.ops.mkldnn.data_ptr")
-_BYTES: Any = available("torch.ops.mkldnn._nbytes")
 _CONVOLUTION: Any = getattr(available("torch.ops.mkldnn._convolution_pointwise_"), "binary", None)
-HAS_KERNELS = None not in (_REORDER, _ADDRESS, _BYTES, _CONVOLUTION)
+HAS_KERNELS = HAS_ORDER and _CONVOLUTION is not None
 """Whether this build of torch has what is called here."""
 LINEAR: Any = available("torch.ops.mkldnn._linear_pointwise")
 """oneDNN's kernel for linear layers, or None in a build of torch that lacks it."""
@@ -55,10 +52,10 @@ class _Pack:
     def __init__(self, rows: int, inner: int, columns: int) -> None:
         self.columns = columns
         numbers = torch.arange(inner * columns, dtype=torch.float32, device="cpu").view(columns, inner)
-        self.filters: torch.Tensor = _REORDER(numbers.view(columns, inner, 1, 1), *_PLACES, [1, inner, rows, 1])
-        self.nbytes = int(_BYTES(self.filters))
-        raw = (ctypes.c_byte * self.nbytes).from_address(_ADDRESS(self.filters))
-        self.stripes = _stripes(torch.frombuffer(raw, dtype=torch.float32), numbers).zero_()
+        self.filters = reordered(numbers.view(columns, inner, 1, 1), _PLACES, [1, inner, rows, 1])
+        memory = memory_of(self.filters, torch.float32)
+        self.nbytes = memory.nbytes
+        self.stripes = _stripes(memory, numbers).zero_()
         self._whole = columns // self.stripes.shape[2]
 
     def fill(self, w: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from ontrain.internals import of
 
-__all__ = ["Scope", "contents", "helpers"]
+__all__ = ["Scope", "helpers"]
 
 _PLAIN = (bool, int, float, str, type(None))
 _CODE = (types.FunctionType, property, staticmethod, classmethod, functools.partial, functools.partialmethod)
@@ -123,17 +123,24 @@ class Scope:
     def _contents(self, value: object) -> Any:
         if isinstance(value, torch.Tensor):
             return value.data_ptr(), of("torch.Tensor._version", value)
-        return contents(value)
+        return _items_of(value)
 
 
-def contents(value: object) -> Any:
-    """Return a container's items for comparison, nested; of a container of many items only their number."""
+def _items_of(value: object, *outer: object) -> Any:
+    """Return a container's items for comparison, nested; of a container of many items only their number.
+
+    Args:
+        value: the container, or an item of the containers `outer`: one of these themselves is not gone into again.
+        outer: the innermost first.
+    """
+    if any(value is container for container in outer):
+        return None
     if isinstance(value, _CONTAINERS) and len(value) > _LARGEST_CONTAINER:
         return len(value)
     if isinstance(value, dict):
-        return tuple([(key, contents(item)) for key, item in value.items()])
+        return tuple([(key, _items_of(item, value, *outer)) for key, item in value.items()])
     if isinstance(value, list | tuple):
-        return tuple([contents(item) for item in value])
+        return tuple([_items_of(item, value, *outer) for item in value])
     return frozenset(value) if isinstance(value, set) else value
 
 
