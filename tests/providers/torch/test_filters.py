@@ -77,6 +77,47 @@ def test_nets_at_several_sizes_are_the_references(name, tune, monkeypatch):
         np.testing.assert_allclose(session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], 1e-4, 1e-4)
 
 
+USES = {
+    "no slope": {"activation": "LeakyRelu"},
+    "a slope": {"activation": "LeakyRelu", "activation_params": [0.3]},
+    "no bounds": {"activation": "Clip"},
+    "one bound": {"activation": "Clip", "activation_params": [0.0]},
+    "two bounds": {"activation": "Clip", "activation_params": [0.0, 0.5]},
+    "a sum that broadcasts": {"activation": "Relu", "z": [1, 4, 1, 1]},
+    "a sum": {"activation": "Relu", "z": [1, 4, 4, 4]},
+    "the sigmoid of a sum": {"activation": "Sigmoid", "z": [1, 4, 4, 4]},
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_fused_convolution_of_a_file_is_its_body_whether_onednn_takes_it_or_not(use):
+    rng = np.random.default_rng(2)
+    shapes = {"x": [1, 4, 6, 6], **({"z": use["z"]} if "z" in use else {})}
+    weights = {"w": rng.standard_normal((4, 4, 3, 3)).astype("f"), "b": rng.standard_normal(4).astype("f")}
+    feeds = {name: rng.standard_normal(shape).astype("f") for name, shape in shapes.items()}
+    attributes = {name: value for name, value in use.items() if name != "z"}
+    node = helper.make_node(
+        "FusedConv", ["x", "w", "b", "z"][: 2 + len(shapes)], ["y"], domain="com.microsoft", **attributes
+    )
+    graph = helper.make_graph(
+        [node], "fused", [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 4, 4])],
+        [numpy_helper.from_array(w, name) for name, w in weights.items()],
+    )  # fmt: skip
+    domains = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    content = helper.make_model(graph, opset_imports=domains, ir_version=9).SerializeToString()
+    (y,) = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"]).run(None, feeds)
+    total = torch.conv2d(*(torch.from_numpy(array).double() for array in (feeds["x"], *weights.values())))
+    total = total + torch.from_numpy(feeds["z"]) if "z" in feeds else total
+    numbers = use.get("activation_params", [])
+    wanted = {
+        "LeakyRelu": lambda: torch.nn.functional.leaky_relu(total, *numbers or [0.01]),
+        "Clip": lambda: total.clamp(*numbers) if numbers else total,
+        "Relu": lambda: total.relu(), "Sigmoid": lambda: total.sigmoid(),
+    }[use["activation"]]()  # fmt: skip
+    np.testing.assert_allclose(y, wanted.numpy(), 1e-5, 1e-5)
+
+
 def test_sessions_of_one_file_do_not_share_weights():
     """Filters are found by where weights lie: another session's may lie there once the first is gone."""
     model, x = _net(kernel=(3, 3)), np.ones((1, 4, 8, 8), np.float32)

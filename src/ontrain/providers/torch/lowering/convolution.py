@@ -98,9 +98,9 @@ def _applied(node: ir.Node) -> _Applied | None:
     activation, numbers = a.get("activation", ""), a.get("activation_params", ())
     if not activation:
         return "none", [], ""
-    if activation == "LeakyRelu":
-        return "leaky_relu", [numbers[0]], ""
-    if activation == "Clip":
+    if activation == "LeakyRelu" and len(numbers) == 1:
+        return "leaky_relu", list(numbers), ""
+    if activation == "Clip" and len(numbers) == 2:
         return "hardtanh", list(numbers), ""
     name = activation.lower()
     plain = not numbers or (name == "swish" and tuple(numbers) == (1.0,))
@@ -116,8 +116,8 @@ def _applies(node: ir.Node) -> bool:
         return True
     x, applied = node.inputs[0], _applied(node)
     images = x is not None and x.dtype == ir.DataType.FLOAT and x.shape is not None and len(x.shape) == 4
-    adds = len(node.inputs) > 3 and node.inputs[3] is not None
-    known = applied is not None and (not adds or applied[0] in ("none", "relu"))
+    z = node.inputs[3] if len(node.inputs) > 3 else None
+    known = applied is not None and (z is None or (applied[0] in ("none", "relu") and z.shape == node.outputs[0].shape))
     return CONVOLUTION is not None and images and known
 
 
