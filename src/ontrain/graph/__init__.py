@@ -47,7 +47,7 @@ from ontrain.graph.size_arithmetic import SizeArithmetic as SizeArithmetic
 from ontrain.graph.slots import Slot, StateKind, set_slot, slot_of
 from ontrain.graph.source import annotate, describe, inherit_source, name_of, shape_text, source_of
 from ontrain.graph.stages import Stage as Stage, is_sized_by_values as is_sized_by_values, stages as stages
-from ontrain.graph.subgraphs import all_nodes, captured, live_nodes, subgraphs
+from ontrain.graph.subgraphs import all_nodes, captured, drop_dead_nodes, live_nodes, subgraphs
 from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
 from ontrain.graph.verify import verify, verify_requested
 from ontrain.graph.working_memory import MemoryOf, WorkingMemory
@@ -88,6 +88,7 @@ __all__ = [
     "is_float",
     "is_random",
     "iterate",
+    "drop_dead_nodes",
     "live_nodes",
     "nbytes",
     "new_model",

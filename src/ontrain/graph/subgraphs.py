@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_nodes", "captured", "live_nodes", "subgraphs"]
+__all__ = ["all_nodes", "captured", "drop_dead_nodes", "live_nodes", "subgraphs"]
 
 _GRAPH = ir.AttributeType.GRAPH
 
@@ -60,3 +60,9 @@ def live_nodes(graph: ir.Graph) -> list[ir.Node]:
             if subgraphs(node):
                 needed.update(captured(node))
     return nodes[::-1]
+
+
+def drop_dead_nodes(graph: ir.Graph) -> None:
+    """Remove the nodes that no output depends on, in place."""
+    live = set(live_nodes(graph))
+    graph.remove([node for node in graph if node not in live], safe=True)

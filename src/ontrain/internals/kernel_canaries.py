@@ -259,6 +259,21 @@ def linear(kernel: Any) -> None:
     expect_close(kernel(x, w, b, "none", [], ""), x @ w.t() + b, "the product")
 
 
+def linear_ordered(reorder: Any) -> None:
+    """A weight in oneDNN's order for any number of rows, a sum with something else, and activations of the product."""
+    kernel: Any = torch.ops.mkldnn._linear_pointwise
+    x, w, bias, z = _numbers(4, 3), _numbers(5, 3), _numbers(5), _numbers(4, 5)
+    weight, plain = reorder(w, None), x @ w.t() + bias
+    functional = torch.nn.functional
+    applied = {"none": lambda y: y, "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+               "swish": functional.silu}  # fmt: skip
+    for name, function in applied.items():
+        expect_close(kernel(x, weight, bias, name, [], ""), function(plain), name)
+    for form in ("none", "tanh"):
+        expect_close(kernel(x, weight, bias, "gelu", [], form), functional.gelu(plain, approximate=form), "gelu")
+    expect_close(kernel.binary(x, z, weight, bias, "add"), plain + z, "a sum")
+
+
 def convolves_fused(convolution: Any) -> None:
     """A convolution with filters in oneDNN's order, a sum with something else, and an activation of it."""
     x, w, bias, z = _numbers(2, 3, 6, 5), _numbers(4, 3, 3, 3), _numbers(4), _numbers(2, 4, 6, 5)

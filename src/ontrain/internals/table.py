@@ -260,6 +260,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch._sample_dirichlet", "draw from Dirichlet distributions", None, _GAMMA),
     Row("torch._dirichlet_grad", "differentiate these draws", None, _GAMMA),
     Row("torch.ops.mkldnn._linear_pointwise", "products by oneDNN", k.linear, "products by oneDNN; others are taken"),
+    Row("torch.ops.mkldnn._reorder_linear_weight", "linear layers by oneDNN with weights in its own order",
+        k.linear_ordered, "linear layers with weights in oneDNN's own order; they are rearranged in each run"),
     Row("torch.ops.mkldnn._reorder_convolution_weight", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn.data_ptr", "products by oneDNN in memory of ours", None, _PACKED),
     Row("torch.ops.mkldnn._nbytes", "products by oneDNN in memory of ours", None, _PACKED),

@@ -33,7 +33,7 @@ for name in ("ReluGrad", "LeakyReluGrad", "EluGrad", "HardtanhGrad", "TanhGrad",
 define("SoftmaxGrad", domain=DOMAIN, overwrites=(0,))
 define("LogSoftmaxGrad", domain=DOMAIN, overwrites=(0,))
 define("DropoutGrad", domain=DOMAIN)
-define("Tanh", POINTWISE, precision=Precision.FOLLOWS, function=np.tanh, in_convolutions=True, marks_gelu=True)
+define("Tanh", POINTWISE, precision=Precision.FOLLOWS, function=np.tanh, epilogue_of=("Conv", "Gemm"), marks_gelu=True)
 
 
 @gradient("Tanh")
@@ -42,7 +42,7 @@ def tanh(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("TanhGrad", dy, op.outputs[0])
 
 
-define("Sigmoid", POINTWISE, precision=Precision.FOLLOWS, function=sigmoid, in_convolutions=True)
+define("Sigmoid", POINTWISE, precision=Precision.FOLLOWS, function=sigmoid, epilogue_of=("Conv", "Gemm"))
 
 
 @gradient("Sigmoid")
@@ -82,7 +82,7 @@ def selu(op: Op, dy: Value, x: Value, *, alpha: float, gamma: float) -> Adjoints
     return op.composite("EluGrad", dy, x, alpha=alpha, scale=gamma)
 
 
-define("Relu", POINTWISE, precision=Precision.FOLLOWS, in_convolutions=True)
+define("Relu", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv", "Gemm"))
 
 
 @gradient("Relu")
@@ -100,7 +100,7 @@ def thresholded_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.Where(op.Greater(x, alpha), dy, 0.0)
 
 
-define("LeakyRelu", POINTWISE, precision=Precision.FOLLOWS, in_convolutions=True)
+define("LeakyRelu", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",))
 
 
 @gradient("LeakyRelu")
@@ -137,7 +137,7 @@ def hard_sigmoid(op: Op, dy: Value, x: Value, *, alpha: float, beta: float) -> A
     return op.composite("HardSigmoidGrad", dy, x, alpha=alpha, beta=beta)
 
 
-define("HardSwish", POINTWISE, precision=Precision.FOLLOWS, in_convolutions=True)
+define("HardSwish", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",))
 
 
 @gradient("HardSwish")
@@ -171,7 +171,7 @@ def mish(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("MishGrad", dy, x)
 
 
-define("Gelu", POINTWISE, precision=Precision.FOLLOWS, marks_gelu=True)
+define("Gelu", POINTWISE, precision=Precision.FOLLOWS, marks_gelu=True, epilogue_of=("Gemm",))
 
 
 @gradient("Gelu")
@@ -180,7 +180,7 @@ def gelu(op: Op, dy: Value, x: Value, *, approximate: str) -> Adjoints:
     return op.composite("GeluGrad", dy, x, approximate=approximate)
 
 
-define("Silu", POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS, in_convolutions=True)
+define("Silu", POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS, epilogue_of=("Conv", "Gemm"))
 
 
 @gradient("Silu", domain=DOMAIN)

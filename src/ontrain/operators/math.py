@@ -169,7 +169,7 @@ def extremum(op: Op, dy: Value, *xs: Value) -> Adjoints:
     return [share * hit for hit in hits]
 
 
-define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2), in_convolutions=True)
+define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2), epilogue_of=("Conv",))
 
 
 @gradient("Clip")

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import broadcast, shape_of, size_of
 from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import Precision, Rows, define
+from ontrain.operators.record import DOMAIN, Precision, Rows, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["transposed"]
@@ -134,6 +134,11 @@ def gemm(
     return da, db, dc
 
 
+def _linear_flops(node: ir.Node) -> int:
+    return 2 * size_of(node.outputs[0]) * shape_of(node, 0)[1]
+
+
+define("Linear", domain=DOMAIN, precision=Precision.HALF, flops=_linear_flops, rows=Rows.GEMM)
 define("Det")
 
 

@@ -177,7 +177,7 @@ class Operator:
         no_gradient: why it cannot be differentiated, if it cannot and more is to be said than that it has no rule.
         control: whether it holds graphs: a branch or a loop of the standard's.
         function: what it computes of arrays in double precision, if activations are spelled out in it.
-        in_convolutions: a convolution may apply it to its result, as the activation of onnxruntime's FusedConv.
+        epilogue_of: operators that may apply it to their result where it is made: "Conv" and "Gemm".
         marks_gelu: it is a form of Gelu, or stands in each formula that spells one out.
         updates: its results are next values of its operands, and may be written over them.
         asks_device: what comes next depends on a number that it computes, so that a device is waited for.
@@ -223,7 +223,7 @@ class Operator:
     no_gradient: str = ""
     control: bool = False
     function: Callable[..., Any] | None = None
-    in_convolutions: bool = False
+    epilogue_of: tuple[str, ...] = ()
     marks_gelu: bool = False
     updates: bool = False
     asks_device: bool = False

@@ -89,7 +89,7 @@ class FuseActivations(RewritePass):
         return bool(self._found)
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        """Replace the end of a formula; the rest of it is dropped with the next rebuild."""
+        """Replace the end of a formula; the rest of it goes, as nobody reads it."""
         if node not in self._found:
             return None
         kind, path = self._found[node]

@@ -66,7 +66,7 @@ class FuseAttention(RewritePass):
         self._shared: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        """Replace the end of a formula; the rest of it is dropped with the next rebuild."""
+        """Replace the end of a formula; the rest of it goes, as nobody reads it."""
         for old, new in zip(node.inputs, inputs, strict=True):
             if old in self._wanted and new is not None:
                 self._new[old] = new

@@ -166,7 +166,7 @@ class Fusion(RewritePass):
         return bool(self._matches)
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        """Replace the last node of a match; what lies before it goes with the next rebuild, as nobody reads it."""
+        """Replace the last node of a match; what lies before it goes, as nobody reads it."""
         match = self._matches.get(node)
         if match is None:
             return None

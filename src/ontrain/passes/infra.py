@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, subgraphs
+from ontrain.graph import DOMAIN, Builder, drop_dead_nodes, live_nodes, rebuild, subgraphs
 
 __all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "left_alone", "limited", "note"]
 
@@ -121,6 +121,8 @@ class RewritePass(Pass):
             return rebuilt
 
         rebuilt = rebuild(model, visit, typed=True)
+        if count:
+            drop_dead_nodes(rebuilt.graph)
         for node in rebuilt.graph:
             count += own._inside(node)
         return rebuilt, count

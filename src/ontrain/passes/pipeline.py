@@ -17,6 +17,7 @@ from ontrain.passes.inference import (
     FoldChannelArithmetic,
     FuseConvActivations,
     FuseLayerNormalization,
+    FuseLinearActivations,
     FuseMatMulAdd,
     RemoveIdentities,
     TransposeWeights,
@@ -57,6 +58,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     PowersToProducts(),
     LinearToGemm(),
     FuseHead(),
+    FuseLinearActivations(),
 )
 """Run on a specialised forward graph, before differentiation."""
 STEP_PASSES: tuple[Pass, ...] = (Simplify(), MultiplyPresentRows(), ShareCommonSubexpressions())

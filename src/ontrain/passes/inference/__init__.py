@@ -6,6 +6,7 @@ from ontrain.passes.inference.folding import FoldWeights
 from ontrain.passes.inference.identities import RemoveIdentities
 from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
+from ontrain.passes.inference.linear_activation import FuseLinearActivations
 from ontrain.passes.inference.numbers import SettleNumbers
 from ontrain.passes.inference.weights import Weights, weights_of, with_weights
 
@@ -15,6 +16,7 @@ __all__ = [
     "FoldWeights",
     "FuseConvActivations",
     "FuseLayerNormalization",
+    "FuseLinearActivations",
     "FuseMatMulAdd",
     "RemoveIdentities",
     "SettleNumbers",

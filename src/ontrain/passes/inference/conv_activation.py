@@ -32,7 +32,7 @@ class FuseConvActivations(Fusion):
         *(
             Pattern(kind, (_CONV, *(("low?", "high?") if kind == "Clip" else ())), domain=domain)
             for (domain, kind), record in OPERATORS.items()
-            if record.in_convolutions
+            if "Conv" in record.epilogue_of
         ),
         Pattern("Add", (_CONV, "z"), commutes=True),
     )

@@ -12,11 +12,11 @@ from ontrain.capture import to_tensor
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, Storage, new_buf, order_of, torch_dtype
 from ontrain.providers.torch.constants import Constants
-from ontrain.providers.torch.filters import Filters, Windows
 from ontrain.providers.torch.instructions import Function, Instruction
 from ontrain.providers.torch.placement import Placement
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.strips import strips
+from ontrain.providers.torch.weights import Weights, Windows
 
 __all__ = ["Emitter"]
 
@@ -50,12 +50,12 @@ class Emitter:
         constants: buffers of what exists already, the placement's among them.
         frame: for the body of a branch or loop, the storage that holds what it computes.
         settings: what the user chose; by default the defaults.
-        filters: constants of the session that are filters of convolutions, as oneDNN reads them.
+        weights: constants of the session as oneDNN reads them.
     """
 
     def __init__(
         self, device: torch.device, placement: Placement | None = None, constants: Constants | None = None, *,
-        frame: Storage | None = None, settings: Settings | None = None, filters: Filters | None = None,
+        frame: Storage | None = None, settings: Settings | None = None, weights: Weights | None = None,
     ) -> None:  # fmt: skip
         self.device, self.frame = device, frame
         self.settings = settings or Settings()
@@ -65,7 +65,7 @@ class Emitter:
         self.node: ir.Node | None = None
         self._constants = constants or Constants(device)
         self._bufs = dict(self.placement.bound)
-        self._filters = filters or Filters()
+        self._weights = weights or Weights()
         self._kept: dict[ir.Value, _Kept] = {}
         self._channels_last: dict[ir.Value, Buf] = {}
 
@@ -113,7 +113,17 @@ class Emitter:
     def filters(self, value: ir.Value | None, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
         """Return filters that never change as oneDNN reads them; None where they may change, and for other kernels."""
         tensor = self.placement.constants.get(value) if value is not None else None
-        return None if tensor is None else self._filters.of(tensor, windows, images)
+        return None if tensor is None else self._weights.filters(tensor, windows, images)
+
+    def matrix(self, value: ir.Value | None, *, transposed: bool) -> torch.Tensor | None:
+        """Return a weight that never changes as oneDNN multiplies by it; None where it may change, as for filters.
+
+        Args:
+            value: [inner size, columns of the result].
+            transposed: whether it is [columns, inner size] instead.
+        """
+        tensor = self.placement.constants.get(value) if value is not None else None
+        return None if tensor is None else self._weights.matrix(tensor if transposed else tensor.t())
 
     def reads(self, value: ir.Value) -> bool:
         """Return whether anybody reads a value, so that it has to be computed."""

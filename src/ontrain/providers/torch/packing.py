@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from ontrain.internals import available
-from ontrain.providers.torch.filters import HAS_ORDER, Windows, memory_of, reordered
 from ontrain.providers.torch.strips import strips
+from ontrain.providers.torch.weights import HAS_ORDER, Windows, memory_of, reordered
 
-__all__ = ["HAS_KERNELS", "LINEAR", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
+__all__ = ["HAS_KERNELS", "PACKED", "PACKED_BYTES", "add_product", "can_pack"]
 
 PACKED_BYTES = 4 << 20
 """What a factor may take, so that a few packs do for all products of a model."""
@@ -31,8 +31,6 @@ _PLACES: Windows = [0, 0], [1, 1], [1, 1], 1
 _CONVOLUTION: Any = getattr(available("torch.ops.mkldnn._convolution_pointwise_"), "binary", None)
 HAS_KERNELS = HAS_ORDER and _CONVOLUTION is not None
 """Whether this build of torch has what is called here."""
-LINEAR: Any = available("torch.ops.mkldnn._linear_pointwise")
-"""oneDNN's kernel for linear layers, or None in a build of torch that lacks it."""
 
 
 class _Pack:

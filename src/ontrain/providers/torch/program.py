@@ -63,7 +63,7 @@ def compile_step(graph: ir.Graph, state: TorchState, settings: Settings) -> Prog
     """Compile a graph that runs as a whole; every operator has a lowering, and residents are found in the state."""
     constants = Constants(state.device)
     emitter = Emitter(
-        state.device, place_step(graph, state, constants), constants, settings=settings, filters=state.filters
+        state.device, place_step(graph, state, constants), constants, settings=settings, weights=state.weights
     )
     return _compile(emitter, (list(graph), []), [v for v in graph.outputs if updates_of(v) is None], [])
 

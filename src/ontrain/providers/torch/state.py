@@ -9,8 +9,8 @@ import torch
 from ontrain.graph import StateKind
 from ontrain.providers.base import Array, FlatKey, StateSpec
 from ontrain.providers.torch.buffers import torch_dtype
-from ontrain.providers.torch.filters import Filters
 from ontrain.providers.torch.norms import norm
+from ontrain.providers.torch.weights import Weights
 
 __all__ = ["ALIGN", "TorchState"]
 
@@ -25,7 +25,7 @@ class TorchState:
     its gradient and its moments) line up element by element and an optimizer can walk them as one. Gaps hold zeros.
 
     Attributes:
-        filters: constants that are filters of convolutions, as oneDNN reads them.
+        weights: constants as oneDNN reads them.
     """
 
     def __init__(self, specs: Sequence[StateSpec], device: torch.device) -> None:
@@ -34,7 +34,7 @@ class TorchState:
         self.place: dict[str, tuple[FlatKey, int]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._parts: set[str] = set()
-        self.filters = Filters()
+        self.weights = Weights()
         self.extend(specs)
 
     def extend(self, specs: Sequence[StateSpec], parts: int = 1) -> None:

@@ -24,7 +24,7 @@ from ontrain.providers.torch.expected import (
     is_known,
     layout_of,
 )
-from ontrain.providers.torch.packing import HAS_KERNELS, LINEAR
+from ontrain.providers.torch.packing import HAS_KERNELS
 from ontrain.providers.torch.timings import (
     ATEN,
     Entry,
@@ -36,6 +36,7 @@ from ontrain.providers.torch.timings import (
     tuning_file,
     update_timings,
 )
+from ontrain.providers.torch.weights import LINEAR
 
 __all__ = ["Choices", "Forced", "Measure", "Tuning", "formulations", "open_tuning", "plausible", "rate_of"]
 
@@ -70,7 +71,13 @@ def formulations() -> tuple[str, ...]:
 
 
 class Choices(Protocol):
-    """Chooses formulations."""
+    """Chooses formulations.
+
+    Attributes:
+        free: whether the fastest is looked for; else somebody asked for a formulation by name.
+    """
+
+    free: bool
 
     def fastest(self, product: str, names: Collection[str], measure: Measure) -> str:
         """Return the name of the formulation to take for a product; see `Tuning.fastest`."""
@@ -87,6 +94,8 @@ class Choices(Protocol):
 
 class Forced:
     """The same formulation for every product, whatever it takes. A product that the kernel cannot do stays ATen's."""
+
+    free = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -118,6 +127,8 @@ class Tuning:
     Args:
         file: see `read_timings`. One that is torn, of another form or unreadable is as if it were not there.
     """
+
+    free = True
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -13,9 +13,9 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.filters import CONVOLUTION, Windows
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
+from ontrain.providers.torch.weights import CONVOLUTION, Windows
 
 __all__ = ["geometry"]
 

@@ -10,6 +10,7 @@ import torch
 from ontrain.graph import static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.linear import multiply_constant
 from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers
 
@@ -31,6 +32,10 @@ def gemm(e: Emitter, node: ir.Node) -> None:
         e.call(torch.addmm, bias, x, w, out=out, **scales)
     elif before is not None and alpha != 1.0:
         e.call(torch.addmm, before, x, w, out=out, alpha=alpha)
+    elif before is None and not scales and not a.get("transA") and multiply_constant(
+        e, x, node.inputs[1], out, bias, transposed=bool(a.get("transB"))
+    ):  # fmt: skip
+        return
     else:
         multiply(e, Factors(x, w, out, bias, before))
         if alpha != 1.0:
@@ -47,11 +52,10 @@ def matmul(e: Emitter, node: ir.Node) -> None:
     out = e.out(node.outputs[0])
     rows, columns = x.shape[-2], y.shape[-1]
     if len(y.shape) == 2:
-        flat = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-        multiply(
-            e,
-            Factors(flat, y, e.view(out, lambda t: t.view(flat.shape[0], columns)), before=e.added_to(node.outputs[0])),
-        )
+        flat, before = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1])), e.added_to(node.outputs[0])
+        result = e.view(out, lambda t: t.view(flat.shape[0], columns))
+        if before is not None or not multiply_constant(e, flat, node.inputs[1], result, None, transposed=False):
+            multiply(e, Factors(flat, y, result, before=before))
         return
     lead = static_dims(node.outputs[0])[: max(len(x.shape), len(y.shape)) - 2]
     batch = int(torch.Size(lead).numel())

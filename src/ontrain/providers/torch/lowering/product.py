@@ -16,10 +16,11 @@ from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.heap import return_freed_pages
 from ontrain.providers.torch.neighbours import delay
-from ontrain.providers.torch.packing import LINEAR, PACKED_BYTES, add_product, can_pack
+from ontrain.providers.torch.packing import PACKED_BYTES, add_product, can_pack
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.timings import ATEN
 from ontrain.providers.torch.tuning import formulations
+from ontrain.providers.torch.weights import LINEAR
 
 __all__ = ["FORMULATIONS", "Factors", "multiply"]
 

@@ -1,4 +1,4 @@
-"""Filters of convolutions in the order in which oneDNN convolves."""
+"""Weights in the orders in which oneDNN convolves and multiplies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import torch
 
 from ontrain.internals import available
 
-__all__ = ["CONVOLUTION", "HAS_ORDER", "Filters", "Windows", "memory_of", "reordered"]
+__all__ = ["CONVOLUTION", "HAS_ORDER", "LINEAR", "Weights", "Windows", "memory_of", "reordered"]
 
 CONVOLUTION: Any = available("torch.ops.mkldnn._convolution_pointwise")
 """oneDNN's convolution with what follows it, or None in a build of torch that lacks it."""
+LINEAR: Any = available("torch.ops.mkldnn._linear_pointwise")
+"""oneDNN's kernel for linear layers and what follows them, or None in a build of torch that lacks it."""
 _REORDER: Any = available("torch.ops.mkldnn._reorder_convolution_weight")
+_REORDER_MATRIX: Any = available("torch.ops.mkldnn._reorder_linear_weight")
 _ADDRESS: Any = available("torch.ops.mkldnn.data_ptr")
 _BYTES: Any = available("torch.ops.mkldnn._nbytes")
 HAS_ORDER = None not in (_REORDER, _ADDRESS, _BYTES)
@@ -24,16 +27,30 @@ Windows = tuple[list[int], list[int], list[int], int]
 """Pads, strides, dilations and groups."""
 
 
-class Filters:
-    """The weights of one session that never change, in oneDNN's order. One thread at a time may use it.
+class Weights:
+    """The weights of one session that never change, in oneDNN's orders. One thread at a time may use it.
 
-    The order depends on the images' sizes, but less than the images do: plans at many sizes share filters.
+    The order of filters depends on the images' sizes, but less than the images do: plans at many sizes share filters.
     """
 
     def __init__(self) -> None:
         self._orders: dict[tuple[object, ...], list[torch.Tensor]] = {}
+        self._matrices: dict[tuple[object, ...], torch.Tensor] = {}
 
-    def of(self, w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
+    def matrix(self, w: torch.Tensor) -> torch.Tensor | None:
+        """Return the weight of a linear layer for any number of rows; None where oneDNN has no order of its own.
+
+        Args:
+            w: [columns of the result, inner size], float32, in any layout.
+        """
+        if LINEAR is None or _REORDER_MATRIX is None:
+            return None
+        key = w.data_ptr(), w.shape, w.stride()
+        if key not in self._matrices:
+            self._matrices[key] = _REORDER_MATRIX(w.contiguous(), None)
+        return self._matrices[key]
+
+    def filters(self, w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
         """Return the filters for images of a shape; None where oneDNN has no order of its own.
 
         Args:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ontrain
-from ontrain.providers.torch.filters import CONVOLUTION, Filters
+from ontrain.providers.torch.weights import CONVOLUTION, Weights
 
 WINDOWS = [1, 1], [1, 1], [1, 1], 1
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.skipif(CONVOLUTION is None, reason="this torch has no c
 
 
 def test_images_of_many_sizes_share_filters():
-    filters, w = Filters(), torch.randn(64, 64, 3, 3)
-    orders = {id(filters.of(w, WINDOWS, (1, 64, height, 40))) for height in range(20, 60, 5)}
+    weights, w = Weights(), torch.randn(64, 64, 3, 3)
+    orders = {id(weights.filters(w, WINDOWS, (1, 64, height, 40))) for height in range(20, 60, 5)}
     assert len(orders) <= 2
 
 
 def test_what_oneDNN_cannot_convolve_has_no_filters():
-    assert Filters().of(torch.randn(4, 3, 3, 3, dtype=torch.float64), WINDOWS, (1, 3, 8, 8)) is None
+    assert Weights().filters(torch.randn(4, 3, 3, 3, dtype=torch.float64), WINDOWS, (1, 3, 8, 8)) is None
 
 
 def _net(**windows):
