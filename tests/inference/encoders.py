@@ -78,4 +78,4 @@ def session(model: bytes, **options: str) -> ontrain.InferenceSession:
 def rows_multiplied(of: ontrain.InferenceSession) -> list[set[int]]:
     """For each plan the numbers of rows in its products with a matrix that has a bias."""
     plans = of._own._session._planner.plans.values()
-    return [{n.inputs[0].shape[0] for n in plan.model.graph if n.op_type == "Gemm"} for plan in plans]
+    return [{n.inputs[0].shape[0] for n in plan.model.graph if n.op_type in ("Gemm", "Linear")} for plan in plans]

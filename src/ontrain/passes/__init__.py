@@ -42,7 +42,7 @@ from ontrain.passes.rows import (
     counting as counting,
 )
 from ontrain.passes.runner import run_passes
-from ontrain.passes.serving import Padding as Padding, Serving as Serving, serve as serve
+from ontrain.passes.serving import Padding as Padding, Serving as Serving, serve as serve, serving_of as serving_of
 from ontrain.passes.simplify import Simplify
 
 __all__ = [

@@ -8,7 +8,7 @@ from ontrain.functions import expand
 from ontrain.graph import Builder
 from ontrain.operators import record_of
 from ontrain.passes.infra import RewritePass
-from ontrain.passes.serving import serving
+from ontrain.passes.serving import serving_of
 
 __all__ = ["ExpandContributed"]
 
@@ -30,7 +30,7 @@ class ExpandContributed(RewritePass):
 
     def begin(self, graph: ir.Graph) -> None:
         """Learn whether padding has to be computed."""
-        how = serving(graph)
+        how = serving_of(graph)
         self._hides = how is not None and how.padding != "computed"
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:

@@ -8,7 +8,7 @@ from ontrain.functions import expand
 from ontrain.graph import Builder
 from ontrain.operators import is_plain_layer, record_of
 from ontrain.passes.infra import RewritePass
-from ontrain.passes.serving import serving
+from ontrain.passes.serving import serving_of
 
 __all__ = ["ExpandRecurrent"]
 
@@ -34,7 +34,7 @@ class ExpandRecurrent(RewritePass):
 
     def begin(self, graph: ir.Graph) -> None:
         """Look who runs the graph."""
-        self._serves = serving(graph) is not None
+        self._serves = serving_of(graph) is not None
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""

@@ -12,7 +12,7 @@ from ontrain.passes.infra import Fuel, Pass, PassReport, limited
 from ontrain.passes.journal import Journal
 from ontrain.passes.pipeline import check_names, pipeline
 from ontrain.passes.rows import Keep, RowPass
-from ontrain.passes.serving import serving
+from ontrain.passes.serving import serving_of
 
 __all__ = ["run_passes"]
 
@@ -52,7 +52,7 @@ def run_passes(
     verified: ir.Model | None = None
     for graph_pass in passes:
         name, fuel = graph_pass.name, Fuel(journal.fuel())
-        if name in off or fuel.left <= 0 or (graph_pass.serves and serving(model.graph) is None):
+        if name in off or fuel.left <= 0 or (graph_pass.serves and serving_of(model.graph) is None):
             continue
         before, start = len(model.graph), time.perf_counter()
         with limited(fuel):

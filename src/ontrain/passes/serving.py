@@ -7,7 +7,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-__all__ = ["Padding", "Serving", "serve", "serving"]
+__all__ = ["Padding", "Serving", "serve", "serving_of"]
 
 Padding = Literal["computed", "states", "zeros"]
 _SERVING = "ontrain.serving"
@@ -30,7 +30,7 @@ def serve(model: ir.Model, how: Serving) -> None:
     model.graph.meta[_SERVING] = how
 
 
-def serving(graph: ir.Graph) -> Serving | None:
+def serving_of(graph: ir.Graph) -> Serving | None:
     """Return how a graph is served; None for one that is trained, or that somebody else evaluates."""
     how = graph.meta.get(_SERVING)
     return how if isinstance(how, Serving) else None

@@ -232,6 +232,7 @@ class Capabilities:
             are used where they are. Without it the halves of such a module are compiled as two graphs.
         flat_state: like `create_state`, in flat torch tensors: what several processes train with.
         attends_sequences: attention takes packed sequences, for which padding need not be put back.
+        serves_sequences: the same, where nothing is differentiated.
         multiplies_bfloat16: products of bfloat16 are faster than those of float32, on units made for them.
     """
 
@@ -239,6 +240,7 @@ class Capabilities:
     module_memory: Callable[[Mapping[str, Tensor]], ModuleMemory] | None = None
     flat_state: Callable[[Sequence[StateSpec]], FlatState] | None = None
     attends_sequences: bool = False
+    serves_sequences: bool = False
     multiplies_bfloat16: bool = False
 
 

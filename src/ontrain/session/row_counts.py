@@ -10,7 +10,7 @@ import torch
 
 from ontrain.functions import count_flops
 from ontrain.graph import new_model
-from ontrain.passes import RowPass, Selection, bucket, counting
+from ontrain.passes import RowPass, Selection, bucket, counting, serving_of
 from ontrain.providers import Executable, ExecutionProvider
 from ontrain.session.families import Families, ranks, sizes_of
 from ontrain.session.feeds import Signature
@@ -79,7 +79,9 @@ class RowCounts:
 
     def __init__(self, provider: ExecutionProvider, *, recomputes: bool = False) -> None:
         self._provider = provider
-        self._attends_sequences = provider.capabilities.attends_sequences and not recomputes
+        capabilities = provider.capabilities
+        self._attends_sequences = capabilities.attends_sequences and not recomputes
+        self._serves_sequences = capabilities.serves_sequences
         self._counters: Recent[Hashable, _Counter] = Recent(_COUNTERS)
         self._families = Families()
 
@@ -150,9 +152,10 @@ class RowCounts:
         """What tells graphs that count apart, beside sizes."""
         return scope.key, ranks(scope.signature), tuple(before), self.whole(scope, before)
 
-    def asks_in_vain(self, row_pass: RowPass) -> bool:
-        """Whether a pass is not worth while on this provider."""
-        return row_pass.attends_sequences and not self._attends_sequences
+    def asks_in_vain(self, row_pass: RowPass, graph: ir.Graph) -> bool:
+        """Whether a pass is not worth while for a graph on this provider."""
+        attends = self._attends_sequences if serving_of(graph) is None else self._serves_sequences
+        return row_pass.attends_sequences and not attends
 
     def _counter(self, model: ir.Model, rows: Rows) -> _Counter:
         executable = self._provider.compile(model, self._provider.create_state([]))
@@ -195,7 +198,7 @@ class CountedRows(KnownRows):
 
     def __call__(self, row_pass: RowPass, model: ir.Model, selections: Sequence[Selection]) -> list[int]:
         """Count the rows of selections that a pass has found."""
-        if self._worth_counting and not self._counts.asks_in_vain(row_pass):
+        if self._worth_counting and not self._counts.asks_in_vain(row_pass, model.graph):
             self._counted.update(self._counts.count(self._scope, self._counted, self._feeds, model, selections))
         return super().__call__(row_pass, model, selections)
 

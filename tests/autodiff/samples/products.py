@@ -34,6 +34,16 @@ def _rotary(x, cos, sin):
 
 
 PRODUCTS = [
+    sample("Linear", normal(2, 3), normal(3, 4), twin=torch.matmul, domain="ontrain"),
+    sample("Linear", normal(2, 3), normal(4, 3), normal(4), normal(2, 4), domain="ontrain", transB=1,
+           twin=lambda x, w, b, z: F.linear(x, w, b) + z),
+    *(
+        sample("Linear", normal(2, 3), normal(4, 3), normal(4), domain="ontrain", transB=1, activation=name,
+               twin=lambda x, w, b, function=function: function(F.linear(x, w, b)))
+        for name, function in (
+            ("Relu", F.relu), ("Sigmoid", F.sigmoid), ("Tanh", F.tanh), ("Gelu", F.gelu), ("Silu", F.silu),
+        )
+    ),
     *(
         sample("MatMul", normal(*a), normal(*b), twin=torch.matmul)
         for a, b in [

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.graph import DOMAIN, Builder, emit, is_float, live_nodes, rebuild, static_dims
 from ontrain.passes.infra import Pass, note
 from ontrain.passes.rows.seen import seen_keys
-from ontrain.passes.serving import serving
+from ontrain.passes.serving import serving_of
 
 __all__ = ["HidePaddedStates"]
 
@@ -48,7 +48,7 @@ class HidePaddedStates(Pass):
 
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Hide the padding of outputs."""
-        how = serving(model.graph)
+        how = serving_of(model.graph)
         if how is None or how.padding == "computed":
             return model, 0
         tokens = _tokens(model)

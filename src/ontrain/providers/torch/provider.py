@@ -75,6 +75,7 @@ class TorchExecutionProvider:
         return Capabilities(
             memory_of=self.memory_of, module_memory=self.module_memory, flat_state=self.create_state,
             attends_sequences=self.attends_sequences,
+            serves_sequences=True,
             multiplies_bfloat16=self._device.type != "cpu" or multiplies_bfloat16(),
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from ontrain.providers.torch.lowering.attention_cuda import (
     runs_flash,
 )
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
+from ontrain.providers.torch.lowering.attention_sequences import attends_sequences, lower_sequences
 from ontrain.providers.torch.lowering.attention_tiles import (
     lower_tiles,
     lower_tiles_grad,
@@ -80,7 +81,11 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if kernel is not None:
         lower_fused(e, node, kernel, q, k, v, bias)
         return
-    if (bounds := bounds_of(node)) is not None:
+    bounds = bounds_of(node)
+    if bounds is not None and e.device.type == "cpu" and attends_sequences(node):
+        lower_sequences(e, node, q, k, v, bounds)
+        return
+    if bounds is not None:
         bias = e.new((1, 1, q.shape[2], k.shape[2]), q.dtype)
         e.run(_keep_apart, bias, e.value(bounds), writes=[bias])
     if e.device.type == "cpu" and runs_flash_for_cpu(node, as_eager=e.settings.tuning is None):

@@ -26,7 +26,9 @@ from ontrain.providers.torch.lowering.attention_layout import out_by_token
 from ontrain.providers.torch.lowering.random import Mask, draw_mask, find_mask
 from ontrain.providers.torch.lowering.registry import attributes
 
-__all__ = ["lower_tiles", "lower_tiles_grad", "runs_flash_for_cpu", "runs_in_tiles"]
+__all__ = [
+    "Tiling", "lower_tiles", "lower_tiles_grad", "probabilities", "runs_flash_for_cpu", "runs_in_tiles", "tiling_of",
+]  # fmt: skip
 
 TILED = 8 << 20
 """Bytes of scores from which on attention with dropout may keep none of them: below they stay in a cache anyway."""
@@ -86,30 +88,30 @@ def _drops(node: ir.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Tiling:
+class Tiling:
     """How many heads and rows of queries a tile has."""
 
     heads: int
     rows: int
 
     def of(self, heads: int, length: int) -> list[tuple[slice, list[slice]]]:
-        """Return for each group of heads its slices of rows."""
+        """Return for each group of heads, out of so many, its slices of rows."""
         rows = [slice(i, min(i + self.rows, length)) for i in range(0, length, self.rows)]
         return [(slice(i, min(i + self.heads, heads)), rows) for i in range(0, heads, self.heads)]
 
 
-def _tiling(q: Buf, k: Buf) -> _Tiling:
-    _, heads, length, _ = q.shape
-    row = k.shape[-2] * q.dtype.itemsize
+def tiling_of(heads: int, length: int, keys: int, dtype: torch.dtype) -> Tiling:
+    """Return the tiles of so many heads, rows of queries, and keys."""
+    row = keys * dtype.itemsize
     rows = min(length, max(_TILE // (heads * row), _ROWS))
     rows = -(-length // -(-length // rows))  # tiles of one size
-    return _Tiling(min(heads, max(1, _TILE // (rows * row))), rows)
+    return Tiling(min(heads, max(1, _TILE // (rows * row))), rows)
 
 
 # Which keys a tile sees.
 
 
-def _windows(e: Emitter, value: ir.Value | None, bias: Buf | None, tiling: _Tiling) -> Buf | None:
+def _windows(e: Emitter, value: ir.Value | None, bias: Buf | None, tiling: Tiling) -> Buf | None:
     """Emit for each sequence and tile of rows: first key, the one behind the last, and whether nothing is added there.
 
     Made once for all attentions that share a bias. int64 [sequences or 1, tiles of rows or 1, 3].
@@ -179,7 +181,7 @@ def _seen(windows: torch.Tensor | None, sequence: int, keys: int) -> Iterator[tu
 
 def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
     """Emit attention on q [B, H, L, E], k [B, H, S, E], v [B, H, S, F]."""
-    a, tiling = attributes(node), _tiling(q, k)
+    a, tiling = attributes(node), tiling_of(q.shape[1], q.shape[2], k.shape[2], q.dtype)
     windows = _windows(e, node.inputs[3] if bias is not None else None, bias, tiling)
     e.keep(node.outputs[1], bias, windows)
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
@@ -202,7 +204,7 @@ def lower_tiles_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -
     """Emit the adjoints of query, key and value."""
     dy, q, k, v = (e.value(i) for i in node.inputs[:4])
     bias, windows = saved
-    a, tiling = attributes(node), _tiling(q, k)
+    a, tiling = attributes(node), tiling_of(q.shape[1], q.shape[2], k.shape[2], q.dtype)
     mask = find_mask(e, node.inputs[5], a["dropout"]) if _drops(node) else None
     outs = [out_by_token(e, value) for value in node.outputs]
     scratch = [_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(2 + _drops(node))]
@@ -227,10 +229,8 @@ def _shaped(scratch: torch.Tensor, *shape: int) -> torch.Tensor:
     return scratch[: math.prod(shape)].view(shape)
 
 
-def _probabilities(
-    out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, scale: float
-) -> None:
-    """Fill out [H, R, S] from q [H, R, E] and k [H, S, E]."""
+def probabilities(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, scale: float) -> None:
+    """Fill `out` [H, R, S] from q [H, R, E] and k [H, S, E]."""
     out.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=scale)
     if bias is not None:
         out.add_(bias)
@@ -249,7 +249,7 @@ def _added(
 
 def _attend(
     y: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-    windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float, tiling: _Tiling, scale: float,
+    windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float, tiling: Tiling, scale: float,
     scores: torch.Tensor, products: torch.Tensor, decisions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     for b in range(q.shape[0]):
@@ -258,7 +258,7 @@ def _attend(
                 q_, k_, v_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys]
                 shape = *q_.shape[:2], k_.shape[1]
                 probs = weights = _shaped(scores, *shape)
-                _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
+                probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
                 if mask is not None and decisions is not None:
                     weights = _shaped(decisions, *shape).copy_(mask[b, heads, rows, keys]).mul_(probs)
                 product = _shaped(products, *shape[:2], v.shape[3])
@@ -269,7 +269,7 @@ def _attend(
 def _attend_backward(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, bias: torch.Tensor | None, windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float,
-    tiling: _Tiling, scale: float, products: torch.Tensor, scores: torch.Tensor, adjoints: torch.Tensor,
+    tiling: Tiling, scale: float, products: torch.Tensor, scores: torch.Tensor, adjoints: torch.Tensor,
     decisions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     dk.zero_()
@@ -280,7 +280,7 @@ def _attend_backward(
                 q_, k_, v_, dy_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys], dy[b, heads, rows]
                 shape = *q_.shape[:2], k_.shape[1]
                 probs, ds = _shaped(scores, *shape), _shaped(adjoints, *shape)
-                _probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
+                probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
                 weights, dropped = probs, None
                 if mask is not None and decisions is not None:
                     dropped = _shaped(decisions, *shape).copy_(mask[b, heads, rows, keys])

@@ -32,12 +32,11 @@ def gemm(e: Emitter, node: ir.Node) -> None:
         e.call(torch.addmm, bias, x, w, out=out, **scales)
     elif before is not None and alpha != 1.0:
         e.call(torch.addmm, before, x, w, out=out, alpha=alpha)
-    elif before is None and not scales and not a.get("transA") and multiply_constant(
-        e, x, node.inputs[1], out, bias, transposed=bool(a.get("transB"))
-    ):  # fmt: skip
-        return
     else:
-        multiply(e, Factors(x, w, out, bias, before))
+        f, constant = Factors(x, w, out, bias, before), before is None and not scales and not a.get("transA")
+        if constant and multiply_constant(e, f, node.inputs[1], transposed=bool(a.get("transB"))):
+            return
+        multiply(e, f)
         if alpha != 1.0:
             e.run(torch.Tensor.mul_, out, alpha, writes=[out])
 
@@ -52,10 +51,11 @@ def matmul(e: Emitter, node: ir.Node) -> None:
     out = e.out(node.outputs[0])
     rows, columns = x.shape[-2], y.shape[-1]
     if len(y.shape) == 2:
-        flat, before = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1])), e.added_to(node.outputs[0])
+        flat = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
         result = e.view(out, lambda t: t.view(flat.shape[0], columns))
-        if before is not None or not multiply_constant(e, flat, node.inputs[1], result, None, transposed=False):
-            multiply(e, Factors(flat, y, result, before=before))
+        f = Factors(flat, y, result, before=e.added_to(node.outputs[0]))
+        if f.before is not None or not multiply_constant(e, f, node.inputs[1], transposed=False):
+            multiply(e, f)
         return
     lead = static_dims(node.outputs[0])[: max(len(x.shape), len(y.shape)) - 2]
     batch = int(torch.Size(lead).numel())
