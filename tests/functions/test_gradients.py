@@ -446,7 +446,8 @@ def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
     # Optimizers are tested beside them, branches and loops in tests/control, linear models, recurrent layers, linear
     # algebra, linear layers and functions of mathematical physics by the samples of tests/autodiff.
     elsewhere = (
-        "optimizer", ".control", ".classical", ".linalg", ".linear", ".factorization", ".lstm", ".special", ".bessel", ".draws",
+        "optimizer", ".control", ".classical", ".linalg", ".linear", ".factorization", ".lstm", ".special", ".bessel",
+        ".draws",
     )  # fmt: skip
     ours = {n for n, c in composites.items() if not c.body.__module__.endswith(elsewhere)}
     with open(__file__, encoding="utf-8") as file:
