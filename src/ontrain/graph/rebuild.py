@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ontrain.errors import InputError
@@ -17,6 +18,9 @@ from ontrain.graph.subgraphs import all_nodes, live_nodes, subgraphs
 from ontrain.operators import DOMAIN, OPSET
 
 __all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "new_model", "rebuild", "specialise"]
+
+
+Array = np.ndarray[Any, Any]
 
 
 def new_model(inputs: Sequence[ir.Value], name: str) -> ir.Model:
@@ -37,6 +41,7 @@ def rebuild(
     rewrite: Rewrite | None = None,
     *,
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    values: Mapping[str, Array] | None = None,
     control: Control = copy_control,
     typed: bool = False,
 ) -> ir.Model:
@@ -47,17 +52,21 @@ def rebuild(
         rewrite: asked for each node, those in the graphs of the standard's If, Loop and Scan too; may emit other nodes
             in its place.
         shapes: new shapes of graph inputs by name; everything downstream is inferred anew.
+        values: arrays that take the places of graph inputs, by name.
         control: what becomes of the standard's If, Loop and Scan; by default a copy.
         typed: whether a builder typed all values of `model`, and a file stated none: a node whose inputs keep their
             types is not inferred again.
     """
     old = model.graph
-    shapes = shapes or {}
-    inputs = [clone_value(v, shapes.get(v.name or "")) for v in old.inputs]
+    shapes, values = shapes or {}, values or {}
+    fed = [v for v in old.inputs if v.name not in values]
+    inputs = [clone_value(v, shapes.get(v.name or "")) for v in fed]
     new = new_model(inputs, old.name or "graph")
     new.graph.meta.update(old.meta)
     op = Builder(new.graph)
-    replay = Replay(op, dict(zip(old.inputs, inputs, strict=True)), rewrite=rewrite, control=control, typed=typed)
+    mapped: dict[ir.Value, ir.Value] = {v: op.const(values[v.name or ""]) for v in old.inputs if v.name in values}
+    mapped.update(zip(fed, inputs, strict=True))
+    replay = Replay(op, mapped, rewrite=rewrite, control=control, typed=typed)
     replay.run(live_nodes(old))
     for value in old.outputs:
         new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
@@ -115,7 +124,9 @@ def _name_outputs(op: Builder, outputs: Sequence[ir.Value], old: Sequence[ir.Val
             value.name = before.name
 
 
-def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
+def specialise(
+    model: ir.Model, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array] | None = None
+) -> ir.Model:
     """Return the model with concrete input shapes: all shape arithmetic folded, every value's shape exact.
 
     Branches on constants are taken, short loops of known length unrolled; other If, Loop and Scan become the
@@ -123,6 +134,7 @@ def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model
 
     Args:
         shapes: for each graph input with a symbolic dimension, its shape.
+        values: arrays that take the places of graph inputs, by name, in their dtype.
 
     Raises:
         InputError: a shape contradicts a fixed dimension of the graph.
@@ -139,4 +151,4 @@ def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model
                 f"input {value.name!r} has shape {list(shape)}, the graph expects {wanted}",
                 way_out="name the dimension with a string in model_desc to let it vary, or feed the shape expected",
             )
-    return rebuild(model, shapes=shapes, control=closed)
+    return rebuild(model, shapes=shapes, values=values, control=closed)

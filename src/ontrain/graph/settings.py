@@ -13,7 +13,7 @@ from ontrain.graph.rebuild import rebuild
 from ontrain.graph.subgraphs import all_nodes
 from ontrain.operators import record_of
 
-__all__ = ["fed_settings", "with_values"]
+__all__ = ["fed_settings", "fed_switches", "with_values"]
 
 
 def fed_settings(graph: ir.Graph, inputs: Collection[str]) -> list[str]:
@@ -28,6 +28,23 @@ def fed_settings(graph: ir.Graph, inputs: Collection[str]) -> list[str]:
         else:
             wanted.update(v for i in record.settings for v in node.inputs[i : i + 1] if v is not None)
     return [v.name for v in graph.inputs if v.name and v.name in inputs and v in wanted]
+
+
+def fed_switches(graph: ir.Graph, inputs: Collection[str]) -> list[str]:
+    """Return which of these graph inputs, a whole number or truth value each, decide what an If does, by name."""
+    wanted: set[ir.Value] = set()
+    for node in reversed(list(all_nodes(graph))):
+        if not wanted.isdisjoint(node.outputs) and not record_of(node).reads_shape:
+            wanted.update(reads(node))
+        if not node.domain and node.op_type == "If" and node.inputs[0] is not None:
+            wanted.add(node.inputs[0])
+    return [v.name for v in graph.inputs if v.name and v.name in inputs and v in wanted and _is_switch(v)]
+
+
+def _is_switch(value: ir.Value) -> bool:
+    """Whether a value is one whole number or truth value."""
+    whole = value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)
+    return whole and value.shape is not None and all(size == 1 for size in value.shape)
 
 
 def with_values(model: ir.Model, values: Mapping[str, np.ndarray[Any, Any]]) -> ir.Model:

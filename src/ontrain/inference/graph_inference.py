@@ -21,6 +21,7 @@ from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
 from ontrain.files import Source, read_proto
 from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
+from ontrain.inference.branches import Branches, Switches
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
@@ -28,7 +29,7 @@ from ontrain.inference.timeline import run_plan
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Padding, PassReport, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
-from ontrain.session import PLANS, Planner, Recent, Signature, Structure, check_feeds, explained
+from ontrain.session import PLANS, Plan, Planner, Recent, Signature, Structure, check_feeds, explained
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
 
@@ -124,9 +125,23 @@ class GraphSession:
         self._stepwise: StepwiseGraph | None = None
         self._narrow: dict[str, ir.DataType] = {}
         fed = [value for value in proto.graph.input if value.name in filed.input_names]
+        self._structures: Recent[Hashable, Structure] = Recent(PLANS)
+        self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
+        derives = asks_for_derivatives((filed.raw if model is None else model).graph)
+        self._build = _with_derivatives if derives else None
+        how = Serving(padding=self._options.get("padding", "computed")) if provider in _SERVING else None
+        serving = how if self._build is None else None
+        compiler = functools.partial(self._provider.compile, state=self._state)
+        self._planner: Planner[Executable] = Planner(
+            self._provider, compiler, self.device, counts_rows=serving is not None
+        )
+        self._branches: Branches | None = None
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
             self._stepwise = self._in_steps()
+            if of_numbers and not derives and not self._lacks_any(filed) and Branches.may_be_taken(filed.raw.graph):
+                off = self._optimisation.off()
+                self._branches = Branches(filed.raw, filed.input_names, self._planner, off, serving)
             return
         self._model = model
         outputs = list(self._model.graph.outputs)
@@ -137,15 +152,11 @@ class GraphSession:
         self._narrow = {v.name or "": v.dtype for v in outputs if v.dtype is not None and v.dtype in NARROW}
         self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
         self._outputs = [_stated(_node_arg(v), o) for v, o in zip(outputs, proto.graph.output, strict=True)]
-        self._structures: Recent[Hashable, Structure] = Recent(PLANS)
-        self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
-        self._build = _with_derivatives if asks_for_derivatives(self._model.graph) else None
         self._settings = fed_settings(self._model.graph, filed.input_names)
-        is_served = self._build is None and provider in _SERVING
-        if is_served:
-            serve(self._model, Serving(padding=self._options.get("padding", "computed")))
-        compiler = functools.partial(self._provider.compile, state=self._state)
-        self._planner: Planner[Executable] = Planner(self._provider, compiler, self.device, counts_rows=is_served)
+        switches = Switches(self._model.graph, filed.input_names)
+        self._switches = switches if switches.names else None
+        if serving is not None:
+            serve(self._model, serving)
 
     def compute(self, output_names: Sequence[str] | None, feeds: Mapping[str, Value]) -> list[Value]:
         """Run the graph.
@@ -163,7 +174,7 @@ class GraphSession:
             InputError: an input does not fit.
             ProviderError: the model cannot be planned, or fails while it runs.
         """
-        outputs = self._planned(feeds) if self._stepwise is None else None
+        outputs = self._planned(feeds) if self._stepwise is None else self._branched(feeds)
         if outputs is None:
             assert self._stepwise is not None
             outputs = self._stepwise.run(feeds)
@@ -179,6 +190,8 @@ class GraphSession:
         """The outputs of the graph as one plan; None where no plan holds it whole, and it runs in steps from now on."""
         signature = self._signature(feeds)
         values = {name: to_array(feeds[name]) for name in self._settings if feeds[name].numel() <= _FEW}
+        if self._switches is not None:
+            values.update(self._switches.of(feeds) or {})
         try:
             plan = self._planner.plan(self._structure(values), signature, feeds)
         except (GraphError, ProviderError):
@@ -186,7 +199,20 @@ class GraphSession:
                 if self._stepwise is None:
                     self._stepwise = self._in_steps()
             return None
-        with explained(self._model.graph, feeds, self._name, "a run"):
+        return self._run(plan, feeds)
+
+    def _branched(self, feeds: Mapping[str, Value]) -> dict[str, Value] | None:
+        """The outputs of a plan with its branches taken; None where the graph runs in steps."""
+        if self._branches is None:
+            return None
+        tensors = {name: fed for name, fed in feeds.items() if isinstance(fed, torch.Tensor)}
+        if len(tensors) < len(feeds):
+            return None
+        plan = self._branches.plan(self._signature(tensors), tensors)
+        return None if plan is None else self._run(plan, tensors)
+
+    def _run(self, plan: Plan[Executable], feeds: Mapping[str, torch.Tensor]) -> dict[str, Value]:
+        with explained(self._filed.raw.graph, feeds, self._name, "a run"):
             outputs: dict[str, Value] = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
         return outputs
 
@@ -196,10 +222,10 @@ class GraphSession:
             kinds = tuple([(tensor.dtype, tensor.shape, tensor.device) for tensor in feeds.values()])
             key = tuple(feeds), kinds
         except AttributeError:  # something that is no tensor, which the check tells
-            return check_feeds(self._model.graph, feeds, self.device)
+            return check_feeds(self._filed.raw.graph, feeds, self.device)
         signature = self._signatures.look(key)
         if signature is None:
-            signature = self._signatures.put(key, check_feeds(self._model.graph, feeds, self.device))
+            signature = self._signatures.put(key, check_feeds(self._filed.raw.graph, feeds, self.device))
         return signature
 
     def _in_steps(self) -> StepwiseGraph:

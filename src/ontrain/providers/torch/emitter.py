@@ -16,7 +16,7 @@ from ontrain.providers.torch.instructions import Function, Instruction
 from ontrain.providers.torch.placement import Placement
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.strips import strips
-from ontrain.providers.torch.weights import Weights, Windows
+from ontrain.providers.torch.weights import Weights
 
 __all__ = ["Emitter"]
 
@@ -65,7 +65,8 @@ class Emitter:
         self.node: ir.Node | None = None
         self._constants = constants or Constants(device)
         self._bufs = dict(self.placement.bound)
-        self._weights = weights or Weights()
+        self._weights, self._own = weights or Weights(), Weights()
+        self._fixed = set(self.placement.constants)
         self._kept: dict[ir.Value, _Kept] = {}
         self._channels_last: dict[ir.Value, Buf] = {}
 
@@ -88,6 +89,7 @@ class Emitter:
             if tensor.ndim and self.device.type != "cpu":
                 tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device).copy_(tensor)
             self._bufs[value] = self.constant(tensor)
+            self._fixed.add(self._bufs[value].storage)
         return self._bufs[value]
 
     def constant(self, tensor: torch.Tensor) -> Buf:
@@ -110,20 +112,25 @@ class Emitter:
         """Return the place that `value` must be computed into, if it has one."""
         return self.placement.pins.get(value)
 
-    def filters(self, value: ir.Value | None, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
-        """Return filters that never change as oneDNN reads them; None where they may change, and for other kernels."""
-        tensor = self.placement.constants.get(value) if value is not None else None
-        return None if tensor is None else self._weights.filters(tensor, windows, images)
+    def unchanging(self, buf: Buf) -> torch.Tensor | None:
+        """Return the tensor that a buffer shows, if nobody ever writes to its memory."""
+        tensor = buf.storage.tensor
+        if tensor is None or buf.storage not in self._fixed:
+            return None
+        meta, memory = buf.meta, tensor.untyped_storage()
+        whole = torch.empty(0, dtype=meta.dtype, device=tensor.device)
+        return whole.set_(memory, meta.storage_offset(), meta.shape, meta.stride())
 
-    def matrix(self, value: ir.Value | None, *, transposed: bool) -> torch.Tensor | None:
-        """Return a weight that never changes as oneDNN multiplies by it; None where it may change, as for filters.
+    def weights(self, buf: Buf) -> Weights:
+        """Return where orders of an unchanging buffer are held: with the session, or with this program alone."""
+        return self._weights if buf.storage in self.placement.constants else self._own
 
-        Args:
-            value: [inner size, columns of the result].
-            transposed: whether it is [columns, inner size] instead.
-        """
-        tensor = self.placement.constants.get(value) if value is not None else None
-        return None if tensor is None else self._weights.matrix(tensor if transposed else tensor.t())
+    def inside(self, frame: Storage) -> Emitter:
+        """Return an emitter for the body of a branch or loop, whose memory is in a frame."""
+        placement = Placement(constants=self.placement.constants)
+        inner = Emitter(self.device, placement, frame=frame, settings=self.settings, weights=self._weights)
+        inner.generators = self.generators
+        return inner
 
     def reads(self, value: ir.Value) -> bool:
         """Return whether anybody reads a value, so that it has to be computed."""

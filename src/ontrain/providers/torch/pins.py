@@ -38,7 +38,7 @@ def place_step(graph: ir.Graph, state: TorchState, constants: Constants) -> Plac
     return Placement(
         feeds=_named(feeds), bound=bound, pins=pins, late=late, addends=addends, skipped=skipped,
         updates=_groups(graph), gradients=gradients,
-        constants={v: state[v.name or ""] for v in residents if state.is_constant(v.name or "")},
+        constants=frozenset(buf.storage for v, buf in residents.items() if state.is_constant(v.name or "")),
     )  # fmt: skip
 
 

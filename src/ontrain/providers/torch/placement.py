@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-import torch
 
-from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.buffers import Buf, Storage
 
 __all__ = ["Late", "Placement", "Snapshot", "UpdateKey"]
 
@@ -47,7 +46,7 @@ class Placement:
         skipped: nodes that emit nothing, each with the value where its result is; None for a result that nobody reads.
         updates: nodes of optimizers by what they have in common, in the order of the graph.
         gradients: places of parameters' gradients, by the name of the parameter.
-        constants: residents that never change.
+        constants: memory of residents that never change.
     """
 
     feeds: Mapping[str, Buf] = field(default_factory=dict)
@@ -60,4 +59,4 @@ class Placement:
     skipped: Mapping[ir.Node, ir.Value | None] = field(default_factory=dict)
     updates: Mapping[UpdateKey, Sequence[ir.Node]] = field(default_factory=dict)
     gradients: Mapping[str, Buf] = field(default_factory=dict)
-    constants: Mapping[ir.Value, torch.Tensor] = field(default_factory=dict)
+    constants: frozenset[Storage] = frozenset()

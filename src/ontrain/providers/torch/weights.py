@@ -34,8 +34,25 @@ class Weights:
     """
 
     def __init__(self) -> None:
+        self._alive: list[torch.Tensor] = []
         self._orders: dict[tuple[object, ...], list[torch.Tensor]] = {}
         self._matrices: dict[tuple[object, ...], torch.Tensor] = {}
+        self._windows: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def windows(self, w: torch.Tensor) -> torch.Tensor:
+        """Return filters over one axis as the right factor of their windows, whose pixels lie one after another.
+
+        Args:
+            w: [M, C, K] or [M, C, 1, K].
+
+        Returns:
+            [K · C, M].
+        """
+        key = _key(w)
+        if key not in self._windows:
+            self._windows[key] = w.flatten(2).permute(2, 1, 0).flatten(0, 1).contiguous()
+            self._alive.append(w)
+        return self._windows[key]
 
     def matrix(self, w: torch.Tensor) -> torch.Tensor | None:
         """Return the weight of a linear layer for any number of rows; None where oneDNN has no order of its own.
@@ -45,9 +62,10 @@ class Weights:
         """
         if LINEAR is None or _REORDER_MATRIX is None:
             return None
-        key = w.data_ptr(), w.shape, w.stride()
+        key = _key(w)
         if key not in self._matrices:
             self._matrices[key] = _REORDER_MATRIX(w.contiguous(), None)
+            self._alive.append(w)
         return self._matrices[key]
 
     def filters(self, w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
@@ -64,13 +82,19 @@ class Weights:
             filters = reordered(w, windows, images)
         except RuntimeError:
             return None
-        known = self._orders.setdefault((w.data_ptr(), w.shape, *map(tuple, windows[:3]), windows[3]), [])
+        known = self._orders.setdefault((*_key(w), *map(tuple, windows[:3]), windows[3]), [])
         memory = memory_of(filters)
         for shared in known:
             if torch.equal(memory_of(shared), memory):
                 return shared
         known.append(filters)
+        self._alive.append(w)
         return filters
+
+
+def _key(w: torch.Tensor) -> tuple[object, ...]:
+    """What tells weights apart, as long as they are there."""
+    return w.data_ptr(), w.shape, w.stride()
 
 
 def reordered(w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor:

@@ -87,8 +87,7 @@ def _lower_body(
     `places` are buffers in the frame that are filled before each run and keep their memory until its end.
     """
     graph = with_bodies(ir.Model(graph, ir_version=10), e.device.type).graph
-    inside = Emitter(e.device, frame=frame)
-    inside.generators = e.generators
+    inside = e.inside(frame)
     for value, buf in zip(graph.inputs, [*places, *captured], strict=True):
         inside.bind(value, buf)
     inside.run(outside, writes=list(places))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
@@ -13,6 +13,7 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.convolution_windows import Applied, convolve_windows
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
 from ontrain.providers.torch.weights import CONVOLUTION, Windows
@@ -86,13 +87,11 @@ def conv(e: Emitter, node: ir.Node) -> None:
     _convolve(e, node, None, ("none", [], ""))
 
 
-_Applied = tuple[str, list[float | None], str]
-"""What oneDNN applies to a convolution's result, with its numbers and its algorithm."""
 _WITHOUT_NUMBERS = {"relu", "sigmoid", "tanh", "hardswish", "swish"}
 """What oneDNN applies, under its own names."""
 
 
-def _applied(node: ir.Node) -> _Applied | None:
+def _applied(node: ir.Node) -> Applied | None:
     """What oneDNN calls the activation of a FusedConv; None for one that it does not apply to a result."""
     a = attributes(node)
     activation, numbers = a.get("activation", ""), a.get("activation_params", ())
@@ -115,7 +114,7 @@ def _applies(node: ir.Node) -> bool:
     if not node.inputs:
         return True
     x, applied = node.inputs[0], _applied(node)
-    images = x is not None and x.dtype == ir.DataType.FLOAT and x.shape is not None and len(x.shape) == 4
+    images = x is not None and x.dtype == ir.DataType.FLOAT and x.shape is not None and len(x.shape) in (3, 4)
     z = node.inputs[3] if len(node.inputs) > 3 else None
     known = applied is not None and (z is None or (applied[0] in ("none", "relu") and z.shape == node.outputs[0].shape))
     return CONVOLUTION is not None and images and known
@@ -129,41 +128,48 @@ def fused_conv(e: Emitter, node: ir.Node) -> None:
     _convolve(e, node, z, applied)
 
 
-def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: _Applied) -> None:
+def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> None:
     """Emit an activation of the sum of a convolution and z."""
     a, w = attributes(node), e.value(node.inputs[1])
-    flat = _is_column(e, node, a, w)
-    x = e.contiguous(e.value(node.inputs[0])) if flat else _images(e, node.inputs[0], w, a.get("strides") or [1])
+    strides, dilations, pads = geometry(a, e.value(node.inputs[0]), w.shape[2:])
+    plain = a.get("group", 1) == 1 and all(d == 1 for d in dilations)
+    if plain and convolve_windows(e, node, applied, strides, pads):
+        return
+    column = _is_column(e, node, a, w)
+    x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node.inputs[0], w, strides)
     bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-    strides, dilations, pads = geometry(a, x, w.shape[2:])
-    out = e.out(node.outputs[0], *([] if flat else [x]))
+    out = e.out(node.outputs[0], *([] if column else [x]))
     x, even = _padded(e, x, pads)
-    windows = even, strides, dilations, a.get("group", 1)
-    filters = None
-    if not flat and len(x.shape) == 4 and x.dtype == torch.float32 and e.settings.tuning is not None:
-        filters = e.filters(node.inputs[1], windows, x.shape)
+    group = a.get("group", 1)
+    by_row, windows = _row_windows(column, len(even), (even, strides, dilations, group))
+    tunes = e.device.type == "cpu" and e.settings.tuning is not None
+    own = e.unchanging(w) if tunes and len(x.shape) in (3, 4) else None
+    filters = None if own is None else e.weights(w).filters(by_row(own), windows, by_row(x.meta).shape)
     if z is not None or applied[0] != "none" or filters is not None:
-        if flat:
-            x, w, out = (_as_row(e, buf) for buf in (x, w, out))
-            z = z if z is None else _as_row(e, e.contiguous(z))
-            windows = even[::-1], strides[::-1], dilations[::-1], windows[3]
+        x, w, out = (e.view(buf, by_row) for buf in (x, w, out))
+        z = None if z is None else e.view(e.contiguous(z), by_row) if len(windows[0]) != len(even) or column else z
         _by_onednn(e, x, w if filters is None else filters, bias, z, windows, applied, out)
         return
-    if flat:
+    if column:
         x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (x, w, out))
         strides, dilations, even = strides[:1], dilations[:1], even[:1]
     # ATen's variant with out= makes a new tensor and copies it, too.
-    rest = (strides, even, dilations, False, [0] * len(even), windows[3])
+    rest = (strides, even, dilations, False, [0] * len(even), group)
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
 
 
-def _as_row(e: Emitter, column: Buf) -> Buf:
-    """Images one pixel wide as images of one row."""
-    return e.view(column, lambda t: t.squeeze(3).unsqueeze(2))
+def _row_windows(column: bool, rank: int, windows: Windows) -> tuple[Callable[[torch.Tensor], torch.Tensor], Windows]:
+    """How images of one axis, or one pixel wide, become images of one row, which oneDNN takes; their windows."""
+    pads, strides, dilations, group = windows
+    if column:
+        return lambda t: t.squeeze(3).unsqueeze(2), (pads[::-1], strides[::-1], dilations[::-1], group)
+    if rank == 1:
+        return lambda t: t.unsqueeze(2), ([0, *pads], [1, *strides], [1, *dilations], group)
+    return lambda t: t, windows
 
 
 def _by_onednn(
-    e: Emitter, x: Buf, w: Buf | torch.Tensor, bias: Buf | None, z: Buf | None, windows: Windows, applied: _Applied,
+    e: Emitter, x: Buf, w: Buf | torch.Tensor, bias: Buf | None, z: Buf | None, windows: Windows, applied: Applied,
     out: Buf,
 ) -> None:  # fmt: skip
     """Emit oneDNN's convolution; filters in its own order have no memory that a plan could name."""

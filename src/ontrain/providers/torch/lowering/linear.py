@@ -31,27 +31,26 @@ _FUNCTIONS: dict[str, Function] = {
 """The activations by ATen."""
 
 
-def multiply_constant(e: Emitter, f: Factors, weight: ir.Value | None, *, transposed: bool) -> bool:
+def multiply_constant(e: Emitter, f: Factors) -> bool:
     """Emit a product with a weight that never changes, if oneDNN keeps the weight in an order of its own.
 
     Args:
         e: where the product is emitted.
         f: the product; nothing is added to it but a bias.
-        weight: what `f.w` shows.
-        transposed: whether the weight lies as [columns of the result, inner size].
     """
-    matrix = _matrix(e, f, weight, transposed=transposed)
+    matrix = _matrix(e, f)
     if matrix is not None:
         _emit(e, f, matrix, None, _NOTHING)
     return matrix is not None
 
 
-def _matrix(e: Emitter, f: Factors, weight: ir.Value | None, *, transposed: bool) -> torch.Tensor | None:
+def _matrix(e: Emitter, f: Factors) -> torch.Tensor | None:
     """The weight in oneDNN's order; None where it may change, and where torch is as fast, or was asked for."""
     tuning = e.settings.tuning
     if e.device.type != "cpu" or tuning is None or not tuning.free or f.x.dtype != torch.float32:
         return None
-    return e.matrix(weight, transposed=transposed) if 2 * math.prod(f.sizes) >= _WORTH else None
+    weight = e.unchanging(f.w) if 2 * math.prod(f.sizes) >= _WORTH else None
+    return None if weight is None else e.weights(f.w).matrix(weight.t())
 
 
 def _emit(e: Emitter, f: Factors, weight: torch.Tensor, z: Buf | None, applied: _Applied) -> None:
@@ -80,13 +79,13 @@ def _applies(node: ir.Node) -> bool:
 @lowers_composite("Linear", when=_applies)
 def linear(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
-    transposed, activation = bool(a.get("transB")), str(a.get("activation", "")).lower()
+    activation = str(a.get("activation", "")).lower()
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
     bias, z = (e.value(v) if v is not None else None for v in (*node.inputs[2:], None, None)[:2])
     out = e.out(node.outputs[0])
-    f = Factors(x, e.view(w, torch.t) if transposed else w, out, bias)
+    f = Factors(x, e.view(w, torch.t) if a.get("transB") else w, out, bias)
     form = a.get("approximate", "none") if activation == "gelu" else ""
-    matrix = _matrix(e, f, node.inputs[1], transposed=transposed)
+    matrix = _matrix(e, f)
     if matrix is not None:
         _emit(e, f, matrix, z, (_OTHER_NAMES.get(activation, activation), [], form))
         return

@@ -33,8 +33,8 @@ def gemm(e: Emitter, node: ir.Node) -> None:
     elif before is not None and alpha != 1.0:
         e.call(torch.addmm, before, x, w, out=out, alpha=alpha)
     else:
-        f, constant = Factors(x, w, out, bias, before), before is None and not scales and not a.get("transA")
-        if constant and multiply_constant(e, f, node.inputs[1], transposed=bool(a.get("transB"))):
+        f, constant = Factors(x, w, out, bias, before), before is None and not scales
+        if constant and multiply_constant(e, f):
             return
         multiply(e, f)
         if alpha != 1.0:
@@ -54,7 +54,7 @@ def matmul(e: Emitter, node: ir.Node) -> None:
         flat = e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
         result = e.view(out, lambda t: t.view(flat.shape[0], columns))
         f = Factors(flat, y, result, before=e.added_to(node.outputs[0]))
-        if f.before is not None or not multiply_constant(e, f, node.inputs[1], transposed=False):
+        if f.before is not None or not multiply_constant(e, f):
             multiply(e, f)
         return
     lead = static_dims(node.outputs[0])[: max(len(x.shape), len(y.shape)) - 2]

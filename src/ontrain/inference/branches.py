@@ -1,0 +1,117 @@
+"""Graphs whose types follow from which branches are taken, as plans of what is left when they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from ontrain.capture import to_array
+from ontrain.errors import OntrainError
+from ontrain.graph import all_nodes, fed_switches, specialise
+from ontrain.locks import Lock
+from ontrain.passes import Journal, Serving, serve
+from ontrain.session import PLANS, Plan, Planner, Recent, Signature, Structure
+
+__all__ = ["Branches", "Switches"]
+
+Array = np.ndarray[Any, Any]
+_VALUES = 8
+"""Combinations of values for which branches are taken once: a number that counts runs shall not have as many plans."""
+_FAILURES = 3
+"""Combinations of sizes at which branches depend on data until this is expected of all."""
+
+
+class Switches:
+    """Inputs of one whole number or truth value each that decide which branches a graph takes.
+
+    Attributes:
+        names: of these inputs.
+
+    Args:
+        graph: of the file.
+        inputs: names of those that are fed.
+    """
+
+    def __init__(self, graph: ir.Graph, inputs: Sequence[str]) -> None:
+        self.names = fed_switches(graph, inputs)
+        self._known: set[Hashable] = set()
+
+    def of(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, Array] | None:
+        """Return their values in a batch; None where so many came up that branches are better taken in each run."""
+        values = {name: to_array(feeds[name]) for name in self.names}
+        key = tuple(value.tobytes() for value in values.values())
+        if key not in self._known:
+            if len(self._known) >= _VALUES:
+                return None
+            self._known.add(key)
+        return values
+
+
+class Branches:
+    """Plans of a graph that has no types before its branches are taken.
+
+    Which these are follows from shapes, and from numbers that are fed. Any thread may run it.
+
+    Args:
+        model: as it is filed; left untouched.
+        inputs: names of inputs that are fed.
+        planner: of the session.
+        off: names of passes to leave out.
+        serving: how plans are served, if passes for inference run over them.
+    """
+
+    def __init__(
+        self, model: ir.Model, inputs: Sequence[str], planner: Planner[Any], off: Sequence[str],
+        serving: Serving | None,
+    ) -> None:  # fmt: skip
+        self._model, self._planner, self._off, self._serving = model, planner, off, serving
+        self._switches = Switches(model.graph, inputs)
+        self._structures: Recent[Hashable, Structure | None] = Recent(PLANS)
+        self._failures, self._taking = 0, Lock()
+
+    @staticmethod
+    def may_be_taken(graph: ir.Graph) -> bool:
+        """Whether a graph has branches, and tensors of numbers as inputs."""
+        numbers = all(isinstance(v.type, ir.TensorType) and v.dtype != ir.DataType.STRING for v in graph.inputs)
+        return numbers and any(node.op_type == "If" and not node.domain for node in all_nodes(graph))
+
+    def plan(self, signature: Signature, feeds: Mapping[str, torch.Tensor]) -> Plan[Any] | None:
+        """Return the plan for a batch; None where a branch depends on data, or something else needs steps."""
+        values = self._switches.of(feeds) if self._failures < _FAILURES else None
+        if values is None:
+            return None
+        key = signature, tuple((name, value.tobytes()) for name, value in values.items())
+        if key not in self._structures:
+            with self._taking:
+                if key not in self._structures:
+                    self._structures.put(key, self._structure(key, feeds, values))
+        structure = self._structures.look(key)
+        if structure is None:
+            return None
+        try:
+            return self._planner.plan(structure, signature, feeds)
+        except OntrainError:
+            self._fail(key)
+            return None
+
+    def _structure(
+        self, key: Hashable, feeds: Mapping[str, torch.Tensor], values: Mapping[str, Array]
+    ) -> Structure | None:
+        try:
+            model = specialise(self._model, {name: tuple(fed.shape) for name, fed in feeds.items()}, values)
+        except OntrainError:
+            self._failures += 1
+            return None
+        if self._serving is not None:
+            serve(model, self._serving)
+        journal = functools.partial(Journal, "eval", self._off)
+        return Structure(key=key, forward_key=key, model=model, journal=journal)
+
+    def _fail(self, key: Hashable) -> None:
+        self._failures += 1
+        self._structures.put(key, None)
