@@ -174,10 +174,14 @@ class GraphSession:
             InputError: an input does not fit.
             ProviderError: the model cannot be planned, or fails while it runs.
         """
-        outputs = self._planned(feeds) if self._stepwise is None else self._branched(feeds)
-        if outputs is None:
+        plan = self._planned(feeds) if self._stepwise is None else self._branched(feeds)
+        outputs: dict[str, Value]
+        if plan is None:
             assert self._stepwise is not None
             outputs = self._stepwise.run(feeds)
+        else:
+            with explained(self._filed.raw.graph, feeds, self._name, "a run"):
+                outputs = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
         names = [o.name for o in self._outputs] if output_names is None else output_names
         return [self._result(name, outputs[name]) for name in names]
 
@@ -186,35 +190,28 @@ class GraphSession:
         dtype = self._narrow.get(name)
         return result if dtype is None or not isinstance(result, torch.Tensor) else to_array(result, dtype)
 
-    def _planned(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, Value] | None:
-        """The outputs of the graph as one plan; None where no plan holds it whole, and it runs in steps from now on."""
+    def _planned(self, feeds: Mapping[str, torch.Tensor]) -> Plan[Executable] | None:
+        """The plan of the graph; None where no plan holds it whole, and it runs in steps from now on."""
         signature = self._signature(feeds)
         values = {name: to_array(feeds[name]) for name in self._settings if feeds[name].numel() <= _FEW}
         if self._switches is not None:
             values.update(self._switches.of(feeds) or {})
         try:
-            plan = self._planner.plan(self._structure(values), signature, feeds)
+            return self._planner.plan(self._structure(values), signature, feeds)
         except (GraphError, ProviderError):
             with self._switching:
                 if self._stepwise is None:
                     self._stepwise = self._in_steps()
             return None
-        return self._run(plan, feeds)
 
-    def _branched(self, feeds: Mapping[str, Value]) -> dict[str, Value] | None:
-        """The outputs of a plan with its branches taken; None where the graph runs in steps."""
+    def _branched(self, feeds: Mapping[str, Value]) -> Plan[Executable] | None:
+        """The plan of the graph with its branches taken; None where it runs in steps."""
         if self._branches is None:
             return None
         tensors = {name: fed for name, fed in feeds.items() if isinstance(fed, torch.Tensor)}
         if len(tensors) < len(feeds):
             return None
-        plan = self._branches.plan(self._signature(tensors), tensors)
-        return None if plan is None else self._run(plan, tensors)
-
-    def _run(self, plan: Plan[Executable], feeds: Mapping[str, torch.Tensor]) -> dict[str, Value]:
-        with explained(self._filed.raw.graph, feeds, self._name, "a run"):
-            outputs: dict[str, Value] = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
-        return outputs
+        return self._branches.plan(self._signature(tensors), tensors)
 
     def _signature(self, feeds: Mapping[str, torch.Tensor]) -> Signature:
         """What `check_feeds` says of feeds; of dtypes, devices and shapes that came before it is known."""
