@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,8 +36,21 @@ class Weights:
     def __init__(self) -> None:
         self._alive: list[torch.Tensor] = []
         self._orders: dict[tuple[object, ...], list[torch.Tensor]] = {}
-        self._matrices: dict[tuple[object, ...], torch.Tensor] = {}
-        self._windows: dict[tuple[object, ...], torch.Tensor] = {}
+        self._derived: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def derived(self, form: str, sources: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return what follows from tensors that never change, made when it is first asked for.
+
+        Args:
+            form: tells apart what is made of the same sources.
+            sources: what it is made of.
+            make: makes it.
+        """
+        key = form, *map(_key, sources)
+        if key not in self._derived:
+            self._derived[key] = make()
+            self._alive.extend(sources)
+        return self._derived[key]
 
     def windows(self, w: torch.Tensor) -> torch.Tensor:
         """Return filters over one axis as the right factor of their windows, whose pixels lie one after another.
@@ -48,11 +61,7 @@ class Weights:
         Returns:
             [K · C, M].
         """
-        key = _key(w)
-        if key not in self._windows:
-            self._windows[key] = w.flatten(2).permute(2, 1, 0).flatten(0, 1).contiguous()
-            self._alive.append(w)
-        return self._windows[key]
+        return self.derived("windows", [w], lambda: w.flatten(2).permute(2, 1, 0).flatten(0, 1).contiguous())
 
     def matrix(self, w: torch.Tensor) -> torch.Tensor | None:
         """Return the weight of a linear layer for any number of rows; None where oneDNN has no order of its own.
@@ -62,11 +71,7 @@ class Weights:
         """
         if LINEAR is None or _REORDER_MATRIX is None:
             return None
-        key = _key(w)
-        if key not in self._matrices:
-            self._matrices[key] = _REORDER_MATRIX(w.contiguous(), None)
-            self._alive.append(w)
-        return self._matrices[key]
+        return self.derived("matrix", [w], lambda: _REORDER_MATRIX(w.contiguous(), None))
 
     def filters(self, w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
         """Return the filters for images of a shape; None where oneDNN has no order of its own.

@@ -18,7 +18,7 @@ from ontrain.providers.torch.lowering.registry import Attributes, attributes, lo
 from ontrain.providers.torch.lowering.shape import constant_ints
 from ontrain.providers.torch.weights import CONVOLUTION, Windows
 
-__all__ = ["geometry"]
+__all__ = ["geometry", "padded"]
 
 aten = torch.ops.aten
 
@@ -40,8 +40,8 @@ def _pads(a: Attributes, spatial: Sequence[int], kernel: Sequence[int], strides:
     return list(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def _padded(e: Emitter, x: Buf, pads: list[tuple[int, int]], value: float = 0.0) -> tuple[Buf, list[int]]:
-    """x and symmetric pads for ATen; an uneven pad is written out."""
+def padded(e: Emitter, x: Buf, pads: list[tuple[int, int]], value: float = 0.0) -> tuple[Buf, list[int]]:
+    """Return x and symmetric pads for ATen; an uneven pad is written out."""
     if all(before == after for before, after in pads):
         return x, [before for before, _ in pads]
     shape = [*x.shape[:2], *(n + b + c for n, (b, c) in zip(x.shape[2:], pads, strict=True))]
@@ -139,7 +139,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node.inputs[0], w, strides)
     bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
     out = e.out(node.outputs[0], *([] if column else [x]))
-    x, even = _padded(e, x, pads)
+    x, even = padded(e, x, pads)
     group = a.get("group", 1)
     by_row, windows = _row_windows(column, len(even), (even, strides, dilations, group))
     tunes = e.device.type == "cpu" and e.settings.tuning is not None
@@ -195,12 +195,12 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
     x = _images(e, node.inputs[1], w, a.get("strides") or [1])
     dy = e.ordered(e.value(node.inputs[0]), order_of(x.meta))
     strides, dilations, pads = geometry(a, x, w.shape[2:])
-    padded, even = _padded(e, x, pads)
+    images, even = padded(e, x, pads)
     mask = [i < len(node.outputs) and e.reads(node.outputs[i]) for i in range(3)]
     # Images go back in the images' order; a weight's adjoint has four axes, too, and lies as the weight does.
     outs = [e.out(node.outputs[i], *([] if i else [x])) if wanted else None for i, wanted in enumerate(mask)]
     group = a.get("group", 1)
-    crop = padded is not x
+    crop = images is not x
 
     def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         dx, dw, db = private("torch.ops.aten.convolution_backward")(
@@ -211,7 +211,7 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
                 dx = dx.narrow(2 + i, before, dx.shape[2 + i] - before - after)
         return dx, dw, db
 
-    e.compute(run, dy, padded, w, outs=outs, fresh=True)
+    e.compute(run, dy, images, w, outs=outs, fresh=True)
 
 
 @lowers("ConvTranspose")

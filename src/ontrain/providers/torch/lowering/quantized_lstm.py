@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.operators import MICROSOFT
+from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers
 
@@ -35,16 +36,29 @@ def dynamic_quantize_lstm(e: Emitter, node: ir.Node) -> None:
     direction = attributes(node).get("direction", "forward")
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[direction]
 
+    weights = [_weight(e, w, *scales[:2]), _weight(e, r, *scales[2:])]
+
     def run(*tensors: Any) -> tuple[Tensor, ...] | Tensor:
         results = _layer(backwards, *tensors)
         return results[: len(outs)] if len(outs) > 1 else results[0]
 
-    e.compute(run, x, w, r, b, h, c, *scales, outs=outs, fresh=True)
+    e.compute(run, x, *weights, b, h, c, outs=outs, fresh=True)
+
+
+def _weight(e: Emitter, w: Buf | None, scale: Buf | None, zero: Buf | None) -> Buf:
+    """The numbers that weights [D, rows, 4 · H] stand for; made once where nothing of them changes."""
+    assert w is not None and scale is not None and zero is not None
+    known = [e.unchanging(buf) for buf in (w, scale, zero)]
+    sources = [tensor for tensor in known if tensor is not None]
+    if len(sources) == len(known):
+        return e.constant(e.weights(w).derived("real", sources, lambda: _real(*sources)))
+    real = e.new(w.shape, scale.dtype)
+    e.compute(_real, w, scale, zero, outs=[real], fresh=True)
+    return real
 
 
 def _layer(
     backwards: tuple[bool, ...], x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, h: Tensor | None, c: Tensor | None,
-    w_scale: Tensor, w_zero: Tensor, r_scale: Tensor, r_zero: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Y [T, D, B, H], the last states [D, B, H], the last cells [D, B, H]."""
     steps, batch, _ = x.shape
@@ -53,8 +67,7 @@ def _layer(
     y = x.new_empty(steps, len(backwards), batch, hidden)
     states, cells = (x.new_zeros(len(backwards), batch, hidden) if first is None else first.clone() for first in (h, c))
     for d, backward in enumerate(backwards):
-        weight, recurrent = _real(w[d], w_scale[d], w_zero[d]), _real(r[d], r_scale[d], r_zero[d])
-        inputs = rows @ weight
+        recurrent, inputs = r[d], rows @ w[d]
         if b is not None:
             inputs += b[d].view(2, -1).sum(0)
         state, cell = states[d], cells[d]
@@ -78,5 +91,6 @@ def _quantised(x: Tensor) -> Tensor:
 
 
 def _real(weight: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """The numbers that a weight [rows, 4 · H] stands for, by one scale or one a column."""
-    return (weight.to(scale.dtype) - zero.to(scale.dtype)) * scale
+    """The numbers that weights [D, rows, 4 · H] stand for, by one scale a direction, or one a column of it."""
+    shape = (weight.shape[0], 1, -1)
+    return (weight.to(scale.dtype) - zero.to(scale.dtype).reshape(shape)) * scale.reshape(shape)

@@ -1,0 +1,123 @@
+"""Products and convolutions of whole numbers of eight bits, in floating point that holds each sum exactly.
+
+Weights that never change tell how large a sum may be. Below 2²⁴ every partial sum is a number of float32, in whatever
+order a kernel adds, and most layers stay below; others are computed in double precision. ATen multiplies whole numbers
+themselves without vectors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+
+from ontrain.graph import static_dims
+from ontrain.providers.torch.buffers import Buf
+from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.convolution import geometry, padded
+from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.weights import CONVOLUTION, LINEAR
+
+__all__: list[str] = []
+
+_LEVELS = 255
+"""How far a number of eight bits may be from its zero point."""
+_EXACT = 2**24
+"""Up to which float32 holds every whole number."""
+_INT32 = 2**31
+
+
+def _fits(node: ir.Node) -> bool:
+    """Whether no sum overflows 32 bits. A node without inputs stands for the operator as such."""
+    if not node.inputs:
+        return True
+    w = node.inputs[1]
+    if w is None or w.shape is None or not w.shape.is_static():
+        return False
+    inner = math.prod(static_dims(w)[1:]) if node.op_type == "ConvInteger" else static_dims(w)[-2:][0]
+    return bool(inner * _LEVELS**2 < _INT32)
+
+
+def _from_zero(e: Emitter, x: Buf, zero: Buf | None, dtype: torch.dtype, axis: int) -> Buf:
+    """x − zero, of one zero point or one for each place of an axis."""
+    numbers = e.cast(x, dtype)
+    if zero is None:
+        return numbers
+    single = math.prod(zero.shape) == 1
+    shape = [1] * len(x.shape) if single else [-1 if i == axis % len(x.shape) else 1 for i in range(len(x.shape))]
+    if len(zero.shape) > 1 and not single:
+        shape = list(zero.shape)
+    return e.call(torch.sub, numbers, e.view(e.cast(zero, dtype), lambda t: t.view(shape)), out=numbers)
+
+
+def _constant(e: Emitter, w: Buf, zero: Buf | None, axis: int) -> torch.Tensor | None:
+    """A weight's distances from its zero point, in what holds each sum exactly; None if they change.
+
+    Args:
+        e: where they are read.
+        w: the weight.
+        zero: its zero point, or points along the axis.
+        axis: counts the results that have sums of their own.
+    """
+    weight, point = e.unchanging(w), None if zero is None else e.unchanging(zero)
+    if e.device.type != "cpu" or weight is None or (zero is not None and point is None):
+        return None
+
+    def distances() -> torch.Tensor:
+        numbers = weight.double()
+        if point is not None:
+            places = [-1 if i == axis and point.numel() > 1 else 1 for i in range(numbers.dim())]
+            numbers = numbers - point.double().view(places)
+        sums = numbers.abs().sum([i for i in range(numbers.dim()) if i != axis])
+        return numbers.float() if _LEVELS * float(sums.max()) < _EXACT else numbers
+
+    return e.weights(w).derived("whole", [weight, *([] if point is None else [point])], distances)
+
+
+@lowers("MatMulInteger", when=_fits)
+def matmul_integer(e: Emitter, node: ir.Node) -> None:
+    a, b, a_zero, b_zero = (None if v is None else e.value(v) for v in (*node.inputs, None, None)[:4])
+    assert a is not None and b is not None
+    numbers = _constant(e, b, b_zero, 1) if len(b.shape) == 2 and len(a.shape) > 1 else None
+    dtype = torch.float64 if numbers is None else numbers.dtype
+    left = _from_zero(e, a, a_zero, dtype, -2)
+    out = e.out(node.outputs[0])
+    if numbers is None:
+        right = _from_zero(e, b, b_zero, dtype, -1)
+        product = e.new(out.shape, dtype)
+        e.call(torch.matmul, left, right, out=product)
+        e.copy(product, out)
+        return
+    rows = e.reshape(left, (math.prod(left.shape[:-1]), left.shape[-1]))
+    product = e.new((rows.shape[0], b.shape[1]), dtype)
+    weight = None if dtype != torch.float32 else e.weights(b).matrix(numbers.t())
+    if weight is None:
+        e.call(torch.mm, rows, e.constant(numbers), out=product)
+    else:
+        e.compute(LINEAR, rows, weight, None, "none", [], "", outs=[product], fresh=True)
+    e.copy(e.view(product, lambda t: t.view(out.shape)), out)
+
+
+@lowers("ConvInteger", when=_fits)
+def conv_integer(e: Emitter, node: ir.Node) -> None:
+    x, w, x_zero, w_zero = (None if v is None else e.value(v) for v in (*node.inputs, None, None)[:4])
+    assert x is not None and w is not None
+    a = attributes(node)
+    numbers = _constant(e, w, w_zero, 0)
+    dtype = torch.float64 if numbers is None else numbers.dtype
+    images = _from_zero(e, x, x_zero, dtype, 1)
+    strides, dilations, pads = geometry(a, images, w.shape[2:])
+    images, even = padded(e, images, pads)
+    windows = even, strides, dilations, a.get("group", 1)
+    out = e.out(node.outputs[0])
+    convolved = e.new(out.shape, dtype)
+    single = numbers is not None and dtype == torch.float32 and len(x.shape) == 4
+    filters = e.weights(w).filters(numbers, windows, images.shape) if numbers is not None and single else None
+    if filters is not None:
+        e.compute(CONVOLUTION, images, filters, None, *windows, "none", [], "", outs=[convolved], fresh=True)
+    else:
+        weight = e.constant(numbers) if numbers is not None else _from_zero(e, w, w_zero, dtype, 0)
+        rest = (strides, even, dilations, False, [0] * len(even), windows[3])
+        e.compute(torch.convolution, images, weight, None, *rest, outs=[convolved], fresh=True)
+    e.copy(convolved, out)
