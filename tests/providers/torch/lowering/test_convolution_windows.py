@@ -1,0 +1,99 @@
+"""Small convolutions over one axis: those of torch in double precision, with all that may follow them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+import ontrain
+from tests.providers.torch.lowering.files import calls
+
+APPLIED = {
+    "": (lambda y: y, {}), "Relu": (torch.relu, {}), "Sigmoid": (torch.sigmoid, {}), "Tanh": (torch.tanh, {}),
+    "LeakyRelu": (lambda y: torch.nn.functional.leaky_relu(y, 0.3), {"activation_params": [0.3]}),
+    "Clip": (lambda y: y.clamp(-0.5, 0.25), {"activation_params": [-0.5, 0.25]}),
+    "HardSwish": (torch.nn.functional.hardswish, {}), "Swish": (torch.nn.functional.silu, {}),
+}  # fmt: skip
+GEOMETRY = {
+    "plain": {}, "pads": {"pads": [2, 2]}, "uneven pads": {"pads": [0, 2]}, "strides": {"strides": [3]},
+    "both": {"strides": [2], "pads": [1, 1]}, "same": {"auto_pad": "SAME_UPPER"}, "dilated": {"dilations": [2]},
+    "groups": {"group": 2},
+}  # fmt: skip
+
+
+def _session(x, w, b, z=None, **attributes):
+    """Two layers, so that the second reads what the first made where it lies."""
+    fed = {"x": x} | ({} if z is None else {"z": z})
+    weights = {"w": w} | ({} if b is None else {"b": b})
+    kind = "FusedConv" if "activation" in attributes or z is not None else "Conv"
+    inputs = ["x", "w", "b" if b is not None else "", *(["z"] if z is not None else [])]
+    node = helper.make_node(kind, inputs, ["y"], domain="com.microsoft" if kind == "FusedConv" else "", **attributes)
+    graph = helper.make_graph(
+        [node], "line", [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in fed.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )  # fmt: skip
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    content = helper.make_model(graph, opset_imports=domains, ir_version=9).SerializeToString()
+    session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"])
+    return session, session.run(None, fed)[0]
+
+
+def _operands(group=1, channels=6, pixels=11):
+    rng = np.random.default_rng(0)
+    shapes = (1, channels, pixels), (4, channels // group, 3), (4,)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def _wanted(x, w, b, strides=(1,), pads=(0, 0), dilations=(1,), group=1, auto_pad=""):
+    x, w, b = (None if a is None else torch.from_numpy(a).double() for a in (x, w, b))
+    pads = (1, 1) if auto_pad else pads
+    return torch.conv1d(torch.nn.functional.pad(x, list(pads)), w, b, strides, 0, dilations, group)
+
+
+@pytest.mark.parametrize("tune", ["0", "1"])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_windows_of_all_kinds(name, biased, tune, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_TUNE", tune)
+    a = GEOMETRY[name]
+    x, w, b = _operands(a.get("group", 1))
+    _, y = _session(x, w, b if biased else None, **a)
+    np.testing.assert_allclose(y, _wanted(x, w, b if biased else None, **a), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("name", APPLIED)
+def test_what_follows(name, adds):
+    x, w, b = _operands()
+    function, numbers = APPLIED[name]
+    z = np.random.default_rng(1).standard_normal((1, 4, 9)).astype(np.float32) if adds else None
+    _, y = _session(x, w, b, z, activation=name, **numbers)
+    total = _wanted(x, w, b) + (0 if z is None else torch.from_numpy(z))
+    np.testing.assert_allclose(y, function(total), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "pads", "both"])
+def test_images_of_one_row_are_lines(name):
+    x, w, b = _operands()
+    a = {key: [1, *value] if key == "strides" else [0, value[0], 0, value[1]] for key, value in GEOMETRY[name].items()}
+    _, y = _session(x[:, :, None], w[:, :, None], b, **a)
+    np.testing.assert_allclose(y[:, :, 0], _wanted(x, w, b, **GEOMETRY[name]), 1e-5, 1e-5)
+
+
+def test_a_small_one_is_a_product():
+    session, _ = _session(*_operands())
+    assert "addmm" in calls(session)
+
+
+def test_batches_and_large_ones_are_convolved():
+    x, w, b = _operands(channels=64, pixels=3000)
+    session, y = _session(x, w, b)
+    assert "addmm" not in calls(session)
+    np.testing.assert_allclose(y, _wanted(x, w, b), 1e-4, 1e-4)
+    x, w, b = _operands()
+    pair = np.concatenate([x, -x])
+    _, y = _session(pair, w, b)
+    np.testing.assert_allclose(y, _wanted(pair, w, b), 1e-5, 1e-5)
