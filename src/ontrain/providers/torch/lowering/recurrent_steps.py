@@ -1,7 +1,8 @@
 """Recurrent layers step by step, in planned memory: for layers whose gradient nobody asks for.
 
 oneDNN's kernel of a layer copies its weights into an order of its own at each call. For one sequence that costs more
-than the steps, each of which is a matrix by a vector and a few calls on vectors.
+than the steps, each of which is a matrix by a vector and a few calls on vectors. The two directions of one sequence
+make their steps together: half as many calls, each on twice as much.
 
 Legend: T time, B batch, I input, H hidden, D directions, G gates. Gates lie in ONNX's order, of an LSTM input, output,
 forget, cell, and of a GRU update, reset, hidden. For one sequence the axis B is left out inside.
@@ -27,8 +28,10 @@ _DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def _times(before: Tensor, r: Tensor, h: Tensor, out: Tensor) -> None:
-    """Write before + h · rᵀ, for a state [H] or states [B, H]."""
-    if h.dim() == 1:
+    """Write before + h · rᵀ, for a state [H] or states [B, H] and r [G·H, H], for a pair [D, H] and rᵀ [D, H, G·H]."""
+    if r.dim() == 3:
+        torch.baddbmm(before.unsqueeze(1), h.unsqueeze(1), r, out=out.unsqueeze(1))
+    elif h.dim() == 1:
         torch.addmv(before, r, h, out=out)
     else:
         torch.addmm(before, h, r.t(), out=out)
@@ -142,8 +145,12 @@ def emit_steps(
         for value, shape in zip(values, shapes, strict=False)
     )
     flat = e.reshape(x, (steps * batch, x.shape[2]))
+    shared = width if kind != "GRU" or not linear else 2 * hidden
+    if len(backwards) == 2 and batch == 1 and length is None:
+        _emit_pair(e, kind, flat, w, r, bias, shared, states, y, lasts, linear)
+        return
     for d, reverse in enumerate(backwards):
-        of_w, of_r = _biases(e, bias, d, width if kind != "GRU" or not linear else 2 * hidden)
+        of_w, of_r = _biases(e, bias, d, shared)
         rows = _projected(e, flat, e.view(e.select(w, 0, d), torch.t), of_w)
         projected = e.view(rows, lambda t: _alone(t.view(steps, batch, width), 1))
         first = [_first(e, state, d, (batch, hidden), x.dtype) for state in states]
@@ -152,11 +159,56 @@ def emit_steps(
         _emit(e, kind, projected, e.select(r, 0, d), of_r, first, target, finals, length, reverse, linear)
 
 
+def _emit_pair(
+    e: Emitter, kind: str, x: Buf, w: Buf, r: Buf, bias: Buf | None, shared: int, states: Sequence[Buf | None], y: Buf,
+    lasts: Sequence[Buf], linear: bool,
+) -> None:  # fmt: skip
+    """Emit both directions of one sequence, the second on reversed rows."""
+    (_, width, hidden), steps = r.shape, x.shape[0]
+    rows, made = e.new((steps, 2, width), x.dtype), e.new((steps, 2, hidden), x.dtype)
+    recurrent = None if bias is None else e.new((2, width), x.dtype)
+    for d, turn in enumerate((_copy, _reverse)):
+        of_w, of_r = _biases(e, bias, d, shared)
+        target = e.select(rows, 1, d)
+        e.run(turn, target, _projected(e, x, e.view(e.select(w, 0, d), torch.t), of_w), writes=[target])
+        if recurrent is not None and of_r is not None:
+            e.copy(of_r, e.select(recurrent, 0, d))
+    fixed = e.unchanging(r)
+    across = (
+        e.contiguous(e.view(r, lambda t: t.transpose(1, 2))) if fixed is None
+        else e.constant(e.weights(r).derived("across", [fixed], lambda: fixed.transpose(1, 2).contiguous()))
+    )  # fmt: skip
+    first = [_first_pair(e, state, hidden, x.dtype) for state in states]
+    finals = [e.view(last, lambda t: t.squeeze(1)) for last in lasts]
+    _emit(e, kind, rows, across, recurrent, first, made, finals, None, False, linear)
+    for d, turn in enumerate((_copy, _reverse)):
+        target = e.view(e.select(y, 1, d), lambda t: t.squeeze(1))
+        e.run(turn, target, e.select(made, 1, d), writes=[target])
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    target.copy_(source)
+
+
+def _reverse(target: Tensor, source: Tensor) -> None:
+    target.copy_(source.flip(0))
+
+
+def _first_pair(e: Emitter, state: Buf | None, hidden: int, dtype: torch.dtype) -> Buf:
+    """The first states of both directions, [D, H]."""
+    if state is not None:
+        return e.view(state, lambda t: t.squeeze(1))
+    zeros = e.new((2, hidden), dtype)
+    e.run(Tensor.zero_, zeros, writes=[zeros])
+    return zeros
+
+
 def _emit(
     e: Emitter, kind: str, rows: Buf, r: Buf, bias: Buf | None, first: list[Buf], y: Buf, lasts: list[Buf],
     length: Buf | None, reverse: bool, linear: bool,
 ) -> None:  # fmt: skip
-    hidden, before = r.shape[1], y.shape[1:-1]
+    hidden, before, width = y.shape[-1], y.shape[1:-1], rows.shape[-1]
+    along = 0 if len(r.shape) == 2 else 2
     if kind == "RNN":
         e.run(_rnn, rows, r, first, y, lasts, length, reverse, writes=[y, *lasts])
         return
@@ -164,17 +216,17 @@ def _emit(
     def cut(buf: Buf, start: int, count: int) -> Buf:
         return e.narrow(buf, len(buf.shape) - 1, start * hidden, count * hidden)
 
-    product = e.new((*before, r.shape[0]), y.dtype)
+    product = e.new((*before, width), y.dtype)
     if kind == "LSTM":
         shown = e.new((*before, hidden), y.dtype)
         gates = [product, cut(product, 0, 3), *(cut(product, i, 1) for i in range(4))]
         e.run(_lstm, rows, r, first, y, lasts, gates, shown, length, reverse, writes=[y, *lasts, product, shown])
         return
-    added = e.new((r.shape[0],), y.dtype)
+    added = e.new((width,) if along == 0 else (*before, width), y.dtype)
     e.run(Tensor.zero_, added, writes=[added])
     if bias is not None and linear:
         e.copy(cut(bias, 2, 1), cut(added, 2, 1))
-    factors = [r, e.narrow(r, 0, 0, 2 * hidden), e.narrow(r, 0, 2 * hidden, hidden)]
+    factors = [r, e.narrow(r, along, 0, 2 * hidden), e.narrow(r, along, 2 * hidden, hidden)]
     places = [product, cut(product, 0, 2), *(cut(product, i, 1) for i in range(3))]
     e.run(
         _gru, cut(rows, 0, 2), cut(rows, 2, 1), factors, added, first, y, lasts, places, length, reverse, linear,
