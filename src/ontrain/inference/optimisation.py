@@ -37,6 +37,7 @@ _OF_UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "ExpandElimination": ("RemoveIdentities", "Simplify"),
     "FastGeluFusion": ("FuseActivations",),
     "GeluFusion": ("FuseActivations",),
+    "GemmActivationFusion": ("FuseLinearActivations",),
     "LayerNormFusion": ("FuseLayerNormalization",),
     "MatMulAddFusion": ("FuseMatMulAdd", "LinearToGemm"),
     "NoopElimination": ("RemoveIdentities", "Simplify"),
