@@ -21,8 +21,8 @@ from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
 from ontrain.files import Source, read_proto
 from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
-from ontrain.inference.branches import Branches, Switches
 from ontrain.inference.optimisation import Optimisation, counted
+from ontrain.inference.sized import SizedGraph, Switches
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
 from ontrain.inference.timeline import run_plan
@@ -135,13 +135,16 @@ class GraphSession:
         self._planner: Planner[Executable] = Planner(
             self._provider, compiler, self.device, counts_rows=serving is not None
         )
-        self._branches: Branches | None = None
+        self._sized: SizedGraph | None = None
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
             self._stepwise = self._in_steps()
-            if of_numbers and not derives and not self._lacks_any(filed) and Branches.may_be_taken(filed.raw.graph):
+            numbers = of_numbers and all(
+                isinstance(v.type, ir.TensorType) and is_numeric(v) for v in filed.raw.graph.inputs
+            )
+            if numbers and not derives and not self._lacks_any(filed):
                 off = self._optimisation.off()
-                self._branches = Branches(filed.raw, filed.input_names, self._planner, off, serving)
+                self._sized = SizedGraph(filed.raw, filed.input_names, self._planner, off, serving)
             return
         self._model = model
         outputs = list(self._model.graph.outputs)
@@ -174,7 +177,7 @@ class GraphSession:
             InputError: an input does not fit.
             ProviderError: the model cannot be planned, or fails while it runs.
         """
-        plan = self._planned(feeds) if self._stepwise is None else self._branched(feeds)
+        plan = self._planned(feeds) if self._stepwise is None else self._once_sized(feeds)
         outputs: dict[str, Value]
         if plan is None:
             assert self._stepwise is not None
@@ -204,14 +207,14 @@ class GraphSession:
                     self._stepwise = self._in_steps()
             return None
 
-    def _branched(self, feeds: Mapping[str, Value]) -> Plan[Executable] | None:
-        """The plan of the graph with its branches taken; None where it runs in steps."""
-        if self._branches is None:
+    def _once_sized(self, feeds: Mapping[str, Value]) -> Plan[Executable] | None:
+        """The plan of a graph that has types once sizes are known; None where it runs in steps."""
+        if self._sized is None:
             return None
         tensors = {name: fed for name, fed in feeds.items() if isinstance(fed, torch.Tensor)}
         if len(tensors) < len(feeds):
             return None
-        return self._branches.plan(self._signature(tensors), tensors)
+        return self._sized.plan(self._signature(tensors), tensors)
 
     def _signature(self, feeds: Mapping[str, torch.Tensor]) -> Signature:
         """What `check_feeds` says of feeds; of dtypes, devices and shapes that came before it is known."""

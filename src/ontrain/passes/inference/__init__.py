@@ -3,6 +3,7 @@
 from ontrain.passes.inference.conv_activation import FuseConvActivations
 from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldChannelArithmetic
 from ontrain.passes.inference.folding import FoldWeights
+from ontrain.passes.inference.hard_swish import FuseHardActivations
 from ontrain.passes.inference.identities import RemoveIdentities
 from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
@@ -15,6 +16,7 @@ __all__ = [
     "FoldChannelArithmetic",
     "FoldWeights",
     "FuseConvActivations",
+    "FuseHardActivations",
     "FuseLayerNormalization",
     "FuseLinearActivations",
     "FuseMatMulAdd",

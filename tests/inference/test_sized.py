@@ -1,4 +1,4 @@
-"""Files whose branches follow from shapes and from fed numbers: one plan where they do, steps where data decide."""
+"""Files whose types and branches follow from shapes and fed numbers: a plan where they do, steps where data decide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
-from ontrain.inference import branches
+from ontrain.inference import sized
 from tests.threads import at_once
 
 
@@ -51,6 +51,15 @@ def by_shape():
         helper.make_node("If", ["is_one"], ["r"], then_branch=_branch("t", "Squeeze"), else_branch=_branch("e", "Neg")),
         helper.make_node("Shape", ["r"], ["after"]), helper.make_node("Reshape", ["r", "after"], ["s"]),
         helper.make_node("Exp", ["s"], ["y"]),
+    ]  # fmt: skip
+    return _file(nodes, [X])
+
+
+def squeezed():
+    """Squeeze without axes: how many axes are left follows from the shape."""
+    nodes = [
+        helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("Sigmoid", ["s"], ["r"]),
+        helper.make_node("Exp", ["r"], ["y"]),
     ]  # fmt: skip
     return _file(nodes, [X])
 
@@ -96,8 +105,9 @@ def _x(*shape, sign=1):
     return (sign * np.random.default_rng(len(shape)).random(shape)).astype(np.float32)
 
 
-def test_a_rank_that_follows_from_the_shape_is_planned():
-    stock, ours = _sessions(by_shape())
+@pytest.mark.parametrize("make", [by_shape, squeezed])
+def test_a_rank_that_follows_from_the_shape_is_planned(make):
+    stock, ours = _sessions(make())
     for shape in ((1, 4), (3, 4), (1, 4), (1, 7)):
         _check(stock, ours, {"x": _x(*shape)})
     plans = _plans(ours)
@@ -113,10 +123,10 @@ def test_a_number_that_is_fed_takes_its_branch():
 
 def test_a_number_that_counts_runs_has_no_plan_for_each():
     stock, ours = _sessions(by_number())
-    for rate in range(4 * branches._VALUES):
+    for rate in range(4 * sized._VALUES):
         _check(stock, ours, {"x": _x(2, 3, sign=-1), "sr": np.array(rate)})
     _check(stock, ours, {"x": _x(2, 3, sign=-1), "sr": np.array(16000)})
-    assert len(_plans(ours)) <= branches._VALUES + 1
+    assert len(_plans(ours)) <= sized._VALUES + 1
 
 
 def test_branches_that_data_decide_run_as_they_did():

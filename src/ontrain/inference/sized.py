@@ -1,4 +1,4 @@
-"""Graphs whose types follow from which branches are taken, as plans of what is left when they are."""
+"""Graphs that have types only where sizes are known and branches taken, as plans of what is left then."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 from ontrain.capture import to_array
 from ontrain.errors import OntrainError
-from ontrain.graph import all_nodes, fed_switches, specialise
+from ontrain.graph import fed_switches, specialise
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Serving, serve
 from ontrain.session import PLANS, Plan, Planner, Recent, Signature, Structure
 
-__all__ = ["Branches", "Switches"]
+__all__ = ["SizedGraph", "Switches"]
 
 Array = np.ndarray[Any, Any]
 _VALUES = 8
 """Combinations of values for which branches are taken once: a number that counts runs shall not have as many plans."""
 _FAILURES = 3
-"""Combinations of sizes at which branches depend on data until this is expected of all."""
+"""Combinations of sizes at which types or branches depend on data until this is expected of all."""
 
 
 class Switches:
@@ -52,10 +52,10 @@ class Switches:
         return values
 
 
-class Branches:
-    """Plans of a graph that has no types before its branches are taken.
+class SizedGraph:
+    """Plans of a graph whose types follow from the sizes of what is fed, as the rank of a Squeeze without axes.
 
-    Which these are follows from shapes, and from numbers that are fed. Any thread may run it.
+    Which branches it takes follows from them, too, and from numbers that are fed. Any thread may run it.
 
     Args:
         model: as it is filed; left untouched.
@@ -74,14 +74,8 @@ class Branches:
         self._structures: Recent[Hashable, Structure | None] = Recent(PLANS)
         self._failures, self._taking = 0, Lock()
 
-    @staticmethod
-    def may_be_taken(graph: ir.Graph) -> bool:
-        """Whether a graph has branches, and tensors of numbers as inputs."""
-        numbers = all(isinstance(v.type, ir.TensorType) and v.dtype != ir.DataType.STRING for v in graph.inputs)
-        return numbers and any(node.op_type == "If" and not node.domain for node in all_nodes(graph))
-
     def plan(self, signature: Signature, feeds: Mapping[str, torch.Tensor]) -> Plan[Any] | None:
-        """Return the plan for a batch; None where a branch depends on data, or something else needs steps."""
+        """Return the plan for a batch; None where types depend on data, or something else needs steps."""
         values = self._switches.of(feeds) if self._failures < _FAILURES else None
         if values is None:
             return None
