@@ -121,9 +121,13 @@ class Emitter:
         whole = torch.empty(0, dtype=meta.dtype, device=tensor.device)
         return whole.set_(memory, meta.storage_offset(), meta.shape, meta.stride())
 
+    def is_weight(self, buf: Buf) -> bool:
+        """Return whether a buffer shows a constant of the session, and not one of the graph."""
+        return buf.storage in self.placement.constants
+
     def weights(self, buf: Buf) -> Weights:
         """Return where orders of an unchanging buffer are held: with the session, or with this program alone."""
-        return self._weights if buf.storage in self.placement.constants else self._own
+        return self._weights if self.is_weight(buf) else self._own
 
     def inside(self, frame: Storage) -> Emitter:
         """Return an emitter for the body of a branch or loop, whose memory is in a frame."""

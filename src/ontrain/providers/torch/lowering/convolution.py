@@ -143,7 +143,8 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     group = a.get("group", 1)
     by_row, windows = _row_windows(column, len(even), (even, strides, dilations, group))
     tunes = e.device.type == "cpu" and e.settings.tuning is not None
-    own = e.unchanging(w) if tunes and len(x.shape) in (3, 4) else None
+    # What a graph makes itself, as by ConstantOfShape, often holds equal numbers: ATen keeps ties between channels.
+    own = e.unchanging(w) if tunes and len(x.shape) in (3, 4) and e.is_weight(w) else None
     filters = None if own is None else e.weights(w).filters(by_row(own), windows, by_row(x.meta).shape)
     if z is not None or applied[0] != "none" or filters is not None:
         x, w, out = (e.view(buf, by_row) for buf in (x, w, out))
