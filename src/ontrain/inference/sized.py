@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture import to_array
-from ontrain.errors import OntrainError
+from ontrain.errors import InputError, OntrainError
 from ontrain.graph import fed_switches, specialise
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Serving, serve
@@ -98,6 +98,8 @@ class SizedGraph:
     ) -> Structure | None:
         try:
             model = specialise(self._model, {name: tuple(fed.shape) for name, fed in feeds.items()}, values)
+        except InputError:
+            return None  # the steps say what does not fit
         except OntrainError:
             self._failures += 1
             return None

@@ -83,6 +83,14 @@ def test_images_of_one_row_are_lines(name):
     np.testing.assert_allclose(y[:, :, 0], _wanted(x, w, b, **GEOMETRY[name]), 1e-5, 1e-5)
 
 
+def test_rows_of_pads_beside_the_line_are_no_line():
+    x, w, b = _operands()
+    session, y = _session(x[:, :, None], w[:, :, None], b, pads=[1, 0, 1, 0])
+    wanted = torch.nn.functional.pad(_wanted(x, w, None)[:, :, None], [0, 0, 1, 1]) + torch.from_numpy(b)[:, None, None]
+    assert y.shape == (1, 4, 3, 9) and "addmm" not in calls(session)
+    np.testing.assert_allclose(y, wanted, 1e-5, 1e-5)
+
+
 def test_a_small_one_is_a_product():
     session, _ = _session(*_operands())
     assert "addmm" in calls(session)

@@ -44,7 +44,8 @@ def convolve_windows(
     x, w, bias, z = (e.value(v) if v is not None else None for v in (*node.inputs, None, None)[:4])
     assert x is not None and w is not None
     columns, length = w.shape[0], static_dims(node.outputs[0])[-1]
-    suits = _is_line(x, w) and 2 * math.prod(w.shape) * length <= _SMALL and e.device.type == "cpu"
+    grows = any(pad for pair in pads[:-1] for pad in pair) or min(pads[-1]) < 0
+    suits = _is_line(x, w) and not grows and 2 * math.prod(w.shape) * length <= _SMALL and e.device.type == "cpu"
     filters = e.unchanging(w) if suits and e.settings.tuning is not None else None
     if filters is None:
         return False
