@@ -144,7 +144,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     by_row, windows = _row_windows(column, len(even), (even, strides, dilations, group))
     tunes = e.device.type == "cpu" and e.settings.tuning is not None
     # What a graph makes itself, as by ConstantOfShape, often holds equal numbers: ATen keeps ties between channels.
-    own = e.unchanging(w) if tunes and len(x.shape) in (3, 4) and e.is_weight(w) else None
+    own = e.unchanging(w) if tunes and len(x.shape) in (3, 4) and e.is_weight(w) and not _is_narrow(w) else None
     filters = None if own is None else e.weights(w).filters(by_row(own), windows, by_row(x.meta).shape)
     if z is not None or applied[0] != "none" or filters is not None:
         x, w, out = (e.view(buf, by_row) for buf in (x, w, out))
@@ -157,6 +157,12 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     # ATen's variant with out= makes a new tensor and copies it, too.
     rest = (strides, even, dilations, False, [0] * len(even), group)
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
+
+
+def _is_narrow(w: Buf) -> bool:
+    """Whether filters are so few and so short, over one axis, that oneDNN's registers stay empty."""
+    over_one_axis = len(w.shape) == 3 or w.shape[2] == 1
+    return over_one_axis and w.shape[-1] > 1 and 1 < w.shape[0] < 16 and math.prod(w.shape[1:]) < 64
 
 
 def _row_windows(column: bool, rank: int, windows: Windows) -> tuple[Callable[[torch.Tensor], torch.Tensor], Windows]:

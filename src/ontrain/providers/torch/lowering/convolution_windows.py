@@ -19,6 +19,8 @@ Applied = tuple[str, list[float | None], str]
 """What oneDNN applies to a result, with its numbers and its algorithm."""
 _SMALL = 2_000_000
 """Floating-point operations up to which a call weighs more than what it computes."""
+_FEW = 256
+"""Windows up to which BLAS copies those that overlap in little time."""
 _functional = torch.nn.functional
 _IN_PLACE: dict[str, Callable[..., object]] = {
     "relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_, "hardtanh": torch.clamp_,
@@ -45,7 +47,8 @@ def convolve_windows(
     assert x is not None and w is not None
     columns, length = w.shape[0], static_dims(node.outputs[0])[-1]
     grows = any(pad for pair in pads[:-1] for pad in pair) or min(pads[-1]) < 0
-    suits = _is_line(x, w) and not grows and 2 * math.prod(w.shape) * length <= _SMALL and e.device.type == "cpu"
+    small = length <= _FEW and 2 * math.prod(w.shape) * length <= _SMALL
+    suits = _is_line(x, w) and small and not grows and e.device.type == "cpu"
     filters = e.unchanging(w) if suits and e.settings.tuning is not None else None
     if filters is None:
         return False
