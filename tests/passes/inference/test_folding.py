@@ -21,6 +21,16 @@ def test_quantised_weights_become_numbers_once():
     assert operators(model) == ["MatMul"] and len(model.graph.inputs) == 2
 
 
+def test_so_do_tables_that_are_constants_of_the_graph():
+    table = np.random.default_rng(0).integers(-128, 128, (4, 30000)).astype(np.int8)
+
+    def make(op, x, scale):
+        return op.MatMul(x, op.Cast(op.const(table), to=ir.DataType.FLOAT) * scale)
+
+    model = applied(FoldWeights(), weighted(make, X, {"scale": random(30000)}), count=2)
+    assert operators(model) == ["MatMul"] and len(model.graph.inputs) == 2
+
+
 def test_what_meets_a_feed_stays():
     model = applied(FoldWeights(), weighted(lambda op, x, w: op.Exp(x * w), X, {"w": random(4)}), count=0)
     assert operators(model) == ["Mul", "Exp"]

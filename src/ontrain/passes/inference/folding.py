@@ -24,9 +24,10 @@ class FoldWeights(RewritePass):
 
         f(w, v), all of them weights or constants   →   a weight of its own
 
-    Files with quantised weights spell out how these become numbers, at each run: Mul(Cast(w), scale). Equal because a
-    session for inference never changes a weight. It is for sessions alone: in a file the weight would lose its name.
-    Left alone: random numbers, branches and loops, and values much larger than what they are made of.
+    Files with quantised weights spell out how these become numbers, at each run: Mul(Cast(w), scale). Tables of whole
+    numbers are constants of the graph, of which a builder folds the small ones only. Equal because a session for
+    inference never changes a weight. It is for sessions alone: in a file the weight would lose its name. Left
+    alone: random numbers, branches and loops, and values much larger than what they are made of.
     """
 
     def begin(self, graph: ir.Graph) -> None:
@@ -38,7 +39,7 @@ class FoldWeights(RewritePass):
         record, weights, present = record_of(node), self._weights, [value for value in inputs if value is not None]
         if node.domain or record.evaluator is not Evaluator.WHOLE or record.chance is not Chance.NEVER:
             return None
-        if subgraphs(node) or not any(map(weights.is_weight, present)) or not all(map(weights.holds, present)):
+        if subgraphs(node) or not present or not all(map(weights.holds, present)):
             return None
         if any(v.is_graph_output() or v.shape is None or not v.shape.is_static() for v in node.outputs):
             return None
