@@ -79,9 +79,9 @@ def _images(e: Emitter, node: ir.Node, value: ir.Value | None, w: Buf, strides: 
 def _trains_more_weights_than_images(graph: ir.Graph) -> bool:
     """Whether the convolutions that are differentiated have more elements of weights than of images, all together.
 
-    Such a network gains no time by channels last. Channels first it has eager's numbers to the bit: oneDNN adds up the
-    products of a window in blocks there, and one after the other where the channels lie last, with two to four times
-    the error, which may turn the sign of what goes into a rectifier.
+    Such a network gains a twentieth of its time by channels last at most. Channels first it has eager's numbers to the
+    bit: oneDNN adds up the products of a window in blocks there, and one after the other where the channels lie last,
+    with two to four times the error, which may turn the sign of what goes into a rectifier.
     """
     images = weights = 0
     for node in graph:
