@@ -175,6 +175,30 @@ def test_between_convolutions_no_images_are_rearranged(rearranged):
     ]  # what is fed, the result, and the result's adjoint
 
 
+class Deep(nn.Sequential):
+    """Windows of many channels over images that become small, so that there are more weights than pixels."""
+
+    def __init__(self) -> None:
+        layers = [(32, 64, 3, 1), (64, 256, 3, 4), (256, 256, 3, 1), (256, 64, 1, 1)]
+        super().__init__(
+            *(
+                layer
+                for a, b, size, stride in layers
+                for layer in (nn.Conv2d(a, b, size, stride, size // 2, bias=False), nn.BatchNorm2d(b), nn.ReLU())
+            )
+        )
+
+
+def test_a_network_of_more_weights_than_images_has_eagers_numbers_to_the_bit(rearranged):
+    ours, eager = pair(Deep())
+    x = torch.randn(4, 32, 16, 16)
+    for network in (ours, eager):
+        network(x).square().sum().backward()
+    assert rearranged == []
+    for name, parameter in eager.named_parameters():
+        assert torch.equal(ours.module.get_parameter(name).grad, parameter.grad), name
+
+
 class Dropped(nn.Module):
     """Dropout between convolutions."""
 

@@ -69,6 +69,7 @@ class Emitter:
         self._fixed = set(self.placement.constants)
         self._kept: dict[ir.Value, _Kept] = {}
         self._channels_last: dict[ir.Value, Buf] = {}
+        self._answers: dict[tuple[Callable[[ir.Graph], bool], ir.Graph], bool] = {}
 
     # Values
 
@@ -154,6 +155,12 @@ class Emitter:
         if result is not None:
             self._bufs[node.outputs[0]] = self._bufs[result]
         return node in self.placement.skipped
+
+    def holds(self, condition: Callable[[ir.Graph], bool], graph: ir.Graph) -> bool:
+        """Return whether a condition holds of a graph as a whole, which is asked once."""
+        if (condition, graph) not in self._answers:
+            self._answers[condition, graph] = condition(graph)
+        return self._answers[condition, graph]
 
     def keep(self, value: ir.Value, *bufs: Buf | None, kernel: object = None) -> None:
         """Keep what a kernel needs going backward in place of `value`, which it never computed."""

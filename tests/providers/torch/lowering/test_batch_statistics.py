@@ -21,7 +21,7 @@ def error(computed, expected):
 
 
 def test_rows_fall_into_equal_parts():
-    assert [parts(rows) for rows in (25088, 10125, 263, 6)] == [64, 45, 1, 6]
+    assert [parts(rows) for rows in (25088, 10125, 1024, 263, 6)] == [64, 45, 8, 1, 1]
 
 
 @pytest.mark.parametrize("shape", [(8, 64, 56, 56), (5, 32, 45, 45), (3, 7, 11, 13)])
@@ -50,6 +50,17 @@ def test_a_convolution_below_has_gradients_as_right_as_eagers():
         gradients.append([p.grad for p in module.parameters()])
     for expected, eager, computed in zip(*gradients, strict=True):
         assert error(computed, expected) < 4 * error(eager, expected) + 1e-5
+
+
+def test_a_few_hundred_rows_have_statistics_as_right_as_eagers():
+    net = nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64, momentum=1.0))
+    exact, ours = copy.deepcopy(net).double(), ORTModule(copy.deepcopy(net))
+    x = torch.randn(4, 64, 16, 16).relu() + 0.3
+    for module, batch in ((exact, x.double()), (net, x), (ours, x)):
+        module(batch).sum().backward()
+    for name in ("running_mean", "running_var"):
+        expected, eager, computed = (getattr(module[1], name) for module in (exact, net, ours.module))
+        assert error(computed, expected) < 2 * error(eager, expected), name
 
 
 def test_a_mean_far_above_the_deviation_costs_no_digits_of_the_gradient():

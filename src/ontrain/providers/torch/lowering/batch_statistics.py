@@ -11,17 +11,22 @@ import torch
 
 from ontrain.internals import private
 
-__all__ = ["FEW", "batch_statistics", "gradients_by_parts", "parts"]
+__all__ = ["FEW", "FEW_GRADIENTS", "batch_statistics", "gradients_by_parts", "parts"]
 
-FEW = 2048
-"""Rows that the kernels may sum up at once: of fewer, parts would cost more time than the digits are worth."""
+FEW = 256
+"""Rows whose statistics the kernel gets about as right as one that adds up in double precision."""
+FEW_GRADIENTS = 2048
+"""Rows whose gradients the kernel may sum up at once: of fewer, parts would cost more time than the digits are worth,
+because an error there only adds to a gradient, whereas one of the statistics may turn the sign before a rectifier."""
 _PARTS = 64
 """At most; their sums for 64 channels take half of a first-level cache."""
+_SHORT = 128
+"""Rows of a part at least; the sums of shorter ones would not be more right, and there would be more of them to add."""
 
 
 def parts(rows: int) -> int:
     """Return into how many equal parts a number of rows falls."""
-    return next(count for count in range(min(_PARTS, rows), 0, -1) if rows % count == 0)
+    return next(count for count in range(max(1, min(_PARTS, rows // _SHORT)), 0, -1) if rows % count == 0)
 
 
 def batch_statistics(x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -12,7 +12,12 @@ from torch.nn import functional
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.batch_statistics import FEW, batch_statistics, gradients_by_parts
+from ontrain.providers.torch.lowering.batch_statistics import (
+    FEW,
+    FEW_GRADIENTS,
+    batch_statistics,
+    gradients_by_parts,
+)
 from ontrain.providers.torch.lowering.registry import attributes, computed_by, lowers, lowers_composite
 
 __all__: list[str] = []
@@ -36,7 +41,7 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
     # Where x has another layout than the result, this overload mixes up their elements without a word.
     x = e.ordered(x, order_of(y.meta))
     batch_var = e.new(mean.shape, mean.dtype)
-    if _has_long_sums(e, x):
+    if _has_long_sums(e, x, FEW):
         e.compute(batch_statistics, x, eps, outs=[batch_mean, batch_var, batch_inv], fresh=True)
         none = e.new((0,), mean.dtype)
         e.run(
@@ -75,17 +80,17 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     x = e.ordered(x, order_of(x.meta))
     dy = e.ordered(dy, order_of(x.meta))
     outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
-    if _has_long_sums(e, x):
+    if _has_long_sums(e, x, FEW_GRADIENTS):
         e.compute(gradients_by_parts, dy, x, scale, *statistics, eps, outs=outs, fresh=True)
         return
     kernel = private("torch.ops.aten.native_batch_norm_backward")
     e.compute(kernel, dy, x, scale, None, None, *statistics, True, eps, mask, outs=outs, fresh=True)
 
 
-def _has_long_sums(e: Emitter, x: Buf) -> bool:
-    """Whether torch's kernel for these images adds up many rows one after the other in single precision."""
+def _has_long_sums(e: Emitter, x: Buf, few: int) -> bool:
+    """Whether torch's kernel for these images adds up more than a few rows one after the other in single precision."""
     channels_last = e.device.type == "cpu" and order_of(x.meta) is torch.channels_last
-    return channels_last and x.dtype == torch.float32 and x.meta.numel() > FEW * x.shape[1]
+    return channels_last and x.dtype == torch.float32 and x.meta.numel() > few * x.shape[1]
 
 
 def _statistics(e: Emitter, node: ir.Node, shape: Sequence[int], eps: float) -> tuple[Buf, Buf] | None:
