@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
@@ -13,7 +12,7 @@ from ontrain.distributed import Reduction, World, agree, facts, find_processes
 from ontrain.errors import OptionError
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription
-from ontrain.training.options import ORTTrainerOptions
+from ontrain.training.options import ORTTrainerOptions, leaves
 
 __all__ = ["device_of", "follow_state", "follow_tensor", "join", "start_together"]
 
@@ -82,7 +81,7 @@ def start_together(
     for tensor in (*description.inputs, *description.outputs):
         loss = ", the loss" if tensor.is_loss else ""
         said[f"{tensor.name!r} of the description"] = f"{len(tensor.shape)} dimensions{loss}"
-    said |= {f"the option {path}": _text(value) for path, value in _leaves(options, "") if not path.startswith(_OWN)}
+    said |= {f"the option {path}": _text(value) for path, value in leaves(options) if not path.startswith(_OWN)}
     # The learning rate goes with each step from here on.
     agree(reduction.world, said | {"the learning rate": repr(float(learning_rate))})
     reduction.agreement.follow(said)
@@ -127,16 +126,6 @@ def _bits(tensors: Mapping[str, object]) -> str:
         whole = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64))
         digest.update(f"{name} {flat.dtype} {int(whole.sum(dtype=torch.int64))} ".encode())
     return digest.hexdigest()[:12]
-
-
-def _leaves(section: object, path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(section).items():
-        if name == "_original":
-            continue
-        if type(value).__module__ == ORTTrainerOptions.__module__:
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield path + name, value
 
 
 def _text(value: object) -> str:
