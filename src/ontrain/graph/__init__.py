@@ -41,7 +41,11 @@ from ontrain.graph.roles import (
     set_updates,
     updates_of,
 )
-from ontrain.graph.settings import fed_settings as fed_settings, with_values as with_values
+from ontrain.graph.settings import (
+    data_constants as data_constants,
+    fed_settings as fed_settings,
+    with_values as with_values,
+)
 from ontrain.graph.settle import settle as settle, settled as settled, with_sizes as with_sizes
 from ontrain.graph.size_arithmetic import SizeArithmetic as SizeArithmetic
 from ontrain.graph.slots import Slot, StateKind, set_slot, slot_of

@@ -74,7 +74,9 @@ class Setup:
             task, self.source.tensors(), self.provider, self.device, planning=planning, exchange=self.reduction
         )
         if self.reduction is not None:
-            processes.start_together(self.reduction, session, options, self.description, self.optimizer.lr)
+            processes.start_together(
+                self.reduction, session, options, self.description, self.source.loss_tensors(), self.optimizer.lr
+            )
         return session
 
     def optimizer_spec(self, model: ir.Model) -> OptimizerSpec:
