@@ -7,6 +7,12 @@
 # What follows the first word goes to `docker build`. Another engine: DOCKER=podman. Another name: IMAGE=me/ontrain:1.
 # Exit codes: 2 for a wrong first word or a missing engine, else the engine's.
 set -euo pipefail
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 
 die() {
   echo "build.sh: $1" >&2

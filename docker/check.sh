@@ -9,6 +9,12 @@
 # steps in a chroot. In place of the official Python image, which has to be pulled, stands a root of Debian bookworm that
 # debootstrap makes, with Debian's Python 3.11. So the base's digest and what only that image holds stay unchecked.
 set -euo pipefail
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$PATH:$root/.venv/bin BUILDAH_ISOLATION=chroot

@@ -24,6 +24,12 @@
 # The container runs as the caller, so that results belong to them; it has no rights that the caller lacks.
 # Exit codes: 2 for a wrong word or setting, else the recipe's.
 set -euo pipefail
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 
 die() {
   echo "launch.sh: $1" >&2

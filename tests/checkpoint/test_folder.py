@@ -111,6 +111,13 @@ def test_no_bit_of_the_manifest_may_change(tmp_path):
     assert number_in(folder) == 1
 
 
+def test_a_manifest_that_goes_on_for_ever_is_not_read(tmp_path):
+    write(tmp_path / "ck", 1)
+    os.truncate(tmp_path / "ck" / "manifest.json", (256 << 20) + 1)  # with a hole: it takes no room on the disk
+    with pytest.raises(CheckpointError, match=rf"it has {(256 << 20) + 1} bytes, at most {256 << 20} are read"):
+        read_checkpoint(tmp_path / "ck")
+
+
 def test_where_none_is_whole_all_are_named(tmp_path):
     for number in (1, 2):
         write(tmp_path / "ck", number, keep=2)

@@ -63,6 +63,26 @@ class Own(optim.lr_scheduler._LRScheduler):
         return [self.rate]
 
 
+class PerToken(nn.Module):
+    """A loss of torch's on scores and labels of each token."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return self.loss(scores.flatten(0, 1), label.flatten())
+
+
+def loss_after_evaluation() -> None:
+    """The loss is captured when the first label comes, long after the processes have met."""
+    loss = PerToken(nn.CrossEntropyLoss(label_smoothing=0.2 if is_odd() else 0.1))
+    sections = {"distributed": find_processes().options() | {"timeout": 300}, "device": {"id": "cpu"}}
+    trainer = ORTTrainer(t.net(), t.DESCRIPTION, optim.AdamConfig(lr=0.02), loss, sections)
+    trainer.eval_step(batch()[0])
+    first_step_is_refused(trainer, "the constant")
+
+
 def at_the_start() -> None:
     odd = is_odd()
     no_decay = [{"params": ["mix.bias"], "lambda_coef": 0.5 if odd else 0.0}]
@@ -70,6 +90,35 @@ def at_the_start() -> None:
 
     def weighted(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scores.flatten(0, 1), label.flatten(), weight=weight.double())
+
+    double = weight.double()
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(double.clone(), requires_grad=False)
+
+        def forward(self, scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(scores.flatten(0, 1), label.flatten(), weight=self.weight)
+
+    def counted(limit: int) -> Any:
+        """A loss of the classes below a limit."""
+        return lambda scores, label: (
+            nn.functional.cross_entropy(scores.flatten(0, 1), label.flatten(), reduction="none")
+            * (label.flatten() < limit)
+        ).mean()
+
+    def reordered(order: list[int]) -> Any:
+        """A loss with classes in another order."""
+        place = torch.tensor([*order, *range(2, t.VOCABULARY)])
+        return lambda scores, label: nn.functional.cross_entropy(scores.flatten(0, 1)[:, place], label.flatten())
+
+    def masked(rows: Any) -> Any:
+        """A loss of some of the scores."""
+        mask = torch.tensor([number in rows for number in range(t.VOCABULARY)])
+        return lambda scores, label: nn.functional.cross_entropy(
+            scores.flatten(0, 1).masked_fill(mask, 0.0), label.flatten()
+        )
 
     def smoothed(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scores.flatten(0, 1), label.flatten(), ignore_index=3 if odd else -100)
@@ -93,6 +142,11 @@ def at_the_start() -> None:
         (of(model=t.net(dropout=0.1 if odd else 0.2)), "the constant"),
         (of(loss=weighted), "the constant"),
         (of(loss=smoothed), "node "),
+        (of(loss=PerToken(nn.CrossEntropyLoss(weight=double.clone()))), "the loss function's 'loss.weight'"),
+        (of(loss=Frozen()), "the loss function's 'weight'"),
+        (of(loss=counted(5 if odd else 4)), "the constant"),
+        (of(loss=reordered([1, 0] if odd else [0, 1])), "the constant"),
+        (of(loss=masked({1} if odd else {2, 5})), "the constant"),
         (of(batch={"gradient_accumulation_steps": 2 if odd else 1}), "gradients accumulated"),
         (of(graph_transformer={"disabled_passes": ["LinearToGemm"] if odd else []}), "the option graph_transformer"),
         (of(lr_scheduler=Own() if odd else None), "the option lr_scheduler"),
@@ -143,6 +197,15 @@ def what_belongs_to_a_step(stage: int) -> None:
     first_step_is_refused(trainer, "the optimizer's alpha for 'embed.weight': 0.9 on ranks 0, 2; 0.5 on rank 1")
     trainer.optim_config.alpha = 0.5
     goes_on(trainer, 4)
+    group = trainer.optim_config.params[0]
+    group["lambda_coef"] = 0.5 if odd else 0.0
+    first_step_is_refused(trainer, "the optimizer's weight_decay for 'mix.bias': 0.0 on ranks 0, 2; 0.5 on rank 1")
+    group["lambda_coef"] = 0.5
+    goes_on(trainer, 5)
+    trainer.options.utils.max_grad_norm = 0.5 if odd else 1.0
+    first_step_is_refused(trainer, "the norm to clip to: 1.0 on ranks 0, 2; 0.5 on rank 1")
+    trainer.options.utils.max_grad_norm = None
+    goes_on(trainer, 6)
     scaled = t.trainer("Adam", t.net(torch.float32), stage, mixed_precision={"enabled": True})
     scaled.train_step(*batch())
     scaler = scaled.options.mixed_precision.loss_scaler
@@ -235,6 +298,10 @@ def later(folder: Path) -> None:
 
 def test_processes_that_begin_differently_make_no_update():
     t.run(3, at_the_start)
+
+
+def test_a_loss_that_comes_after_an_evaluation_is_compared_too():
+    t.run(2, loss_after_evaluation)
 
 
 def test_processes_that_come_to_make_different_updates_make_none(tmp_path):

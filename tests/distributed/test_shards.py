@@ -36,6 +36,20 @@ def test_every_element_belongs_to_one_process(size):
     assert all(bool((count == 1).all()) for count in counts.values())
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_process_has_no_share_of_a_parameter_that_ends_where_its_own_begin(size):
+    shapes = dict.fromkeys(("a", "b", "c", "d"), (64,))
+    flat = TorchState([], torch.device("cpu"))
+    flat.extend([StateSpec(name, shape, ir.DataType.FLOAT, "parameter") for name, shape in shapes.items()], size)
+    parts = {name: flat.place[name][1] for name in shapes}
+    part = next(iter(flat.flat.values())).numel() // size
+    assert any(start + 64 == rank * part for start in parts.values() for rank in range(1, size)), "a border on a border"
+    for rank in range(size):
+        own = {share.parameter for share in shares(flat, shapes, rank, size)}
+        inside = range(rank * part, (rank + 1) * part)
+        assert own == {name for name, start in parts.items() if any(at in inside for at in range(start, start + 64))}
+
+
 def test_a_share_is_the_parameters_own_memory():
     made = state(2)
     (share,) = [one for one in shares(made, SHAPES, 1, 2) if one.parameter == "d"]

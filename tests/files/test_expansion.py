@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ontrain import GraphError, InferenceSession, OptionError
 from ontrain.capture import load_onnx
 from ontrain.files import check_expansion
-from ontrain.limits import NODE_LIMIT
+from ontrain.limits import NESTING, NODE_LIMIT
 from ontrain.session.check import check_file
 from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
 from tests.capture.onnx_file.models import node, value
@@ -173,9 +173,17 @@ def test_the_user_sets_how_many_nodes_functions_may_come_to(monkeypatch):
     monkeypatch.setenv(NODE_LIMIT, "30")
     with pytest.raises(GraphError, match=rf"(?s)expand to 31 calls.*more than 30.*set {NODE_LIMIT}"):
         check_expansion(made, "the model")
-    monkeypatch.setenv(NODE_LIMIT, "none")
-    with pytest.raises(OptionError, match=f"{NODE_LIMIT} is 'none'"):
-        check_expansion(made, "the model")
+    for wish in ("none", "0", "-1", "3.5"):
+        monkeypatch.setenv(NODE_LIMIT, wish)
+        with pytest.raises(OptionError, match=f"{NODE_LIMIT} is '{wish}'"):
+            check_expansion(made, "the model")
+
+
+def test_subgraphs_may_lie_in_each_other_up_to_the_limit():
+    for levels in (1, NESTING):
+        check_expansion(branches(levels), "the model")
+    with pytest.raises(GraphError, match=f"nested {NESTING + 1} deep"):
+        check_expansion(branches(NESTING + 1), "the model")
 
 
 def test_a_file_may_come_to_twice_what_it_states():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -9,9 +11,9 @@ import torch
 from torch import nn
 
 from ontrain import OptionError
-from ontrain.training import TrainStepInfo, optim
+from ontrain.training import ORTTrainerOptions, TrainStepInfo, amp, optim
 from ontrain.training.orttrainer import ORTTrainer
-from tests.training.conftest import Net, batches, make_trainer, token_loss
+from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
 
 def test_a_parameter_that_is_set_is_trained_from_there(provider, twins):
@@ -83,6 +85,99 @@ def test_hyper_parameters_that_are_set_act_from_the_next_step_on(provider, twins
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def decay_of_a_group(trainer):
+    trainer.optim_config.params[0]["lambda_coef"] = 0.5
+
+
+def norm_option(trainer):
+    trainer.options.utils.max_grad_norm = 1e-3
+
+
+def no_clipping(trainer):
+    trainer.options.utils.grad_norm_clip = False
+
+
+CHANGES = {
+    decay_of_a_group: {"params": [{"params": ["mix.weight"], "lambda_coef": 0.5, "alpha": 0.8}]},
+    norm_option: {"max_norm_clip": 1e-3},
+    no_clipping: {"max_norm_clip": math.inf},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_is_set_in_a_group_or_in_the_options_acts_as_if_the_trainer_had_been_made_with_it(change):
+    config = {"lr": 0.1, "params": [{"params": ["mix.weight"], "lambda_coef": 0.0, "alpha": 0.8}]}
+    torch.manual_seed(5)
+    first, second = batches(2)
+    results = []
+    for changed in (True, False):
+        torch.manual_seed(6)
+        trainer = make_trainer(Net(), optim.AdamConfig(**config))
+        trainer.train_step(*first)
+        if changed:
+            change(trainer)
+        else:
+            state = trainer.state_dict()
+            trainer = make_trainer(Net(), optim.AdamConfig(**(config | CHANGES[change])))
+            trainer.load_state_dict(state)
+        trainer.train_step(*second)
+        results.append(trainer.parameter("mix.weight"))
+    assert torch.equal(*results)
+    trainer = make_trainer(Net(), optim.AdamConfig(**config))
+    trainer.load_state_dict(state)
+    trainer.train_step(*second)
+    assert not torch.equal(trainer.parameter("mix.weight"), results[0])
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("utils", "frozen_weights", ["mix.weight"]), ("utils", "seed", 5), ("device", "mem_limit", 1000),
+        ("batch", "gradient_accumulation_steps", 2), ("mixed_precision", "enabled", True),
+        ("graph_transformer", "disabled_passes", ["LinearToGemm"]), ("debug", "deterministic_compute", True),
+    ],
+)  # fmt: skip
+def test_an_option_that_a_trainer_would_not_follow_is_refused_when_it_is_set(section, name, value):
+    trainer = make_trainer(Net())
+    says = rf"option '{section}.{name}' is set after the trainer was made(.|\n)*make a new trainer"
+    before = repr(getattr(trainer.options, section))
+    of_others = {"device": {"id": "cpu"}, "debug": {"check_model_export": True}}
+    with pytest.raises(OptionError, match=says):
+        setattr(getattr(trainer.options, section), name, value)
+    with pytest.raises(OptionError, match=says):
+        trainer.options = ORTTrainerOptions(of_others | {section: of_others.get(section, {}) | {name: value}})
+    assert repr(getattr(trainer.options, section)) == before
+    trainer.train_step(*batches(1)[0])
+
+
+def test_options_that_are_set_are_checked_as_given_ones_are():
+    options = ORTTrainerOptions()
+    for section, name, value, says in [
+        ("utils", "max_grad_nrom", 1.0, "unknown option 'utils.max_grad_nrom'(.|\n)*'max_grad_norm'"),
+        ("utils", "max_grad_norm", -1.0, "allowed: a positive number"),
+        ("distributed", "pipeline_parallel_size", 2, "leave it at 1"),
+        ("debug", "graph_save_paths", {}, "is a section"),
+    ]:
+        with pytest.raises(OptionError, match=says):
+            setattr(getattr(options, section), name, value)
+    options.mixed_precision.loss_scaler = amp.DynamicLossScaler()
+    with pytest.raises(OptionError, match="set without mixed precision"):
+        ORTTrainer(Net(), DESC, optim.AdamConfig(), token_loss, options)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (lambda: optim.AdamConfig([{"params": ["mix.wieght"], "alpha": 0.5}]), "nearest: 'mix.weight'"),
+        (lambda: 0.1, "give optim.SGDConfig"),
+    ],
+)
+def test_a_configuration_that_is_put_in_place_of_another_is_checked_as_the_first_one_was(config, says):
+    trainer = make_trainer(Net())
+    with pytest.raises(OptionError, match=says):
+        trainer.optim_config = config()
 
 
 def test_momentum_for_an_optimizer_that_had_none_is_refused_and_the_run_goes_on():

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ontrain.errors import OptionError
@@ -84,6 +85,36 @@ def test_a_set_attribute_is_checked_as_an_argument_is():
     with pytest.raises(OptionError, match="use a number from 0"):
         config.lr = -1.0
     assert config.lr == 0.001
+
+
+def test_a_value_that_is_set_in_a_group_is_checked_and_reaches_the_spec():
+    config = LambConfig([{"params": ["b"], "ratio_max": 4.0}], ratio_min=0.5)
+    group = config.params[0]
+    group["lambda_coef"] = np.float64(0.25)
+    group.update(alpha=0.5)
+    assert config.spec().attributes_for("b") | {"alpha": 0.5, "weight_decay": 0.25} == config.spec().attributes_for("b")
+    assert config.spec().attributes_for("w")["weight_decay"] == config.lambda_coef == 0.0
+    for name, value, says in [
+        ("lr", 0.1, "set one learning rate for all"),
+        ("max_norm_clip", 0.1, "set one norm for all"),
+        ("lambda_coeff", 0.1, "nearest: 'lambda_coef'"),
+        ("beta", 1.0, r"use a number in \[0, 1\)"),
+        ("ratio_max", 0.25, "use ratio_min ≤ ratio_max"),
+        ("params", ["w"], "make a new configuration"),
+    ]:
+        before = repr(config)
+        with pytest.raises(OptionError, match=says):
+            group[name] = value
+        assert repr(config) == before
+    with pytest.raises(OptionError, match="use ratio_min ≤ ratio_max"):
+        config.ratio_min = 5.0  # above the group's ratio_max
+    with pytest.raises(OptionError, match="use a number from 0"):
+        config.defaults["lr"] = -1.0
+    with pytest.raises(OptionError, match="make a new configuration"):
+        config.params.append({"params": ["w"], "alpha": 0.5})
+    del group["alpha"]
+    assert group["alpha"] == 0.9
+    assert repr(LambConfig(config.params, ratio_min=0.5)) == repr(config)
 
 
 def test_a_config_can_be_copied():

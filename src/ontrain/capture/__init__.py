@@ -29,6 +29,7 @@ from ontrain.capture.structure import (
     flatten as flatten,
     leaf_paths as leaf_paths,
     plain_leaves as plain_leaves,
+    tells_positions as tells_positions,
     unflatten as unflatten,
 )
 from ontrain.capture.tracing import NewBufferError as NewBufferError

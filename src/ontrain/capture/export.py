@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from ontrain.capture.inspection import restart
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.source import user_frame
-from ontrain.capture.structure import Spec, call, check_plain, flatten, has_objects, unflatten
+from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten
 from ontrain.capture.tracing import (
     AUTOCAST,
     as_eager,
@@ -55,8 +54,7 @@ _DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, Dy
 
 def export(
     module: nn.Module,
-    signature: inspect.Signature,
-    arguments: Sequence[tuple[str, Spec]],
+    arguments: CallSpec,
     tensors: Sequence[torch.Tensor],
     dynamic: Sequence[Mapping[int, str]],
     batch: Sequence[torch.Tensor] | None = None,
@@ -67,8 +65,7 @@ def export(
 
     Args:
         module: left as it was: attributes, buffers, configuration, gradients.
-        signature: that of the module's forward.
-        arguments: the structure of each argument, by name.
+        arguments: how the module is called.
         tensors: sample values, in order.
         dynamic: for each tensor the dimensions that may vary.
         batch: the tensors themselves, if forward may branch on their values; the program is of the branches that it
@@ -87,9 +84,7 @@ def export(
     ) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
         results: list[Spec] = []
         answers = None if batch is None else Answers(module, batch)
-        flat = Flat(
-            module, signature, arguments, results.append, run if answers is None else answers.begun(run), eager=eager
-        )
+        flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager)
         with tracing(module, answers=answers, whole_numbers=whole_numbers), shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
@@ -165,8 +160,7 @@ class Flat(nn.Module):
     def __init__(
         self,
         module: nn.Module,
-        signature: inspect.Signature,
-        arguments: Sequence[tuple[str, Spec]],
+        arguments: CallSpec,
         returned: Callable[[Spec], None],
         run: Run,
         *,
@@ -177,8 +171,8 @@ class Flat(nn.Module):
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
         self._returned, self._run = returned, run
-        self._call: Callable[..., Any] = lambda named: call(module, signature, named)
-        self._arguments = list(arguments)
+        self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
+        self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 

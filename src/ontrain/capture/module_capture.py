@@ -151,9 +151,11 @@ def capture(
         OptionError: `input_names` or `dynamic` do not fit the inputs.
     """
     signature = inspect.signature(module.forward)
-    parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs or {}).items()]
+    kwargs = kwargs or {}
+    parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs).items()]
     tensors = [tensor for _, leaves, _ in parts for tensor in leaves]
-    spec = CallSpec(signature, tuple((name, spec) for name, _, spec in parts))
+    positional = sum(name not in kwargs for name, _, _ in parts)
+    spec = CallSpec(signature, tuple((name, spec) for name, _, spec in parts), positional)
     state = _State(module, prefix)
     names = Names(
         inputs=_input_names(spec, input_names, state.first),
@@ -211,11 +213,11 @@ def _exported(
 ) -> tuple[ExportedProgram, Spec, Sequence[Decision]]:
     """Export the module; as the path that this batch takes, where it branches on values and may."""
     try:
-        return export(module, spec.signature, spec.arguments, samples, names.dynamic)
+        return export(module, spec, samples, names.dynamic)
     except ValueBranchError:
         if batch is None:
             raise
-    return export(module, spec.signature, spec.arguments, samples, names.dynamic, batch)
+    return export(module, spec, samples, names.dynamic, batch)
 
 
 _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}

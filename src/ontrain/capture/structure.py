@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ontrain.errors import CaptureError, InputError
+from ontrain.internals import MODULE_HOOKS, of
 
 __all__ = [
     "CallSpec",
@@ -24,6 +25,7 @@ __all__ = [
     "has_objects",
     "leaf_paths",
     "plain_leaves",
+    "tells_positions",
     "unflatten",
 ]
 
@@ -217,10 +219,14 @@ def check_plain(spec: Spec, name: str = "output") -> None:
 
 @dataclass(frozen=True)
 class CallSpec:
-    """How a module was called: for each argument of `forward`, by name, the structure of its value."""
+    """How a module was called: for each argument of `forward`, by name, the structure of its value.
+
+    The first `positional` arguments were given by position: hooks and decorators of `forward` see the difference.
+    """
 
     signature: inspect.Signature
     arguments: tuple[tuple[str, Spec], ...]
+    positional: int
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Return the tensors of a later call in the order of the captured one.
@@ -275,19 +281,22 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
     return {name: named[name] for name in (*(n for n in named if n not in kwargs), *written)}
 
 
-def call(function: Callable[..., Any], signature: inspect.Signature, named: Mapping[str, Any]) -> Any:
-    """Call `function` with arguments by parameter name."""
+def call(function: Callable[..., Any], spec: CallSpec, values: Mapping[str, Any]) -> Any:
+    """Call `function` as `spec` was called, with these values for its arguments."""
     args: list[Any] = []
-    kwargs = dict(named)
-    for name, parameter in signature.parameters.items():
-        if name not in kwargs:
-            continue
-        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            args.append(kwargs.pop(name))
-        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            before = list(signature.parameters)[: list(signature.parameters).index(name)]
-            args = [*args, *(kwargs.pop(n) for n in before if n in kwargs), *kwargs.pop(name)]
-    return function(*args, **kwargs)
+    for name, _ in spec.arguments[: spec.positional]:
+        several = spec.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        args += values[name] if several else [values[name]]
+    return function(*args, **{name: values[name] for name, _ in spec.arguments[spec.positional :]})
+
+
+def tells_positions(module: nn.Module) -> bool:
+    """Whether arguments given by position may be other arguments to a module than the same given by name.
+
+    To `forward` itself they are the same. A hook of the module and a decorator of `forward` get them apart.
+    """
+    hooks = any(of(f"torch.nn.Module.{table}", module) for table in MODULE_HOOKS)
+    return hooks or hasattr(module.forward, "__wrapped__")
 
 
 def _compare(name: str, then: Spec, now: Spec) -> None:

@@ -1,6 +1,12 @@
 """Several processes of one run, over torch.distributed."""
 
-from ontrain.distributed.agreement import Agreement, agree, facts
+from ontrain.distributed.agreement import (
+    Agreement,
+    agree,
+    facts,
+    tensor_facts as tensor_facts,
+    whole_number_facts as whole_number_facts,
+)
 from ontrain.distributed.launchers import Processes, find_processes
 from ontrain.distributed.reduction import Reduction
 from ontrain.distributed.shares import Share, all_shares, shares

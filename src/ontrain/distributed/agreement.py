@@ -18,10 +18,10 @@ from ontrain import __version__
 from ontrain.distributed.presence import named
 from ontrain.distributed.world import World
 from ontrain.errors import ProcessError
-from ontrain.graph import Role, by_role, shape_text
+from ontrain.graph import Role, by_role, data_constants, shape_text
 from ontrain.session import TrainingSession
 
-__all__ = ["Agreement", "agree", "facts", "optimizer_facts"]
+__all__ = ["Agreement", "agree", "facts", "optimizer_facts", "tensor_facts", "whole_number_facts"]
 
 _OWN_SWITCHES = ("ONTRAIN_CACHE", "ONTRAIN_CACHE_DIR", "ONTRAIN_DUMP", "ONTRAIN_VERIFY")
 """Switches that may differ: they say where files lie, and what is checked."""
@@ -93,6 +93,22 @@ def facts(session: TrainingSession) -> dict[str, str]:
     return said
 
 
+def whole_number_facts(session: TrainingSession) -> dict[str, str]:
+    """Return the constants that are whole numbers or flags, as limits, orders and masks, but no sizes."""
+    constants = [(value.name, value.const_value) for value in data_constants(session.model.graph)]
+    return {
+        f"the constant {name!r} of the model": _full_text(tensor)
+        for name, tensor in constants
+        if tensor is not None and not tensor.dtype.is_floating_point()
+    }
+
+
+def tensor_facts(what: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the values of tensors that are no weights to begin with, but part of what is trained."""
+    arrays = {name: ir.tensor(tensor.detach().cpu()) for name, tensor in tensors.items()}
+    return {f"{what} {name!r}": _full_text(array) for name, array in arrays.items()}
+
+
 def optimizer_facts(session: TrainingSession) -> dict[str, str]:
     """Return those of the facts that change when the optimizer is given other hyper-parameters."""
     said = _update_facts(session)
@@ -155,14 +171,16 @@ def _text(node: ir.Node) -> str:
 
 def _attribute_text(attribute: ir.Attr) -> str:
     if attribute.type == ir.AttributeType.GRAPH:
-        return f"[{'; '.join(_text(node) for node in attribute.as_graph())}]"
+        inner = attribute.as_graph()
+        constants = [f"{what} {text}" for what, text in _constants(inner)]
+        return f"[{'; '.join([*constants, *(_text(node) for node in inner)])}]"
     if attribute.type == ir.AttributeType.TENSOR:
         return _tensor_text(attribute.as_tensor())
     return repr(attribute.value)
 
 
 def _constants(graph: ir.Graph) -> Iterator[tuple[str, str]]:
-    """The constants that are real numbers, as the weights of classes in a loss; whole numbers are sizes."""
+    """The constants that are real numbers, as the weights of classes in a loss."""
     for name, value in graph.initializers.items():
         tensor = value.const_value
         if tensor is not None and tensor.dtype.is_floating_point():
@@ -172,6 +190,10 @@ def _constants(graph: ir.Graph) -> Iterator[tuple[str, str]]:
 def _tensor_text(tensor: ir.TensorProtocol) -> str:
     if not tensor.dtype.is_floating_point():
         return str(tensor.dtype)
+    return _full_text(tensor)
+
+
+def _full_text(tensor: ir.TensorProtocol) -> str:
     if tensor.size <= _SHORT:
         return str(tensor.numpy().tolist())
     return f"{tensor.dtype}{list(tensor.shape)} with hash {_hash(tensor.tobytes())[:_HASH_DIGITS]}"

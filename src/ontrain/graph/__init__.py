@@ -42,6 +42,7 @@ from ontrain.graph.roles import (
     updates_of,
 )
 from ontrain.graph.settings import (
+    data_constants as data_constants,
     fed_settings as fed_settings,
     fed_switches as fed_switches,
     with_values as with_values,

@@ -13,7 +13,7 @@ from ontrain.graph.rebuild import rebuild
 from ontrain.graph.subgraphs import all_nodes
 from ontrain.operators import record_of
 
-__all__ = ["fed_settings", "fed_switches", "with_values"]
+__all__ = ["data_constants", "fed_settings", "fed_switches", "with_values"]
 
 
 def fed_settings(graph: ir.Graph, inputs: Collection[str]) -> list[str]:
@@ -45,6 +45,20 @@ def _is_switch(value: ir.Value) -> bool:
     """Whether a value is one whole number or truth value."""
     whole = value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)
     return whole and value.shape is not None and all(size == 1 for size in value.shape)
+
+
+def data_constants(graph: ir.Graph) -> list[ir.Value]:
+    """Return the constants that results are computed from, without those that say sizes, axes and modes only."""
+    data = set(graph.outputs)
+    for node in reversed(list(graph)):
+        if any(isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH for a in node.attributes.values()):
+            data.update(reads(node))
+            continue
+        record = record_of(node)
+        if record.reads_shape or data.isdisjoint(node.outputs):
+            continue
+        data.update(v for i, v in enumerate(node.inputs) if v is not None and i not in record.settings)
+    return [value for value in graph.initializers.values() if value in data]
 
 
 def with_values(model: ir.Model, values: Mapping[str, np.ndarray[Any, Any]]) -> ir.Model:

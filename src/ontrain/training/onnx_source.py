@@ -78,6 +78,10 @@ class OnnxSource:
         """Return the values of weights and running statistics by the file's names."""
         return dict(self._loaded.initial)
 
+    def loss_tensors(self) -> dict[str, torch.Tensor]:
+        """Nothing: a file's loss is part of its graph, or one by name."""
+        return {}
+
     def attach(self, session: TrainingSession) -> None:
         """Read values from the session from now on; the file's own are let go."""
         self._session = session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ontrain.session import check_opset
 from ontrain.training.amp.loss_scaler import DynamicLossScaler, LossScaler
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 
-__all__ = ["ORTTrainerOptions"]
+__all__ = ["ORTTrainerOptions", "check_late", "leaves"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class _Key:
     allowed: str
     reason: str | None = None
     """Why nothing but the default works here yet; None for an option that works."""
+    followed: bool = False
+    """Whether it may be set in the options of a trainer, and acts from the next step on."""
 
 
 def _is_device(value: Any) -> bool:
@@ -128,11 +130,11 @@ SCHEMA: dict[str, Any] = {
         "deepspeed_zero_optimization": {"stage": _Key(0, lambda v: _is_int(v, 0) and v <= 1, _STAGES)},
         "timeout": _Key(None, lambda v: v is None or _is_positive(v), "a positive number of seconds, or None"),
     },
-    "lr_scheduler": _Key(None, lambda v: v is None or _is_scheduler(v), _SCHEDULER),
+    "lr_scheduler": _Key(None, lambda v: v is None or _is_scheduler(v), _SCHEDULER, followed=True),
     "mixed_precision": {
         "enabled": _flag(False),
         "dtype": _Key("float16", lambda v: _is_hashable_in(v, _DTYPES), "'float16' or 'bfloat16'"),
-        "loss_scaler": _Key(None, lambda v: v is None or _is_scaler(v), _SCALER),
+        "loss_scaler": _Key(None, lambda v: v is None or _is_scaler(v), _SCALER, followed=True),
     },
     "graph_transformer": {
         "memory_budget": _Key(None, _is_budget, f"None, or {BUDGET_ALLOWED}"),
@@ -144,10 +146,14 @@ SCHEMA: dict[str, Any] = {
     },
     "utils": {
         "frozen_weights": _names(),
-        "grad_norm_clip": _flag(True),
-        "max_grad_norm": _Key(None, lambda v: v is None or _is_positive(v), "a positive number, or None"),
+        "grad_norm_clip": _Key(True, lambda v: isinstance(v, bool), "True or False", followed=True),
+        "max_grad_norm": _Key(
+            None, lambda v: v is None or _is_positive(v), "a positive number, or None", followed=True
+        ),
         "seed": _Key(None, lambda v: v is None or _is_int(v, 0), "a whole number from 0, or None"),
-        "nonfinite_loss": _Key("raise", lambda v: isinstance(v, str) and v in ("raise", "skip"), "'raise' or 'skip'"),
+        "nonfinite_loss": _Key(
+            "raise", lambda v: isinstance(v, str) and v in ("raise", "skip"), "'raise' or 'skip'", followed=True
+        ),
         "invertible_layer_norm_gradient": _flag(False, "the gradient reads the saved input"),
         "run_symbolic_shape_infer": _flag(False),
     },
@@ -190,8 +196,33 @@ SCHEMA: dict[str, Any] = {
 class _Section:
     """Options of one section as attributes."""
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    __slots__ = ("__dict__", "_path", "_settled")
+
+    def __init__(self, values: Mapping[str, object], path: str) -> None:
+        self._path, self._settled = path, False
         self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _Section.__slots__:
+            return object.__setattr__(self, name, value)
+        schema = _schema_of(self._path)
+        if name not in schema:
+            raise _unknown(self._path + name, name, schema)
+        key = schema[name]
+        if isinstance(key, dict):
+            raise OptionError(f"option {self._path + name!r} is a section", way_out="set the options in it")
+        value = _checked(self._path + name, key, plain_values({name: value})[name])
+        if self._settled and not key.followed and value != self.__dict__[name]:
+            raise _late(self._path + name)
+        self.__dict__[name] = value
+        return None
+
+    def settle(self) -> None:
+        """Refuse from now on to set what a trainer with these options would not follow."""
+        self._settled = True
+        for section in vars(self).values():
+            if isinstance(section, _Section):
+                section.settle()
 
     def __repr__(self) -> str:
         return repr(self.__dict__)
@@ -241,6 +272,10 @@ class ORTTrainerOptions(_Section):
 
     The other keys of onnxruntime's trainer are known, and refused with the reason if set.
 
+    Options may be set as attributes before a trainer gets them. Afterwards the trainer follows those that act in each
+    step: `lr_scheduler`, `mixed_precision.loss_scaler`, `utils.grad_norm_clip`, `utils.max_grad_norm` and
+    `utils.nonfinite_loss`; setting another is an error.
+
     Raises:
         OptionError: an unknown key (the nearest right one is named), a value out of range, or an option that nothing
             here can honour.
@@ -249,8 +284,20 @@ class ORTTrainerOptions(_Section):
     def __init__(self, options: Mapping[str, object] | None = None) -> None:
         if options is not None and not isinstance(options, Mapping):
             raise OptionError(f"the options are a {type(options).__name__}", way_out="give a nested dictionary")
-        self._original = dict(options or {})
-        super().__init__(_parsed(self._original, SCHEMA, ""))
+        original = dict(options or {})
+        super().__init__({"_original": original, **_parsed(original, SCHEMA, "")}, "")
+        self._check_together()
+
+    def settle(self) -> None:
+        """Refuse from now on to set what a trainer with these options would not follow.
+
+        Raises:
+            OptionError: what was set until now does not fit together.
+        """
+        self._check_together()
+        super().settle()
+
+    def _check_together(self) -> None:
         several = self.distributed
         if several.world_rank >= several.world_size:
             raise OptionError(
@@ -304,18 +351,62 @@ def _parsed(wishes: Mapping[str, Any], schema: Mapping[str, Any], path: str) -> 
         raise OptionError(f"option {path.rstrip('.')!r} is {wishes!r}", way_out="give a dictionary")
     for name in wishes:
         if name not in schema:
-            raise OptionError(f"unknown option {path + str(name)!r}", way_out=f"nearest: {nearest(str(name), schema)}")
+            raise _unknown(path + str(name), str(name), schema)
     values: dict[str, Any] = {}
     for name, key in schema.items():
         if isinstance(key, dict):
-            values[name] = _Section(_parsed(wishes.get(name, {}), key, f"{path}{name}."))
+            inner = f"{path}{name}."
+            values[name] = _Section(_parsed(wishes.get(name, {}), key, inner), inner)
             continue
-        value = plain_values(wishes).get(name, key.default)
-        if not key.check(value):
-            raise OptionError(f"option {path + name!r} is {value!r}", way_out=f"allowed: {key.allowed}")
-        if key.reason is not None and not (isinstance(value, type(key.default)) and value == key.default):
-            raise OptionError(
-                f"option {path + name!r} cannot be {value!r}", reason=key.reason, way_out=f"leave it at {key.default!r}"
-            )
-        values[name] = list(value) if isinstance(value, tuple) else value
+        values[name] = _checked(path + name, key, plain_values(wishes).get(name, key.default))
     return values
+
+
+def _checked(path: str, key: _Key, value: Any) -> Any:
+    if not key.check(value):
+        raise OptionError(f"option {path!r} is {value!r}", way_out=f"allowed: {key.allowed}")
+    if key.reason is not None and not (isinstance(value, type(key.default)) and value == key.default):
+        raise OptionError(
+            f"option {path!r} cannot be {value!r}", reason=key.reason, way_out=f"leave it at {key.default!r}"
+        )
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _schema_of(path: str) -> dict[str, Any]:
+    schema = SCHEMA
+    for name in path.split(".")[:-1]:
+        schema = schema[name]
+    return schema
+
+
+def check_late(before: ORTTrainerOptions, after: ORTTrainerOptions) -> None:
+    """Compare the options of a trainer with others that are put in their place.
+
+    Raises:
+        OptionError: an option differs that a trainer does not follow.
+    """
+    now = dict(leaves(after))
+    for path, value in leaves(before):
+        section, _, name = path.rpartition(".")
+        if not _schema_of(f"{section}." if section else "")[name].followed and now[path] != value:
+            raise _late(path)
+
+
+def leaves(section: _Section) -> Iterator[tuple[str, Any]]:
+    """Return each option by its path."""
+    for name, value in vars(section).items():
+        if isinstance(value, _Section):
+            yield from leaves(value)
+        elif name != "_original":
+            yield section._path + name, value
+
+
+def _unknown(path: str, name: str, schema: Mapping[str, Any]) -> OptionError:
+    return OptionError(f"unknown option {path!r}", way_out=f"nearest: {nearest(name, schema)}")
+
+
+def _late(path: str) -> OptionError:
+    return OptionError(
+        f"option {path!r} is set after the trainer was made", reason="the trainer was made with the value before",
+        way_out="make a new trainer with it, and load this one's state_dict()",
+    )  # fmt: skip

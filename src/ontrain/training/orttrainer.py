@@ -21,12 +21,12 @@ from ontrain.training import process, processes
 from ontrain.training.fetches import check_fetches, chosen_names, compare_description, fetched, refuse_empty
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.optim.config import _OptimizerConfig
-from ontrain.training.options import ORTTrainerOptions
+from ontrain.training.options import ORTTrainerOptions, check_late
 from ontrain.training.run import Run
 from ontrain.training.run_export import RunExport
 from ontrain.training.run_state import RunState
 from ontrain.training.setup import Setup
-from ontrain.training.source import check_parameter_names
+from ontrain.training.source import ModelSource, check_parameter_names
 from ontrain.training.sources import source_of
 from ontrain.training.step_info import TrainStepInfo
 from ontrain.training.wrapping import bind_batch, labels_of
@@ -74,13 +74,9 @@ class ORTTrainer:
         *,
         requires_grad: Sequence[str] | None = None,
     ) -> None:
-        if not isinstance(optim_config, _OptimizerConfig):
-            raise OptionError(
-                f"optim_config is a {type(optim_config).__name__}",
-                way_out="give optim.SGDConfig, AdamConfig or LambConfig",
-            )
         self.model_desc, self.loss_fn = ModelDescription.parse(model_desc), loss_fn
         options = options if isinstance(options, ORTTrainerOptions) else ORTTrainerOptions(options)
+        options.settle()
         if options.debug.verbose:
             show_phases()
         self.device = processes.device_of(options)
@@ -89,13 +85,11 @@ class ORTTrainer:
         name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
         provider = get_provider(name, self.device, {**settings, **options.provider_options})
         check_names(options.graph_transformer.disabled_passes)
-        grouped = [name for names, _ in optim_config.spec().groups for name in names]
-        check_parameter_names(grouped, "a parameter group", source.parameters)
         setup = Setup(
             source=source,
             description=self.model_desc,
             labels=labels_of(self.model_desc, loss_fn),
-            optimizer=optim_config,
+            optimizer=_checked_optimizer(optim_config, source),
             options=options,
             provider=provider,
             device=self.device,
@@ -317,6 +311,9 @@ class ORTTrainer:
 
     @options.setter
     def options(self, options: ORTTrainerOptions) -> None:
+        checked_kind("options", options, ORTTrainerOptions, "give an ORTTrainerOptions")
+        options.settle()
+        check_late(self._run.setup.options, options)
         self._run.setup.options = options
 
     @property
@@ -326,7 +323,18 @@ class ORTTrainer:
 
     @optim_config.setter
     def optim_config(self, optim_config: _OptimizerConfig) -> None:
-        self._run.setup.optimizer = optim_config
+        self._run.setup.optimizer = _checked_optimizer(optim_config, self._run.setup.source)
+
+
+def _checked_optimizer(optim_config: object, source: ModelSource) -> _OptimizerConfig:
+    if not isinstance(optim_config, _OptimizerConfig):
+        raise OptionError(
+            f"optim_config is a {type(optim_config).__name__}",
+            way_out="give optim.SGDConfig, AdamConfig or LambConfig",
+        )
+    grouped = [name for names, _ in optim_config.spec().groups for name in names]
+    check_parameter_names(grouped, "a parameter group", source.parameters)
+    return optim_config
 
 
 def _checked_choice(optimize: bool | None) -> bool | None:

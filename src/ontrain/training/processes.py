@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
-from ontrain.distributed import Reduction, World, agree, facts, find_processes
+from ontrain.distributed import Reduction, World, agree, facts, find_processes, tensor_facts, whole_number_facts
 from ontrain.errors import OptionError
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription
-from ontrain.training.options import ORTTrainerOptions
+from ontrain.training.options import ORTTrainerOptions, leaves
 
-__all__ = ["device_of", "follow_state", "follow_tensor", "join", "start_together"]
+__all__ = ["device_of", "follow_model", "follow_state", "follow_tensor", "join", "start_together"]
 
 # What may differ: the process's own place, and what only writes to files or the screen.
 _OWN = (
@@ -71,23 +70,51 @@ def start_together(
     session: TrainingSession,
     options: ORTTrainerOptions,
     description: ModelDescription,
+    loss_tensors: Mapping[str, torch.Tensor],
     learning_rate: float,
 ) -> None:
     """Let all processes compare what they will train, and begin with the weights and the seed of process 0.
 
+    Args:
+        reduction: with the other processes.
+        session: that will train.
+        options: of the trainer.
+        description: of the batch.
+        loss_tensors: what the loss function holds and nobody trains, by name. It is compared, not taken from process 0.
+        learning_rate: of the first step.
+
     Raises:
         ProcessError: they differ.
     """
-    said = facts(session)
+    said = _model_facts(session, description) | tensor_facts("the loss function's", loss_tensors)
     for tensor in (*description.inputs, *description.outputs):
         loss = ", the loss" if tensor.is_loss else ""
         said[f"{tensor.name!r} of the description"] = f"{len(tensor.shape)} dimensions{loss}"
-    said |= {f"the option {path}": _text(value) for path, value in _leaves(options, "") if not path.startswith(_OWN)}
+    said |= {f"the option {path}": _text(value) for path, value in leaves(options) if not path.startswith(_OWN)}
     # The learning rate goes with each step from here on.
     agree(reduction.world, said | {"the learning rate": repr(float(learning_rate))})
     reduction.agreement.follow(said)
     session.seed = reduction.world.gather(session.seed)[0]
     reduction.start(session)
+
+
+def follow_model(reduction: Reduction | None, session: TrainingSession, description: ModelDescription) -> None:
+    """Take note of a graph that is trained from now on: with the next update the processes compare theirs."""
+    if reduction is not None:
+        reduction.agreement.follow(_model_facts(session, description))
+
+
+def _model_facts(session: TrainingSession, description: ModelDescription) -> dict[str, str]:
+    said = facts(session)
+    varying = {tensor.name: tensor.dynamic() for tensor in description.inputs}
+    # Sizes that a capture has fixed are those of this process's own batches, and numbers follow from them.
+    fixed = any(
+        isinstance(value.shape[axis], int)
+        for value in session.model.graph.inputs
+        if value.shape is not None
+        for axis in varying.get(value.name or "", {})
+    )
+    return said if fixed else said | whole_number_facts(session)
 
 
 def follow_state(
@@ -127,16 +154,6 @@ def _bits(tensors: Mapping[str, object]) -> str:
         whole = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64))
         digest.update(f"{name} {flat.dtype} {int(whole.sum(dtype=torch.int64))} ".encode())
     return digest.hexdigest()[:12]
-
-
-def _leaves(section: object, path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(section).items():
-        if name == "_original":
-            continue
-        if type(value).__module__ == ORTTrainerOptions.__module__:
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield path + name, value
 
 
 def _text(value: object) -> str:

@@ -49,6 +49,7 @@ class Run:
             self._take_pending(self.session)
             if self.forms.lacks_loss and not self.forms.missing_inputs(batch):
                 self.session.model, self.session.eval_model = self.forms.for_training(batch).model, None
+                processes.follow_model(self.setup.reduction, self.session, self.setup.description)
             return self.session
         session = self.setup.session(self.forms.for_training(batch))
         self.setup.source.attach(session)

@@ -74,7 +74,9 @@ class Setup:
             task, self.source.tensors(), self.provider, self.device, planning=planning, exchange=self.reduction
         )
         if self.reduction is not None:
-            processes.start_together(self.reduction, session, options, self.description, self.optimizer.lr)
+            processes.start_together(
+                self.reduction, session, options, self.description, self.source.loss_tensors(), self.optimizer.lr
+            )
         return session
 
     def optimizer_spec(self, model: ir.Model) -> OptimizerSpec:
@@ -90,6 +92,8 @@ class Setup:
             return None
         return float(self.optimizer.max_norm_clip if asked.max_grad_norm is None else asked.max_grad_norm)
 
-    def hyper_parameters(self) -> dict[str, object]:
-        """Return the hyper-parameters that are part of the step's graph: all but the learning rate."""
-        return {name: value for name, value in self.optimizer.defaults.items() if name != "lr"}
+    def hyper_parameters(self) -> list[dict[str, object]]:
+        """Return what may change and is part of the step's graph: hyper-parameters of all, then of each group."""
+        common = {name: value for name, value in self.optimizer.defaults.items() if name != "lr"}
+        common |= {"optimizer": self.optimizer.name, "norm": self.max_norm()}
+        return [common, *(group.set_here() for group in self.optimizer.params)]

@@ -51,6 +51,10 @@ class ModelSource(Protocol):
         """Return all parameters and buffers by the names that the graphs use."""
         ...
 
+    def loss_tensors(self) -> dict[str, torch.Tensor]:
+        """Return what the loss function holds and nobody trains, by its own names."""
+        ...
+
     def attach(self, session: TrainingSession) -> None:
         """Learn that the tensors live in a session from now on."""
         ...
@@ -111,6 +115,14 @@ class ModuleSource:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the module's parameters and buffers, tied ones once."""
         return named_tensors(self._module)
+
+    def loss_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the loss function's buffers, and its parameters that are not trained."""
+        loss = self._module.loss_fn
+        if not isinstance(loss, torch.nn.Module):
+            return {}
+        fixed = [(name, parameter) for name, parameter in loss.named_parameters() if not parameter.requires_grad]
+        return dict([*fixed, *loss.named_buffers()])
 
     def attach(self, session: TrainingSession) -> None:
         """Make the module's tensors views of the session's where the provider keeps them as torch tensors."""

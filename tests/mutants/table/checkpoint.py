@@ -7,6 +7,7 @@ from tests.mutants.mutant import mutant
 FOLDER, SHARDS = "checkpoint/test_folder.py", "distributed/test_shards.py"
 
 MUTANTS = [
+    mutant("checkpoint/manifest.py", "MOST_TEXT = 256 << 20", "MOST_TEXT = 256 << 32", FOLDER, "for_ever"),
     mutant("checkpoint/folder.py", "for age in range(gap, 0, -1):", "for age in range(1, gap + 1):", FOLDER),
     mutant(
         "checkpoint/folder.py",

@@ -13,6 +13,14 @@ MUTANTS = [
         "stop = min(math.prod(shape), (rank + 1) * part)",
         SHARDS,
     ),
+    mutant("distributed/shares.py", "if start < stop:", "if start <= stop:", SHARDS),
+    mutant(
+        "distributed/agreement.py",
+        "if tensor is not None and not tensor.dtype.is_floating_point()",
+        "if False",
+        "distributed/test_agreement.py",
+        "begin_differently",
+    ),
     mutant("distributed/shares.py", "start = max(0, rank * part - first)", "start = rank * part", SHARDS),
     mutant(
         "distributed/adasum.py",

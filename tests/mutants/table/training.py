@@ -17,6 +17,20 @@ SCHEDULES, LOADER, SAMPLER = (
 
 MUTANTS = [
     mutant(
+        "training/options.py",
+        "if self._settled and not key.followed and value",
+        "if False and value",
+        "training/test_between_steps.py",
+        "not_follow",
+    ),
+    mutant(
+        "training/optim/hyper_parameters.py",
+        "values = {**self.own, **plain_values({name: value})}",
+        "values = plain_values({name: value})",
+        "training/test_optim_config.py",
+        "set_in_a_group",
+    ),
+    mutant(
         "training/optim/fused.py", "added = eps / second if transformers or", "added = eps if transformers or", FUSED
     ),
     mutant(

@@ -55,6 +55,15 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("script", ["launch.sh", "build.sh", "check.sh"])
+def test_a_script_says_how_it_is_called(script, flag, tmp_path):
+    done = call(script, flag, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"  docker/{script} " in done.stdout and "set -euo" not in done.stdout
+    assert not any(line.startswith("#") for line in done.stdout.splitlines())
+
+
 def test_recipe_runs_as_the_caller_and_gets_its_options(engine, tmp_path):
     said = arguments(call("launch.sh", "getting-started", "--lr", "0.1", "two words", cwd=tmp_path, path=engine))
     assert values(said, "--user") == [f"{os.getuid()}:{os.getgid()}"]

@@ -1,10 +1,14 @@
 """Arguments in every form that forward takes them, and what a call may not be."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
 from ontrain.errors import CaptureError, InputError, OptionError
+from ontrain.training import ORTTrainer
+from ontrain.training.optim import SGDConfig
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import Perceptron, assert_same_gradients, pair
 
@@ -202,3 +206,79 @@ def test_images_are_captured_with_their_size_first_and_for_all_sizes_when_anothe
         torch.testing.assert_close(ours(x), eager(x), rtol=1e-9, atol=1e-12)
         captures.append(ours._engine.captures)
     assert captures == [1, 1, 2, 2, 2]
+
+
+class Scaled(nn.Module):
+    """Hooks and decorators of its forward see what a call gives by position, and what by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, a, scale=None):
+        y = self.linear(a)
+        return (y if scale is None else y * scale).sum()
+
+
+def doubled(_, args):
+    return (args[0] * 2, *args[1:])
+
+
+def doubled_by_name(_, args, kwargs):
+    return tuple(2 * a for a in args), {name: 3 * value for name, value in kwargs.items()}
+
+
+def added_to(_, args, output):
+    return output + sum(a.sum() for a in args)
+
+
+HOOKS = {
+    "before": lambda module: module.register_forward_pre_hook(doubled),
+    "before, with names": lambda module: module.register_forward_pre_hook(doubled_by_name, with_kwargs=True),
+    "after": lambda module: module.register_forward_hook(added_to),
+    "after, always": lambda module: module.register_forward_hook(added_to, always_call=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the forward hooks of submodule '' run while")
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_of_the_module_gets_by_position_what_the_call_gives_by_position(hook):
+    ours, eager = pair(Scaled().double())
+    HOOKS[hook](ours.module)
+    HOOKS[hook](eager)
+    for call in (lambda m: m(A), lambda m: m(A, C), lambda m: m(A, scale=C), lambda m: m(C, C)):
+        for module in (ours, eager):
+            module.zero_grad()
+            call(module).backward()
+        assert_same_gradients(ours, eager, **DOUBLE)
+        torch.testing.assert_close(call(ours), call(eager), **DOUBLE)
+
+
+def counted(forward):
+    """A decorator as libraries have them: its result depends on how many arguments come by position."""
+
+    @functools.wraps(forward)
+    def wrapper(self, *args, **kwargs):
+        return forward(self, *args, **kwargs) * len(args)
+
+    return wrapper
+
+
+class Counted(Scaled):
+    forward = counted(Scaled.forward)
+
+
+def test_a_decorator_of_forward_gets_by_position_what_the_call_gives_by_position():
+    ours, eager = pair(Counted().double())
+    for call in (lambda m: m(A), lambda m: m(A, C), lambda m: m(A, scale=C)):
+        torch.testing.assert_close(call(ours), call(eager), **DOUBLE)
+
+
+@pytest.mark.filterwarnings("ignore:the forward hooks of submodule '' run while")
+def test_a_trainer_hands_inputs_to_hooks_by_position():
+    model, seen = Scaled(), []
+    model.register_forward_pre_hook(lambda _, args: seen.append(len(args)))
+    description = {"inputs": [("a", ["rows", 3]), ("scale", ["rows", 3])], "outputs": [("loss", [], True)]}
+    trainer = ORTTrainer(model, description, SGDConfig(lr=0.1), options={"device": {"id": "cpu"}})
+    trainer.train_step(A.float(), C.float())
+    assert set(seen) == {2}

@@ -193,7 +193,8 @@ def softsign(op: AtenBuilder, x: Value) -> Value:
 
 @aten("threshold")
 def threshold(op: AtenBuilder, x: Value, limit: float, value: float) -> Value:
-    return op.Where(op.Greater(x, op.cast(limit, x.dtype)), x, op.cast(value, x.dtype))
+    """What is no number stays what it is: it is not below the limit."""
+    return op.Where(op.LessOrEqual(x, op.cast(limit, x.dtype)), op.cast(value, x.dtype), x)
 
 
 @aten("glu")

@@ -42,12 +42,22 @@ def _fixed(op: AtenBuilder, size: Dim, what: str) -> int:
 
 @aten("median.dim")
 def median_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return kthvalue(op, x, (_fixed(op, _size(op, dim), "a median") + 1) // 2, dim, keepdim)
+    """The lower middle; the first that is no number, where there is one."""
+    middle = (_fixed(op, _size(op, dim), "a median") + 1) // 2
+    if not x.dtype.is_floating_point() or not op.input_shape(0):
+        return kthvalue(op, x, middle, dim, keepdim)
+    dim %= len(op.input_shape(0))
+    absent = op.Cast(op.IsNaN(op.composite("Detach", x)), to=_INT64)
+    first = op.ArgMax(absent, axis=dim)
+    _, place = kthvalue(op, x, middle, dim, keepdim=True)
+    at = op.Where(op.Equal(op.GatherElements(absent, first, axis=dim), op.const(np.array(1, np.int64))), first, place)
+    value = op.GatherElements(x, at, axis=dim)
+    return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
 
 
 @aten("median.default")
 def median(op: AtenBuilder, x: Value) -> Value:
-    """The lower middle; its gradient is shared among equal elements, as torch's."""
+    """The lower middle, or no number where there is one that is none; equal elements share the gradient, as torch's."""
     shape = op.input_shape(0)
     if not shape:
         return x
@@ -58,7 +68,9 @@ def median(op: AtenBuilder, x: Value) -> Value:
     middle = op.Slice(sorted_, [k - 1], [k], [0])
     if not op.val.dtype.is_floating_point:
         return op.Squeeze(middle, [0])
-    equal = op.Equal(flat, op.composite("Detach", middle))
+    absent = op.IsNaN(op.composite("Detach", flat))
+    none = op.Equal(op.ReduceMax(op.Cast(absent, to=_INT64), [0], keepdims=1), op.const(np.array(0, np.int64)))
+    equal = op.Where(none, op.Equal(flat, op.composite("Detach", middle)), absent)
     chosen = op.Where(equal, flat, op.cast(0, x.dtype))
     return op.ReduceSum(chosen, [0], keepdims=0) / op.ReduceSum(op.Cast(equal, to=x.dtype), [0], keepdims=0)
 
@@ -151,9 +163,12 @@ def logcumsumexp(op: AtenBuilder, x: Value, dim: int) -> Value:
 
 
 def _below(op: AtenBuilder, boundaries: Value, values: Value | float, right: bool) -> Value:
-    """How many boundaries [.., 1, K] lie before each value [.., M, 1], equal ones too with `right`."""
-    before = op.LessOrEqual(boundaries, values) if right else op.Less(boundaries, values)
-    return op.cast(op.ReduceSum(op.Cast(before, to=_INT64), [-1], keepdims=0), op.dtype)
+    """How many boundaries [.., 1, K] lie before each value [.., M, 1], equal ones too with `right`.
+
+    All of them lie before what is no number.
+    """
+    behind = op.Greater(boundaries, values) if right else op.GreaterOrEqual(boundaries, values)
+    return op.cast(op.ReduceSum(op.Cast(op.Not(behind), to=_INT64), [-1], keepdims=0), op.dtype)
 
 
 def _common(op: AtenBuilder, *values: Value) -> list[Any]:

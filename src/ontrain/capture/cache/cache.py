@@ -129,7 +129,7 @@ class CaptureCache:
 
     def _trace(self, shapes: Sequence[Sequence[int]]) -> str:
         def traced(run: Run) -> str:
-            flat = Flat(self._module, self._call.signature, self._call.arguments, lambda _: None, run)
+            flat = Flat(self._module, self._call, lambda _: None, run)
             return trace(flat, self._module, shapes, self._tensors)
 
         return without_draws(traced)

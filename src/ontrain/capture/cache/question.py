@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 
 from ontrain.capture.names import Names
-from ontrain.capture.structure import CallSpec, Spec
+from ontrain.capture.structure import CallSpec, Spec, tells_positions
 from ontrain.internals import of
 
 __all__ = ["UncacheableError", "describe", "digest"]
@@ -52,6 +52,7 @@ def describe(module: nn.Module, call: CallSpec, tensors: Sequence[torch.Tensor],
         "modules": [walk.module(name, submodule) for name, submodule in module.named_modules(remove_duplicate=False)],
         "state": _state(module),
         "arguments": [[name, walk.spec(spec)] for name, spec in call.arguments],
+        "positional": call.positional if tells_positions(module) else None,
         "tensors": [_tensor(tensor, dims) for tensor, dims in zip(tensors, names.dynamic, strict=True)],
         "names": [list(names.inputs), list(names.outputs), [sorted(axes.items()) for axes in names.dynamic],
                   names.own_prefix, sorted(names.frozen), names.sized_by_values, names.complex_pairs],

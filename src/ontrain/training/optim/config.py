@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from ontrain.arguments import checked_kind, plain_values
 from ontrain.errors import OptionError, nearest
 from ontrain.optim import OptimizerSpec
+from ontrain.training.optim.hyper_parameters import HyperParameters, ParameterGroups
 
 __all__ = ["AdamConfig", "LambConfig", "SGDConfig"]
 
@@ -66,6 +67,8 @@ _OPTIMIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
 class _OptimizerConfig:
     """Hyper-parameters of an optimizer, read and set as attributes: `config.lr = 1e-4`.
 
+    Those of a group are its items: `config.params[0]["beta"] = 0.99`. What is set acts from the next step on.
+
     Args:
         name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
         params: parameter groups `{"params": [names], hyper-parameter: value, …}` that override the defaults for the
@@ -73,11 +76,11 @@ class _OptimizerConfig:
         defaults: hyper-parameters for all other parameters; "lr" must be among them.
 
     Raises:
-        OptionError: a name is unknown or a value out of range, here and whenever an attribute is set.
+        OptionError: a name is unknown or a value out of range, here and whenever a hyper-parameter is set.
     """
 
     name: str
-    defaults: dict[str, Any]
+    defaults: HyperParameters
     lr: float
     max_norm_clip: float
 
@@ -85,24 +88,24 @@ class _OptimizerConfig:
         if not isinstance(name, str) or name not in _OPTIMIZERS:
             raise OptionError(f"there is no optimizer {name!r}", way_out=f"use one of {', '.join(_OPTIMIZERS)}")
         checked_kind("defaults", defaults, Mapping, "give a dictionary of hyper-parameters")
-        vars(self).update(name=name, defaults=plain_values(defaults), _groups=[])
+        vars(self).update(name=name, defaults=HyperParameters(defaults, self._check_defaults), _groups=[])
         if "lr" not in self.defaults:
             raise OptionError(f"the defaults of {name} have no 'lr'", way_out="add {'lr': a number from 0}")
-        self._check(self.defaults)
-        if not isinstance(params, list | tuple):
+        self._check_defaults(self.defaults)
+        if not isinstance(params, list | tuple | ParameterGroups):
             raise OptionError(f"params is a {type(params).__name__}", way_out="use a list of dicts, [] for no groups")
         for group in params:
-            self._add_param_group(group)
+            self._add_param_group(group.set_here() if isinstance(group, HyperParameters) else group)
 
     @property
-    def params(self) -> list[dict[str, Any]]:
+    def params(self) -> ParameterGroups:
         """The parameter groups, each with all hyper-parameters: its own, and the defaults for the others."""
-        return [{**self.defaults, **group} for group in self._groups]
+        return ParameterGroups(self._groups)
 
     def spec(self) -> OptimizerSpec:
         """Return the algorithm and its attributes as the graph needs them, without the learning rate."""
-        groups = [(frozenset(group["params"]), self._attributes(group)) for group in self._groups]
-        return OptimizerSpec(_OPTIMIZERS[self.name][0], self._attributes(self.defaults), groups)
+        groups = [(frozenset(group["params"]), self._attributes(group.own)) for group in self._groups]
+        return OptimizerSpec(_OPTIMIZERS[self.name][0], self._attributes(self.defaults.own), groups)
 
     def _add_param_group(self, group: Mapping[str, object]) -> None:
         names = group.get("params") if isinstance(group, Mapping) else None
@@ -112,15 +115,24 @@ class _OptimizerConfig:
                 way_out="use {'params': [names of parameters], 'a hyper-parameter': value, …}",
             )
         overrides = {key: value for key, value in group.items() if key != "params"}
-        for name, all_share in _SHARED.items():
-            if name in overrides:
-                raise OptionError(f"a parameter group sets {name!r}", way_out=f"set one {all_share} for all parameters")
-        self._check(plain_values(overrides))
-        self._groups.append({"params": list(names), **plain_values(overrides)})
+        self._check_group(plain_values(overrides))
+        self._groups.append(HyperParameters(overrides, self._check_group, self.defaults, names))
         self.spec()  # notices a parameter in two groups
 
-    def _check(self, options: Mapping[str, object]) -> None:
-        """Raise OptionError unless every name is known and every value in range, alone and with the others."""
+    def _check_group(self, options: Mapping[str, object]) -> None:
+        for name, all_share in _SHARED.items():
+            if name in options:
+                raise OptionError(f"a parameter group sets {name!r}", way_out=f"set one {all_share} for all parameters")
+        self._check_each(options)
+        self._check_together({**self.defaults, **options})
+
+    def _check_defaults(self, options: Mapping[str, object]) -> None:
+        self._check_each(options)
+        for group in ({}, *(group.own for group in self._groups)):
+            self._check_together({**options, **group})
+
+    def _check_each(self, options: Mapping[str, object]) -> None:
+        """Raise OptionError unless every name is known and every value in range."""
         known = _OPTIMIZERS[self.name][1]
         for key, value in options.items():
             if key not in known:
@@ -130,7 +142,10 @@ class _OptimizerConfig:
             allowed, fits = _RANGES[key]
             if not fits(value):
                 raise OptionError(f"{key} of {self.name} is {value!r}", way_out=f"use {allowed}")
-        together = {**self.defaults, **options}
+
+    @staticmethod
+    def _check_together(together: Mapping[str, Any]) -> None:
+        """Raise OptionError unless the values of a group, those that it takes from the defaults too, fit together."""
         if together.get("ratio_min", -math.inf) > together.get("ratio_max", math.inf):
             raise OptionError("ratio_min is above ratio_max", way_out="use ratio_min ≤ ratio_max")
         if together.get("nesterov") and not together.get("momentum"):
@@ -147,9 +162,7 @@ class _OptimizerConfig:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        values = plain_values({name: value})
-        self._check(values)
-        self.defaults.update(values)
+        self.defaults[name] = value
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.defaults.items())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import NewBufferError, bind, capture, flatten
+from ontrain.capture import NewBufferError, bind, capture, flatten, tells_positions
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
@@ -54,7 +54,8 @@ class Engine:
     """Captures a module when a call's structure is new, and runs calls.
 
     A capture holds for: the training mode of every submodule, the arguments given, their nesting and plain values,
-    dtypes and ranks of tensors, and autocast. It does not depend on shapes, requires_grad, or how arguments are passed.
+    dtypes and ranks of tensors, and autocast. It does not depend on shapes and requires_grad, and on how arguments
+    are passed only where a hook of the module or a decorator of its forward can tell.
 
     Args:
         lazy: whether outputs beside a loss are computed only when somebody looks at them.
@@ -159,7 +160,8 @@ class Engine:
             count = len(flatten(value)[0])
             places[name] = range(start, start + count)
             start += count
-        entries = self._entries.setdefault((key[:2], *canonical(named)), [])
+        told = key if tells_positions(self.module) else key[:2]
+        entries = self._entries.setdefault((told, *canonical(named)), [])
         for entry in entries:
             site = Site(entry, places)
             if entry not in tried and site.accepts(shapes):
