@@ -112,6 +112,13 @@ def test_a_value_that_is_set_in_a_group_is_checked_and_reaches_the_spec():
         config.defaults["lr"] = -1.0
     with pytest.raises(OptionError, match="make a new configuration"):
         config.params.append({"params": ["w"], "alpha": 0.5})
+    group["ratio_min"] = 3.0
+    with pytest.raises(OptionError, match="use ratio_min ≤ ratio_max"):
+        group["ratio_max"] = 2.0  # above that of all, below the group's own ratio_min
+    with pytest.raises(OptionError, match="use ratio_min ≤ ratio_max"):
+        config.ratio_min = 5.0
+        del group["ratio_min"]
+    config.ratio_min = 0.5
     del group["alpha"]
     assert group["alpha"] == 0.9
     assert repr(LambConfig(config.params, ratio_min=0.5)) == repr(config)
