@@ -166,7 +166,7 @@ class RegexFullMatch(OpRun):
     """onnx's matches by Python's `re`, which has another syntax, and takes for ever over some expressions."""
 
     def _run(self, x: Array, pattern: str | None = None) -> tuple[Array]:
-        return (run_stock("RegexFullMatch", [x], result=onnx.TensorProto.BOOL, pattern=pattern),)
+        return (run_stock("RegexFullMatch", [x], pattern=pattern),)
 
 
 class Loop(onnx_loop.Loop):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ _BYTES: Any = available("torch.ops.mkldnn._nbytes")
 HAS_ORDER = None not in (_REORDER, _ADDRESS, _BYTES)
 """Whether this build of torch brings filters into oneDNN's order."""
 
+Derived = TypeVar("Derived")
 Windows = tuple[list[int], list[int], list[int], int]
 """Pads, strides, dilations and groups."""
 
@@ -36,9 +37,9 @@ class Weights:
     def __init__(self) -> None:
         self._alive: list[torch.Tensor] = []
         self._orders: dict[tuple[object, ...], list[torch.Tensor]] = {}
-        self._derived: dict[tuple[object, ...], torch.Tensor] = {}
+        self._derived: dict[tuple[object, ...], Any] = {}
 
-    def derived(self, form: str, sources: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def derived(self, form: Hashable, sources: Sequence[torch.Tensor], make: Callable[[], Derived]) -> Derived:
         """Return what follows from tensors that never change, made when it is first asked for.
 
         Args:
@@ -50,7 +51,8 @@ class Weights:
         if key not in self._derived:
             self._derived[key] = make()
             self._alive.extend(sources)
-        return self._derived[key]
+        result: Derived = self._derived[key]
+        return result
 
     def windows(self, w: torch.Tensor) -> torch.Tensor:
         """Return filters over one axis as the right factor of their windows, whose pixels lie one after another.
@@ -71,7 +73,8 @@ class Weights:
         """
         if LINEAR is None or _REORDER_MATRIX is None:
             return None
-        return self.derived("matrix", [w], lambda: _REORDER_MATRIX(w.contiguous(), None))
+        matrix: torch.Tensor = self.derived("matrix", [w], lambda: _REORDER_MATRIX(w.contiguous(), None))
+        return matrix
 
     def filters(self, w: torch.Tensor, windows: Windows, images: Sequence[int]) -> torch.Tensor | None:
         """Return the filters for images of a shape; None where oneDNN has no order of its own.

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import torch
 
@@ -25,7 +24,7 @@ def _concat(call: Call) -> list[Value]:
 @kernel("RegexFullMatch", text=True)
 def _full_match(call: Call) -> list[Value]:
     pattern = call.attributes["pattern"]
-    matched = run_stock("RegexFullMatch", [call.inputs[0]], result=onnx.TensorProto.BOOL, pattern=pattern)
+    matched = run_stock("RegexFullMatch", [call.inputs[0]], pattern=pattern)
     return [torch.from_numpy(matched).to(call.device)]
 
 

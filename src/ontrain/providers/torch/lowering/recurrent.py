@@ -16,7 +16,7 @@ from ontrain.internals import available, private
 from ontrain.operators import directions_backwards
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.recurrent_steps import emit_steps
+from ontrain.providers.torch.lowering.recurrent_kernels import emit_kernel, has_small_steps
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 
 __all__: list[str] = []
@@ -24,8 +24,6 @@ __all__: list[str] = []
 _FORWARD, _BACKWARD = "torch.ops.aten.mkldnn_rnn_layer", "torch.ops.aten.mkldnn_rnn_layer_backward"
 _LSTM = 2
 """ATen's number of the kind of layer."""
-_FEW_STEPS = 8
-"""Of one sequence; so many take less time one by one than the kernel takes to rearrange the weights."""
 Shape = tuple[int, ...]
 Tensor = torch.Tensor | None
 
@@ -70,8 +68,9 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
     x, w, r, bias, h, c = (_operand(e, node, i) for i in range(6))
     assert x is not None and w is not None and r is not None
     trains = len(node.outputs) > 3
-    if not trains and x.shape[0] <= _FEW_STEPS and x.shape[1] == 1:
-        emit_steps(e, node, "LSTM", x, w, r, bias, [h, c])
+    if not trains and has_small_steps(x, r):
+        stated = {**attributes(node), "hidden_size": r.shape[2]}
+        emit_kernel(e, "LSTM", [x, w, r, bias, None, h, c], node.outputs, stated)
         return
     results: list[Buf | None] = [e.out(value) for value in node.outputs[:3]]
     results += [None] * (3 - len(results))
