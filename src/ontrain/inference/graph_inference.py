@@ -39,6 +39,8 @@ _SERVING = ("TorchExecutionProvider",)
 _FEW = 64
 """Elements that such an input has at most: axes, sizes, pads. A larger one is data."""
 
+_Kinds = Hashable | None
+"""Names, dtypes, sizes and devices of a batch; None where something of it is no tensor."""
 _NO_VERSION = 2**63 - 1
 """What onnxruntime tells of a file that states no version of its model."""
 
@@ -136,6 +138,7 @@ class GraphSession:
             self._provider, compiler, self.device, counts_rows=serving is not None
         )
         self._sized: SizedGraph | None = None
+        self._latest: tuple[_Kinds, Plan[Executable]] | None = None
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
             self._stepwise = self._in_steps()
@@ -177,7 +180,11 @@ class GraphSession:
             InputError: an input does not fit.
             ProviderError: the model cannot be planned, or fails while it runs.
         """
-        plan = self._planned(feeds) if self._stepwise is None else self._once_sized(feeds)
+        kinds, latest = _kinds(feeds), self._latest
+        if latest is not None and latest[0] == kinds:
+            plan: Plan[Executable] | None = latest[1]
+        else:
+            plan = self._planned(feeds, kinds) if self._stepwise is None else self._once_sized(feeds, kinds)
         outputs: dict[str, Value]
         if plan is None:
             assert self._stepwise is not None
@@ -193,39 +200,45 @@ class GraphSession:
         dtype = self._narrow.get(name)
         return result if dtype is None or not isinstance(result, torch.Tensor) else to_array(result, dtype)
 
-    def _planned(self, feeds: Mapping[str, torch.Tensor]) -> Plan[Executable] | None:
+    def _planned(self, feeds: Mapping[str, torch.Tensor], kinds: _Kinds) -> Plan[Executable] | None:
         """The plan of the graph; None where no plan holds it whole, and it runs in steps from now on."""
-        signature = self._signature(feeds)
+        signature = self._signature(feeds, kinds)
         values = {name: to_array(feeds[name]) for name in self._settings if feeds[name].numel() <= _FEW}
         if self._switches is not None:
             values.update(self._switches.of(feeds) or {})
         try:
-            return self._planner.plan(self._structure(values), signature, feeds)
+            structure = self._structure(values)
+            plan = self._planner.plan(structure, signature, feeds)
+            of_sizes = not self._settings and self._switches is None
+            if kinds is not None and of_sizes and self._planner.is_settled(structure, signature):
+                self._latest = kinds, plan
+            return plan
         except (GraphError, ProviderError):
             with self._switching:
                 if self._stepwise is None:
                     self._stepwise = self._in_steps()
             return None
 
-    def _once_sized(self, feeds: Mapping[str, Value]) -> Plan[Executable] | None:
+    def _once_sized(self, feeds: Mapping[str, Value], kinds: _Kinds) -> Plan[Executable] | None:
         """The plan of a graph that has types once sizes are known; None where it runs in steps."""
         if self._sized is None:
             return None
         tensors = {name: fed for name, fed in feeds.items() if isinstance(fed, torch.Tensor)}
         if len(tensors) < len(feeds):
             return None
-        return self._sized.plan(self._signature(tensors), tensors)
+        signature = self._signature(tensors, kinds)
+        plan = self._sized.plan(signature, tensors)
+        if plan is not None and kinds is not None and self._sized.is_settled(signature):
+            self._latest = kinds, plan
+        return plan
 
-    def _signature(self, feeds: Mapping[str, torch.Tensor]) -> Signature:
+    def _signature(self, feeds: Mapping[str, torch.Tensor], kinds: _Kinds) -> Signature:
         """What `check_feeds` says of feeds; of dtypes, devices and shapes that came before it is known."""
-        try:
-            kinds = tuple([(tensor.dtype, tensor.shape, tensor.device) for tensor in feeds.values()])
-            key = tuple(feeds), kinds
-        except AttributeError:  # something that is no tensor, which the check tells
-            return check_feeds(self._filed.raw.graph, feeds, self.device)
-        signature = self._signatures.look(key)
+        signature = None if kinds is None else self._signatures.look(kinds)
         if signature is None:
-            signature = self._signatures.put(key, check_feeds(self._filed.raw.graph, feeds, self.device))
+            signature = check_feeds(self._filed.raw.graph, feeds, self.device)
+            if kinds is not None:
+                self._signatures.put(kinds, signature)
         return signature
 
     def _in_steps(self) -> StepwiseGraph:
@@ -292,6 +305,14 @@ class GraphSession:
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the file says about itself."""
         return self._metadata
+
+
+def _kinds(feeds: Mapping[str, Value]) -> _Kinds:
+    """What of a batch is seen without its numbers."""
+    try:
+        return tuple(feeds), tuple([(tensor.dtype, tensor.shape, tensor.device) for tensor in feeds.values()])
+    except AttributeError:
+        return None
 
 
 def _checked(provider: str, options: Mapping[str, object]) -> dict[str, Any]:

@@ -272,8 +272,10 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
 
     def _inner(self, output_names: Sequence[str] | None) -> InferenceSession | None:
         """The session for a run that asks for inner values of the model, None if it asks for none."""
+        if not output_names:
+            return None
         known = {value.name for value in self.get_outputs()}
-        wanted = frozenset(name for name in output_names or () if isinstance(name, str) and name not in known)
+        wanted = frozenset(name for name in output_names if isinstance(name, str) and name not in known)
         if not wanted:
             return None
         session = self._wider.get(wanted)

@@ -93,6 +93,11 @@ class SizedGraph:
             self._fail(key)
             return None
 
+    def is_settled(self, signature: Signature) -> bool:
+        """Return whether all batches of these sizes have one plan, whatever their numbers."""
+        structure = None if self._switches.names else self._structures.look((signature, ()))
+        return structure is not None and self._planner.is_settled(structure, signature)
+
     def _structure(
         self, key: Hashable, feeds: Mapping[str, torch.Tensor], values: Mapping[str, Array]
     ) -> Structure | None:

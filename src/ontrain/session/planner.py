@@ -119,6 +119,10 @@ class Planner(Generic[Compiled]):
                         plan = self._make(structure, signature, feeds, rows)
         return plan
 
+    def is_settled(self, structure: Structure, signature: Signature) -> bool:
+        """Return whether all batches of these sizes have one plan: it depends on no rows that are counted in them."""
+        return (structure.key, signature) in self._uncounted
+
     def forget(self, key: Hashable) -> None:
         """Drop the plans of a structure."""
         self.plans.forget(lambda known: known[0] == key)
