@@ -91,8 +91,15 @@ def test_layers_of_three_axes_are_the_formulas(name, dtype):
 def test_a_layer_and_its_gelu_are_one_call():
     content, *_ = _file(FOLLOWS["Gelu"][0], layer="plain")
     session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"])
-    session.run(None, _feeds((ROWS,)))
+    session.run(None, _feeds((1000,)))
     assert len(calls(session)) == 1
+
+
+def test_few_rows_are_a_product_of_ATens_which_takes_no_time_to_begin():
+    content, *_ = _file(FOLLOWS["Gelu"][0], layer="plain")
+    session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"])
+    session.run(None, _feeds((1,)))
+    assert "addmm" in calls(session)
 
 
 @pytest.mark.skipif(LINEAR is None, reason="this torch has no linear layers by oneDNN")

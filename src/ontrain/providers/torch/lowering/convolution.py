@@ -13,7 +13,7 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.convolution_windows import Applied, convolve_windows
+from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
 from ontrain.providers.torch.weights import CONVOLUTION, Windows
@@ -150,8 +150,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     """Emit an activation of the sum of a convolution and z."""
     a, w = attributes(node), e.value(node.inputs[1])
     strides, dilations, pads = geometry(a, e.value(node.inputs[0]), w.shape[2:])
-    plain = a.get("group", 1) == 1 and all(d == 1 for d in dilations)
-    if plain and convolve_windows(e, node, applied, strides, pads):
+    if a.get("group", 1) == 1 and convolve_by_product(e, node, applied, strides, dilations, pads):
         return
     column = _is_column(e, node, a, w)
     x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node, node.inputs[0], w, strides)

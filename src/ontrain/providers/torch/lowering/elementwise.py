@@ -281,6 +281,15 @@ def prelu(e: Emitter, node: ir.Node) -> None:
     e.run(torch.Tensor.addcmul_, out, below, slope, writes=[out])
 
 
+@lowers("HardSigmoid")
+def hard_sigmoid(e: Emitter, node: ir.Node) -> None:
+    a, x = attributes(node), e.value(node.inputs[0])
+    out = e.out(node.outputs[0], x)
+    e.call(torch.mul, x, float(a.get("alpha", 0.2)), out=out, elementwise=True)
+    e.run(torch.Tensor.add_, out, float(a.get("beta", 0.5)), writes=[out])
+    e.run(torch.clamp_, out, 0, 1, writes=[out])
+
+
 @lowers("Softplus")
 def softplus(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
@@ -289,7 +298,6 @@ def softplus(e: Emitter, node: ir.Node) -> None:
 
 computed_by(
     Mish=lambda a, x: torch.nn.functional.mish(x),
-    HardSigmoid=lambda a, x: torch.clamp(x * a.get("alpha", 0.2) + a.get("beta", 0.5), 0, 1),
     Softsign=lambda a, x: torch.nn.functional.softsign(x),
     ThresholdedRelu=lambda a, x: torch.where(x > a.get("alpha", 1.0), x, 0),
 )

@@ -17,7 +17,7 @@ from ontrain.providers.torch.weights import LINEAR
 
 __all__ = ["multiply_constant"]
 
-_WORTH = 1 << 17
+_WORTH = 1 << 20
 """Floating-point operations from which on oneDNN's call pays for itself."""
 _Applied = tuple[str, list[float], str]
 """What oneDNN applies to a product, with its numbers and its algorithm."""

@@ -1,4 +1,4 @@
-"""Small convolutions over one axis: those of torch in double precision, with all that may follow them."""
+"""Small convolutions over one axis, or of one pixel: torch's in double precision, with all that may follow them."""
 
 from __future__ import annotations
 
@@ -94,6 +94,42 @@ def test_rows_of_pads_beside_the_line_are_no_line():
 def test_a_small_one_is_a_product():
     session, _ = _session(*_operands())
     assert "addmm" in calls(session)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("name", APPLIED)
+def test_filters_of_one_pixel(name, adds, images):
+    rng = np.random.default_rng(2)
+    shapes = (images, 6, 5, 7), (4, 6, 1, 1), (4,), (images, 4, 5, 7)
+    x, w, b, z = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    function, numbers = APPLIED[name]
+    session, y = _session(x, w, b, z if adds else None, activation=name, **numbers)
+    wanted = torch.conv2d(*(torch.from_numpy(a).double() for a in (x, w, b))) + (torch.from_numpy(z) if adds else 0)
+    assert "addmm" in calls(session)
+    np.testing.assert_allclose(y, function(wanted), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(
+    "a", [{"strides": [2, 2]}, {"pads": [1, 0, 0, 1]}, {"group": 2}, {"dilations": [3, 3]}], ids=str
+)
+def test_filters_of_one_pixel_that_skip_or_pad(a, biased):
+    rng = np.random.default_rng(3)
+    shapes = (2, 6, 5, 7), (4, 6 // a.get("group", 1), 1, 1), (4,)
+    x, w, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    _, y = _session(x, w, b if biased else None, **a)
+    top, left, bottom, right = a.get("pads", [0] * 4)
+    padded = torch.nn.functional.pad(torch.from_numpy(x).double(), [left, right, top, bottom])
+    bias = torch.from_numpy(b).double() if biased else None
+    wanted = torch.conv2d(padded, torch.from_numpy(w).double(), bias, a.get("strides", 1), groups=a.get("group", 1))
+    np.testing.assert_allclose(y, wanted, 1e-5, 1e-5)
+
+
+def test_many_pixels_are_convolved():
+    x, w = np.ones((1, 4, 64, 64), np.float32), np.ones((8, 4, 1, 1), np.float32)
+    session, y = _session(x, w, None)
+    assert not {"mm", "addmm"} & set(calls(session)) and (y == 4).all()
 
 
 def test_batches_and_large_ones_are_convolved():
