@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.graph.builder import Builder
 from ontrain.graph.control import choose, repeat
+from ontrain.graph.counted_loops import known_rounds, unchanged
 from ontrain.graph.plain_control import scan_axes
 from ontrain.graph.replay import Replay
 from ontrain.graph.source import describe, shape_text, source_of
@@ -76,20 +77,30 @@ def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[
     trip, cond, *carried = [*inputs, None, None][: max(2, len(inputs))]
     op = replay.op
     trip, cond = (None if v is None else op.Reshape(v, np.array([], np.int64)) if v.shape else v for v in (trip, cond))
+    rounds = known_rounds(replay, graph, trip, cond, carried)
+    if rounds is not None:
+        trip, cond = op.const(rounds, ir.DataType.INT64), None
     olds, values = _outer(replay, node)
     n, live = len(carried), live_nodes(graph)
+    fixed = unchanged(graph)
+    changing = [i for i in range(n) if i not in fixed]
+    states, outer = _present(carried[i] for i in changing), [*values, *_present(carried[i] for i in fixed)]
+    formals = [*olds, *(graph.inputs[2 + i] for i in fixed)]
 
     def body(
         op: Builder, at: ir.Value, states: Sequence[ir.Value], rows: object, outer: Sequence[ir.Value]
-    ) -> tuple[ir.Value, list[ir.Value], list[ir.Value]]:
-        bound = dict(zip(olds, outer, strict=True))
-        bound.update(zip(graph.inputs, [at, op.const(np.array(True)), *states], strict=True))
+    ) -> tuple[ir.Value | None, list[ir.Value], list[ir.Value]]:
+        bound = dict(zip(formals, outer, strict=True))
+        bound.update(zip(graph.inputs[:2], [at, op.const(np.array(True))], strict=True))
+        bound.update(zip((graph.inputs[2 + i] for i in changing), states, strict=True))
         inner = replay.inner(op, bound, naming=False)
         inner.run(live)
         go, *outs = (inner.find(value) for value in graph.outputs)
-        return go, outs[:n], outs[n:]
+        return None if rounds is not None else go, [outs[i] for i in changing], outs[n:]
 
-    finals, stacked = repeat(op, body, trip=trip, cond=cond, carried=_present(carried), captured=values)
+    nexts, stacked = repeat(op, body, trip=trip, cond=cond, carried=states, captured=outer)
+    last = dict(zip((*fixed, *changing), (*outer[len(values) :], *nexts), strict=True))
+    finals = [last[i] for i in range(n)]
     for value, use in zip(stacked, node.outputs[n:], strict=False):
         if value.shape is not None and not value.shape.is_static() and (use.uses() or use.is_graph_output()):
             raise GraphError(
@@ -154,6 +165,7 @@ def _flipped(op: Builder, value: ir.Value) -> ir.Value:
     return reversed_rows
 
 
-def _present(values: Sequence[ir.Value | None]) -> list[ir.Value]:
-    assert all(v is not None for v in values)
-    return [v for v in values if v is not None]
+def _present(values: Iterable[ir.Value | None]) -> list[ir.Value]:
+    present = [*values]
+    assert all(v is not None for v in present)
+    return [v for v in present if v is not None]

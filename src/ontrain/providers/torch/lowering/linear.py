@@ -18,7 +18,7 @@ from ontrain.providers.torch.weights import LINEAR
 __all__ = ["multiply_constant"]
 
 _WORTH = 1 << 20
-"""Floating-point operations from which on oneDNN's call pays for itself."""
+"""Floating-point operations from which on oneDNN's call pays for itself, for more than one row."""
 _Applied = tuple[str, list[float], str]
 """What oneDNN applies to a product, with its numbers and its algorithm."""
 _NOTHING: _Applied = "none", [], ""
@@ -49,7 +49,8 @@ def _matrix(e: Emitter, f: Factors) -> torch.Tensor | None:
     tuning = e.settings.tuning
     if e.device.type != "cpu" or tuning is None or not tuning.free or f.x.dtype != torch.float32:
         return None
-    weight = e.unchanging(f.w) if 2 * math.prod(f.sizes) >= _WORTH else None
+    worth = f.sizes[0] > 1 and 2 * math.prod(f.sizes) >= _WORTH
+    weight = e.unchanging(f.w) if worth else None
     return None if weight is None else e.weights(f.w).matrix(weight.t())
 
 
