@@ -45,3 +45,16 @@ def test_the_length_of_pairs_is_a_hypotenuse(rng, axis, keep):
     fed = {"x": rng.standard_normal(shape).astype(np.float32)}
     node = helper.make_node("ReduceL2", ["x"], ["y"], keepdims=keep, axes=[axis])
     assert "hypot" in calls(assert_as_onnxruntime(file_of([node], fed, {}, ["y"]), fed, rtol=1e-6))
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean", "ReduceLogSumExp", "ReduceMax", "ReduceMin"])
+def test_of_one_element_the_result_is_that_element(rng, kind, keep):
+    fed = {"x": rng.standard_normal((3, 1, 4, 1)).astype(np.float32)}
+    fed["x"][0, 0, :3, 0] = np.inf, -np.inf, np.nan
+    axes = {"axes": np.array([1, -1])}
+    by_input = kind == "ReduceSum"
+    node = helper.make_node(kind, ["x", *(axes if by_input else ())], ["y"], keepdims=keep,
+                            **({} if by_input else {"axes": [1, -1]}))  # fmt: skip
+    session = assert_as_onnxruntime(file_of([node], fed, axes if by_input else {}, ["y"]), fed, rtol=0)
+    assert not {"sum", "mean", "logsumexp", "amax", "amin"}.intersection(calls(session))

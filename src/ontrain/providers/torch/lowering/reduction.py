@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
+from ontrain.graph import static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
@@ -35,8 +36,8 @@ def _one_call(**functions: Callable[..., object]) -> None:
         def lower(e: Emitter, node: ir.Node) -> None:
             x = e.value(node.inputs[0])
             axes = _axes(node, len(x.shape))
-            if not axes:
-                e.bind(node.outputs[0], x)
+            if not axes or _is_of_ones(x, axes):
+                e.bind(node.outputs[0], _without_ones(e, x, static_dims(node.outputs[0])))
                 return
             keep, out = bool(attributes(node).get("keepdims", 1)), e.out(node.outputs[0])
             if function in _ADDS and _adds_up(e, x, axes):
@@ -72,9 +73,14 @@ def _added(e: Emitter, x: Buf, axes: list[int], out: Buf, *, mean: bool) -> None
         e.run(torch.Tensor.mul_, out, 1 / count, writes=[out])
 
 
-def _without_ones(e: Emitter, out: Buf, shape: tuple[int, ...]) -> Buf:
-    """A result without the axes that are kept as ones."""
-    return e.view(out, lambda t: t.view(shape))
+def _without_ones(e: Emitter, buf: Buf, shape: tuple[int, ...]) -> Buf:
+    """A view with other axes of one element."""
+    return e.reshape(buf, shape)
+
+
+def _is_of_ones(x: Buf, axes: list[int]) -> bool:
+    """Whether there is one element to reduce in each place, which is the result."""
+    return all(x.shape[axis] == 1 for axis in axes)
 
 
 _ADDS = (torch.sum, torch.mean)
@@ -84,14 +90,16 @@ _one_call(ReduceSum=torch.sum, ReduceMean=torch.mean, ReduceLogSumExp=torch.logs
 @lowers("ReduceMax", "ReduceMin")
 def reduce_extremum(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
-    axes, out = _axes(node, len(x.shape)), e.out(node.outputs[0])
+    axes = _axes(node, len(x.shape))
+    if not axes or _is_of_ones(x, axes):
+        e.bind(node.outputs[0], _without_ones(e, x, static_dims(node.outputs[0])))
+        return
+    out = e.out(node.outputs[0])
     if any(x.shape[axis] == 0 for axis in axes):
         e.run(torch.Tensor.fill_, out, _of_nothing(node.op_type, x.dtype), writes=[out])
-    elif not axes:
-        e.bind(node.outputs[0], x)
-    else:
-        function = torch.amax if node.op_type == "ReduceMax" else torch.amin
-        e.call(function, x, axes, keepdim=bool(attributes(node).get("keepdims", 1)), out=out)
+        return
+    function = torch.amax if node.op_type == "ReduceMax" else torch.amin
+    e.call(function, x, axes, keepdim=bool(attributes(node).get("keepdims", 1)), out=out)
 
 
 def _of_nothing(op_type: str, dtype: torch.dtype) -> float:

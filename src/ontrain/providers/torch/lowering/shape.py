@@ -111,6 +111,10 @@ def pad(e: Emitter, node: ir.Node) -> None:
         before[axis], after[axis] = lengths[i], lengths[i + len(axes)]
     mode = attributes(node).get("mode", "constant")
     if mode in _NATIVE and (amounts := _by_native(x.shape, x.dtype, before, after)) is not None:
+        if len(amounts) == 2:
+            kernel = torch.ops.aten.reflection_pad1d if mode == "reflect" else torch.ops.aten.replication_pad1d
+            e.call(kernel.out, x, amounts, out=e.out(node.outputs[0]))
+            return
         pad_by = functools.partial(torch.nn.functional.pad, pad=amounts, mode=_NATIVE[mode])
         e.compute(pad_by, x, outs=[e.out(node.outputs[0], x)], fresh=True)
         return
