@@ -387,6 +387,24 @@ def test_blocks_of_images(rng: np.random.Generator) -> None:
     check(run("Im2Col", x, **form), columns)
 
 
+@pytest.mark.parametrize(
+    "name, mode, told, sizes",
+    [
+        ("nearest", "nearest", {}, ([6, 5], [3, 20], [12, 10])),
+        ("linear", "bilinear", {"align_corners": False}, ([6, 10], [2, 3], [1, 1], [7, 5])),
+        ("aligned", "bilinear", {"align_corners": True}, ([6, 10], [2, 3], [7, 5])),
+    ],
+)
+def test_images_in_other_sizes(rng: np.random.Generator, name: str, mode: str, told: dict[str, bool], sizes) -> None:
+    for size in sizes:
+        x = torch.tensor(rng.standard_normal((2, 3, 3, 5)), requires_grad=True)
+        y = torch.nn.functional.interpolate(x, size=size, mode=mode, **told)
+        dy = rng.standard_normal(tuple(y.shape))
+        check(run("Interpolate", x.detach().numpy(), size=size, mode=name), y)
+        wanted = torch.autograd.grad(y, x, torch.tensor(dy))
+        check(run("InterpolateGrad", dy, size=[3, 5], mode=name), *wanted)
+
+
 @pytest.mark.parametrize("shape, size", [((2, 3, 7), [3]), ((1, 2, 5, 7), [3, 4]), ((2, 4, 3, 5), [2, 2, 3])])
 def test_adaptive_pool_grads(rng: np.random.Generator, shape: tuple[int, ...], size: list[int]) -> None:
     rank, functional = len(size), torch.nn.functional

@@ -44,6 +44,7 @@ from ontrain.functions import (
     special,
     text,
     trees,
+    upsampling,
     windows,
 )
 from ontrain.functions.attention import probabilities_are_read as probabilities_are_read
@@ -148,6 +149,7 @@ __all__ = [
     "special",
     "text",
     "trees",
+    "upsampling",
     "specified_body",
     "windows",
     "with_local_functions",

@@ -61,6 +61,10 @@ def resize(
         [shape[a] for a in over], constant_of(scales, "its input scales"), constant_of(sizes, "its input sizes"),
         keep_aspect_ratio_policy,
     )  # fmt: skip
+    if is_float(x) and not antialias and not exclude_outside:
+        native = _native(shape, over, factors, lengths, (mode, coordinate_transformation_mode, nearest_mode))
+        if native is not None:
+            return op.composite("Interpolate", x, size=native[0], mode=native[1])
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
     window = constant_of(roi, "its input roi") if crop else None
     outside = np.zeros([1] * len(shape), bool)
@@ -87,6 +91,35 @@ def resize(
     if whole is not None:
         y = op.Cast(y, to=whole)
     return op.Where(outside, op.const(extrapolation_value, y.dtype), y) if outside.any() else op.Identity(y)
+
+
+def _native(
+    shape: Sequence[int], over: Sequence[int], factors: Sequence[float], lengths: Sequence[int],
+    ways: tuple[str, str, str],
+) -> tuple[list[int], str] | None:  # fmt: skip
+    """Size and mode of the composite Interpolate that a Resize of images is; None for another."""
+    axes = [(axis, factor, m) for axis, factor, m in zip(over, factors, lengths, strict=True) if m != shape[axis]]
+    if len(shape) != 4 or 0 in shape or not axes or any(axis < 2 or m == 0 for axis, _, m in axes):
+        return None
+    size, modes = list(shape[2:]), set[str | None]()
+    for axis, factor, m in axes:
+        size[axis - 2] = m
+        modes.add(_native_mode(shape[axis], m, factor, *ways))
+    (common,) = modes if len(modes) == 1 else (None,)
+    still = any(factor != 1 for axis, factor, m in zip(over, factors, lengths, strict=True) if m == shape[axis])
+    return None if common is None or still else (size, common)
+
+
+def _native_mode(n: int, m: int, factor: float, mode: str, transformation: str, rounding: str) -> str | None:
+    """The mode of Interpolate by which n pixels become m; None if there is none."""
+    if mode == "nearest" and m % n == 0 and transformation != "tf_crop_and_resize":
+        places = np.clip(_ROUNDING[rounding](_source(n, m, np.float32(factor), transformation, (0.0, 1.0))), 0, n - 1)
+        return "nearest" if np.array_equal(places, np.repeat(np.arange(n), m // n)) else None
+    if mode != "linear" or factor != m / n:
+        return None
+    middles = transformation == "half_pixel" or (transformation == "pytorch_half_pixel" and m > 1)
+    aligned = transformation == "align_corners" and m > 1
+    return "linear" if middles else "aligned" if aligned else None
 
 
 def _picked(op: Builder, x: Value, places: Array, axis: int) -> Value:

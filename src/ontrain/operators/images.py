@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ontrain.operators.record import Evaluator, define
+from ontrain.operators.emit import Value
+from ontrain.operators.gradients import Adjoints, Op, gradient
+from ontrain.operators.record import DOMAIN, Evaluator, define
+from ontrain.operators.shapes import static_dims
 
 __all__ = ["affine_places"]
 
@@ -16,7 +19,21 @@ define("GridSample", evaluator=Evaluator.IN_PART)
 define("ImageDecoder", no_gradient="it decodes bytes")
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
 define("Resize", settings=(1, 2, 3), loops=True)
+define("Interpolate", domain=DOMAIN)
+define("InterpolateGrad", domain=DOMAIN)
 define("Upsample", settings=(1,), no_gradient="the standard has withdrawn it")
+
+
+@gradient("Interpolate", domain=DOMAIN)
+def interpolate(op: Op, dy: Value, x: Value, *, size: Sequence[int], mode: str) -> Adjoints:
+    """The composite InterpolateGrad."""
+    return op.composite("InterpolateGrad", dy, size=list(static_dims(x)[2:]), mode=mode)
+
+
+@gradient("InterpolateGrad", domain=DOMAIN)
+def interpolate_grad(op: Op, ddy: Value, dy: Value, *, size: Sequence[int], mode: str) -> Adjoints:
+    """Interpolate, of which it is the adjoint."""
+    return op.composite("Interpolate", ddy, size=list(static_dims(dy)[2:]), mode=mode)
 
 
 def affine_places(space: Sequence[int], *, align_corners: bool) -> np.ndarray[Any, Any]:

@@ -227,6 +227,25 @@ WINDOWS = [
     sample("GlobalLpPool", normal(2, 3, 4), p=3, twin=lambda x: (x.abs() ** 3).sum(2, keepdim=True) ** (1 / 3)),
     sample("MaxUnpool", normal(1, 2, 2, 2), _PLACES, kernel_shape=[2, 2], strides=[2, 2],
            twin=lambda x, i: x.new_zeros(32).scatter(0, i.reshape(-1), x.reshape(-1)).reshape(1, 2, 4, 4)),
+    *(
+        sample("Interpolate", normal(2, 3, 4, 5), domain="ontrain", size=size, mode=name,
+               twin=partial(F.interpolate, size=size, mode=mode, **aligned))
+        for name, mode, aligned, sizes in (
+            ("nearest", "nearest", {}, ([8, 15], [4, 10])),
+            ("linear", "bilinear", {"align_corners": False}, ([8, 10], [7, 5], [3, 2], [1, 11])),
+            ("aligned", "bilinear", {"align_corners": True}, ([8, 10], [7, 5], [3, 2])),
+        ) for size in sizes
+    ),
+    *(
+        sample("InterpolateGrad", normal(2, 3, 8, 10), domain="ontrain", size=[4, 5], mode=name,
+               twin=lambda dy, mode=mode, told=told: torch.autograd.grad(
+                   F.interpolate(x := torch.ones(2, 3, 4, 5, dtype=dy.dtype, requires_grad=True), size=(8, 10),
+                                 mode=mode, **told), x, dy, create_graph=True)[0])
+        for name, mode, told in (
+            ("nearest", "nearest", {}), ("linear", "bilinear", {"align_corners": False}),
+            ("aligned", "bilinear", {"align_corners": True}),
+        )
+    ),
     sample("Im2Col", normal(1, 2, 4, 5), domain="ontrain", kernel_shape=[2, 3], dilations=[1, 1], pads=[0, 0, 0, 0],
            strides=[1, 1], twin=lambda x: F.unfold(x, (2, 3))),
     sample("Im2Col", normal(2, 1, 6, 5), domain="ontrain", kernel_shape=[3, 2], dilations=[1, 2], pads=[1, 2, 1, 2],

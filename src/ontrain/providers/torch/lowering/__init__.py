@@ -33,6 +33,7 @@ from ontrain.providers.torch.lowering import (
     special,
     text,
     trees,
+    upsampling,
 )
 from ontrain.providers.torch.lowering.registry import find_lowering, lowers, lowers_composite
 
@@ -72,4 +73,5 @@ __all__ = [
     "special",
     "text",
     "trees",
+    "upsampling",
 ]
