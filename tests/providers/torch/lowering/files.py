@@ -16,7 +16,9 @@ __all__ = ["assert_as_onnxruntime", "calls", "file_of"]
 Arrays = Mapping[str, np.ndarray]
 
 
-def file_of(nodes: Sequence[onnx.NodeProto], fed: Arrays, weights: Arrays, outputs: Sequence[str], opset=17) -> bytes:
+def file_of(
+    nodes: Sequence[onnx.NodeProto], fed: Arrays, weights: Arrays, outputs: Sequence[str], opset=17, microsoft=None
+) -> bytes:
     """A file that computes outputs of nodes from what is fed, whose sizes are fixed, and from weights."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
@@ -25,7 +27,10 @@ def file_of(nodes: Sequence[onnx.NodeProto], fed: Arrays, weights: Arrays, outpu
     results = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
     held = [numpy_helper.from_array(a, name) for name, a in weights.items()]
     graph = helper.make_graph(list(nodes), "operator", inputs, results, held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    opsets = {"": opset} if microsoft is None else {"": opset, "com.microsoft": microsoft}
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*item) for item in opsets.items()], ir_version=9
+    )
     return model.SerializeToString()
 
 

@@ -16,6 +16,7 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
+from ontrain.providers.torch.lowering.stock_calls import emit_stock
 from ontrain.providers.torch.weights import CONVOLUTION, Windows
 
 __all__ = ["geometry", "padded"]
@@ -152,6 +153,10 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     strides, dilations, pads = geometry(a, e.value(node.inputs[0]), w.shape[2:])
     if a.get("group", 1) == 1 and convolve_by_product(e, node, applied, strides, dilations, pads):
         return
+    if _is_short_line(e, node):
+        operands = [None if value is None else e.value(value) for value in node.inputs]
+        emit_stock(e, node.op_type, operands, node.outputs, a, node.domain)
+        return
     column = _is_column(e, node, a, w)
     x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node, node.inputs[0], w, strides)
     bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
@@ -174,6 +179,23 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     # ATen's variant with out= makes a new tensor and copies it, too.
     rest = (strides, even, dilations, False, [0] * len(even), group)
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
+
+
+_SHORT = 3_000_000
+"""Floating-point operations of a line up to which oneDNN takes longer to rearrange it than onnxruntime to convolve."""
+_BY_ONNXRUNTIME = {"", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip"}
+"""Activations that onnxruntime's convolution takes along."""
+
+
+def _is_short_line(e: Emitter, node: ir.Node) -> bool:
+    """Whether an image of one row has so few numbers that one thread is enough, and its filters never change."""
+    x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
+    plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == torch.float32
+    rows = (x.shape[0], *x.shape[2:-1], *w.shape[2:-1])
+    if not plain or len(x.shape) not in (3, 4) or set(rows) != {1} or e.unchanging(w) is None:
+        return False
+    known = attributes(node).get("activation", "") in _BY_ONNXRUNTIME
+    return known and 2 * math.prod(w.shape) * static_dims(node.outputs[0])[-1] <= _SHORT
 
 
 def _is_narrow(w: Buf) -> bool:

@@ -16,8 +16,9 @@ from ontrain.internals import available, private
 from ontrain.operators import directions_backwards
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.recurrent_kernels import emit_kernel, has_small_steps
+from ontrain.providers.torch.lowering.recurrent_kernels import has_small_steps
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
+from ontrain.providers.torch.lowering.stock_calls import emit_stock
 
 __all__: list[str] = []
 
@@ -70,7 +71,7 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
     trains = len(node.outputs) > 3
     if not trains and has_small_steps(x, r):
         stated = {**attributes(node), "hidden_size": r.shape[2]}
-        emit_kernel(e, "LSTM", [x, w, r, bias, None, h, c], node.outputs, stated)
+        emit_stock(e, "LSTM", [x, w, r, bias, None, h, c], node.outputs, stated)
         return
     results: list[Buf | None] = [e.out(value) for value in node.outputs[:3]]
     results += [None] * (3 - len(results))

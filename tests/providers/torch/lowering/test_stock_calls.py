@@ -1,0 +1,75 @@
+"""Nodes by onnxruntime's kernels on planned memory: short lines of pixels, with all that a convolution may be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import ontrain
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
+
+FORMS = {
+    "plain": {}, "stride": {"strides": [3]}, "pads": {"pads": [19, 22]}, "gaps": {"dilations": [5]},
+    "groups": {"group": 2}, "same": {"auto_pad": "SAME_UPPER", "strides": [2]},
+    "uneven": {"pads": [0, 7], "strides": [4]},
+}  # fmt: skip
+
+
+def _line(rng, attributes, *, filters=2, pixels=4000, images=1, flat=True):
+    channels, group = 2, attributes.get("group", 1)
+    x = rng.standard_normal((images, channels, pixels)).astype(np.float32)
+    w = rng.standard_normal((filters, channels // group, 11)).astype(np.float32)
+    if not flat:
+        x, w = x[:, :, None], w[:, :, None]
+        wide = {"strides": [1], "dilations": [1]}
+        attributes = {
+            key: [*wide[key], *value] if key in wide else [0, value[0], 0, value[1]] if key == "pads" else value
+            for key, value in attributes.items()
+        }
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
+    weights = {"w": w, "b": rng.standard_normal(filters).astype(np.float32)}
+    return file_of([node], {"x": x}, weights, ["y"]), {"x": x}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_short_line_is_one_call(rng, form, flat):
+    names = calls(assert_as_onnxruntime(*_line(rng, FORMS[form], flat=flat), rtol=1e-5, atol=1e-5))
+    assert names.count("onnxruntime_Conv") == 1
+
+
+@pytest.mark.parametrize("sizes", [{"images": 2}, {"filters": 40, "pixels": 40_000}], ids=str)
+def test_several_images_and_long_lines_are_not(rng, sizes):
+    names = calls(assert_as_onnxruntime(*_line(rng, {}, **sizes), rtol=1e-4, atol=1e-4))
+    assert "onnxruntime_Conv" not in names
+
+
+@pytest.mark.parametrize("activation, numbers", [("Relu", []), ("Sigmoid", []), ("Tanh", []), ("LeakyRelu", [0.2]),
+                                                 ("Clip", [-0.5, 0.5]), ("Swish", []), ("HardSwish", [])])  # fmt: skip
+def test_what_is_applied_to_it(rng, activation, numbers):
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3000), (1, 1, 31)))
+    told = {"activation_params": numbers} if numbers else {}
+    node = helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft", activation=activation, **told)
+    plain = helper.make_node("Conv", ["x", "w"], ["y"])
+    fused, wanted = (
+        ontrain.InferenceSession(content, providers=["TorchExecutionProvider"]).run(None, {"x": x})[0]
+        for content in (file_of([n], {"x": x}, {"w": w}, ["y"], microsoft=1) for n in (node, plain))
+    )
+    functions = {
+        "Relu": lambda y: np.maximum(y, 0), "Sigmoid": lambda y: 1 / (1 + np.exp(-y)), "Tanh": np.tanh,
+        "LeakyRelu": lambda y: np.where(y < 0, 0.2 * y, y), "Clip": lambda y: y.clip(-0.5, 0.5),
+        "Swish": lambda y: y / (1 + np.exp(-y)), "HardSwish": lambda y: y * (y / 6 + 0.5).clip(0, 1),
+    }  # fmt: skip
+    np.testing.assert_allclose(fused, functions[activation](wanted.astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_result_that_is_read_transposed_and_an_operand_that_comes_so(rng):
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 2000, 2), (2, 2, 11)))
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("Conv", ["turned", "w"], ["line"]),
+        helper.make_node("Transpose", ["line"], ["y"], perm=[0, 2, 1]),
+    ]
+    session = assert_as_onnxruntime(file_of(nodes, {"x": x}, {"w": w}, ["y"]), {"x": x}, rtol=1e-5, atol=1e-5)
+    assert "onnxruntime_Conv" in calls(session)
