@@ -41,9 +41,7 @@ def test_a_resize_is_the_kernel_where_its_places_are_torchs(rng, way, sizes):
         assert any("upsample" in name for name in names) == bool(native and sizes[2:] != [4, 5])
 
 
-@pytest.mark.parametrize(
-    "scales", [[1, 1, 2, 2], [1, 1, 2, 3], [1, 1, 1, 2], [1, 1, 1.5, 1.5], [1, 1, 0.5, 0.5]], ids=str
-)
+@pytest.mark.parametrize("scales", [[2, 2], [2, 3], [1, 2], [1.5, 1.5], [0.5, 0.5]], ids=str)
 @pytest.mark.parametrize("way", WAYS)
 def test_by_scales_as_well(rng, way, scales):
     attributes, _ = WAYS[way]
