@@ -45,3 +45,25 @@ def test_a_file_without_a_version_tells_onnxruntimes_number_for_none(provider, v
         model.model_version = version
     theirs, ours = sessions(model, provider)
     assert ours.get_modelmeta().version == theirs.get_modelmeta().version
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("stated", [None, "?", -1], ids=str)
+def test_sizes_without_a_name_are_told_as_onnxruntime_tells_them(provider, stated):
+    model = onnx.parser.parse_model(GRAPH)
+    for value in model.graph.input:
+        dim = value.type.tensor_type.shape.dim[0]
+        dim.Clear()
+        if isinstance(stated, int):
+            dim.dim_value = stated
+        elif stated is not None:
+            dim.dim_param = stated
+    for value in model.graph.output:  # what the file does not name follows from the inputs
+        value.type.tensor_type.ClearField("shape")
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_inputs()) == described(theirs.get_inputs())
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+
+
+def described(values):
+    return [(value.name, value.type, value.shape) for value in values]

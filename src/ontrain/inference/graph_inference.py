@@ -153,8 +153,10 @@ class GraphSession:
             if value.dtype is None:  # what a fed axis makes is not inferred before its value is there
                 value.dtype = _element_type(stated[value.name or ""])
         self._narrow = {v.name or "": v.dtype for v in outputs if v.dtype is not None and v.dtype in NARROW}
-        self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
-        self._outputs = [_stated(_node_arg(v), o) for v, o in zip(outputs, proto.graph.output, strict=True)]
+        inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
+        self._inputs = [node_arg_of(v) for v in fed]
+        dims = _dims_of_the_file(inputs, self._inputs)
+        self._outputs = [_stated(_node_arg(v), o, dims) for v, o in zip(outputs, proto.graph.output, strict=True)]
         self._settings = fed_settings(self._model.graph, filed.input_names)
         switches = Switches(self._model.graph, filed.input_names)
         self._switches = switches if switches.names else None
@@ -351,15 +353,20 @@ def _node_arg(value: ir.Value) -> NodeArg:
     return NodeArg(value.name, f"tensor({value.dtype.name.lower()})", dims)
 
 
-def _stated(inferred: NodeArg, output: onnx.ValueInfoProto) -> NodeArg:
-    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
-    stated = node_arg_of(output).shape
-    if not output.type.tensor_type.HasField("shape") or len(stated) != len(inferred.shape):
-        return inferred
-    shape = [
-        own if isinstance(own, int) or dim is None else dim for own, dim in zip(inferred.shape, stated, strict=True)
+def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> dict[int | str | None, str | None]:
+    """By the names that sizes got while the file was loaded, what the file has in their place."""
+    pairs = [
+        pair for own, told in zip(inputs, stated, strict=True) for pair in zip(own.shape, told.shape, strict=False)
     ]
-    return NodeArg(inferred.name, inferred.type, shape)
+    return {own: dim for own, dim in pairs if own != dim and not isinstance(dim, int)}
+
+
+def _stated(inferred: NodeArg, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None]) -> NodeArg:
+    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
+    own, stated = [dims.get(dim, dim) for dim in inferred.shape], node_arg_of(output).shape
+    if output.type.tensor_type.HasField("shape") and len(stated) == len(own):
+        own = [size if isinstance(size, int) or dim is None else dim for size, dim in zip(own, stated, strict=True)]
+    return NodeArg(inferred.name, inferred.type, own)
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:
