@@ -10,6 +10,7 @@ import onnx
 
 from ontrain.errors import GraphError, nearest
 from ontrain.files.read import tensors_of
+from ontrain.files.schemas import STANDARD, imports_of
 from ontrain.files.tensors import check_tensor
 from ontrain.limits import NESTING
 
@@ -89,13 +90,15 @@ class _Checker:
         proto = self.proto
         for tensor in tensors_of(proto):
             check_tensor(tensor, f"in {self.name}")
-        imports = _versions(proto.opset_import, self.name)
+        _check_versions(proto.opset_import, self.name)
+        imports = imports_of(proto.opset_import)
         if not imports and proto.ir_version < 3:
             imports = {"": 1}
         self._graph(proto.graph, set(), imports, 0)
         for function in proto.functions:
             where = f"function {function.name!r} of {self.name}"
-            own = {**imports, **_versions(function.opset_import, where)}
+            _check_versions(function.opset_import, where)
+            own = {**imports, **imports_of(function.opset_import, implied=False)}
             defined: set[str] = set()
             for value in function.input:
                 _define(defined, value, where)
@@ -184,19 +187,15 @@ class _Checker:
         _schema_attributes(node, schema, text)
 
 
-def _versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
-    versions: dict[str, int] = {}
+def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     for opset in imports:
-        domain = "" if opset.domain == "ai.onnx" else opset.domain  # of one imported twice the last import counts
-        if not 1 <= opset.version <= (_LARGEST if domain else newest):
+        if not 1 <= opset.version <= (newest if opset.domain in ("", STANDARD) else _LARGEST):
             raise GraphError(
                 f"{where} asks for opset {opset.version}",
                 reason=f"the installed onnx knows 1 to {newest}",
                 way_out="install a newer onnx, or export the model at an older opset",
             )
-        versions[domain] = opset.version
-    return versions
 
 
 def _define(defined: set[str], name: str, where: str, node: str | None = None) -> None:

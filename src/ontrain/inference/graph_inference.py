@@ -156,7 +156,7 @@ class GraphSession:
         inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
         self._inputs = [node_arg_of(v) for v in fed]
         dims = _dims_of_the_file(inputs, self._inputs)
-        self._outputs = [_stated(_node_arg(v), o, dims) for v, o in zip(outputs, proto.graph.output, strict=True)]
+        self._outputs = [_stated(v, o, dims) for v, o in zip(outputs, proto.graph.output, strict=True)]
         self._settings = fed_settings(self._model.graph, filed.input_names)
         switches = Switches(self._model.graph, filed.input_names)
         self._switches = switches if switches.names else None
@@ -361,9 +361,10 @@ def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> d
     return {own: dim for own, dim in pairs if own != dim and not isinstance(dim, int)}
 
 
-def _stated(inferred: NodeArg, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None]) -> NodeArg:
+def _stated(value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None]) -> NodeArg:
     """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
-    own, stated = [dims.get(dim, dim) for dim in inferred.shape], node_arg_of(output).shape
+    inferred, stated = _node_arg(value), node_arg_of(output).shape
+    own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape") and len(stated) == len(own):
         own = [size if isinstance(size, int) or dim is None else dim for size, dim in zip(own, stated, strict=True)]
     return NodeArg(inferred.name, inferred.type, own)

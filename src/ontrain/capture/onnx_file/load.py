@@ -21,7 +21,7 @@ from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.files import Source, check_proto, in_order, read_proto
+from ontrain.files import Source, check_proto, imports_of, in_order, read_proto
 from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, verify
 from ontrain.operators import record_of
 
@@ -174,18 +174,27 @@ def _prepared(
     upgrade(model, foreign=foreign)
     number_labels(graph)
     _lift_initializers(graph)
-    versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
-    return model, name, max(versions, default=OPSET)
+    return model, name, imports_of(proto.opset_import).get("", OPSET)
 
 
 def _deserialised(proto: onnx.ModelProto, name: str) -> ir.Model:
     if any(_is_of_maps(value.type) for value in _described(proto.graph)):
         proto = _without_maps(proto)
     try:
-        return ir.from_proto(proto)
+        model = ir.from_proto(proto)
+        _import(model.opset_imports, imports_of(proto.opset_import))
+        for function in proto.functions:
+            own = model.functions[function.domain, function.name, function.overload]
+            _import(own.opset_imports, imports_of(function.opset_import, implied=False))
+        return model
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
         cause = error.__cause__ or error
         raise GraphError(f"{name} is no valid ONNX model", reason=f"{type(cause).__name__}: {cause}") from error
+
+
+def _import(imports: dict[str, int], versions: Mapping[str, int]) -> None:
+    imports.clear()
+    imports.update(versions)
 
 
 def _without_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
