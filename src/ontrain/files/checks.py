@@ -115,10 +115,11 @@ class _Checker:
                 reason="ontrain trains dense tensors only",
                 way_out="make them dense with onnx.helper before saving",
             )
-        defined = set(outer)
-        inputs = [value.name for value in graph.input]
-        for value in inputs:
-            _define(defined, value, where)
+        inputs = set[str]()
+        for value in graph.input:
+            _define(inputs, value.name, where)
+        # As in onnxruntime, what a body is given may have the name of an outer value, which it then hides.
+        defined = outer | inputs
         stored: set[str] = set()
         for tensor in graph.initializer:
             _define(stored, tensor.name, where)

@@ -106,6 +106,8 @@ class GraphSession:
         self._evaluates, self._following, self._switching = evaluates, following, Lock()
         of_numbers = all(map(_is_of_numbers, proto.graph.output))
         model = _typed(filed) if of_numbers and not self._lacks_any(filed) else None
+        if model is not None and not _infers_numbers(model.graph, proto.graph):
+            model = None
         self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
         if model is None or asks_for_derivatives(model.graph):
             self._optimisation.copy(proto)
@@ -124,6 +126,7 @@ class GraphSession:
         self._seed, self._runs = _seed(filed.raw), itertools.count()
         self._stepwise: StepwiseGraph | None = None
         self._narrow: dict[str, ir.DataType] = {}
+        self._inner_names: dict[str, str] = {}
         fed = [value for value in proto.graph.input if value.name in filed.input_names]
         self._structures: Recent[Hashable, Structure] = Recent(PLANS)
         self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
@@ -152,7 +155,10 @@ class GraphSession:
         for value in outputs:
             if value.dtype is None:  # what a fed axis makes is not inferred before its value is there
                 value.dtype = _element_type(stated[value.name or ""])
-        self._narrow = {v.name or "": v.dtype for v in outputs if v.dtype is not None and v.dtype in NARROW}
+        names = {o.name: v.name or "" for v, o in zip(outputs, proto.graph.output, strict=True)}
+        self._inner_names = names if any(told != inner for told, inner in names.items()) else {}
+        self._narrow = {o.name: v.dtype for v, o in zip(outputs, proto.graph.output, strict=True)
+                        if v.dtype is not None and v.dtype in NARROW}  # fmt: skip
         inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
         self._inputs = [node_arg_of(v) for v in fed]
         dims = _dims_of_the_file(inputs, self._inputs)
@@ -179,7 +185,8 @@ class GraphSession:
             InputError: an input does not fit.
             ProviderError: the model cannot be planned, or fails while it runs.
         """
-        plan = self._planned(feeds) if self._stepwise is None else self._once_sized(feeds)
+        whole = self._stepwise is None
+        plan = self._planned(feeds) if whole else self._once_sized(feeds)
         outputs: dict[str, Value]
         if plan is None:
             assert self._stepwise is not None
@@ -187,6 +194,8 @@ class GraphSession:
         else:
             with explained(self._filed.raw.graph, feeds, self._name, "a run"):
                 outputs = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
+            if whole and self._inner_names:
+                outputs = {name: outputs[inner] for name, inner in self._inner_names.items()}
         names = [o.name for o in self._outputs] if output_names is None else output_names
         return [self._result(name, outputs[name]) for name in names]
 
@@ -325,8 +334,16 @@ def _typed(filed: FiledModel) -> ir.Model | None:
 
 
 def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
-    """Whether an output is stated to be a tensor, and not of strings."""
+    """Whether an output is stated to be a tensor of numbers, or to be nothing, so that its type is inferred."""
+    if value.type.WhichOneof("value") is None:
+        return True
     return value.type.HasField("tensor_type") and value.type.tensor_type.elem_type != onnx.TensorProto.STRING
+
+
+def _infers_numbers(graph: ir.Graph, stated: onnx.GraphProto) -> bool:
+    """Whether outputs to which the file gives no type are tensors of numbers."""
+    untyped = {output.name for output in stated.output if output.type.WhichOneof("value") is None}
+    return all(isinstance(v.type, ir.TensorType) and is_numeric(v) for v in graph.outputs if v.name in untyped)
 
 
 def _with_derivatives(journal: Journal, graph: ir.Model) -> ir.Model:
@@ -367,7 +384,7 @@ def _stated(value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | st
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape") and len(stated) == len(own):
         own = [size if isinstance(size, int) or dim is None else dim for size, dim in zip(own, stated, strict=True)]
-    return NodeArg(inferred.name, inferred.type, own)
+    return NodeArg(output.name, inferred.type, own)
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,7 @@ from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.files import Source, check_proto, imports_of, in_order, read_proto
-from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, verify
+from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, subgraphs, verify
 from ontrain.operators import record_of
 
 __all__ = ["FiledModel", "OnnxModel", "load_filed", "load_onnx"]
@@ -168,6 +169,9 @@ def _prepared(
     check_proto(proto, name)
     model = _deserialised(proto, name)
     graph = model.graph
+    tops: list[ir.Graph | ir.Function] = [graph, *model.functions.values()]
+    for top in tops:
+        _unhide(top, [], itertools.count(1))
     _own_metadata(model, name)
     _prepare_inputs(graph, shapes)
     inline_functions(model)
@@ -223,6 +227,19 @@ def _rebuilt(model: ir.Model, name: str) -> ir.Model:
     verify(copy, after=f"loading {name}")
     check_loops(copy)
     return copy
+
+
+def _unhide(graph: ir.Graph | ir.Function, outer: list[set[str]], numbers: Iterator[int]) -> None:
+    """Give names of their own to inputs of bodies that hide an outer value: what is moved inwards would meet them."""
+    names = {value.name or "" for node in graph for value in node.outputs} | {v.name or "" for v in graph.inputs}
+    scopes = [*outer, names | set(graph.initializers if isinstance(graph, ir.Graph) else ())]
+    for node in graph:
+        for inner in subgraphs(node):
+            for value in inner.inputs:
+                name = value.name or ""
+                while any(value.name in scope for scope in scopes):
+                    value.name = f"{name}_{next(numbers)}"
+            _unhide(inner, scopes, numbers)
 
 
 def _own_metadata(model: ir.Model, name: str) -> None:
