@@ -127,6 +127,34 @@ def test_the_maxima_of_images_too_small_for_a_window_have_places(rng):
     np.testing.assert_array_equal(x.ravel()[places], y)
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("places", [False, True], ids=["maxima", "places"])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (0, 1, 2, 0)], ids=["", "pads"])
+def test_maxima_of_whole_numbers_whose_channels_lie_last(kind, places, pads, rng):
+    """A convolution leaves its channels last; a plane has more places than a number of eight bits."""
+    code, outputs = helper.np_dtype_to_tensor_dtype(np.dtype(kind)), ["z", *(["places"] if places else [])]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Cast", ["c"], ["q"], to=code),
+        helper.make_node("MaxPool", ["q"], outputs, kernel_shape=[3, 3], pads=pads),
+    ]  # fmt: skip
+    ends = [
+        helper.make_tensor_value_info(name, kind, None)
+        for name, kind in zip(outputs, (code, TensorProto.INT64), strict=False)
+    ]
+    w = numpy_helper.from_array(rng.uniform(-9, 9, (16, 3, 1, 1)).astype(np.float32), "w")
+    x = rng.standard_normal((1, 3, 24, 40)).astype(np.float32)
+    start = helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)
+    graph = helper.make_graph(nodes, "g", [start], ends, [w])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    y, *rest = ontrain.InferenceSession(file, providers=["TorchExecutionProvider"]).run(None, {"x": abs(x)})
+    q = ontrain.InferenceSession(file, providers=["TorchExecutionProvider"]).run(["q"], {"x": abs(x)})[0]
+    padded = np.pad(q, [(0, 0), (0, 0), pads[::2], pads[1::2]], constant_values=np.iinfo(kind).min)
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    np.testing.assert_array_equal(y, views.max((-2, -1)))
+    for at in rest:
+        np.testing.assert_array_equal(q.ravel()[at], y)
+
+
 @pytest.mark.parametrize("tail", [(), (1,), (7,)], ids=["line", "column", "image"])
 def test_an_image_that_is_too_small_for_a_filter_is_refused(tail, rng):
     """Whatever kernel would take it: none may read what lies behind the image."""

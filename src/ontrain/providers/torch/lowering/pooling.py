@@ -68,7 +68,8 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         return
     if e.device.type == "cpu" and not any(e.reads(places) for places in node.outputs[1:]):
         y = e.out(node.outputs[0], x)
-        if order_of(x.meta) is not torch.channels_last or not _takes(kernel, pads):
+        # ATen's kernel for channels that lie last counts places in numbers of the images' own type.
+        if order_of(x.meta) is not torch.channels_last or not _takes(kernel, pads) or not x.dtype.is_floating_point:
             axes = [*zip(wanted, kernel, strides, dilations, [before for before, _ in pads], strict=True)]
             e.compute(_maxima, x, axes, outs=[y], fresh=True)
             return
@@ -84,9 +85,10 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
     by_columns = bool(a.get("storage_order", 0)) and len(node.outputs) > 1
 
     def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        spatial = x.shape[2:]
+        spatial, is_whole = x.shape[2:], not x.is_floating_point()
+        x = x.contiguous() if is_whole else x
         if uneven:
-            x = torch.nn.functional.pad(x, [p for pair in reversed(pads) for p in pair], value=float("-inf"))
+            x = torch.nn.functional.pad(x, [p for pair in reversed(pads) for p in pair], value=_least(x))
         y, index = fn(x, kernel, strides, [0] * len(kernel) if uneven else even, dilations, ceil or beyond)
         if uneven:
             index = _repad(index, x.shape[2:], spatial, [before for before, _ in pads])
@@ -136,8 +138,7 @@ def _maxima(x: torch.Tensor, axes: Sequence[tuple[int, int, int, int, int]]) -> 
         x: [N, C, …].
         axes: of each spatial axis the size of the result, and of a window size, stride, dilation, and the pad before.
     """
-    least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    y = x
+    least, y = _least(x), x
     for axis, (size, kernel, stride, dilation, before) in enumerate(axes, 2):
         reach = (size - 1) * stride + 1
         after = reach + (kernel - 1) * dilation - before - y.shape[axis]
@@ -150,6 +151,11 @@ def _maxima(x: torch.Tensor, axes: Sequence[tuple[int, int, int, int, int]]) -> 
         for part in parts[2:]:
             torch.maximum(y, part, out=y)
     return y.clone() if all(kernel == 1 for _, kernel, *_ in axes) else y
+
+
+def _least(x: torch.Tensor) -> float:
+    """What no maximum is below, of the images' type."""
+    return -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
 
 
 def _every(x: torch.Tensor, axis: int, stride: int) -> torch.Tensor:
