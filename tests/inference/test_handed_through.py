@@ -1,4 +1,4 @@
-"""Outputs that are inputs, and outputs to which a file gives no type: onnxruntime is the oracle."""
+"""Outputs that are inputs or are listed twice, and outputs without a type: onnxruntime is the oracle."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ FILES = {
     "in steps": "g (float[n, 3] x) => (int64[2, k] y, float[n, 3] x) { y = NonZero(x) }",
     "nothing else": "g (float[n, 3] x) => (float[n, 3] x) { y = Relu(x) }",
     "a name like a copy's": "g (float[n, 3] x) => (float[n, 3] x, float[n, 3] x_copy) { x_copy = Relu(x) }",
+    "twice": "g (float[n, 3] x) => (float[n, 3] y, float[n, 3] z, float[n, 3] y) { y = Relu(x)  z = Neg(y) }",
+    "twice in steps": "g (float[n, 3] x) => (int64[2, k] y, float[n, 3] x, int64[2, k] y, float[n, 3] x) "
+    "{ y = NonZero(x) }",
+    "a constant twice": "g (float[n, 3] x) => (float[2] w, float[n, 3] y, float[2] w) <float[2] w = {1, 2}> "
+    "{ y = Relu(x) }",
 }
 
 
@@ -29,7 +34,7 @@ def stock(content):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("name", FILES)
-def test_an_output_that_is_an_input_keeps_its_name(name, provider, rng):
+def test_an_output_that_is_an_input_or_another_output_keeps_its_name(name, provider, rng):
     content, x = model(name).SerializeToString(), rng.standard_normal((2, 3)).astype(np.float32)
     theirs, ours = stock(content), ontrain.InferenceSession(content, providers=[provider])
     names = [value.name for value in theirs.get_outputs()]
@@ -42,7 +47,7 @@ def test_an_output_that_is_an_input_keeps_its_name(name, provider, rng):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_optimised_file_keeps_the_name_of_an_output_that_is_an_input(name, tmp_path, rng):
+def test_the_optimised_file_keeps_the_names_of_such_outputs(name, tmp_path, rng):
     options, x = ontrain.SessionOptions(), rng.standard_normal((2, 3)).astype(np.float32)
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     ontrain.InferenceSession(model(name), options, providers=["TorchExecutionProvider"])

@@ -131,8 +131,6 @@ class _Checker:
         outputs = [value.name for value in graph.output]
         if not outputs and depth == 0:
             raise GraphError(f"{self.name} has no outputs")
-        if len(set(outputs)) != len(outputs) and depth == 0:
-            raise GraphError(f"{where} lists an output twice")
         _made(outputs, defined, where)
 
     def _nodes(

@@ -150,14 +150,16 @@ class Optimisation:
 
 
 def _handed_through(model: ir.Model, graph: ir.Graph) -> ir.Model:
-    """The model with the inputs among its outputs that the file has there; its graph copies them under other names."""
+    """The model with outputs that are inputs or other outputs as the file has them; its graph has copies there."""
+    before = {value.name: value for value in reversed(model.graph.inputs)}
     for i, (value, stated) in enumerate(zip(list(model.graph.outputs), graph.outputs, strict=True)):
-        copy = value.producer()
-        source = copy.inputs[0] if copy is not None and stated.is_graph_input() else None
-        if copy is not None and source is not None and value.name != stated.name:
+        source, copy = before.get(stated.name), value.producer()
+        if source is not None and copy is not None and value.name != stated.name:
             model.graph.outputs[i] = source
             if not value.uses():
                 model.graph.remove(copy)
+        else:
+            before[value.name] = value
     return model
 
 

@@ -145,6 +145,8 @@ def load_onnx(
     numbers_only(graph)
     input_names = [value.name or "" for value in graph.inputs]
     output_names = [value.name or "" for value in graph.outputs]
+    if len(set(output_names)) < len(output_names):
+        raise GraphError(f"{name} lists an output twice", way_out="give each output a name of its own")
     choice = choose(graph, trainable, frozen)
     initial = _make_state(graph, choice)
     to_training(graph, choice.frozen_statistics)
