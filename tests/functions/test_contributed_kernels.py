@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -215,6 +216,16 @@ def test_onnxruntime_has_the_same_zero_points_and_groups(bits, zero, grouped):
     """It has no groups of other weights, and leaves out the whole zero points of those of four bits."""
     operands, attributes, _ = few_bits(bits, zero, grouped, 96)
     check(("MatMulNBits", [real(2, 96), *operands], {**attributes, "tolerance": 1e-3}))
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_table_of_numbers_of_four_bits(kind, zero):
+    """A byte for each number, as `ml_dtypes` has them."""
+    low = -8 if kind == "int4" else 0
+    table, zeros = (RNG.integers(low, low + 16, shape).astype(getattr(ml_dtypes, kind)) for shape in ((9, 64), (9, 4)))
+    operands = [fixed(table), RNG.integers(0, 9, (2, 3)), fixed(real(9, 4, low=0.01, high=0.1))]
+    check(("GatherBlockQuantized", [*operands, *([fixed(zeros)] if zero else [])], {"block_size": 16}))
 
 
 @pytest.mark.parametrize("whole_zero", [False, True])
