@@ -10,7 +10,7 @@ import onnx
 
 from ontrain.errors import GraphError, nearest
 from ontrain.files.read import tensors_of
-from ontrain.files.schemas import STANDARD, imports_of
+from ontrain.files.schemas import imports_of
 from ontrain.files.tensors import check_tensor
 from ontrain.limits import NESTING
 
@@ -188,10 +188,10 @@ class _Checker:
 
 def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
     newest = onnx.defs.onnx_opset_version()
-    for opset in imports:
-        if not 1 <= opset.version <= (newest if opset.domain in ("", STANDARD) else _LARGEST):
+    for domain, version in imports_of(imports, implied=False).items():
+        if not 1 <= version <= (_LARGEST if domain else newest):
             raise GraphError(
-                f"{where} asks for opset {opset.version}",
+                f"{where} asks for opset {version}",
                 reason=f"the installed onnx knows 1 to {newest}",
                 way_out="install a newer onnx, or export the model at an older opset",
             )

@@ -265,3 +265,14 @@ def test_domains_that_onnxruntime_knows_need_no_import(rng, imported, op_type, d
     x = rng.standard_normal((2, 3)).astype(np.float32)
     session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
     np.testing.assert_allclose(session.run(None, {"x": x})[0], run(proto, {"x": x})[0], rtol=1e-5)
+
+
+def test_of_a_domain_that_is_imported_twice_the_last_import_counts(rng):
+    graph = helper.make_graph(
+        [node("Softmax", "x", "y", axis=1)], "g", [value("x", [2, 3, 4])], [value("y", [2, 3, 4])]
+    )
+    imports = [helper.make_opsetid("", 0), helper.make_opsetid("", 11)]
+    proto, x = helper.make_model(graph, opset_imports=imports, ir_version=6), rng.standard_normal((2, 3, 4))
+    feeds = {"x": x.astype(np.float32)}
+    session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], run(proto, feeds)[0], rtol=1e-5)
