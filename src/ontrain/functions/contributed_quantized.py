@@ -391,7 +391,8 @@ def gather_block_quantized(
         raise NoBodyError("a table that is gathered along its blocks", "use CPUExecutionProvider")
     work, index_rank = scales.dtype, len(_dims(indices))
     if not packed:  # the standard gathers no numbers of four bits
-        data, zero = (v if v is None else op.Cast(v, to=ir.DataType.INT8) for v in (data, zero))
+        data = op.Cast(data, to=ir.DataType.INT8)
+        zero = zero if zero is None else op.Cast(zero, to=ir.DataType.INT8)
     parts = [op.Gather(v, indices, axis=gathered) for v in (data, scales)]
     whole = zero if zero is None else op.Gather(zero, indices, axis=gathered)
     numbers = unpacked(op, parts[0], bits) if packed else parts[0]
