@@ -215,3 +215,18 @@ def test_onnxruntimes_names_are_there():
 
     assert isinstance(OnnxRuntimeBackend.prepare(scaled()), OnnxRuntimeBackendRep)
     assert ontrain.backend.run(scaled(), [X])[0].shape == (2, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("named", [False, True], ids=["value", "by name"])
+def test_a_dictionary_is_the_value_of_an_input_that_is_a_map(backend, named):
+    node = onnx.helper.make_node("DictVectorizer", ["m"], ["y"], domain="ai.onnx.ml", string_vocabulary=["m", "b"])
+    pairs = onnx.helper.make_map_type_proto(onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(1, []))
+    inputs = [onnx.helper.make_value_info("m", pairs)]
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2])]
+    graph = onnx.helper.make_graph([node], "g", inputs, outputs)
+    domains = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    prepared = backend.prepare(onnx.helper.make_model(graph, opset_imports=domains, ir_version=8))
+    value = {"m": 2.0, "b": 3.0}
+    (y,) = prepared.run({"m": value} if named else value)
+    assert np.asarray(y).ravel().tolist() == [2.0, 3.0]

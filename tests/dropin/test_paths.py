@@ -173,6 +173,31 @@ def test_weights_of_the_optimised_model_lie_in_the_file_named(place, provider, l
     np.testing.assert_allclose(again.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0), rtol=1e-6)
 
 
+def test_sizes_stay_in_the_optimised_model_so_that_its_shapes_are_inferred(place):
+    """onnx's inference does not read pads from another file."""
+    nodes = [onnx.helper.make_node("Pad", ["x", "pads"], ["h"]), onnx.helper.make_node("MatMul", ["h", "w"], ["y"])]
+    weights = [
+        onnx.numpy_helper.from_array(np.array([1, 0, 1, 0]), "pads"),
+        onnx.numpy_helper.from_array(WEIGHT, "w"),
+    ]
+    proto = model(nodes, [tensor("x", shape=["rows", 2])], [tensor("y", shape=None)], weights)
+    options = options_of(ontrain, optimized_model_filepath=str(place / "optimised.onnx"))
+    options.add_session_config_entry(DATA_NAME, "weights.bin")
+    options.add_session_config_entry(DATA_LEAST, "0")
+    ontrain.InferenceSession(proto, options, providers=["TorchExecutionProvider"])
+    onnx.checker.check_model(str(place / "optimised.onnx"), full_check=True)
+    again = onnxruntime.InferenceSession(place / "optimised.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(again.run(None, {"x": X})[0], np.pad(X, [(1, 1), (0, 0)]) @ WEIGHT, rtol=1e-6)
+
+
+def test_weights_of_just_the_least_size_lie_outside(place):
+    options = options_of(ontrain, optimized_model_filepath=str(place / "optimised.onnx"))
+    options.add_session_config_entry(DATA_NAME, "weights.bin")
+    options.add_session_config_entry(DATA_LEAST, str(WEIGHT.nbytes))
+    ontrain.InferenceSession(str(place / "scaled.onnx"), options, providers=["TorchExecutionProvider"])
+    assert (place / "weights.bin").stat().st_size == WEIGHT.nbytes
+
+
 def test_data_of_the_optimised_model_lies_beside_it(place):
     options = options_of(ontrain, optimized_model_filepath=str(place / "optimised.onnx"))
     options.add_session_config_entry(DATA_NAME, "../weights.bin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -166,6 +167,79 @@ def test_weights_of_few_bits():
         ),
         ("GatherBlockQuantized", [fixed(whole(9, 64)), ids, fixed(scales)], {"block_size": 16, "bits": 8}),
     )
+
+
+def few_bits(bits, zero, grouped, width, rows=5, size=32):
+    """Operands and attributes of a MatMulNBits, and its weight [rows, width] by the definition."""
+    blocks, most = -(-width // size), 2**bits
+    numbers, scales = RNG.integers(0, most, (rows, blocks * size), np.uint8), real(rows, blocks, low=0.01, high=0.1)
+    packed = numbers.reshape(rows, blocks, -1, 8 // bits) << np.arange(0, 8, bits, dtype=np.uint8)
+    zeros = np.full((rows, blocks), most // 2, np.float32)
+    stored = None
+    if zero == "whole":
+        zeros = RNG.integers(0, most, (rows, blocks), np.uint8)
+        filled = np.pad(zeros, [(0, 0), (0, -blocks % (8 // bits))]).reshape(rows, -1, 8 // bits)
+        stored = fixed((filled << np.arange(0, 8, bits, dtype=np.uint8)).sum(-1, dtype=np.uint8))
+    elif zero == "real":
+        zeros = real(rows, blocks, low=0, high=most)
+        stored = fixed(zeros)
+    places = RNG.integers(0, blocks, width, np.int32) if grouped else (np.arange(width) // size).astype(np.int32)
+    weight = (numbers[:, :width] - zeros[:, places].astype(np.float32)) * scales[:, places]
+    operands = [fixed(packed.sum(-1, dtype=np.uint8)), fixed(scales), stored, fixed(places) if grouped else None]
+    return operands, {"K": width, "N": rows, "bits": bits, "block_size": size}, weight
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped"])
+@pytest.mark.parametrize("zero", ["", "whole", "real"])
+@pytest.mark.parametrize("width", [96, 90])
+def test_zero_points_and_groups_of_a_weight_of_few_bits(bits, zero, grouped, width):
+    operands, attributes, weight = few_bits(bits, zero, grouped, width)
+    a = real(2, width)
+    proto, feeds = model_of("MatMulNBits", [a, *operands], 1, attributes)
+    session = ontrain.InferenceSession(proto, providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], a @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bits", "zero", "grouped"),
+    [
+        (4, "", True),
+        (4, "real", True),
+        (4, "real", False),
+        (4, "whole", False),
+        (2, "real", False),
+        (2, "whole", False),
+    ],
+)
+def test_onnxruntime_has_the_same_zero_points_and_groups(bits, zero, grouped):
+    """It has no groups of other weights, and leaves out the whole zero points of those of four bits."""
+    operands, attributes, _ = few_bits(bits, zero, grouped, 96)
+    check(("MatMulNBits", [real(2, 96), *operands], {**attributes, "tolerance": 1e-3}))
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_table_of_numbers_of_four_bits(kind, zero):
+    """A byte for each number, as `ml_dtypes` has them."""
+    low = -8 if kind == "int4" else 0
+    table, zeros = (RNG.integers(low, low + 16, shape).astype(getattr(ml_dtypes, kind)) for shape in ((9, 64), (9, 4)))
+    operands = [fixed(table), RNG.integers(0, 9, (2, 3)), fixed(real(9, 4, low=0.01, high=0.1))]
+    check(("GatherBlockQuantized", [*operands, *([fixed(zeros)] if zero else [])], {"block_size": 16}))
+
+
+@pytest.mark.parametrize("whole_zero", [False, True])
+def test_a_gather_of_blocks_of_open_sizes_is_written_in_standard_operators(whole_zero, tmp_path):
+    zeros = [fixed(whole(9, 2))] if whole_zero else []
+    operands = [fixed(whole(9, 32)), RNG.integers(0, 9, (2, 3)), fixed(real(9, 4, low=0.01, high=0.1)), *zeros]
+    proto, feeds = model_of("GatherBlockQuantized", operands, 1, {"block_size": 16, "bits": 4})
+    for i, dim in enumerate(proto.graph.input[0].type.tensor_type.shape.dim):
+        dim.dim_param = f"size{i}"
+    options = ontrain.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    session = ontrain.InferenceSession(proto, options, providers=["TorchExecutionProvider"])
+    written = onnxruntime.InferenceSession(tmp_path / "optimised.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(written.run(None, feeds)[0], session.run(None, feeds)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_quantisation_to_16_bits():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -45,3 +46,45 @@ def test_a_file_without_a_version_tells_onnxruntimes_number_for_none(provider, v
         model.model_version = version
     theirs, ours = sessions(model, provider)
     assert ours.get_modelmeta().version == theirs.get_modelmeta().version
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("stated", [None, "?", -1], ids=str)
+def test_sizes_without_a_name_are_told_as_onnxruntime_tells_them(provider, stated):
+    model = onnx.parser.parse_model(GRAPH)
+    for value in model.graph.input:
+        dim = value.type.tensor_type.shape.dim[0]
+        dim.Clear()
+        if isinstance(stated, int):
+            dim.dim_value = stated
+        elif stated is not None:
+            dim.dim_param = stated
+    for value in model.graph.output:  # what the file does not name follows from the inputs
+        value.type.tensor_type.ClearField("shape")
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_inputs()) == described(theirs.get_inputs())
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+
+
+def described(values):
+    return [(value.name, value.type, value.shape) for value in values]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("version", [3, 4])
+def test_initializers_of_the_oldest_files_are_constants_though_they_are_inputs(provider, version):
+    model = onnx.parser.parse_model(GRAPH)
+    model.ir_version = version
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 3), np.float32), "more"))
+    theirs, ours = sessions(model, provider)
+    for told in ("get_inputs", "get_overridable_initializers"):
+        assert described(getattr(ours, told)()) == described(getattr(theirs, told)())
+    assert len(ours.get_overridable_initializers()) == (version > 3)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_output_whose_rank_follows_from_what_is_fed_has_the_files(provider):
+    graph = "g (float[n, 2] x, int64[m] sizes) => (float[k, l] y) { y = Reshape(x, sizes) }"
+    model = onnx.parser.parse_model(f'<ir_version: 6, opset_import: ["" : 11]> {graph}')
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())

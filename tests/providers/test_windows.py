@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
 from tests.training.conftest import PROVIDERS
@@ -25,6 +25,14 @@ def results(
     graph = helper.make_graph([helper.make_node(op_type, list(feeds), names, **attributes)], "g", values, outputs)
     file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     return ontrain.InferenceSession(file.SerializeToString(), providers=[provider]).run(None, feeds)
+
+
+def node_file(op_type: str, x: np.ndarray, w: np.ndarray, **attributes: object) -> bytes:
+    """A file of one operator whose second operand is a weight, for inputs of any size."""
+    node, place = helper.make_node(op_type, ["x", "w"], ["z"], **attributes), [None] * x.ndim
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, place) for name in "xz"]
+    graph = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(w, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10).SerializeToString()
 
 
 def run(provider: str, op_type: str, x: np.ndarray, w: np.ndarray | None = None, **attributes: object) -> np.ndarray:
@@ -88,6 +96,73 @@ def test_windows_are_where_the_standard_puts_them(provider, op_type, rng):
         np.testing.assert_allclose(
             z, expected, rtol=1e-5, atol=1e-5, err_msg=f"{mode} {pads} {stride} {dilation} {ceil}"
         )
+
+
+@pytest.mark.parametrize("provider", PROVIDERS[:2])
+@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool", "LpPool"])
+def test_an_image_that_is_too_small_by_less_than_a_stride_has_one_window(provider, op_type, rng):
+    x = rng.standard_normal((1, 2, 2, SIZE)).astype(np.float32)
+    z = run(provider, op_type, x, kernel_shape=[4, 3], strides=[3, 2])
+    columns = [x[..., places].reshape(1, 2, -1) for places in windows("NOTSET", (0, 0), 3, 2, 1, False)]
+    means = {
+        "AveragePool": lambda v: v.mean(-1),
+        "MaxPool": lambda v: v.max(-1),
+        "LpPool": lambda v: np.sqrt((v**2).sum(-1)),
+    }
+    np.testing.assert_allclose(z[:, :, 0], np.stack([means[op_type](v) for v in columns], -1), rtol=1e-5)
+    assert z.shape == (1, 2, 1, len(columns))
+
+
+@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool", "LpPool"])
+def test_an_image_that_is_too_small_by_a_stride_has_no_window(op_type, rng):
+    x = rng.standard_normal((1, 2, 2, SIZE)).astype(np.float32)
+    assert run("TorchExecutionProvider", op_type, x, kernel_shape=[4, 3], strides=[2, 2]).shape == (1, 2, 0, 4)
+
+
+def test_the_maxima_of_images_too_small_for_a_window_have_places(rng):
+    x = rng.standard_normal((1, 2, 2, SIZE)).astype(np.float32)
+    settings = {"kernel_shape": [4, 3], "strides": [3, 2]}
+    y, places = results("TorchExecutionProvider", "MaxPool", {"x": x}, ["z", "places"], **settings)
+    assert y.shape == (1, 2, 1, 4)
+    np.testing.assert_array_equal(x.ravel()[places], y)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("places", [False, True], ids=["maxima", "places"])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (0, 1, 2, 0)], ids=["", "pads"])
+def test_maxima_of_whole_numbers_whose_channels_lie_last(kind, places, pads, rng):
+    """A convolution leaves its channels last; a plane has more places than a number of eight bits."""
+    code, outputs = helper.np_dtype_to_tensor_dtype(np.dtype(kind)), ["z", *(["places"] if places else [])]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Cast", ["c"], ["q"], to=code),
+        helper.make_node("MaxPool", ["q"], outputs, kernel_shape=[3, 3], pads=pads),
+    ]  # fmt: skip
+    ends = [
+        helper.make_tensor_value_info(name, kind, None)
+        for name, kind in zip(outputs, (code, TensorProto.INT64), strict=False)
+    ]
+    w = numpy_helper.from_array(rng.uniform(-9, 9, (16, 3, 1, 1)).astype(np.float32), "w")
+    x = rng.standard_normal((1, 3, 24, 40)).astype(np.float32)
+    start = helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)
+    graph = helper.make_graph(nodes, "g", [start], ends, [w])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    y, *rest = ontrain.InferenceSession(file, providers=["TorchExecutionProvider"]).run(None, {"x": abs(x)})
+    q = ontrain.InferenceSession(file, providers=["TorchExecutionProvider"]).run(["q"], {"x": abs(x)})[0]
+    padded = np.pad(q, [(0, 0), (0, 0), pads[::2], pads[1::2]], constant_values=np.iinfo(kind).min)
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    np.testing.assert_array_equal(y, views.max((-2, -1)))
+    for at in rest:
+        np.testing.assert_array_equal(q.ravel()[at], y)
+
+
+@pytest.mark.parametrize("tail", [(), (1,), (7,)], ids=["line", "column", "image"])
+def test_an_image_that_is_too_small_for_a_filter_is_refused(tail, rng):
+    """Whatever kernel would take it: none may read what lies behind the image."""
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 4, 1, *tail), (5, 4, 2, *[1] * len(tail))))
+    content = node_file("Conv", x, w, strides=[2] * (1 + len(tail)))
+    session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"])
+    with pytest.raises(ontrain.InputError, match="too small for Conv"):
+        session.run(None, {"x": x})
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

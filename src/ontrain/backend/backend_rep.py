@@ -32,7 +32,7 @@ class BackendRep(base.BackendRep):
 
         Args:
             inputs: a list or tuple of values in the order of the model's inputs, a dictionary by their names, or the
-                value of the one input.
+                value of the one input, which may be a dictionary itself.
             kwargs: settings of `RunOptions` that concern logging, and `only_execute_path_to_fetches`.
 
         Returns:
@@ -44,16 +44,16 @@ class BackendRep(base.BackendRep):
         """
         options = RunOptions()
         set_allowed(options, _SETTINGS, kwargs)
-        names = [value.name for value in self._session.get_inputs()]
-        return self._session.run(None, _feeds(inputs, names), options)
+        return self._session.run(None, _feeds(inputs, self._session.get_inputs()), options)
 
 
 OnnxRuntimeBackendRep = BackendRep
 """The name in onnxruntime."""
 
 
-def _feeds(inputs: Any, names: list[str]) -> Mapping[str, Any]:
-    if isinstance(inputs, Mapping):
+def _feeds(inputs: Any, wanted: list[Any]) -> Mapping[str, Any]:
+    names = [value.name for value in wanted]
+    if isinstance(inputs, Mapping) and not _is_value(inputs, wanted):
         return inputs
     values = inputs if isinstance(inputs, list | tuple) else [inputs]
     if len(values) != len(names):
@@ -63,3 +63,10 @@ def _feeds(inputs: Any, names: list[str]) -> Mapping[str, Any]:
         )
         raise also(error, IndexError if values is inputs else RuntimeError)
     return dict(zip(names, values, strict=True))
+
+
+def _is_value(mapping: Mapping[Any, Any], wanted: list[Any]) -> bool:
+    """Whether a dictionary is the value of the one input, which is a map, and not values by the inputs' names."""
+    if len(wanted) != 1 or not wanted[0].type.startswith("map("):
+        return False
+    return not isinstance(mapping.get(wanted[0].name), Mapping)

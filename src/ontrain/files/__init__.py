@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         read_proto as read_proto,
         tensors_of as tensors_of,
     )
-    from ontrain.files.schemas import OPSET as OPSET, schema_of as schema_of
+    from ontrain.files.schemas import OPSET as OPSET, imports_of as imports_of, schema_of as schema_of
     from ontrain.files.suspicion import TRAPS as TRAPS, suspect as suspect
     from ontrain.files.traps import guard as guard, sprung as sprung
 
@@ -27,7 +27,7 @@ _HOMES = {
     "expansion": ("call_depth", "check_expansion"),
     "order": ("in_order",),
     "read": ("Source", "check_external", "read_proto", "tensors_of"),
-    "schemas": ("OPSET", "schema_of"),
+    "schemas": ("OPSET", "imports_of", "schema_of"),
     "suspicion": ("TRAPS", "suspect"),
     "traps": ("guard", "sprung"),
 }

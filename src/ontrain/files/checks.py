@@ -10,6 +10,7 @@ import onnx
 
 from ontrain.errors import GraphError, nearest
 from ontrain.files.read import tensors_of
+from ontrain.files.schemas import imports_of
 from ontrain.files.tensors import check_tensor
 from ontrain.limits import NESTING
 
@@ -89,13 +90,15 @@ class _Checker:
         proto = self.proto
         for tensor in tensors_of(proto):
             check_tensor(tensor, f"in {self.name}")
-        imports = _versions(proto.opset_import, self.name)
+        _check_versions(proto.opset_import, self.name)
+        imports = imports_of(proto.opset_import)
         if not imports and proto.ir_version < 3:
             imports = {"": 1}
         self._graph(proto.graph, set(), imports, 0)
         for function in proto.functions:
             where = f"function {function.name!r} of {self.name}"
-            own = {**imports, **_versions(function.opset_import, where)}
+            _check_versions(function.opset_import, where)
+            own = {**imports, **imports_of(function.opset_import, implied=False)}
             defined: set[str] = set()
             for value in function.input:
                 _define(defined, value, where)
@@ -112,10 +115,11 @@ class _Checker:
                 reason="ontrain trains dense tensors only",
                 way_out="make them dense with onnx.helper before saving",
             )
-        defined = set(outer)
-        inputs = [value.name for value in graph.input]
-        for value in inputs:
-            _define(defined, value, where)
+        inputs = set[str]()
+        for value in graph.input:
+            _define(inputs, value.name, where)
+        # As in onnxruntime, what a body is given may have the name of an outer value, which it then hides.
+        defined = outer | inputs
         stored: set[str] = set()
         for tensor in graph.initializer:
             _define(stored, tensor.name, where)
@@ -127,8 +131,6 @@ class _Checker:
         outputs = [value.name for value in graph.output]
         if not outputs and depth == 0:
             raise GraphError(f"{self.name} has no outputs")
-        if len(set(outputs)) != len(outputs) and depth == 0:
-            raise GraphError(f"{where} lists an output twice")
         _made(outputs, defined, where)
 
     def _nodes(
@@ -184,19 +186,15 @@ class _Checker:
         _schema_attributes(node, schema, text)
 
 
-def _versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
-    versions: dict[str, int] = {}
+def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
     newest = onnx.defs.onnx_opset_version()
-    for opset in imports:
-        domain = "" if opset.domain == "ai.onnx" else opset.domain  # of one imported twice the last import counts
-        if not 1 <= opset.version <= (_LARGEST if domain else newest):
+    for domain, version in imports_of(imports, implied=False).items():
+        if not 1 <= version <= (_LARGEST if domain else newest):
             raise GraphError(
-                f"{where} asks for opset {opset.version}",
+                f"{where} asks for opset {version}",
                 reason=f"the installed onnx knows 1 to {newest}",
                 way_out="install a newer onnx, or export the model at an older opset",
             )
-        versions[domain] = opset.version
-    return versions
 
 
 def _define(defined: set[str], name: str, where: str, node: str | None = None) -> None:

@@ -25,7 +25,7 @@ import onnx
 from onnx import numpy_helper
 
 from ontrain.errors import GraphError, ProviderError
-from ontrain.files.schemas import schema_of
+from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.subgraphs import subgraphs
 from ontrain.files.suspicion import TRAPS
 from ontrain.rounds import loop_limit, loop_refused
@@ -53,8 +53,7 @@ def guard(proto: onnx.ModelProto) -> bool:
     Raises:
         GraphError: whether a division is one of integers cannot be told, or the operator set is no number of one.
     """
-    versions = {opset.domain: opset.version for opset in proto.opset_import}
-    guarding = _Guard(versions.get("", versions.get("ai.onnx", 1)))
+    guarding = _Guard(imports_of(proto.opset_import).get("", 1))
     if abs(guarding.opset) > _LARGEST:
         raise GraphError(
             f"the model asks for opset {guarding.opset}",

@@ -254,12 +254,21 @@ def matmul_n_bits(
     numbers = op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, b, bits)), axis=-1),
                          [N, blocks, block_size]) if bits < 8 else op.Reshape(b, [N, blocks, block_size])  # fmt: skip
     zero: Value | float = float(1 << (bits - 1))
-    if zero_points is not None:
+    if zero_points is not None and zero_points.dtype != ir.DataType.UINT8:
+        zero = op.Cast(op.Reshape(zero_points, [N, blocks]), to=a.dtype)
+    elif zero_points is not None:
         pieces = op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, zero_points, bits)), axis=-1)
         per_row = math.prod(static_dims(pieces)) // N
-        zero = op.Unsqueeze(op.Slice(op.Reshape(pieces, [N, per_row]), [0], [blocks], [1]), [2])
-        zero = op.Cast(zero, to=a.dtype)
-    weight = (op.Cast(numbers, to=a.dtype) - zero) * op.Reshape(scales, [N, blocks, 1])
-    weight = op.Slice(op.Reshape(weight, [N, blocks * block_size]), [0], [K], [1])
+        zero = op.Cast(op.Slice(op.Reshape(pieces, [N, per_row]), [0], [blocks], [1]), to=a.dtype)
+    scale = op.Reshape(scales, [N, blocks])
+    if g_idx is None:
+        numbers, scale = op.Cast(numbers, to=a.dtype), op.Unsqueeze(scale, [2])
+        zero = zero if isinstance(zero, float) else op.Unsqueeze(zero, [2])
+        weight = op.Slice(op.Reshape((numbers - zero) * scale, [N, blocks * block_size]), [0], [K], [1])
+    else:  # which block's numbers a place of a row takes
+        groups = op.Slice(g_idx, [0], [K], [0])
+        numbers = op.Slice(op.Reshape(numbers, [N, blocks * block_size]), [0], [K], [1])
+        zero = zero if isinstance(zero, float) else op.Gather(zero, groups, axis=1)
+        weight = (op.Cast(numbers, to=a.dtype) - zero) * op.Gather(scale, groups, axis=1)
     y = op.MatMul(a, op.Transpose(weight, perm=[1, 0]))
     return y if bias is None else y + bias

@@ -389,16 +389,19 @@ def gather_block_quantized(
     gathered, blocks = gather_axis % rank, quantize_axis % rank
     if gathered == blocks:
         raise NoBodyError("a table that is gathered along its blocks", "use CPUExecutionProvider")
-    work, index_rank = scales.dtype, len(static_dims(indices))
+    work, index_rank = scales.dtype, len(_dims(indices))
+    if not packed:  # the standard gathers no numbers of four bits
+        data = op.Cast(data, to=ir.DataType.INT8)
+        zero = zero if zero is None else op.Cast(zero, to=ir.DataType.INT8)
     parts = [op.Gather(v, indices, axis=gathered) for v in (data, scales)]
     whole = zero if zero is None else op.Gather(zero, indices, axis=gathered)
     numbers = unpacked(op, parts[0], bits) if packed else parts[0]
     numbers = op.Cast(numbers, to=work)
     place = blocks + index_rank - 1 if blocks > gathered else blocks
-    size = static_dims(numbers)[place]
+    size = _dims(numbers)[place]
     if whole is not None:
         if packed:  # padded to whole bytes
-            count = static_dims(parts[1])[-1]
+            count = _dims(parts[1])[-1]
             whole = op.Slice(unpacked(op, whole, bits), [0], [count], [-1])
         numbers = numbers - spread(op, op.Cast(whole, to=work), place, block_size, size)
     elif packed:
@@ -414,15 +417,25 @@ def unpacked(op: Builder, packed: Value, bits: int) -> Value:
         op.BitwiseAnd(op.BitShift(packed, op.const(shift, ir.DataType.UINT8), direction="RIGHT"),
                       op.const((1 << bits) - 1, ir.DataType.UINT8)) for shift in range(0, 8, bits)
     ]  # fmt: skip
-    *lead, last = static_dims(packed)
-    return op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in pieces), axis=-1), [*lead, last * len(pieces)])
+    *lead, last = _dims(packed)
+    rows = [0] * len(lead) if -1 in lead else lead
+    return op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in pieces), axis=-1), [*rows, last * len(pieces)])
+
+
+def _dims(value: Value) -> list[int]:
+    """The sizes of a value, -1 for those that are open."""
+    return [dim if isinstance(dim, int) else -1 for dim in value.shape or ()]
 
 
 def spread(op: Builder, x: Value, axis: int, block: int, size: int) -> Value:
     """Each element `block` times along an axis, `size` altogether."""
-    shape = list(static_dims(x))
-    wide = op.Expand(op.Unsqueeze(x, [axis + 1]), [*shape[: axis + 1], block, *shape[axis + 1 :]])
-    flat = op.Reshape(wide, [*shape[:axis], shape[axis] * block, *shape[axis + 1 :]])
+    shape = _dims(x)
+    before, behind = shape[:axis], shape[axis + 1 :]
+    wide = op.Expand(
+        op.Unsqueeze(x, [axis + 1]),
+        [*(max(dim, 1) for dim in before), shape[axis], block, *(max(dim, 1) for dim in behind)],
+    )
+    flat = op.Reshape(wide, [*([0] * axis if -1 in before else before), shape[axis] * block, *behind])
     return op.Slice(flat, [0], [size], [axis])
 
 

@@ -45,12 +45,17 @@ def lp_pool(
     steps, gaps, margins = list(strides or [1] * rank), list(dilations or [1] * rank), list(pads or [0] * (2 * rank))
     if auto_pad == "VALID":
         auto_pad, margins = "NOTSET", [0] * (2 * rank)
-    if ceil_mode and auto_pad == "NOTSET":
+    counts = []
+    if auto_pad == "NOTSET":
         for i, size in enumerate(space):
             span, room = (kernel_shape[i] - 1) * gaps[i] + 1, size + margins[i] + margins[rank + i]
-            windows = -(-(room - span) // steps[i]) + 1
+            # Sizes are divided towards zero: an image that is too small by less than a stride has one window.
+            windows = -(-(room - span) // steps[i]) + 1 if ceil_mode or room < span else (room - span) // steps[i] + 1
             windows -= (windows - 1) * steps[i] >= size + margins[i]  # none starts behind the image
             margins[rank + i] += max(0, (windows - 1) * steps[i] + span - room)
+            counts.append(windows)
+    if 0 in counts:
+        return op.Expand(op.const(0.0, x.dtype), [n, c, *counts])
     margins_or_mode = {"pads": margins} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
     images = op.Reshape(_power(op, x, p), [n * c, 1, *space])
     ones = op.const(np.ones([1, 1, *kernel_shape]), x.dtype)

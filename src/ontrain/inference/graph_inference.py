@@ -108,6 +108,8 @@ class GraphSession:
         self._evaluates, self._following, self._switching = evaluates, following, Lock()
         of_numbers = all(map(_is_of_numbers, proto.graph.output))
         model = _typed(filed) if of_numbers and not self._lacks_any(filed) else None
+        if model is not None and not _infers_numbers(model.graph, proto.graph):
+            model = None
         self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
         if model is None or asks_for_derivatives(model.graph):
             self._optimisation.copy(proto)
@@ -126,6 +128,7 @@ class GraphSession:
         self._seed, self._runs = _seed(filed.raw), itertools.count()
         self._stepwise: StepwiseGraph | None = None
         self._narrow: dict[str, ir.DataType] = {}
+        self._inner_names: dict[str, str] = {}
         fed = [value for value in proto.graph.input if value.name in filed.input_names]
         self._structures: Recent[Hashable, Structure] = Recent(PLANS)
         self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
@@ -138,7 +141,8 @@ class GraphSession:
             self._provider, compiler, self.device, counts_rows=serving is not None
         )
         self._sized: SizedGraph | None = None
-        self._latest: tuple[_Kinds, Plan[Executable]] | None = None
+        self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
+        """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
             self._stepwise = self._in_steps()
@@ -155,9 +159,14 @@ class GraphSession:
         for value in outputs:
             if value.dtype is None:  # what a fed axis makes is not inferred before its value is there
                 value.dtype = _element_type(stated[value.name or ""])
-        self._narrow = {v.name or "": v.dtype for v in outputs if v.dtype is not None and v.dtype in NARROW}
-        self._inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
-        self._outputs = [_stated(_node_arg(v), o) for v, o in zip(outputs, proto.graph.output, strict=True)]
+        names = {o.name: v.name or "" for v, o in zip(outputs, proto.graph.output, strict=True)}
+        self._inner_names = names if any(told != inner for told, inner in names.items()) else {}
+        self._narrow = {o.name: v.dtype for v, o in zip(outputs, proto.graph.output, strict=True)
+                        if v.dtype is not None and v.dtype in NARROW}  # fmt: skip
+        inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
+        self._inputs = [node_arg_of(v) for v in fed]
+        dims = _dims_of_the_file(inputs, self._inputs)
+        self._outputs = [_stated(v, o, dims) for v, o in zip(outputs, proto.graph.output, strict=True)]
         self._settings = fed_settings(self._model.graph, filed.input_names)
         switches = Switches(self._model.graph, filed.input_names)
         self._switches = switches if switches.names else None
@@ -182,9 +191,11 @@ class GraphSession:
         """
         kinds, latest = _kinds(feeds), self._latest
         if latest is not None and latest[0] == kinds:
-            plan: Plan[Executable] | None = latest[1]
+            plan: Plan[Executable] | None
+            _, plan, whole = latest
         else:
-            plan = self._planned(feeds, kinds) if self._stepwise is None else self._once_sized(feeds, kinds)
+            whole = self._stepwise is None
+            plan = self._planned(feeds, kinds) if whole else self._once_sized(feeds, kinds)
         outputs: dict[str, Value]
         if plan is None:
             assert self._stepwise is not None
@@ -192,6 +203,8 @@ class GraphSession:
         else:
             with explained(self._filed.raw.graph, feeds, self._name, "a run"):
                 outputs = run_plan(plan.executable, feeds, (self._seed, next(self._runs)))
+            if whole and self._inner_names:
+                outputs = {name: outputs[inner] for name, inner in self._inner_names.items()}
         names = [o.name for o in self._outputs] if output_names is None else output_names
         return [self._result(name, outputs[name]) for name in names]
 
@@ -211,7 +224,7 @@ class GraphSession:
             plan = self._planner.plan(structure, signature, feeds)
             of_sizes = not self._settings and self._switches is None
             if kinds is not None and of_sizes and self._planner.is_settled(structure, signature):
-                self._latest = kinds, plan
+                self._latest = kinds, plan, True
             return plan
         except (GraphError, ProviderError):
             with self._switching:
@@ -229,7 +242,7 @@ class GraphSession:
         signature = self._signature(tensors, kinds)
         plan = self._sized.plan(signature, tensors)
         if plan is not None and kinds is not None and self._sized.is_settled(signature):
-            self._latest = kinds, plan
+            self._latest = kinds, plan, False
         return plan
 
     def _signature(self, feeds: Mapping[str, torch.Tensor], kinds: _Kinds) -> Signature:
@@ -344,8 +357,16 @@ def _typed(filed: FiledModel) -> ir.Model | None:
 
 
 def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
-    """Whether an output is stated to be a tensor, and not of strings."""
+    """Whether an output is stated to be a tensor of numbers, or to be nothing, so that its type is inferred."""
+    if value.type.WhichOneof("value") is None:
+        return True
     return value.type.HasField("tensor_type") and value.type.tensor_type.elem_type != onnx.TensorProto.STRING
+
+
+def _infers_numbers(graph: ir.Graph, stated: onnx.GraphProto) -> bool:
+    """Whether outputs to which the file gives no type are tensors of numbers."""
+    untyped = {output.name for output in stated.output if output.type.WhichOneof("value") is None}
+    return all(isinstance(v.type, ir.TensorType) and is_numeric(v) for v in graph.outputs if v.name in untyped)
 
 
 def _with_derivatives(journal: Journal, graph: ir.Model) -> ir.Model:
@@ -372,15 +393,21 @@ def _node_arg(value: ir.Value) -> NodeArg:
     return NodeArg(value.name, f"tensor({value.dtype.name.lower()})", dims)
 
 
-def _stated(inferred: NodeArg, output: onnx.ValueInfoProto) -> NodeArg:
-    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
-    stated = node_arg_of(output).shape
-    if not output.type.tensor_type.HasField("shape") or len(stated) != len(inferred.shape):
-        return inferred
-    shape = [
-        own if isinstance(own, int) or dim is None else dim for own, dim in zip(inferred.shape, stated, strict=True)
+def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> dict[int | str | None, str | None]:
+    """By the names that sizes got while the file was loaded, what the file has in their place."""
+    pairs = [
+        pair for own, told in zip(inputs, stated, strict=True) for pair in zip(own.shape, told.shape, strict=False)
     ]
-    return NodeArg(inferred.name, inferred.type, shape)
+    return {own: dim for own, dim in pairs if own != dim and not isinstance(dim, int)}
+
+
+def _stated(value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None]) -> NodeArg:
+    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
+    inferred, stated = _node_arg(value), node_arg_of(output).shape
+    own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
+    if output.type.tensor_type.HasField("shape") and len(stated) == len(own):
+        own = [size if isinstance(size, int) or dim is None else dim for size, dim in zip(own, stated, strict=True)]
+    return NodeArg(output.name, inferred.type, own)
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:

@@ -19,8 +19,17 @@ def inner_names(proto: onnx.ModelProto) -> set[str]:
     return names | {tensor.name for tensor in proto.graph.initializer}
 
 
+_WITH_DEFAULTS = 4
+"""The first version of files in which an initializer need not be an input."""
+
+
 def overridable(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the inputs that have initializers, which are fed where another value is wanted."""
+    """Return the inputs that have initializers, which are fed where another value is wanted.
+
+    Files of ONNX's first three versions list every initializer among the inputs; these are constants.
+    """
+    if proto.ir_version < _WITH_DEFAULTS:
+        return []
     initial = {tensor.name for tensor in proto.graph.initializer}
     initial |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
     return [value for value in proto.graph.input if value.name in initial]

@@ -136,9 +136,9 @@ class Optimisation:
         state = {name: TorchTensor(tensor, name=name) for name, tensor in initial.items()}
         version = max(filed.opset, _WITH_FUSIONS if self.level >= _EXTENDED else OLDEST)
         with contextlib.suppress(GraphError):  # an operator that only newer ones have
-            self._save(served_model(model, state, version))
+            self._save(_handed_through(served_model(model, state, version), filed.raw.graph))
             return
-        self._save(served_model(model, state, max(version, OPSET)))
+        self._save(_handed_through(served_model(model, state, max(version, OPSET)), filed.raw.graph))
 
     def copy(self, proto: onnx.ModelProto) -> None:
         """Write a file as it is: one that runs in steps."""
@@ -147,6 +147,20 @@ class Optimisation:
 
     def _save(self, model: ir.Model) -> None:
         save_model(model, self.path, data_name=self.data, smallest=self.smallest)
+
+
+def _handed_through(model: ir.Model, graph: ir.Graph) -> ir.Model:
+    """The model with outputs that are inputs or other outputs as the file has them; its graph has copies there."""
+    before = {value.name: value for value in reversed(model.graph.inputs)}
+    for i, (value, stated) in enumerate(zip(list(model.graph.outputs), graph.outputs, strict=True)):
+        source, copy = before.get(stated.name), value.producer()
+        if source is not None and copy is not None and value.name != stated.name:
+            model.graph.outputs[i] = source
+            if not value.uses():
+                model.graph.remove(copy)
+        else:
+            before[value.name] = value
+    return model
 
 
 def counted(reports: Iterable[PassReport]) -> dict[str, int]:

@@ -342,6 +342,7 @@ class OwnSession:
         if config_entry(self._options, _RECORDS) != "1":
             error = OptionError(
                 "the assignment of nodes to providers was not recorded",
+                reason=f"Session configuration entry '{_RECORDS}' must be set to \"1\"",
                 way_out=f"call add_session_config_entry({_RECORDS!r}, '1') on the session's options",
             )
             raise also(error, upstream("Fail"))

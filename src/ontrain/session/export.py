@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
@@ -260,8 +260,34 @@ def _save_in_one(model: ir.Model, target: Path) -> None:
 
 def _save_in_two(model: ir.Model, target: Path, data: str, smallest: int) -> None:
     """Write graph and data in a folder beside, let the checker read both, and move the data first."""
+    values = [v for graph in model.graphs() for v in graph.initializers.values() if v.const_value is not None]
+    tensors = [cast("ir.TensorProtocol", v.const_value) for v in values]
+    is_outside = [tensor.nbytes >= smallest and not _says_sizes(tensor) for tensor in tensors]
+    outside = [tensor for tensor, goes in zip(tensors, is_outside, strict=True) if goes]
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        ir.save(model, Path(folder) / target.name, external_data=data, size_threshold_bytes=smallest)
+        written = iter(ir.external_data.convert_tensors_to_external(outside, folder, data))
+        try:
+            for value, tensor, goes in zip(values, tensors, is_outside, strict=True):
+                value.const_value = next(written) if goes else _in_memory(tensor)
+            ir.save(model, Path(folder) / target.name)
+        finally:
+            for value, tensor in zip(values, tensors, strict=True):
+                value.const_value = tensor
         check_written(str(Path(folder) / target.name))
         os.replace(Path(folder) / data, target.with_name(data))
         os.replace(Path(folder) / target.name, target)
+
+
+_MOST_SIZES = 64
+"""Numbers of axes, pads and the like; a longer list is an operand."""
+
+
+def _says_sizes(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor may say sizes, axes or pads, which inference of shapes does not look for outside a file."""
+    return tensor.dtype.is_integer() and len(tensor.shape) <= 1 and tensor.size <= _MOST_SIZES
+
+
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.external_data.convert_tensors_from_external([tensor])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ontrain import GraphError
 from ontrain.capture import REQUIRES_GRAD, load_onnx
 from ontrain.graph import Role, by_role
 from tests.capture.onnx_file.models import KINDS
@@ -20,3 +21,10 @@ def test_exactly_the_parameters_that_stay_are_marked(seed, choice):
     for form in (loaded.model, loaded.evaluation):
         marks = {value.name: value.metadata_props.get(REQUIRES_GRAD) for value in by_role(form.graph, Role.PARAMETER)}
         assert marks == {**dict.fromkeys(loaded.trainable), **dict.fromkeys(loaded.frozen, "0")}
+
+
+def test_a_file_with_an_output_listed_twice_is_not_trained(seed):
+    proto = KINDS["mlp"](np.random.default_rng(seed)).proto
+    proto.graph.output.append(proto.graph.output[0])
+    with pytest.raises(GraphError, match="lists an output twice"):
+        load_onnx(proto)

@@ -230,3 +230,49 @@ def test_one_network_is_the_same_at_every_operator_set(seed, opset):
     (expected,) = run(file.proto, {"x": file.batch["x"]})
     (found,) = run(converted(proto), {"x": file.batch["x"]})
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_the_standard_may_be_imported_under_its_name(rng, domain):
+    """Version 11 takes the numbers of a Slice as operands, and flattens for Softmax."""
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["s"], axis=1, domain=domain),
+        helper.make_node("Slice", ["s", "from", "to"], ["y"], domain=domain),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [value("x", [2, 3, 4])], [value("y", [2, 2, 4])], [ints("from", 0, 1), ints("to", 2, 3)]
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx", 11)], ir_version=6)
+    x = rng.standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(run(converted(proto), {"x": x})[0], run(proto, {"x": x})[0], rtol=1e-5)
+    session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], run(proto, {"x": x})[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("imported", "op_type", "domain", "settings"),
+    [
+        ("", "Gelu", "com.microsoft", {}), ("", "Binarizer", "ai.onnx.ml", {"threshold": 0.5}),
+        ("ai.onnx.ml", "Relu", "", {}), ("com.microsoft", "Relu", "", {}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_domains_that_onnxruntime_knows_need_no_import(rng, imported, op_type, domain, settings):
+    made = helper.make_node(op_type, ["x"], ["y"], domain=domain, **settings)
+    graph = helper.make_graph([made], "g", [value("x", [2, 3])], [value("y", [2, 3])])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid(imported, 17 if not imported else 1)])
+    proto.ir_version = 8
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], run(proto, {"x": x})[0], rtol=1e-5)
+
+
+def test_of_a_domain_that_is_imported_twice_the_last_import_counts(rng):
+    graph = helper.make_graph(
+        [node("Softmax", "x", "y", axis=1)], "g", [value("x", [2, 3, 4])], [value("y", [2, 3, 4])]
+    )
+    imports = [helper.make_opsetid("", 0), helper.make_opsetid("", 11)]
+    proto, x = helper.make_model(graph, opset_imports=imports, ir_version=6), rng.standard_normal((2, 3, 4))
+    feeds = {"x": x.astype(np.float32)}
+    session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], run(proto, feeds)[0], rtol=1e-5)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +22,8 @@ from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.files import Source, check_proto, in_order, read_proto
-from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, verify
+from ontrain.files import Source, check_proto, imports_of, in_order, read_proto
+from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, subgraphs, verify
 from ontrain.operators import record_of
 
 __all__ = ["FiledModel", "OnnxModel", "load_filed", "load_onnx"]
@@ -144,6 +145,8 @@ def load_onnx(
     numbers_only(graph)
     input_names = [value.name or "" for value in graph.inputs]
     output_names = [value.name or "" for value in graph.outputs]
+    if len(set(output_names)) < len(output_names):
+        raise GraphError(f"{name} lists an output twice", way_out="give each output a name of its own")
     choice = choose(graph, trainable, frozen)
     initial = _make_state(graph, choice)
     to_training(graph, choice.frozen_statistics)
@@ -168,24 +171,36 @@ def _prepared(
     check_proto(proto, name)
     model = _deserialised(proto, name)
     graph = model.graph
+    tops: list[ir.Graph | ir.Function] = [graph, *model.functions.values()]
+    for top in tops:
+        _unhide(top, [], itertools.count(1))
     _own_metadata(model, name)
     _prepare_inputs(graph, shapes)
     inline_functions(model)
     upgrade(model, foreign=foreign)
     number_labels(graph)
     _lift_initializers(graph)
-    versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
-    return model, name, max(versions, default=OPSET)
+    return model, name, imports_of(proto.opset_import).get("", OPSET)
 
 
 def _deserialised(proto: onnx.ModelProto, name: str) -> ir.Model:
     if any(_is_of_maps(value.type) for value in _described(proto.graph)):
         proto = _without_maps(proto)
     try:
-        return ir.from_proto(proto)
+        model = ir.from_proto(proto)
+        _import(model.opset_imports, imports_of(proto.opset_import))
+        for function in proto.functions:
+            own = model.functions[function.domain, function.name, function.overload]
+            _import(own.opset_imports, imports_of(function.opset_import, implied=False))
+        return model
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
         cause = error.__cause__ or error
         raise GraphError(f"{name} is no valid ONNX model", reason=f"{type(cause).__name__}: {cause}") from error
+
+
+def _import(imports: dict[str, int], versions: Mapping[str, int]) -> None:
+    imports.clear()
+    imports.update(versions)
 
 
 def _without_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -214,6 +229,19 @@ def _rebuilt(model: ir.Model, name: str) -> ir.Model:
     verify(copy, after=f"loading {name}")
     check_loops(copy)
     return copy
+
+
+def _unhide(graph: ir.Graph | ir.Function, outer: list[set[str]], numbers: Iterator[int]) -> None:
+    """Give names of their own to inputs of bodies that hide an outer value: what is moved inwards would meet them."""
+    names = {value.name or "" for node in graph for value in node.outputs} | {v.name or "" for v in graph.inputs}
+    scopes = [*outer, names | set(graph.initializers if isinstance(graph, ir.Graph) else ())]
+    for node in graph:
+        for inner in subgraphs(node):
+            for value in inner.inputs:
+                name = value.name or ""
+                while any(value.name in scope for scope in scopes):
+                    value.name = f"{name}_{next(numbers)}"
+            _unhide(inner, scopes, numbers)
 
 
 def _own_metadata(model: ir.Model, name: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
-from ontrain.graph import static_dims
+from ontrain.errors import InputError
+from ontrain.graph import describe, source_of, static_dims
 from ontrain.internals import private
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf, order_of
@@ -147,10 +148,27 @@ def fused_conv(e: Emitter, node: ir.Node) -> None:
     _convolve(e, node, z, applied)
 
 
+def _check_sizes(
+    node: ir.Node, x: Buf, w: Buf, dilations: Sequence[int], pads: Sequence[tuple[int, int]]
+) -> None:  # fmt: skip
+    """Refuse images that are smaller than the filters, which inference of shapes lets pass."""
+    sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], pads, strict=True)]
+    spans = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    if any(size < span for size, span in zip(sizes, spans, strict=True)):
+        raise InputError(
+            f"images of {list(x.shape[2:])} are too small for {node.op_type}",
+            node=describe(node),
+            source=source_of(node),
+            reason=f"with pads they are of {sizes}, and a filter covers {spans}",
+            way_out="feed larger images",
+        )
+
+
 def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> None:
     """Emit an activation of the sum of a convolution and z."""
     a, w = attributes(node), e.value(node.inputs[1])
     strides, dilations, pads = geometry(a, e.value(node.inputs[0]), w.shape[2:])
+    _check_sizes(node, e.value(node.inputs[0]), w, dilations, pads)
     if a.get("group", 1) == 1 and convolve_by_product(e, node, applied, strides, dilations, pads):
         return
     if _is_short_line(e, node):

@@ -32,14 +32,31 @@ def _ceil(a: Attributes) -> bool:
     return bool(a.get("ceil_mode", 0)) and not a.get("auto_pad", "NOTSET").startswith("SAME")
 
 
+def _reaches(
+    x: Buf, wanted: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+) -> bool:  # fmt: skip
+    """Whether windows reach beyond the images and their pads.
+
+    They do where sizes are rounded up, and where a window is larger than the image by less than a stride: sizes are
+    divided towards zero, so there is one window.
+    """
+    axes = zip(x.shape[2:], wanted, kernel, strides, dilations, pads, strict=True)
+    return any((out - 1) * s + (k - 1) * d >= n + before + after for n, out, k, s, d, (before, after) in axes)
+
+
 @lowers("MaxPool")
 def max_pool(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
     a = attributes(node)
     kernel = a["kernel_shape"]
     strides, dilations, pads = geometry(a, x, kernel)
-    ceil = _ceil(a)
-    if _only_differentiated(node) and len(kernel) in _RANKS and _takes(kernel, pads):
+    wanted = static_dims(node.outputs[0])[2:]
+    if 0 in wanted:
+        _nothing(e, node, x)
+        return
+    ceil, beyond = _ceil(a), _reaches(x, wanted, kernel, strides, dilations, pads)
+    if _only_differentiated(node) and len(kernel) in _RANKS and _takes(kernel, pads) and (ceil or not beyond):
         y = e.out(node.outputs[0], x)
         places = e.new(y.shape, torch.int64, order_of(y.meta))
         windows = _windows(kernel, strides, [before for before, _ in pads], dilations)
@@ -50,8 +67,9 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         e.keep(node.outputs[1], places, kernel=(*windows, ceil))
         return
     if e.device.type == "cpu" and not any(e.reads(places) for places in node.outputs[1:]):
-        y, wanted = e.out(node.outputs[0], x), static_dims(node.outputs[0])[2:]
-        if order_of(x.meta) is not torch.channels_last or not _takes(kernel, pads):
+        y = e.out(node.outputs[0], x)
+        # ATen's kernel for channels that lie last counts places in numbers of the images' own type.
+        if order_of(x.meta) is not torch.channels_last or not _takes(kernel, pads) or not x.dtype.is_floating_point:
             axes = [*zip(wanted, kernel, strides, dilations, [before for before, _ in pads], strict=True)]
             e.compute(_maxima, x, axes, outs=[y], fresh=True)
             return
@@ -65,13 +83,13 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
     even = [max(pair) for pair in pads]
     uneven = not _takes(kernel, pads)
     by_columns = bool(a.get("storage_order", 0)) and len(node.outputs) > 1
-    wanted = static_dims(node.outputs[0])[2:]
 
     def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        spatial = x.shape[2:]
+        spatial, is_whole = x.shape[2:], not x.is_floating_point()
+        x = x.contiguous() if is_whole else x
         if uneven:
-            x = torch.nn.functional.pad(x, [p for pair in reversed(pads) for p in pair], value=float("-inf"))
-        y, index = fn(x, kernel, strides, [0] * len(kernel) if uneven else even, dilations, ceil)
+            x = torch.nn.functional.pad(x, [p for pair in reversed(pads) for p in pair], value=_least(x))
+        y, index = fn(x, kernel, strides, [0] * len(kernel) if uneven else even, dilations, ceil or beyond)
         if uneven:
             index = _repad(index, x.shape[2:], spatial, [before for before, _ in pads])
         for axis, size in enumerate(wanted, 2):  # a window that begins in the pad behind is none
@@ -83,6 +101,17 @@ def max_pool(e: Emitter, node: ir.Node) -> None:
         return y, index + planes * int(torch.Size(spatial).numel())
 
     e.compute(run, x, outs=outs, fresh=True)
+
+
+def _nothing(e: Emitter, node: ir.Node, x: Buf) -> None:
+    """Results without elements, of images that are too small for a window."""
+    for output in node.outputs:
+        out = e.out(output, x)
+        e.compute(functools.partial(_empty, dims=static_dims(output), dtype=out.dtype), x, outs=[out])
+
+
+def _empty(x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return x.new_empty(dims, dtype=dtype)
 
 
 _RANKS = (1, 2, 3)
@@ -109,8 +138,7 @@ def _maxima(x: torch.Tensor, axes: Sequence[tuple[int, int, int, int, int]]) -> 
         x: [N, C, …].
         axes: of each spatial axis the size of the result, and of a window size, stride, dilation, and the pad before.
     """
-    least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    y = x
+    least, y = _least(x), x
     for axis, (size, kernel, stride, dilation, before) in enumerate(axes, 2):
         reach = (size - 1) * stride + 1
         after = reach + (kernel - 1) * dilation - before - y.shape[axis]
@@ -123,6 +151,11 @@ def _maxima(x: torch.Tensor, axes: Sequence[tuple[int, int, int, int, int]]) -> 
         for part in parts[2:]:
             torch.maximum(y, part, out=y)
     return y.clone() if all(kernel == 1 for _, kernel, *_ in axes) else y
+
+
+def _least(x: torch.Tensor) -> float:
+    """What no maximum is below, of the images' type."""
+    return -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
 
 
 def _every(x: torch.Tensor, axis: int, stride: int) -> torch.Tensor:
@@ -194,16 +227,20 @@ def average_pool(e: Emitter, node: ir.Node) -> None:
     kernel = a["kernel_shape"]
     strides, dilations, pads = geometry(a, x, kernel)
     include = bool(a.get("count_include_pad", 0))
+    wanted = static_dims(node.outputs[0])[2:]
+    if 0 in wanted:
+        _nothing(e, node, x)
+        return
     ceil = _ceil(a)
+    beyond = not ceil and _reaches(x, wanted, kernel, strides, dilations, pads)
     fn = {1: torch.nn.functional.avg_pool1d, 2: torch.nn.functional.avg_pool2d, 3: torch.nn.functional.avg_pool3d}
-    if _takes(kernel, pads) and all(d == 1 for d in dilations) and len(kernel) in fn:
+    if _takes(kernel, pads) and all(d == 1 for d in dilations) and len(kernel) in fn and not beyond:
         pool: Callable[[torch.Tensor], torch.Tensor] = functools.partial(
             fn[len(kernel)], kernel_size=kernel, stride=strides, padding=[before for before, _ in pads], ceil_mode=ceil,
             count_include_pad=include,
         )  # fmt: skip
     else:
-        out = static_dims(node.outputs[0])[2:]
-        pool = _mean_of_windows(e.device, out, x, kernel, strides, dilations, pads, include)
+        pool = _mean_of_windows(e.device, wanted, x, kernel, strides, dilations, pads, include)
     e.compute(pool, x, outs=[e.out(node.outputs[0], x)], fresh=True)
 
 
