@@ -56,8 +56,8 @@ def tracing(
         without = nullcontext() if caches else without_cache(module)
         whole = _whole_numbers(module) if whole_numbers else nullcontext()
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
-        for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
+        for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
+                      _no_conversions(), varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
                       passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
@@ -152,6 +152,22 @@ def _traceable_masks() -> Iterator[None]:
 
 
 _MASK = "torch.nn.modules.transformer._detect_is_causal_mask"
+
+
+@contextmanager
+def _weighted_losses() -> Iterator[None]:
+    """Have l1_loss tell the modes of a trace its weights: torch leaves them out, and the loss would have none."""
+
+    def telling(handle: Any) -> Any:
+        def handled(function: Any, relevant: Any, *args: Any, **kwargs: Any) -> Any:
+            if function is nn.functional.l1_loss and len(args) == 2 and len(relevant) == 3:
+                kwargs.setdefault("weight", relevant[2])
+            return handle(function, relevant, *args, **kwargs)
+
+        return handled
+
+    with wrapped({"torch.nn.functional.handle_torch_function": telling}):
+        yield
 
 
 @contextmanager

@@ -88,6 +88,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CONVERSIONS, replaced=True),
     Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
         c.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),
+    Row("torch.nn.functional.handle_torch_function", "keep the weights of an absolute error", c.names_weights,
+        "a forward that calls torch.nn.functional.l1_loss", replaced=True, callers=("torch.nn.functional.l1_loss",)),
     Row("torch._decomp.decompositions.one_layer_lstm", "find a recurrent layer's shapes at any length", None,
         _RECURRENT, replaced=True),
     Row("torch._decomp.decompositions.one_layer_rnn", "find a recurrent layer's shapes at any length", None,
