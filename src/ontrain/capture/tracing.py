@@ -6,6 +6,7 @@ import builtins
 import copy
 import inspect
 import sys
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -21,12 +22,13 @@ from ontrain.capture.decisions import Answers, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
+from ontrain.capture.source import is_foreign
 from ontrain.errors import CaptureError
-from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, wrapped
+from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
 
 __all__ = [
     "AUTOCAST", "NewBufferError", "as_eager", "assigned_buffers", "shared_memory",
-    "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
+    "telling_grad_mode", "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
@@ -254,6 +256,19 @@ def shared_memory() -> Iterator[None]:
     info = available(f"{dynamo}.AliasingInfo")
     apart = info and info(False, "")
     with wrapped({f"{dynamo}.SubgraphTracer.has_aliasing": lambda _: lambda *_, **__: apart} if apart else {}):
+        yield
+
+
+@contextmanager
+def telling_grad_mode(enabled: bool) -> Iterator[None]:
+    """Have a forward that this thread traces find the call's mode of gradients: a trace itself has them on."""
+    ask, thread = torch.is_grad_enabled, threading.get_ident()
+
+    def told() -> bool:
+        own = threading.get_ident() == thread and is_foreign(sys._getframe(1).f_code.co_filename)
+        return ask() and (enabled or not own)
+
+    with nullcontext() if enabled else substituted([(torch, "is_grad_enabled", told)]):
         yield
 
 
