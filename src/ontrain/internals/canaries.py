@@ -168,6 +168,11 @@ def detects_causal(_: object) -> None:
     calls(lambda: encoder(torch.ones(2, 1, 4), mask), transformer, "_detect_is_causal_mask", False)
 
 
+def is_a_flag(flag: object) -> None:
+    """It is True or False; which one a trace that may be under way says."""
+    expect(isinstance(flag, bool), f"it is a {type(flag).__name__}")
+
+
 def names_weights(_: object) -> None:
     """l1_loss gives it all three tensors, whether or not it tells the function's weights."""
     from torch.nn import functional
