@@ -11,9 +11,8 @@ import pytest
 from ontrain.internals import TABLE
 from tests.broken_name import CASES, TRACED
 
-ROWS = {
-    row.name.removeprefix("torch.ops."): row for row in TABLE if row.name.startswith("torch.ops.") and row.device == "cpu"
-}
+PRIVATE = [row for row in TABLE if row.name.startswith("torch.ops.") and row.device == "cpu"]
+ROWS = {row.name.removeprefix("torch.ops."): row for row in PRIVATE}
 
 
 def test_every_private_operator_of_a_cpu_has_a_case():
