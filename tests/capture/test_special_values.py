@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ontrain.errors import CaptureError
+from ontrain.errors import CaptureError, InputError
 from tests.training.ortmodule.networks import pair
 
 ZEROS = torch.tensor([[0.5, -1.0, 2.0, 0.25], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 0.0, -3.0]])
@@ -100,6 +100,15 @@ def test_a_whole_quotient_is_eagers_in_every_dtype(dtype):
     x = TENTHS.to(dtype)
     for mine, theirs in zip(ours(x), eager(x), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("wrong", [6, -1, -7])
+def test_a_label_outside_of_its_classes_is_refused(wrong):
+    ours, eager = pair(Function(lambda labels: F.one_hot(labels, 6)))
+    labels = torch.tensor([[0, 5], [2, 2]])
+    assert torch.equal(ours(labels), eager(labels))
+    with pytest.raises(InputError, match=f"holds index {wrong}, allowed is 0 to 5"):
+        ours(torch.tensor([[0, wrong], [2, 2]]))
 
 
 @pytest.mark.parametrize("loss", [F.multi_margin_loss, F.multilabel_margin_loss])
