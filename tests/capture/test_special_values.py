@@ -44,6 +44,8 @@ CASES = {
     "labels of each row": (lambda x: F.multilabel_margin_loss(x, LABELS, reduction="none"), ZEROS),
     "labels of one row": (lambda x: F.multilabel_margin_loss(x[0], LABELS[0]), ZEROS),
     "labels beside a NaN": (lambda x: F.multilabel_margin_loss(x, LABELS, reduction="sum"), _with(math.nan)),
+    "one score": (lambda x: F.multilabel_margin_loss(x[0, 0], LABELS[0, 0]), ZEROS),
+    "one class": (lambda x: F.multi_margin_loss(x[0, 0], CLASSES[0]), ZEROS),
     "classes beside a NaN": (lambda x: F.multi_margin_loss(x, CLASSES, reduction="none"), _with(math.nan)),
     "the class itself a NaN": (lambda x: F.multi_margin_loss(x, CLASSES, p=2), _with(math.nan, 7)),
     "classes beside infinity": (lambda x: F.multi_margin_loss(x, CLASSES, p=2, reduction="none"), _with(math.inf, 1)),

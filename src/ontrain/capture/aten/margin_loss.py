@@ -48,8 +48,8 @@ def multi_margin_loss(
     reduction: int = 1,
 ) -> Value:  # fmt: skip
     """The mean over classes c of w_t · max(0, margin − x_t + x_c)ᵖ, without c = t and without what is NaN."""
-    single = len(op.input_shape(0)) == 1
-    x, target = (op.Unsqueeze(x, [0]), op.Reshape(target, [1])) if single else (x, target)
+    single = len(op.input_shape(0)) < 2
+    x, target = (op.Reshape(x, [1, -1]), op.Reshape(target, [1])) if single else (x, target)
     classes, places = _classes(op)
     target = op.Unsqueeze(op.Cast(target, to=ir.DataType.INT64), [1])
     apart = op.cast(margin, x.dtype) - op.GatherElements(x, target, axis=1) + x
@@ -70,8 +70,8 @@ def multilabel_margin_loss(op: AtenBuilder, x: Value, target: Value, reduction: 
 
     A row's labels end before its first −1. torch's own decomposition goes on behind it.
     """
-    single = len(op.input_shape(0)) == 1
-    x, target = (op.Unsqueeze(x, [0]), op.Unsqueeze(target, [0])) if single else (x, target)
+    single = len(op.input_shape(0)) < 2
+    x, target = (op.Reshape(x, [1, -1]), op.Reshape(target, [1, -1])) if single else (x, target)
     classes, places = _classes(op)
     ends = op.Cast(op.Less(target, op.cast(0, target.dtype)), to=ir.DataType.INT64)
     counts = op.Equal(op.CumSum(ends, 1), 0)
@@ -91,7 +91,7 @@ def multilabel_margin_loss_forward(op: AtenBuilder, x: Value, target: Value, red
 
 def _classes(op: AtenBuilder) -> tuple[Value, Any]:
     """How many scores a row has, in their dtype, and 0, 1, … below that."""
-    size = op.input_shape(0)[-1]
+    size = op.input_shape(0)[-1] if op.input_shape(0) else 1
     places = op.counted(size) if isinstance(size, Size) else np.arange(size)
     return op.cast(size, op.dtype), places
 
