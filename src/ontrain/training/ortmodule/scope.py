@@ -17,7 +17,7 @@ from torch import nn
 
 from ontrain.capture import is_users
 from ontrain.internals import of
-from ontrain.training.ortmodule.helpers import ATOMS, CODE, PLAIN, array_contents, attributes_of, is_helper
+from ontrain.training.ortmodule.namespaces import ATOMS, CODE, PLAIN, array_contents, attributes_of, is_helper
 
 __all__ = ["Scope"]
 

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
 from ontrain.training.inspection import inspects
-from ontrain.training.ortmodule.helpers import ATOMS, PLAIN, array_contents, helpers, is_helper
+from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
 
 __all__ = ["Watch", "check_hooks"]
@@ -172,7 +172,8 @@ class _Same:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and other._value is self._value
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _config(module: nn.Module) -> dict[str, Any]:
