@@ -76,6 +76,24 @@ def test_what_hangs_on_a_broken_name_is_refused_and_all_else_goes_on(breaking, s
     assert warnings == "1"
 
 
+def test_a_newer_torch_captures_a_forward_that_leaves_something_out_for_compilers():
+    program = """
+        import torch
+        torch.__version__ = "99.0.0"
+        from ontrain.training.ortmodule import ORTModule
+
+        class Leaving(torch.nn.Linear):
+            def forward(self, x):
+                return super().forward(x) + (None if torch.compiler.is_compiling() else x.mean())
+
+        module, x = Leaving(2, 2), torch.ones(1, 2)
+        print(torch.equal(ORTModule(module)(x), module(x)))
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
 @pytest.fixture
 def lose(monkeypatch):
     """lose(names…): have these rows fail their trials, and no other."""

@@ -338,6 +338,9 @@ loss = {
     ),
     "kl_div": (lambda a, b: F.kl_div(a, b, reduction="batchmean"), F.log_softmax(C, 1), PROBS),
     "cosine": (F.cosine_similarity, A, B),
+    "l1_weighted": (lambda a, b, w: F.l1_loss(a, b, weight=w), A, B, positive(3, 4)),
+    "multi_margin": (lambda x, y, w: F.multi_margin_loss(x, y, p=2, margin=0.7, weight=w), C, LABELS.clamp(min=0), W5),
+    "multilabel_margin": (F.multilabel_margin_loss, f(2, 4), torch.tensor([[2, 0, -1, 3], [-1, 1, 2, 3]])),
     "margin": (F.margin_ranking_loss, f(4), f(4), torch.tensor([1.0, -1, 1, -1])),
     "triplet": (F.triplet_margin_loss, A, B, f(3, 4)),
 }  # fmt: skip

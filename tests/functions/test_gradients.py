@@ -98,6 +98,16 @@ def test_cross_entropy_of_a_sigmoid(rng: np.random.Generator) -> None:
     check(run("SigmoidCrossEntropyGrad", dy, x, target), dx)
 
 
+def test_cross_entropy_of_probabilities(rng: np.random.Generator) -> None:
+    x = np.concatenate([rng.uniform(0, 1, 9), [0.0, 1.0, 0.0, 1.0, 1e-9]])
+    target = np.concatenate([rng.uniform(0, 1, 9), [0.0, 1.0, 1.0, 0.0, 0.5]])
+    scores, (dy,) = torch.tensor(x, requires_grad=True), rng.standard_normal((1, 14))
+    loss = torch.nn.functional.binary_cross_entropy(scores, torch.tensor(target), reduction="none")
+    check(run("BinaryCrossEntropy", x, target), loss)
+    (dx,) = torch.autograd.grad(loss, scores, torch.tensor(dy))
+    check(run("BinaryCrossEntropyGrad", dy, x, target), dx)
+
+
 AT_BOUNDS = np.array([-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.0])
 """Where pieces of an activation meet, and between."""
 

@@ -260,3 +260,26 @@ def test_places_of_maxima_are_counted_by_columns_where_the_file_says_so(provider
     for ours, theirs in zip(ontrain.InferenceSession(model, providers=[provider]).run(None, {"x": x}), expected,
                             strict=True):  # fmt: skip
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("read", [[], ["mean"], ["mean", "var"]], ids=["none", "mean", "both"])
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "TorchExecutionProvider"])
+def test_a_normalisation_in_training_mode_is_the_same_in_each_run(provider, read):
+    x = np.random.default_rng(0).normal(1, 3, (64, 4)).astype(np.float32)
+    state = {"scale": np.ones(4), "bias": np.zeros(4), "mean_before": np.zeros(4), "var_before": np.ones(4)}
+    node = onnx.helper.make_node("BatchNormalization", ["x", *state], ["y", "mean", "var"], training_mode=1)
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [node], "g", [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])],
+            [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("y", *read)],
+            [onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in state.items()],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    options = onnxruntime.SessionOptions()
+    before = options.graph_optimization_level
+    session = ontrain.InferenceSession(model.SerializeToString(), options, providers=[provider])
+    wanted = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+    for _ in range(3):
+        np.testing.assert_allclose(session.run(["y"], {"x": x})[0], wanted, atol=1e-5)
+    assert options.graph_optimization_level == before

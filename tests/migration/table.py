@@ -61,7 +61,10 @@ TRAINER = [
     Row(f"{T}.TrainStepInfo", "ontrain.training.TrainStepInfo"),
 ]  # fmt: skip
 OPTIM = [
-    *same(f"{T}.optim", "SGDConfig", "AdamConfig", "LambConfig", "lr_scheduler", "config"),
+    *same(f"{T}.optim", "SGDConfig", "AdamConfig"),
+    Row(f"{T}.optim.LambConfig", "ontrain.training.optim.LambConfig",
+        "`do_bias_correction` is off unless set, as in 1.19.2; versions without `max_norm_clip` had it on"),
+    *same(f"{T}.optim", "lr_scheduler", "config"),
     Row(f"{T}.optim.AdamConfig.DecayMode", "ontrain.training.optim.AdamConfig.DecayMode"),
     *same(f"{T}.optim.lr_scheduler", "ConstantWarmupLRScheduler", "CosineWarmupLRScheduler",
           "LinearWarmupLRScheduler", "PolyWarmupLRScheduler"),

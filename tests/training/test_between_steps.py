@@ -55,6 +55,24 @@ def test_a_parameter_changed_on_the_module_is_noticed(provider, twins, how):
     assert torch.equal(trainer.parameter("mix.weight"), ours.mix.weight)
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_parameter_that_is_frozen_or_freed_after_the_first_step_is_refused(trained):
+    module, data = Net(), batches(3)
+    module.mix.weight.requires_grad_(trained)
+    trainer = make_trainer(module, optim.SGDConfig(lr=0.1))
+    trainer.train_step(*data[0])
+    before = trainer.state_dict()
+    module.mix.weight.requires_grad_(not trained)
+    with pytest.raises(
+        OptionError, match=r"requires_grad of 'mix.weight' was set to (True|False) after the first step"
+    ):
+        trainer.train_step(*data[1])
+    trainer.eval_step(*data[1])
+    module.mix.weight.requires_grad_(trained)
+    trainer.train_step(*data[2])
+    assert trainer.state_dict().keys() == before.keys()
+
+
 def test_a_parameter_of_another_shape_or_name_is_refused():
     model = Net()
     trainer = make_trainer(model)

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from ontrain.errors import OptionError
-from ontrain.training import optim
+from ontrain.training import ORTTrainer, optim
 from ontrain.training.optim import AdamConfig, LambConfig, SGDConfig
 from ontrain.training.optim.config import _OptimizerConfig
 from ontrain.training.optim.lr_scheduler import (
@@ -34,6 +35,27 @@ def test_defaults_are_those_of_onnxruntime_training():
     sgd = SGDConfig()
     assert (sgd.name, sgd.lr, sgd.momentum, sgd.nesterov, sgd.params) == ("SGDOptimizer", 0.001, 0.0, False, [])
     assert optim.AdamConfig is optim.config.AdamConfig
+
+
+@pytest.mark.parametrize("corrected", [None, False, True])
+def test_lamb_corrects_its_moments_where_it_is_told_to(corrected):
+    torch.manual_seed(0)
+    module = torch.nn.Linear(3, 1, bias=False)
+    weight, x = module.weight.detach().clone(), torch.randn(4, 3)
+    (gradient,) = torch.autograd.grad((x @ (w := weight.clone().requires_grad_()).T).sum(), w)
+    options = {} if corrected is None else {"do_bias_correction": corrected}
+    config = LambConfig(lr=0.1, alpha=0.5, beta=0.75, lambda_coef=0.1, max_norm_clip=1e9, **options)
+    description = {
+        "inputs": [("x", ["batch", 3]), ("label", ["batch", 1])], "outputs": [("loss", [], True), ("y", ["batch", 1])]
+    }  # fmt: skip
+    trainer = ORTTrainer(module, description, config, lambda y, label: (y + label).sum(), {"device": {"id": "cpu"}})
+    trainer.train_step(x, torch.zeros(4, 1))
+    m, v = 0.5 * gradient, 0.25 * gradient**2
+    if corrected:
+        m, v = m / (1 - 0.5), v / (1 - 0.75)
+    update = m / (v.sqrt() + 1e-6) + 0.1 * weight
+    wanted = weight - 0.1 * weight.norm() / update.norm() * update
+    torch.testing.assert_close(module.weight.detach(), wanted)
 
 
 def test_arguments_are_positional_in_upstreams_order():

@@ -22,6 +22,7 @@ from ontrain.capture.module_capture import Captured, capture
 from ontrain.capture.names import REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
+from ontrain.capture.source import is_users as is_users
 from ontrain.capture.structure import (
     CallSpec,
     Spec,
@@ -32,7 +33,7 @@ from ontrain.capture.structure import (
     tells_positions as tells_positions,
     unflatten as unflatten,
 )
-from ontrain.capture.tracing import NewBufferError as NewBufferError
+from ontrain.capture.tracing import NewBufferError as NewBufferError, telling_grad_mode as telling_grad_mode
 from ontrain.capture.validate import validate
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

@@ -11,7 +11,17 @@ from types import TracebackType
 import torch
 from torch import fx
 
-__all__ = ["PACKAGES", "current_line", "is_foreign", "line_text", "module_of", "node_text", "source_line", "user_frame"]
+__all__ = [
+    "PACKAGES",
+    "current_line",
+    "is_foreign",
+    "is_users",
+    "line_text",
+    "module_of",
+    "node_text",
+    "source_line",
+    "user_frame",
+]
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -26,6 +36,11 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n
 def is_foreign(file: str) -> bool:
     """Whether a frame is the user's or a model library's, not torch's and not ours."""
     return not file.startswith((_OURS, _TORCH, "<")) and (PACKAGES in file or not file.startswith(_PYTHON))
+
+
+def is_users(file: str | None) -> bool:
+    """Whether a file is the user's own: neither Python's, torch's or ours nor an installed package's."""
+    return file is not None and is_foreign(file) and PACKAGES not in file
 
 
 def source_line(node: fx.Node) -> str | None:

@@ -6,6 +6,7 @@ import builtins
 import copy
 import inspect
 import sys
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -21,12 +22,13 @@ from ontrain.capture.decisions import Answers, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
+from ontrain.capture.source import is_foreign
 from ontrain.errors import CaptureError
-from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, wrapped
+from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
 
 __all__ = [
     "AUTOCAST", "NewBufferError", "as_eager", "assigned_buffers", "shared_memory",
-    "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
+    "telling_grad_mode", "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
@@ -56,8 +58,8 @@ def tracing(
         without = nullcontext() if caches else without_cache(module)
         whole = _whole_numbers(module) if whole_numbers else nullcontext()
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
-        for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _no_conversions(),
-                      varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
+        for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
+                      _no_conversions(), varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
                       passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
@@ -155,6 +157,22 @@ _MASK = "torch.nn.modules.transformer._detect_is_causal_mask"
 
 
 @contextmanager
+def _weighted_losses() -> Iterator[None]:
+    """Have l1_loss tell the modes of a trace its weights: torch leaves them out, and the loss would have none."""
+
+    def telling(handle: Any) -> Any:
+        def handled(function: Any, relevant: Any, *args: Any, **kwargs: Any) -> Any:
+            if function is nn.functional.l1_loss and len(args) == 2 and len(relevant) == 3:
+                kwargs.setdefault("weight", relevant[2])
+            return handle(function, relevant, *args, **kwargs)
+
+        return handled
+
+    with wrapped({"torch.nn.functional.handle_torch_function": telling}):
+        yield
+
+
+@contextmanager
 def _no_conversions() -> Iterator[None]:
     """Let `self.layer.to(dtype)` in a forward pass where the layer has the dtype: torch cannot trace the swap."""
     convert = nn.Module.to
@@ -238,6 +256,19 @@ def shared_memory() -> Iterator[None]:
     info = available(f"{dynamo}.AliasingInfo")
     apart = info and info(False, "")
     with wrapped({f"{dynamo}.SubgraphTracer.has_aliasing": lambda _: lambda *_, **__: apart} if apart else {}):
+        yield
+
+
+@contextmanager
+def telling_grad_mode(enabled: bool) -> Iterator[None]:
+    """Have a forward that this thread traces find the call's mode of gradients: a trace itself has them on."""
+    ask, thread = torch.is_grad_enabled, threading.get_ident()
+
+    def told() -> bool:
+        own = threading.get_ident() == thread and is_foreign(sys._getframe(1).f_code.co_filename)
+        return ask() and (enabled or not own)
+
+    with nullcontext() if enabled else substituted([(torch, "is_grad_enabled", told)]):
         yield
 
 

@@ -16,14 +16,16 @@ TRAPS = (
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
 _EXTERNAL = b"location"
+_TRAINS = b"training_mode\x18\x01"
+"""An attribute of this name that is 1, as protobuf writes it: see `ontrain.inference.guarded`."""
 _ORT_FORMAT = b"ORTM"
 _FUNCTIONS = 25
 """The field of a model's message that holds its functions."""
 
 
 def suspect(source: str | bytes) -> bytes | None:
-    """Return the content of a file, or of these bytes, if it names an operator of `TRAPS`, or data in another file, or
-    if it has functions; else None.
+    """Return the content of a file, or of these bytes, if it names an operator of `TRAPS`, data in another file, or
+    a normalisation in training mode, or if it has functions; else None.
 
     Raises:
         InputError: the file cannot be read.
@@ -44,7 +46,7 @@ def _names_any(content: bytes | mmap.mmap) -> bool:
     # A file of onnxruntime's own format is read by nothing else.
     if content[4:8] == _ORT_FORMAT:
         return False
-    return _has_functions(content) or any(content.find(name) >= 0 for name in (*TRAPS, _EXTERNAL))
+    return _has_functions(content) or any(content.find(name) >= 0 for name in (*TRAPS, _EXTERNAL, _TRAINS))
 
 
 def _has_functions(content: bytes | mmap.mmap) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder
 from ontrain.operators import Value
@@ -58,3 +60,27 @@ def sigmoid_cross_entropy(op: Builder, x: Value, target: Value) -> Value:
 def sigmoid_cross_entropy_grad(op: Builder, dy: Value, x: Value, target: Value) -> Value:
     """dy · (σ(x) − target); dy may be one number."""
     return dy * (op.Sigmoid(x) - target)
+
+
+_FLOOR = -100.0
+"""What torch takes for the logarithm of a probability at or near zero."""
+_LEAST = float(np.float32(1e-12))
+"""What torch divides by at least; a number of single precision for all dtypes."""
+
+
+@composite("BinaryCrossEntropy", like=[0])
+def binary_cross_entropy(op: Builder, x: Value, target: Value) -> Value:
+    """−target · log x − (1 − target) · log(1 − x) of probabilities x, each logarithm at least −100.
+
+    Source: torch.nn.functional.binary_cross_entropy without its mean.
+    """
+    return op.Neg(target * op.Max(op.Log(x), _FLOOR) + (1.0 - target) * op.Max(op.Log(1.0 - x), _FLOOR))
+
+
+@composite("BinaryCrossEntropyGrad", like=[1])
+def binary_cross_entropy_grad(op: Builder, dy: Value, x: Value, target: Value) -> Value:
+    """dy · (x − target) / (x · (1 − x)), the denominator at least 1e-12; dy may be one number.
+
+    So the gradient is finite for probabilities that are exactly 0 or 1, as torch's is.
+    """
+    return dy * (x - target) / op.Max((1.0 - x) * x, _LEAST)

@@ -12,6 +12,7 @@ import onnx.inliner
 from ontrain.errors import GraphError
 from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, tensors_of
 from ontrain.inference.options import EXTERNAL_FOLDER, SessionOptions, config_entry
+from ontrain.stock import stock
 
 __all__ = ["guarded"]
 
@@ -21,6 +22,8 @@ _DEEPEST = 500
 
 def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | bytes, Any]:
     """Return the source for onnxruntime and its session options: as they are, or a model with guards in its place.
+
+    The options' level of optimisation may be another one afterwards.
 
     Args:
         source: a path, or the file's bytes.
@@ -55,6 +58,10 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
             proto = onnx.inliner.inline_local_functions(proto)
         except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
             raise GraphError(f"the functions of {name} cannot be inlined", reason=str(error)) from error
+    if _updates_unread(proto.graph):
+        # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
+        options = SessionOptions() if options is None else options
+        options.graph_optimization_level = stock().GraphOptimizationLevel.ORT_DISABLE_ALL
     if not guard(proto):
         return source, options
     if external and folder is not None:
@@ -74,6 +81,19 @@ def _parsed(content: bytes) -> onnx.ModelProto | None:
     except Exception:  # noqa: BLE001  # protobuf's errors share no base but Exception; onnxruntime refuses the file
         return None
     return proto
+
+
+def _updates_unread(graph: onnx.GraphProto) -> bool:
+    """Whether a batch normalisation in training mode has running statistics of which one is read by nobody."""
+    read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    read |= {name for other in inner for node in other.node for name in node.input}
+    trains = (
+        node
+        for node in graph.node
+        if node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
+    )
+    return any(not read.issuperset(node.output[1:]) for node in trains) or any(map(_updates_unread, inner))
 
 
 def _trapped(nodes: Any) -> bool:

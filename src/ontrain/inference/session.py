@@ -151,6 +151,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             )  # fmt: skip
             self._candidate = candidate
             return
+        level = None if self._options_given is None else self._options_given.graph_optimization_level
         try:
             source, options = self._source, self._options_given
             content = suspect(source)
@@ -161,8 +162,12 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         except GraphError as error:
             raise also(error, upstream("Fail")) from error
         warn_of_lost_profile(options)
-        with told_by_onnxruntime(lambda error: not_written(options, error) or _not_loaded(error)):
-            super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
+        try:
+            with told_by_onnxruntime(lambda error: not_written(options, error) or _not_loaded(error)):
+                super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
+        finally:
+            if self._options_given is not None:
+                self._options_given.graph_optimization_level = level
         self._own, self._candidate = None, candidate
         # Asked once: a run of a small model takes microseconds.
         self._input_types = {value.name: value.type for value in self.get_inputs()}

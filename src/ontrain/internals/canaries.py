@@ -168,6 +168,35 @@ def detects_causal(_: object) -> None:
     calls(lambda: encoder(torch.ones(2, 1, 4), mask), transformer, "_detect_is_causal_mask", False)
 
 
+def is_a_flag(flag: object) -> None:
+    """It is True or False; which one a trace that may be under way says."""
+    expect(isinstance(flag, bool), f"it is a {type(flag).__name__}")
+
+
+def names_weights(_: object) -> None:
+    """l1_loss gives it all three tensors, whether or not it tells the function's weights."""
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+
+    told: list[Any] = []
+
+    class Passing(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def handled(function: Any, relevant: Any, *args: Any, **kwargs: Any) -> Any:
+        told.append((function, relevant))
+        return None
+
+    x, target, weight = torch.ones(3), torch.zeros(3), torch.rand(3)
+    weighted: Any = functional.l1_loss  # torch's stub leaves the weights out, too
+    if "weight" not in inspect.signature(weighted).parameters:
+        return
+    with Passing(), mock.patch.object(functional, "handle_torch_function", handled):
+        weighted(x, target, weight=weight)
+    expect(len(told) == 1 and told[0][0] is functional.l1_loss and told[0][1][2] is weight, "weights are not handed on")
+
+
 def passes_modes(_: object) -> None:
     """torch.export hands it a program that still has the calls that set the mode of gradients."""
     from torch._export.passes import replace_set_grad_with_hop_pass as passes

@@ -120,3 +120,14 @@ def sigmoid_cross_entropy(op: Op, dy: Value, x: Value, target: Value) -> Adjoint
     """The composite SigmoidCrossEntropyGrad, and −dy · x."""
     dtarget = op.Neg(dy * x) if op.wanted[1] else None
     return op.composite("SigmoidCrossEntropyGrad", dy, x, target) if op.wanted[0] else None, dtarget
+
+
+define("BinaryCrossEntropy", ELEMENTWISE, domain=DOMAIN)
+define("BinaryCrossEntropyGrad", ELEMENTWISE, domain=DOMAIN)
+
+
+@gradient("BinaryCrossEntropy", domain=DOMAIN)
+def binary_cross_entropy(op: Op, dy: Value, x: Value, target: Value) -> Adjoints:
+    """The composite BinaryCrossEntropyGrad, and dy · (log(1 − x) − log x), which torch does not bound either."""
+    dtarget = dy * (op.Log(1.0 - x) - op.Log(x)) if op.wanted[1] else None
+    return op.composite("BinaryCrossEntropyGrad", dy, x, target) if op.wanted[0] else None, dtarget

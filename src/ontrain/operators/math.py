@@ -164,6 +164,10 @@ def extremum(op: Op, dy: Value, *xs: Value) -> Adjoints:
     """dy to the operands that attain the extremum, in equal shares (torch.maximum)."""
     if len(xs) == 1:
         return dy
+    if len(xs) == 2:
+        a, b = xs if op.node.op_type == "Max" else xs[::-1]
+        half = op.Where(op.Equal(a, b), 0.5 * dy, dy)  # and all of dy to both beside a NaN
+        return op.Where(op.Less(a, b), 0.0, half), op.Where(op.Less(b, a), 0.0, half)
     hits = [op.Cast(op.Equal(x, op.outputs[0]), to=dy.dtype) for x in xs]
     share = dy / op.Sum(*hits)
     return [share * hit for hit in hits]
@@ -174,11 +178,13 @@ define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2), epilog
 
 @gradient("Clip")
 def clip(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | None = None) -> Adjoints:
-    """dy to x where low ≤ x ≤ high, to low below it and to high above it (torch.clamp)."""
+    """dy to x where low ≤ x ≤ high, to low below it and to high above it (torch.clamp); to none for a NaN."""
     below = op.Less(x, low) if low is not None else None
     above = op.Greater(x, high) if high is not None else None
-    outside = op.Or(below, above) if below is not None and above is not None else below or above
-    dx = dy if outside is None else op.Where(outside, 0.0, dy)
+    reached = op.GreaterOrEqual(x, low) if low is not None else None
+    within = op.LessOrEqual(x, high) if high is not None else None
+    inside = op.And(reached, within) if reached is not None and within is not None else reached or within
+    dx = dy if inside is None else op.Where(inside, dy, 0.0)
     if above is not None and below is not None:
         below = op.And(below, op.Not(op.Less(high, low)))  # where the bounds cross, the upper one wins
         above = op.Or(above, op.Less(high, low))

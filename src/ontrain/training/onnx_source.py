@@ -90,6 +90,9 @@ class OnnxSource:
     def refresh(self) -> None:
         """Nothing: values are read from the session whenever they are asked for."""
 
+    def check_trained(self) -> None:
+        """Nothing to check: a file's weights are chosen when the trainer is made."""
+
     def adopt(self) -> list[str]:
         """Nothing: a file's tensors have no other place that a user could write to."""
         return []

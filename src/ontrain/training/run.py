@@ -75,6 +75,7 @@ class Run:
 
     def step(self, session: TrainingSession, batch: Batch) -> Mapping[str, torch.Tensor]:
         """Train on one micro-batch, with what the user has changed in module and configuration since the last one."""
+        self.setup.source.check_trained()
         self.adopt(session)
         self._follow_configuration(session)
         with taken_back_if_refused(self.setup.options.lr_scheduler):

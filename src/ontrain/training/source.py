@@ -67,6 +67,10 @@ class ModelSource(Protocol):
         """Give the session what the user has changed since the last `refresh`; return the names."""
         ...
 
+    def check_trained(self) -> None:
+        """Raise OptionError if the user has chosen other parameters to train since the first step."""
+        ...
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of parameters and buffers as they are now."""
         ...
@@ -99,6 +103,7 @@ class ModuleSource:
         self._copied: dict[str, torch.Tensor] = {}
         self._views: list[tuple[str, torch.Tensor, int]] = []
         self._versions: list[tuple[str, torch.Tensor, tuple[int, int]]] = []
+        self._trained: list[tuple[str, torch.nn.Parameter, bool]] = []
         check_parameter_names(frozen, "utils.frozen_weights", self.parameters)
 
     def form(self, batch: Mapping[str, torch.Tensor], *, training: bool) -> Form:
@@ -127,6 +132,9 @@ class ModuleSource:
     def attach(self, session: TrainingSession) -> None:
         """Make the module's tensors views of the session's where the provider keeps them as torch tensors."""
         self._session = session
+        self._trained = [
+            (name, parameter, parameter.requires_grad) for name, parameter in self.model.named_parameters()
+        ]
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 if isinstance(session.state[name], torch.Tensor):
@@ -160,6 +168,16 @@ class ModuleSource:
                 _give(self._session, name, tensor)
                 changed.append(name)
         return changed
+
+    def check_trained(self) -> None:
+        """Raise OptionError if a parameter was frozen, or is to be trained, since the first step."""
+        for name, parameter, trained in self._trained:
+            if parameter.requires_grad != trained and name not in self._frozen:
+                raise OptionError(
+                    f"requires_grad of {name!r} was set to {not trained} after the first step",
+                    reason="the step was captured for the parameters that were trained then, each with its moments",
+                    way_out="make a new trainer on the module: it starts from the parameters as they are now",
+                )
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of what the module's own state_dict holds."""

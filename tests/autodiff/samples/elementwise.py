@@ -81,6 +81,8 @@ ACTIVATION = [
            twin=partial(F.smooth_l1_loss, reduction="none", beta=0.75)),
     sample("SigmoidCrossEntropy", _any, uniform(0, 1, 3, 4), domain="ontrain",
            twin=partial(F.binary_cross_entropy_with_logits, reduction="none")),
+    sample("BinaryCrossEntropy", uniform(0.1, 0.9, 3, 4), uniform(0, 1, 3, 4), domain="ontrain",
+           twin=partial(F.binary_cross_entropy, reduction="none")),
     sample("Hardtanh", _any, np.array(-0.75), np.array(0.75), domain="ontrain", fixed=[1, 2],
            twin=lambda x, low, high: F.hardtanh(x, -0.75, 0.75)),
     sample("PRelu", _any, normal(4), twin=lambda x, s: torch.where(x > 0, x, s * x)),

@@ -117,7 +117,7 @@ MUTANTS = [
     ),
     mutant(
         "capture/aten/reduction.py",
-        "return op.Sqrt(variance) if root else variance\n\n    def unbiased",
+        "return _root(op, variance) if root else variance\n\n    def unbiased",
         "return variance\n\n    def unbiased",
         OPERATORS,
         "reduction",

@@ -467,3 +467,17 @@ def test_distributed_data_parallel_walks_the_outputs():
                           env={**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("equal") == 2
+
+
+def test_weights_of_an_absolute_error_count_for_an_output_too():
+    ours, eager = pair(LanguageModel())
+    weight = torch.rand(2, 6, 20)
+    for reduction in ("mean", "sum"):
+        mine, theirs = (module(IDS, IDS)[1] for module in (ours, eager))
+        if reduction == "mean":
+            assert type(mine) is LazyOutput
+        losses = [nn.functional.l1_loss(y, weight, reduction=reduction, weight=weight) for y in (mine, theirs)]
+        torch.testing.assert_close(*losses)
+        for loss in losses:
+            loss.backward()
+        assert_same_gradients(ours, eager)

@@ -70,9 +70,14 @@ def div(op: AtenBuilder, a: Value, b: Value | Scalar, *, rounding_mode: str | No
 
 @aten("floor_divide")
 def floor_divide(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
-    a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
+    # In half precision torch divides in float32, by a number that has not been rounded.
+    wide = ir.DataType.FLOAT if op.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else op.dtype
+    a, b = op.cast(a, wide), op.cast(b, wide)
     if op.val.dtype.is_floating_point:
-        return op.Floor(a / b)
+        # Not ⌊a / b⌋: the quotient may round up to a whole number. Nothing has a gradient.
+        rest, apart = _rest(op, a, b)
+        quotient = op.Round((a - rest) / b) - op.cast(apart, a.dtype)
+        return op.cast(op.Where(op.Equal(b, op.cast(0, b.dtype)), op.Floor(a / b), quotient), op.dtype)
     # ONNX cuts integer quotients towards zero; without its remainder (of the divisor's sign) the quotient is exact.
     return (a - op.Mod(a, b)) / b
 
@@ -80,7 +85,16 @@ def floor_divide(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value
 @aten("remainder")
 def remainder(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
-    return a - op.Floor(a / b) * b if op.val.dtype.is_floating_point else op.Mod(a, b)
+    if not op.val.dtype.is_floating_point:
+        return op.Mod(a, b)
+    rest, apart = _rest(op, a, b)
+    return op.Where(apart, rest + b, rest)
+
+
+def _rest(op: AtenBuilder, a: Value, b: Value) -> tuple[Value, Value]:
+    """What division towards zero leaves of a, and whether that has another sign than b."""
+    rest, zero = op.Mod(a, b, fmod=1), op.cast(0, a.dtype)
+    return rest, op.And(op.Xor(op.Less(rest, zero), op.Less(b, zero)), op.Not(op.Equal(rest, zero)))
 
 
 @aten("fmod")
@@ -372,10 +386,3 @@ def fake_quantize(op: AtenBuilder, x: Value, scale: Value | float, zero_point: V
     y = (op.Min(op.Max(place, least), most) - zero_point) * scale
     inside = op.And(op.GreaterOrEqual(place, least), op.LessOrEqual(place, most))
     return op.Where(inside, x - op.composite("Detach", x) + y, y)
-
-
-@aten("xlogy")
-def xlogy(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
-    x, y = op.cast(x, op.dtype), op.cast(y, op.dtype)
-    zero = op.Equal(x, op.cast(0, op.dtype))
-    return op.Where(zero, op.cast(0, op.dtype), x * op.Log(op.Where(zero, op.cast(1, op.dtype), y)))

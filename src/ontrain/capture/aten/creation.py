@@ -96,7 +96,10 @@ def one_hot(op: AtenBuilder, ids: Value, num_classes: int = -1) -> Value:
             "one_hot without num_classes", "the number of classes would depend on the data", "pass num_classes"
         )
     values = op.const(np.array([0, 1], np.int64))
-    return op.OneHot(ids, op.const(np.array(num_classes, np.int64)), values, axis=-1)
+    hot = op.OneHot(ids, op.const(np.array(num_classes, np.int64)), values, axis=-1)
+    # ONNX counts from the end, and has nothing hot outside. A row of nothing is looked up for what that refuses.
+    nothing = op.const(np.zeros((num_classes, 1), np.int64))
+    return hot + op.composite("Embedding", nothing, op.cast(ids, ir.DataType.INT64))
 
 
 @aten("empty_strided")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from ontrain.capture.aten.arithmetic import difference, not_negative, xlogy
 from ontrain.capture.aten.linear import linear
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.selection import together
+from ontrain.capture.aten.special import xlogy
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
-__all__: list[str] = []
+__all__ = ["reduced"]
 
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-def _reduced(op: AtenBuilder, x: Value, reduction: int) -> Value:
+def reduced(op: AtenBuilder, x: Value, reduction: int) -> Value:
+    """Return x, its mean or its sum, by torch's number of the reduction: 0, 1 or 2."""
     return x if reduction == 0 else (op.ReduceMean if reduction == 1 else op.ReduceSum)(x, keepdims=0)
 
 
@@ -108,7 +108,7 @@ def _probability_targets(
     if weight is not None:
         terms = terms * op.cast(_class_weights(op, weight, len(x.shape)), op.dtype)
     per_row = op.Neg(op.ReduceSum(terms, [1], keepdims=0))
-    return _reduced(op, per_row, reduction)
+    return reduced(op, per_row, reduction)
 
 
 def _smoothed(
@@ -165,34 +165,32 @@ def _pair(op: AtenBuilder, x: Value, target: Value) -> list[Any]:
 
 @aten("mse_loss")
 def mse_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Value:
-    return _reduced(op, op.composite("SquaredError", *_pair(op, x, target)), reduction)
+    return reduced(op, op.composite("SquaredError", *_pair(op, x, target)), reduction)
 
 
 @aten("l1_loss")
 def l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1) -> Value:
-    return _reduced(op, op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype)), reduction)
+    return reduced(op, op.Abs(op.cast(x, op.dtype) - op.cast(target, op.dtype)), reduction)
 
 
 @aten("smooth_l1_loss")
 def smooth_l1_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, beta: float = 1.0) -> Value:
     if beta == 0:
         return l1_loss(op, x, target, reduction)
-    return _reduced(op, op.composite("Huber", *_pair(op, x, target), delta=float(beta), unit_slope=1), reduction)
+    return reduced(op, op.composite("Huber", *_pair(op, x, target), delta=float(beta), unit_slope=1), reduction)
 
 
 @aten("huber_loss")
 def huber_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, delta: float = 1.0) -> Value:
-    return _reduced(op, op.composite("Huber", *_pair(op, x, target), delta=float(delta)), reduction)
+    return reduced(op, op.composite("Huber", *_pair(op, x, target), delta=float(delta)), reduction)
 
 
 @aten("binary_cross_entropy")
 def binary_cross_entropy(
     op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = 1
 ) -> Value:
-    # torch clamps the logarithms at −100.
-    one, floor = op.cast(1, x.dtype), op.cast(-100, x.dtype)
-    loss = op.Neg(target * op.Max(op.Log(x), floor) + (one - target) * op.Max(op.Log(one - x), floor))
-    return _reduced(op, loss if weight is None else loss * weight, reduction)
+    loss = op.composite("BinaryCrossEntropy", *_pair(op, x, target))
+    return reduced(op, loss if weight is None else loss * weight, reduction)
 
 
 @aten("binary_cross_entropy_with_logits")
@@ -208,46 +206,23 @@ def binary_cross_entropy_with_logits(
         one = op.cast(1, op.dtype)
         term = op.Softplus(op.Neg(x)) * ((op.cast(pos_weight, op.dtype) - one) * target + one)
         loss = (one - target) * x + term
-    return _reduced(op, loss if weight is None else loss * op.cast(weight, op.dtype), reduction)
+    return reduced(op, loss if weight is None else loss * op.cast(weight, op.dtype), reduction)
 
 
 @aten("kl_div")
 def kl_div(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, *, log_target: bool = False) -> Value:
     x, target = op.cast(x, op.dtype), op.cast(target, op.dtype)
     if log_target:
-        return _reduced(op, op.Exp(target) * (target - x), reduction)
-    return _reduced(op, xlogy(op, target, target) - target * x, reduction)
+        return reduced(op, op.Exp(target) * (target - x), reduction)
+    return reduced(op, xlogy(op, target, target) - target * x, reduction)
 
 
 @aten("cosine_similarity")
 def cosine_similarity(op: AtenBuilder, a: Value, b: Value, dim: int = 1, eps: float = 1e-8) -> Value:
     def length(x: Value) -> Value:
-        return op.Max(op.Sqrt(op.ReduceSum(x * x, [dim], keepdims=1)), op.cast(eps, x.dtype))
+        # What bounds a length has no part in the gradient, and a vector of zeros has none.
+        norm = op.ReduceL2(x, [dim], keepdims=1)
+        return norm + op.composite("Detach", op.Max(norm, op.cast(eps, x.dtype)) - norm)
 
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return op.ReduceSum((a / length(a)) * (b / length(b)), [dim], keepdims=0)
-
-
-@aten("margin_ranking_loss")
-def margin_ranking_loss(
-    op: AtenBuilder, a: Value, b: Value, target: Value, margin: float = 0.0, reduction: int = 1
-) -> Value:
-    apart = op.cast(difference(op, a, b), op.dtype)
-    raw = op.Neg(op.cast(target, op.dtype)) * apart + op.cast(margin, op.dtype)
-    return _reduced(op, not_negative(op, raw), reduction)
-
-
-@aten("triplet_margin_loss")
-def triplet_margin_loss(
-    op: AtenBuilder, anchor: Value, positive: Value, negative: Value, margin: float = 1.0, p: float = 2.0,
-    eps: float = 1e-6, swap: bool = False, reduction: int = 1,
-) -> Value:  # fmt: skip
-    if p != 2.0 or swap:
-        raise op.refuse("triplet_margin_loss with p other than 2 or with swap", "it has no translation", "use p=2")
-
-    def distance(b: Value, place: int) -> Value:
-        d = op.cast(difference(op, anchor, b, (0, place)), op.dtype) + op.cast(eps, op.dtype)
-        return op.ReduceL2(d, np.array([-1]), keepdims=0)  # whose derivative at zero is zero
-
-    raw = distance(positive, 1) - distance(negative, 2) + op.cast(margin, op.dtype)
-    return _reduced(op, not_negative(op, raw), reduction)

@@ -129,19 +129,25 @@ def _spread(root: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
         *, correction: float | None = None, keepdim: bool = False,
     ) -> Value:  # fmt: skip
         variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
-        return op.Sqrt(variance) if root else variance
+        return _root(op, variance) if root else variance
 
     def unbiased(op: AtenBuilder, x: Value, *rest: Any) -> Value:
         # var(x, unbiased) or var(x, dim, unbiased, keepdim)
         dim, flags = (None, rest) if not rest or isinstance(rest[0], bool) else (rest[0], rest[1:])
         variance = _variance(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
-        return op.Sqrt(variance) if root else variance
+        return _root(op, variance) if root else variance
 
     return corrected, unbiased
 
 
-for _name, _root in (("var", False), ("std", True)):
-    _corrected, _unbiased = _spread(_root)
+def _root(op: AtenBuilder, variance: Value) -> Value:
+    """The square root, through which nothing flows back where there is no variance."""
+    none, zero = op.Equal(variance, op.cast(0, variance.dtype)), op.cast(0, variance.dtype)
+    return op.Where(none, zero, op.Sqrt(op.Where(none, op.cast(1, variance.dtype), variance)))
+
+
+for _name, _is_root in (("var", False), ("std", True)):
+    _corrected, _unbiased = _spread(_is_root)
     aten(f"{_name}.correction")(_corrected)
     aten(f"{_name}.default", f"{_name}.dim")(_unbiased)
 
@@ -153,6 +159,15 @@ def var_mean(
 ) -> tuple[Value, Value]:  # fmt: skip
     variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
     return variance, _reduce(op, "ReduceMean", x, dim, keepdim)
+
+
+@aten("std_mean.correction")
+def std_mean(
+    op: AtenBuilder, x: Value, dim: Sequence[int] | None = None,
+    *, correction: float | None = None, keepdim: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
+    variance, mean = var_mean(op, x, dim, correction=correction, keepdim=keepdim)
+    return _root(op, variance), mean
 
 
 @aten("cumsum")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
 
 from ontrain.capture.aten.activation import log1p
 from ontrain.capture.aten.registry import Handler, aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Scalar
 from ontrain.operators import Value
 
-__all__: list[str] = []
+__all__ = ["xlogy"]
 
 
 def _named(composite: str) -> Handler:
@@ -76,6 +77,40 @@ def spherical_bessel_j0(op: AtenBuilder, x: Value) -> Value:
         series = series * square + op.cast((-1) ** k / math.factorial(2 * k + 1), op.dtype)
     wave = op.Where(op.IsInf(large), op.cast(0.0, op.dtype), op.Sin(large) / large)
     return op.Where(near, series, wave)
+
+
+@aten("sinc", "special_sinc")
+def sinc(op: AtenBuilder, x: Value) -> Value:
+    """sin πx / πx, which is 1 and has no slope where x is 0."""
+    x, one = op.cast(x, op.dtype), op.cast(1.0, op.dtype)
+    middle, angle = op.Equal(x, op.cast(0.0, op.dtype)), x * op.cast(math.pi, op.dtype)
+    angle = op.Where(middle, one, angle)
+    return op.Where(middle, one, op.Sin(angle) / angle)
+
+
+@aten("xlogy", "special_xlogy")
+def xlogy(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
+    """x · log y."""
+    return _by_logarithm(op, x, y, 0.0, lambda y: op.Log(y))
+
+
+@aten("special_xlog1py")
+def xlog1py(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
+    """x · log(1 + y)."""
+    return _by_logarithm(op, x, y, -1.0, lambda y: log1p(op, y))
+
+
+def _by_logarithm(
+    op: AtenBuilder, a: Value | Scalar, b: Value | Scalar, pole: float, logarithm: Callable[[Value], Value]
+) -> Value:
+    """x times a logarithm of y, 0 for an x of 0 also where the logarithm is infinite or none.
+
+    A finite logarithm is the derivative by x, for an x of 0, too.
+    """
+    x, y, zero = op.cast(a, op.dtype), op.cast(b, op.dtype), op.cast(0.0, op.dtype)
+    bad = op.Or(op.LessOrEqual(y, op.cast(pole, op.dtype)), op.Equal(y, op.cast(math.inf, op.dtype)))
+    nothing = op.And(op.Equal(x, zero), bad)
+    return op.Where(nothing, zero, x * logarithm(op.Where(nothing, op.cast(1.0, op.dtype), y)))
 
 
 @aten("special_log_ndtr")

@@ -225,7 +225,12 @@ class AdamConfig(_OptimizerConfig):
 
 
 class LambConfig(_OptimizerConfig):
-    """LAMB (You et al. 2020), whose trust ratio is kept in [ratio_min, ratio_max]; `max_norm_clip` as AdamConfig's."""
+    """LAMB (You et al. 2020), whose trust ratio is kept in [ratio_min, ratio_max]; `max_norm_clip` as AdamConfig's.
+
+    The moments are divided by 1 − alphaᵗ and 1 − betaᵗ with `do_bias_correction` only. It is off here, and on in
+    AdamConfig, as in onnxruntime-training 1.19.2. Versions of onnxruntime-training whose LambConfig has no
+    `max_norm_clip` had it on. The recipe for BERT turns it on itself.
+    """
 
     alpha: float
     beta: float

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import NewBufferError, bind, capture, flatten, tells_positions
+from ontrain.capture import NewBufferError, bind, capture, flatten, telling_grad_mode, tells_positions
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
@@ -89,13 +89,14 @@ class Engine:
             if self._watch.changed():
                 self._forget()
         tensors: list[torch.Tensor] = []
-        key: list[Any] = [self._watch.modes(), _autocast(), len(args)]
+        key: list[Any] = [self._watch.modes(), _autocast(), None, len(args)]
         for value in args:
             walk(value, tensors, key)
         for name, value in kwargs.items():
             key.append(name)
             walk(value, tensors, key)
         tensors = [t.plain() if isinstance(t, LazyOutput) else t for t in tensors]
+        key[2] = self._asked(tensors)
         refuse_transforms(tensors)
         tried: dict[Entry, OtherPathError] = {}
         grown = False
@@ -113,6 +114,13 @@ class Engine:
                 return self._run(site.entry, [as_real(tensors[i]) for i in site.order])
             except OtherPathError as error:
                 tried[site.entry] = error
+
+    def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
+        """What else of torch's state a capture depends on; of gradients only where forward's code asks for it."""
+        names = self._watch.read
+        grads = torch.is_grad_enabled() if "is_grad_enabled" in names else None
+        leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
+        return torch.get_default_dtype(), grads, tuple([leaf.requires_grad for leaf in leaves])
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session
@@ -160,7 +168,7 @@ class Engine:
             count = len(flatten(value)[0])
             places[name] = range(start, start + count)
             start += count
-        told = key if tells_positions(self.module) else key[:2]
+        told = key if tells_positions(self.module) else key[:3]
         entries = self._entries.setdefault((told, *canonical(named)), [])
         for entry in entries:
             site = Site(entry, places)
@@ -209,7 +217,8 @@ class Engine:
             paths=self._paths,
             complex_pairs=True,
         )
-        with torch.inference_mode(False), torch.enable_grad():
+        grads = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads):
             try:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
                 captured = trace(dynamic=named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -95,7 +96,8 @@ class LazyOutput(torch.Tensor):
         if func in _UNTOUCHED and isinstance(tensor, LazyOutput) and tensor._plain is None:
             with private("torch._C.DisableTorchFunctionSubclass")():
                 return func(*args, **(kwargs or {}))
-        return func(*_replace(args, LazyOutput.plain), **_replace(dict(kwargs or {}), LazyOutput.plain))
+        told = {**(kwargs or {}), **_untold(func, args, kwargs)}
+        return func(*_replace(args, LazyOutput.plain), **_replace(told, LazyOutput.plain))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -116,6 +118,20 @@ class _Look(torch.autograd.Function):
     @staticmethod
     def backward(ctx: object, adjoint: torch.Tensor) -> torch.Tensor:
         return adjoint
+
+
+def _untold(func: object, args: tuple[object, ...], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The weights of l1_loss, which torch leaves out where it asks a tensor of a class of its own: its caller has them.
+
+    Without them the loss would have none.
+    """
+    if func is not torch.nn.functional.l1_loss or len(args) != 2 or "weight" in (kwargs or {}):
+        return {}
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code is not torch.nn.functional.l1_loss.__code__:
+        frame = frame.f_back
+    weight = frame.f_locals.get("weight") if frame.f_code is torch.nn.functional.l1_loss.__code__ else None
+    return {} if weight is None else {"weight": weight}
 
 
 def _replace(value: Any, by: Callable[[LazyOutput], torch.Tensor]) -> Any:

@@ -1,27 +1,28 @@
-"""Values that a module's code reads from outside of the module: class attributes, globals, closures, helpers."""
+"""Values that a module's code reads from outside of the module: class attributes, globals, closures."""
 
 from __future__ import annotations
 
-import dataclasses
 import dis
 import functools
 import operator
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import nn
 
+from ontrain.capture import is_users
 from ontrain.internals import of
+from ontrain.training.ortmodule.namespaces import ATOMS, CODE, PLAIN, array_contents, attributes_of, is_helper
 
-__all__ = ["Scope", "helpers"]
+__all__ = ["Scope"]
 
-_PLAIN = (bool, int, float, str, type(None))
-_CODE = (types.FunctionType, property, staticmethod, classmethod, functools.partial, functools.partialmethod)
-_FIXED = (*_PLAIN, *_CODE, Enum, tuple, frozenset, type, torch.dtype, torch.device)
-_CONTAINERS = (list, dict, set)
+_FIXED = (*ATOMS, *CODE, tuple, frozenset)
+_CONTAINERS = (list, dict, set, deque)
 _LARGEST_CONTAINER = 256  # items at each level: looking at them takes as long as a call has to spare
 _LIBRARIES = frozenset({"torch", "builtins", "typing", "abc", "collections"})
 _NOTHING = object()
@@ -32,8 +33,9 @@ class Scope:
 
     Noticed are: attributes of the classes, of their metaclasses, and of classes of the same file that the code names;
     other bases, and another class of a submodule; globals and closures that are numbers, strings, bools or None. What
-    `forward` and the functions that it calls name may also be an enumeration's member, a type, a function or a tuple,
-    or a list, dict or set, which are compared by their items.
+    `forward` and the functions of the user's that it calls name may also be an enumeration's member, a type, a function
+    or a tuple, or a list, dict, set or array, which are compared by their items, a helper object or another file of the
+    user's, of which the attributes are compared that these functions name.
 
     Args:
         modules: all submodules of what was captured.
@@ -45,14 +47,17 @@ class Scope:
         self._constants = constants
         self._tables: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         self._contained: list[tuple[Mapping[str, Any], str]] = []
+        self._objects: list[tuple[Mapping[str, Any], str, object]] = []
+        self._opened: dict[int, dict[str, Any]] = {}
+        self._seen: set[int] = set()
         self._kinds = list(dict.fromkeys(map(type, self._modules)))
         functions: dict[types.FunctionType, None] = {}
         kinds = _with_metaclasses(base for kind in self._kinds for base in kind.__mro__)
         for kind in kinds:
             for value in vars(kind).values():
                 _follow(value, functions)
-        called = _called(self._kinds)
-        read = {name for function in called for name in _names(function.__code__)}
+        called = _called(self._modules)
+        self.read = read = {name for function in called for name in _names(function.__code__)}
         named = [value for function in called for value in _classes_named(function)]
         named += [value for kind in kinds for value in vars(kind).values() if isinstance(value, type)]
         self._classes = [vars(kind) for kind in dict.fromkeys([*kinds, *_with_metaclasses(_bases(named))])]
@@ -62,8 +67,11 @@ class Scope:
                 (attributes, name) for name in read & attributes.keys() if self._holds(attributes[name])
             ]
         self._add_globals(functions, called)
-        self._cells = [cell for function in functions for cell in function.__closure__ or ()]
-        self._cells = [cell for cell in self._cells if isinstance(_content(cell), _FIXED)]
+        cells = [cell for function in dict.fromkeys([*functions, *called]) for cell in function.__closure__ or ()]
+        self._cells = [
+            cell for cell in {id(cell): cell for cell in cells}.values() if isinstance(_content(cell), _FIXED)
+        ]
+        self._add_closures(called)
         self._lengths, self._attributes = list(map(len, self._classes)), _attributes(self._classes)
         self._before = self._values()
 
@@ -88,6 +96,8 @@ class Scope:
             [kind.__mro__ for kind in self._kinds],
             [get(table) for get, table in self._tables],
             [self._contents(table[name]) for table, name in self._contained],
+            [table[name] is value for table, name, value in self._objects],
+            [self.read & attributes.keys() for attributes in self._opened.values()],
             [_content(cell) for cell in self._cells],
         ]
 
@@ -99,31 +109,81 @@ class Scope:
         scopes: dict[int, tuple[dict[str, Any], set[str]]] = {}
         for function in functions:
             scope = function.__globals__
-            names = {name for name in _names(function.__code__) if type(scope.get(name, _NOTHING)) in _PLAIN}
+            names = {name for name in _names(function.__code__) if type(scope.get(name, _NOTHING)) in PLAIN}
             scopes.setdefault(id(scope), (scope, set()))[1].update(names)
         contained: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
         for function in called:
             scope = function.__globals__
             names = {name for name in _names(function.__code__) if name in scope}
-            scopes[id(scope)][1].update(name for name in names if isinstance(scope[name], _FIXED))
+            known = scopes.setdefault(id(scope), (scope, set()))[1]
+            known.update(name for name in names if isinstance(scope[name], _FIXED))
             held = {name for name in names if self._holds(scope[name])}
             contained.update(
                 {(id(scope), name): (scope, name) for name in held & _globals(function.__code__)} if held else {}
             )
-        for scope, known in scopes.values():
-            self._add(scope, sorted(known))
+            others = {name for name in names - held if not isinstance(scope[name], _FIXED)}
+            for name in others & _globals(function.__code__) if others else ():
+                self._look_into(scope, name, function.__module__)
+        for scope, plain in scopes.values():
+            self._add(scope, sorted(plain))
         self._contained += contained.values()
+        for table, name in contained.values():
+            self._look_into_items(table[name], str(table.get("__name__")))
+
+    def _add_closures(self, called: Iterable[types.FunctionType]) -> None:
+        for function in called:
+            closed = {
+                name: content
+                for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+                if not isinstance(content := _content(cell), _FIXED)
+            }
+            for name, content in closed.items():
+                if self._holds(content):
+                    self._contained.append((closed, name))
+                    self._look_into_items(content, function.__module__)
+                else:
+                    self._look_into(closed, name, function.__module__)
+
+    def _look_into(self, table: Mapping[str, Any], name: str, file: str) -> None:
+        """Compare of a helper object, or of another file of the user's, what the functions name."""
+        value = table[name]
+        module = isinstance(value, types.ModuleType) and is_users(getattr(value, "__file__", None))
+        if not module and not is_helper(value, file):
+            return
+        self._objects.append((table, name, value))
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        attributes = self._opened[id(value)] = attributes_of(value)
+        known = self.read & attributes.keys()
+        self._add(attributes, sorted(name for name in known if isinstance(attributes[name], _FIXED)))
+        for inner in sorted(known):
+            if self._holds(attributes[inner]):
+                self._contained.append((attributes, inner))
+                self._look_into_items(attributes[inner], file)
+            elif not isinstance(attributes[inner], _FIXED):
+                self._look_into(attributes, inner, file)
+
+    def _look_into_items(self, value: object, file: str) -> None:
+        if not isinstance(value, _CONTAINERS) or len(value) > _LARGEST_CONTAINER or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, _CONTAINERS):
+                self._look_into_items(item, file)
+            elif not isinstance(item, _FIXED):
+                self._look_into({"item": item}, "item", file)
 
     def _holds(self, value: object) -> bool:
         """Whether a value may change in place, and a graph depend on what is in it."""
         if isinstance(value, torch.Tensor):
             return not value.is_inference() and value.data_ptr() in self._constants
-        return isinstance(value, _CONTAINERS)
+        return isinstance(value, (*_CONTAINERS, np.ndarray))
 
     def _contents(self, value: object) -> Any:
         if isinstance(value, torch.Tensor):
             return value.data_ptr(), of("torch.Tensor._version", value)
-        return _items_of(value)
+        return array_contents(value) if isinstance(value, np.ndarray) else _items_of(value)
 
 
 def _items_of(value: object, *outer: object) -> Any:
@@ -139,28 +199,9 @@ def _items_of(value: object, *outer: object) -> Any:
         return len(value)
     if isinstance(value, dict):
         return tuple([(key, _items_of(item, value, *outer)) for key, item in value.items()])
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         return tuple([_items_of(item, value, *outer) for item in value])
     return frozenset(value) if isinstance(value, set) else value
-
-
-def helpers(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Yield the attributes of the helper objects that a module holds: namespaces, dataclasses, classes of its file;
-    and of the helpers that these hold.
-    """
-    seen: set[int] = set()
-    waiting = list(module.__dict__.values())
-    while waiting:
-        value = waiting.pop()
-        kind = type(value)
-        own = isinstance(value, types.SimpleNamespace) or dataclasses.is_dataclass(kind)
-        if id(value) in seen or isinstance(value, nn.Module | type):
-            continue
-        if own or kind.__module__ == type(module).__module__:
-            seen.add(id(value))
-            attributes = getattr(value, "__dict__", {})
-            yield attributes
-            waiting += attributes.values()
 
 
 def _is_own(kind: type) -> bool:
@@ -204,23 +245,64 @@ def _follow(value: object, functions: dict[types.FunctionType, None]) -> None:
             _follow(other, functions)
 
 
-def _called(kinds: Iterable[type]) -> dict[types.FunctionType, None]:
-    """The functions that `forward` of these classes may call: methods, and functions of the same file."""
+def _called(modules: Iterable[nn.Module]) -> dict[types.FunctionType, None]:
+    """The functions of the user's that `forward` of these modules may call: methods, those held, and those named."""
     called: dict[types.FunctionType, None] = {}
-    for kind in kinds:
+    held: dict[type, dict[object, None]] = {}
+    for module in modules:
+        held.setdefault(type(module), {}).update(dict.fromkeys(_held(module)))
+    for kind, others in held.items():
         bases = [base for base in kind.__mro__ if _is_own(base)]
+        classes = [*bases, *(other for other in others if isinstance(other, type))]
         waiting = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
+        waiting += [other for other in others if isinstance(other, types.FunctionType)]
         while waiting:
             function = _function(waiting.pop())
             if function is None or function in called:
                 continue
             called[function] = None
             for name in _names(function.__code__):
-                waiting += [vars(base)[name] for base in bases if name in vars(base)]
-                other = function.__globals__.get(name)
-                if isinstance(other, types.FunctionType) and other.__globals__ is function.__globals__:
-                    waiting.append(other)
+                waiting += [vars(base)[name] for base in classes if name in vars(base)]
+                waiting += _functions_behind(name, function)
+            waiting += [other for cell in function.__closure__ or () if _is_users(other := _content(cell), function)]
     return called
+
+
+def _held(module: nn.Module) -> Iterator[object]:
+    """The functions that a module holds, and the classes of its helper objects."""
+    for value in module.__dict__.values():
+        other = value.func if isinstance(value, functools.partial) else getattr(value, "__func__", value)
+        if isinstance(other, types.FunctionType):
+            if is_users(other.__code__.co_filename):
+                yield other
+        elif is_helper(value, type(module).__module__):
+            yield type(value)
+
+
+def _functions_behind(name: str, function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """The functions of the user's that a function may mean by a name: a global's, or of a file that it names."""
+    for scope in (function.__globals__, *_scopes(function)):
+        other = scope.get(name)
+        if _is_users(other, function):
+            yield other
+
+
+def _scopes(function: types.FunctionType) -> Iterator[Mapping[str, Any]]:
+    """What a function names has: other files of the user's, and classes of helper objects."""
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType):
+            if is_users(getattr(value, "__file__", None)):
+                yield vars(value)
+        elif value is not None and is_helper(value, function.__module__):
+            yield vars(type(value))
+
+
+def _is_users(other: object, function: types.FunctionType) -> TypeGuard[types.FunctionType]:
+    """Whether an object is a function of the same file, or of another one of the user's."""
+    if not isinstance(other, types.FunctionType):
+        return False
+    return other.__globals__ is function.__globals__ or is_users(other.__code__.co_filename)
 
 
 def _classes_named(function: types.FunctionType) -> Iterator[type]:
@@ -232,9 +314,10 @@ def _classes_named(function: types.FunctionType) -> Iterator[type]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> set[str]:
-    """The names that a function, and what is defined in it, may look up among globals."""
+    """The names that a function, and what is defined in it, may look up: of globals, and of attributes by `getattr`."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    texts = [text for text in code.co_consts if isinstance(text, str) and text.isidentifier()]
+    return {*code.co_names, *texts}.union(*map(_names, inner))
 
 
 def _globals(code: types.CodeType) -> set[str]:

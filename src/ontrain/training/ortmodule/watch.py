@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -17,11 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
 from ontrain.training.inspection import inspects
-from ontrain.training.ortmodule.scope import Scope, helpers
+from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, helpers, is_helper
+from ontrain.training.ortmodule.scope import Scope
 
 __all__ = ["Watch", "check_hooks"]
 
-_PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
 _UNSEEN = object()
 _OWN = frozenset(nn.Module().__dict__)  # "training" is part of the key of a capture, for it changes often
@@ -31,10 +32,12 @@ class Watch:
     """A snapshot of a module's structure and plain attributes, cheap enough to be compared at every call.
 
     Noticed are: a parameter, buffer, submodule or hook that was replaced, added or removed anywhere; a number, string,
-    bool, None or member of an enumeration among the attributes of a submodule, or of its `config`, that was changed,
-    also within lists, tuples, dicts, sets and partials; a `forward` put in the place of a submodule's own; a tensor
-    attribute that is a constant of a graph, if it was replaced or written to; attributes of `helpers`; class
-    attributes, globals and closures as `Scope` says. Values of parameters are not looked at.
+    bool, None, member of an enumeration, type, dtype or function among the attributes of a submodule, or of its
+    `config`, that was changed, also within lists, tuples, dicts, sets and partials; an array, a helper object, or
+    another object that forward names, that was replaced; a new attribute that forward names; a `forward` put in the
+    place of a submodule's own; a tensor attribute that is a constant of a graph, if it was replaced or written to;
+    attributes of `helpers`; class attributes, globals and closures as `Scope` says. Values of parameters are not looked
+    at.
 
     Args:
         module: what was captured.
@@ -55,6 +58,7 @@ class Watch:
         self._before: list[Any] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
+        self._scope = Scope(self.modules, self._constants)
         held = [
             attributes
             for submodule in self.modules
@@ -62,11 +66,12 @@ class Watch:
         ]
         for attributes in _unique(held):
             self._look_at(attributes)
-        self._scope = Scope(self.modules, self._constants)
+        self._known = [frozenset(attributes) for attributes in self._without_forward]
+        self._sizes = list(map(len, self._without_forward))
 
     def _look_at(self, attributes: dict[str, Any]) -> None:
         names = [name for name in attributes if name not in _OWN]
-        numbers = [name for name in names if type(attributes[name]) in _PLAIN]
+        numbers = [name for name in names if type(attributes[name]) in PLAIN]
         if numbers:
             get = operator.itemgetter(*numbers)
             self._numbers.append((get, attributes))
@@ -77,7 +82,8 @@ class Watch:
             value = attributes[name]
             seen = self._seen(value, name)
             if seen is not _UNSEEN:
-                fixed = isinstance(value, tuple) and all(type(item) in _PLAIN for item in value)
+                fixed = isinstance(seen, _Same) or seen is value
+                fixed = fixed or (isinstance(value, tuple) and all(type(item) in PLAIN for item in value))
                 self._others.append((attributes, name, value if fixed else _UNSEEN, seen))
 
     def changed(self) -> bool:
@@ -96,13 +102,27 @@ class Watch:
                 return True
         except (KeyError, ValueError, RuntimeError):
             return True  # one is gone, or is now an array, whose comparison is no bool
-        if True in ["forward" in attributes for attributes in self._without_forward]:
+        if self._sizes != list(map(len, self._without_forward)) and self._grown():
             return True
         for attributes, name, fixed, seen in self._others:
             value = attributes.get(name, _MISSING)
-            # The same tuple of numbers holds the same numbers: nothing to look for.
+            # What cannot change in place is the same: nothing to look for.
             if value is not fixed and self._seen(value, name) != seen:
                 return True
+        return False
+
+    @property
+    def read(self) -> set[str]:
+        """The names that forward, and the functions of the user's that it calls, look up."""
+        return self._scope.read
+
+    def _grown(self) -> bool:
+        """Whether there are new attributes that forward reads, or a forward in the place of a submodule's own."""
+        for attributes, known in zip(self._without_forward, self._known, strict=True):
+            if not (attributes.keys() - known).isdisjoint({"forward", *self._scope.read}):
+                return True
+        self._known = [frozenset(attributes) for attributes in self._without_forward]
+        self._sizes = list(map(len, self._without_forward))
         return False
 
     def modes(self) -> tuple[bool, ...]:
@@ -117,13 +137,15 @@ class Watch:
             name: of the attribute; empty for an item.
             outer: which containers the item is in, the innermost first.
         """
-        if type(value) in _PLAIN or isinstance(value, Enum):
+        if name == "forward":
+            return id(value)
+        if isinstance(value, ATOMS):
             return value
         if isinstance(value, set | frozenset):
-            return frozenset([item for item in value if type(item) in _PLAIN or isinstance(item, Enum)])
-        if isinstance(value, list | tuple | dict) and any(value is container for container in outer):
+            return frozenset([item for item in value if isinstance(item, ATOMS)])
+        if isinstance(value, list | tuple | dict | deque) and any(value is container for container in outer):
             return _UNSEEN
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | deque):
             return tuple([self._seen(item, "", value, *outer) for item in value])
         if isinstance(value, dict):
             return tuple([(key, self._seen(item, "", value, *outer)) for key, item in value.items()])
@@ -134,9 +156,24 @@ class Watch:
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
         if isinstance(value, functools.partial):
             return (value.func, self._seen(value.args, "", *outer), self._seen(value.keywords, "", *outer))
-        if name == "forward":
-            return id(value)
+        if isinstance(value, np.ndarray):
+            return array_contents(value) if not name or name in self._scope.read else _UNSEEN
+        if isinstance(value, nn.Module) or name in self._scope.read or is_helper(value, ""):
+            return _Same(value)
         return _UNSEEN
+
+
+class _Same:
+    """Compares an object by identity, and keeps it, so that its identity is not given to another."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _config(module: nn.Module) -> dict[str, Any]:

@@ -49,6 +49,27 @@ def test_losses_and_gradients_are_eagers(loss, named, reduction):
             assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses_of_probabilities_and_their_gradients_are_eagers(reduction):
+    ours, eager = pair(Loss(functional.binary_cross_entropy, reduction=reduction))
+    x, target, gradients = torch.rand(3, 5, 4, 4) / 1.5, torch.rand(3, 5, 4, 4), []
+    x.view(-1)[:8], target.view(-1)[:8] = 0.0, torch.tensor([0.0, 1.0, 0.5, 0.0]).repeat(2)
+    for module in (ours, eager):
+        batch = x.clone().requires_grad_()
+        y = module(batch, target)
+        (y * 0.7).sum().backward()
+        gradients.append((y.detach(), batch.grad))
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=3e-7 if reduction == "mean" else 0, atol=0)
+
+
+def test_what_is_no_probability_is_refused_as_eager_refuses_it():
+    ours, eager = pair(Loss(functional.binary_cross_entropy))
+    for module in (ours, eager):
+        with pytest.raises(RuntimeError, match="between 0 and 1"):
+            module(torch.tensor([0.5, 2.0]), torch.tensor([0.0, 1.0]))
+
+
 def test_targets_of_another_shape_take_what_flows_back_to_each_place():
     ours, eager = pair(Loss(functional.mse_loss))
     x, targets = torch.randn(3, 4), []

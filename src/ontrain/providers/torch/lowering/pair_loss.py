@@ -69,3 +69,18 @@ def sigmoid_cross_entropy_grad(e: Emitter, node: ir.Node) -> None:
     e.call(torch.sigmoid, x, out=out)
     e.run(torch.Tensor.sub_, out, target, writes=[out])
     e.run(torch.Tensor.mul_, out, dy, writes=[out])
+
+
+@lowers_composite("BinaryCrossEntropy")
+def binary_cross_entropy(e: Emitter, node: ir.Node) -> None:
+    x, target = (e.value(v) for v in node.inputs)
+    out = e.out(node.outputs[0], x, target)
+    e.run(aten.binary_cross_entropy.out, x, target, None, _EACH, out=out, writes=[out])
+
+
+@lowers_composite("BinaryCrossEntropyGrad")
+def binary_cross_entropy_grad(e: Emitter, node: ir.Node) -> None:
+    dy, x, target = (e.value(v) for v in node.inputs)
+    out = e.out(node.outputs[0], x, target)
+    kernel = aten.binary_cross_entropy_backward.grad_input
+    e.run(kernel, _number(e, dy, x), x, target, None, _EACH, grad_input=out, writes=[out])

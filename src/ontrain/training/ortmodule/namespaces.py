@@ -1,0 +1,78 @@
+"""Objects beside modules that a forward reads: which ones a capture depends on, and what of a value is compared."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ontrain.capture import is_users
+
+__all__ = ["ATOMS", "CODE", "PLAIN", "array_contents", "attributes_of", "helpers", "is_helper"]
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types whose values say all there is to know."""
+CODE = (types.FunctionType, property, staticmethod, classmethod, functools.partial, functools.partialmethod)
+ATOMS = (
+    *PLAIN, Enum, type, range, slice, np.generic, torch.dtype, torch.device, torch.layout, torch.memory_format,
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType,
+)  # fmt: skip
+"""Types of values that stay what they are: another value is another object, or is unequal."""
+_LARGEST_ARRAY = 4096  # bytes: comparing them takes as long as a call has to spare
+_LARGEST_CONTAINER = 256
+
+
+def is_helper(value: object, file: str) -> bool:
+    """Whether an object is a namespace, a dataclass, or of a class of this file or of another file of the user's.
+
+    Args:
+        value: the object.
+        file: the name of the Python module that asks.
+    """
+    kind = type(value)
+    if isinstance(value, (nn.Module, torch.Tensor, types.ModuleType, *ATOMS)):
+        return False
+    if isinstance(value, types.SimpleNamespace | argparse.Namespace) or dataclasses.is_dataclass(kind):
+        return True
+    return kind.__module__ == file or is_users(getattr(sys.modules.get(kind.__module__), "__file__", None))
+
+
+def attributes_of(value: object) -> dict[str, Any]:
+    """The attributes of an object, none of one that has no dictionary of them."""
+    attributes: dict[str, Any] = getattr(value, "__dict__", {})
+    return attributes
+
+
+def helpers(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield the attributes of the helper objects that a module holds, also in containers, and of those within."""
+    file, seen = type(module).__module__, set[int]()
+    waiting = list(module.__dict__.values())
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        if isinstance(value, dict | list | tuple | deque):
+            seen.add(id(value))
+            if len(value) <= _LARGEST_CONTAINER:
+                waiting += value.values() if isinstance(value, dict) else value
+        elif is_helper(value, file):
+            seen.add(id(value))
+            attributes = attributes_of(value)
+            yield attributes
+            waiting += attributes.values()
+
+
+def array_contents(value: np.ndarray[Any, Any]) -> Any:
+    """What is compared of an array: its place and type, and its numbers if they are few."""
+    place = value.__array_interface__["data"][0], value.shape, value.dtype.str
+    return (*place, value.tobytes()) if value.nbytes <= _LARGEST_ARRAY and value.dtype != object else place
