@@ -52,7 +52,12 @@ def bounds(node: Any, values: Mapping[fx.Node, Any]) -> Bounds | None:
     if name not in _FUNCTIONS or len(node.args) != 2 or node.kwargs:
         return None
     operands = [bounds(argument, values) for argument in node.args]
-    return None if operands[0] is None or operands[1] is None else _FUNCTIONS[name](*operands)
+    if operands[0] is None or operands[1] is None:
+        return None
+    low, high = _FUNCTIONS[name](*operands)
+    kind = node.meta["val"].dtype
+    rounding = torch.finfo(kind).eps * max(abs(low), abs(high)) if kind.is_floating_point else 0.0
+    return low - rounding, high + rounding
 
 
 def _drawn(node: fx.Node, low: Any, high: Any) -> Bounds | None:
@@ -85,6 +90,15 @@ def _less_or_equal(a: Bounds, b: Bounds) -> Bounds:
     return float(a[1] <= b[0]), float(a[0] <= b[1])
 
 
+def _equal(a: Bounds, b: Bounds) -> Bounds:
+    return float(a == b and a[0] == a[1]), float(a[0] <= b[1] and b[0] <= a[1])
+
+
+def _unequal(a: Bounds, b: Bounds) -> Bounds:
+    low, high = _equal(a, b)
+    return 1 - high, 1 - low
+
+
 _FUNCTIONS: Mapping[str, Callable[[Bounds, Bounds], Bounds]] = {
     "add": _sum,
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
@@ -92,5 +106,7 @@ _FUNCTIONS: Mapping[str, Callable[[Bounds, Bounds], Bounds]] = {
     "lt": _less,
     "le": _less_or_equal,
     "gt": lambda a, b: _less(b, a),
+    "eq": _equal,
+    "ne": _unequal,
     "ge": lambda a, b: _less_or_equal(b, a),
 }

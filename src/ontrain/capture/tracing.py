@@ -265,9 +265,10 @@ def took_int_for_dtype(error: CaptureError) -> bool:
 def went_for_compilers(error: CaptureError) -> bool:
     """Return whether a trace met what may be a branch of forward that is for compilers, and that lacks something.
 
-    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask.
+    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask: what needs it meets None, or
+    a tensor of another shape.
     """
-    return isinstance(error.__cause__, TypeError | AttributeError)
+    return type(error.__cause__) in (TypeError, AttributeError, RuntimeError, ValueError)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.graph import follows_from_random
 from ontrain.operators import Value, each
 from ontrain.sizes import Size
 
@@ -236,10 +237,10 @@ def _filled(op: AtenBuilder, number: int, shape: list[Dim]) -> Value:
 def decide(op: AtenBuilder, x: Any, symbol: str, axis: int) -> Any:
     """Note the number that forward branches on: a size, or for axis -1 the only element.
 
-    A size comes from where it is known first: that of `x[mask]` follows from the mask, whatever x is computed from.
+    The size of `x[mask]` follows from the mask, even if x is drawn at random.
     """
     size = op.input_shape(0)[axis] if axis >= 0 else None
-    if isinstance(size, Size):
+    if isinstance(size, Size) and follows_from_random(x):
         op.symbols.decided[symbol] = op.symbols.emit(op, size)
     else:
         op.symbols.decided[symbol] = op.Reshape(x, [1]) if axis < 0 else op.Shape(x, start=axis, end=axis + 1)
