@@ -212,7 +212,9 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
                 own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
                 if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
                     return False
-                flows = flows or any(g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :])
+                flows = flows or any(
+                    g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :]
+                )
         except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
             return False
     return flows  # zeros and what is no number are alike in any two functions

@@ -26,7 +26,7 @@ from ontrain.errors import CaptureError
 from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
 from ontrain.sizes import Size
 
-__all__ = ["WAY_OUT", "Answers", "Decision", "Decisions", "ValueBranchError", "equality_by_elements"]
+__all__ = ["BROKEN", "WAY_OUT", "Answers", "Decision", "Decisions", "ValueBranchError", "equality_by_elements"]
 
 _ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 
@@ -35,8 +35,10 @@ class ValueBranchError(CaptureError):
     """Forward branches on the values of tensors."""
 
 
+BROKEN = 'ORTModule(model, breaks="allow") runs what lies between such lines'
+"""What trains a module in whose forward some lines can be in no graph."""
 WAY_OUT = (
-    'ORTModule(model, breaks="allow") runs what lies between such lines; or choose with torch.where, or move the '
+    f"{BROKEN}; or choose with torch.where, or move the "
     "decision out of forward; for layers that a library drops, set their rate to zero (config.layerdrop = 0)"
 )
 """What a user can do whose model branches on values that no graph can follow."""
@@ -202,7 +204,7 @@ class _Run:
     def keep(self, symbols: Iterable[str]) -> None:
         """Have the program say where the numbers for some symbols are, each once."""
         calls = reversed(self._tracer.graph.nodes)  # of which a placeholder has no module
-        last = next((node.meta for node in calls if "nn_module_stack" in node.meta), {})
+        last: dict[str, Any] = next((node.meta for node in calls if "nn_module_stack" in node.meta), {})
         for symbol in sorted(symbols & self._places.keys()):
             node, axis = self._places.pop(symbol)
             call = self._tracer.graph.call_function(torch.ops.ontrain.decide.default, (node, symbol, axis))

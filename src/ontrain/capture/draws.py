@@ -1,7 +1,7 @@
 """What is certain of random numbers before they are drawn: between which bounds they, and what follows from them, lie.
 
-    torch.rand(1) < 0.0       →  never
-    int(torch.rand(1) * 1)    →  0
+torch.rand(1) < 0.0       →  never
+int(torch.rand(1) * 1)    →  0
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def bounds(node: Any, values: Mapping[fx.Node, Any]) -> Bounds | None:
     if name in ("rand", "rand_like"):
         return _drawn(node, 0.0, 1.0)
     if name == "uniform":
-        low, high = (*node.args[1:], *(0.0, 1.0)[len(node.args) - 1 :])
-        return _drawn(node, low, high)
+        ends: list[Any] = [*node.args[1:], *(0.0, 1.0)[len(node.args) - 1 :]]
+        return _drawn(node, *ends)
     if name not in _FUNCTIONS or len(node.args) != 2 or node.kwargs:
         return None
-    operands = [bounds(argument, values) for argument in node.args]
-    if operands[0] is None or operands[1] is None:
+    first, second = (bounds(argument, values) for argument in node.args)
+    if first is None or second is None:
         return None
-    low, high = _FUNCTIONS[name](*operands)
+    low, high = _FUNCTIONS[name](first, second)
     kind = node.meta["val"].dtype
     rounding = torch.finfo(kind).eps * max(abs(low), abs(high)) if kind.is_floating_point else 0.0
     return low - rounding, high + rounding

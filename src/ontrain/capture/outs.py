@@ -1,6 +1,6 @@
 """Operators that write where they are told to: `torch.cumsum(x, 0, out=y[1:])`.
 
-    cumsum.out(x, 0, out=y)   →   copy_(y, cumsum(x, 0))
+cumsum.out(x, 0, out=y)   →   copy_(y, cumsum(x, 0))
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _write(graph: fx.Graph, node: fx.Node, target: OpOverload, names: list[str],
             copies.append(copy)
     if several:
         for user in [*node.users]:
-            user.replace_all_uses_with(copies[int(user.args[1])])  # type: ignore[arg-type]
+            which: Any = user.args[1]
+            user.replace_all_uses_with(copies[which])
             graph.erase_node(user)
     else:
         node.replace_all_uses_with(copies[0])
@@ -69,11 +70,9 @@ def _returning(target: OpOverload) -> OpOverload | None:
     wanted = [(a.name, str(a.type)) for a in schema(target).arguments if not _is_written(a)]
     name, _, own = operator_name(target).rpartition("::")
     packet = getattr(getattr(torch.ops, name or "aten"), own)
-    for overload in packet.overloads():
-        candidate = getattr(packet, overload)
-        if [(a.name, str(a.type)) for a in schema(candidate).arguments] == wanted:
-            return candidate  # type: ignore[no-any-return]
-    return None
+    overloads: list[OpOverload] = [getattr(packet, overload) for overload in packet.overloads()]
+    alike = (o for o in overloads if [(a.name, str(a.type)) for a in schema(o).arguments] == wanted)
+    return next(alike, None)
 
 
 def _is_alike(place: torch.Tensor, value: torch.Tensor) -> bool:

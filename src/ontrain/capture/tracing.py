@@ -26,7 +26,8 @@ from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, wrapped
 
 __all__ = [
-    "AUTOCAST", "as_eager", "assigned_buffers", "shared_memory", "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
+    "AUTOCAST", "as_eager", "assigned_buffers", "shared_memory", "took_int_for_dtype", "tracing",
+    "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
@@ -265,8 +266,8 @@ def took_int_for_dtype(error: CaptureError) -> bool:
 def went_for_compilers(error: CaptureError) -> bool:
     """Return whether a trace met what may be a branch of forward that is for compilers, and that lacks something.
 
-    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask: what needs it meets None, or
-    a tensor of another shape.
+    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask: what needs it meets None,
+    or a tensor of another shape.
     """
     return type(error.__cause__) in (TypeError, AttributeError, RuntimeError, ValueError)
 

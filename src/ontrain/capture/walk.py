@@ -251,8 +251,8 @@ def written(parameter: str, source: str | None = None) -> CaptureError:
         f"forward writes to parameter {parameter!r}",
         source=source,
         reason="parameters change in the optimizer only",
-        way_out="register it as a buffer, or change it outside of forward; if only the first call does, as to begin from "
-        "the first batch, call the model once before it is wrapped",
+        way_out="register it as a buffer, or change it outside of forward; if only the first call does, as to begin "
+        "from the first batch, call the model once before it is wrapped",
     )
 
 

@@ -307,9 +307,7 @@ def _cut(op: AtenBuilder, x: Value, cuts: Sequence[tuple[int, int, int]]) -> Val
     return x
 
 
-def padded(
-    op: AtenBuilder, x: Value, before: list[Dim], after: list[Dim], mode: str, value: Scalar | None
-) -> Value:
+def padded(op: AtenBuilder, x: Value, before: list[Dim], after: list[Dim], mode: str, value: Scalar | None) -> Value:
     if not any([*before, *after]):
         return x
     fill = op.cast(value or 0, x.dtype) if mode == "constant" else None

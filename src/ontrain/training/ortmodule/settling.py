@@ -32,19 +32,19 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     first, after = _run(double, call), _state(double)
     _run(double, call)
     last = _state(double)
-    made = {place: after[place] for place in start if _is_made(start[place], after[place], last[place])}
-    if not made or any(_is_of_graph(start[place], value) for place, value in made.items()):
+    formed = {place: after[place] for place in start if _is_formed(start[place], after[place], last[place])}
+    if not formed or any(_is_of_graph(start[place], value) for place, value in formed.items()):
         return None
     again, call = _copied(module, args, kwargs)
-    _put(again, made)
+    _put(again, formed)
     begun = _state(again)
     second, end = _run(again, call), _state(again)
     if len(first) != len(second) or not all(map(_same, first, second)):
         return None
     if any(_form(begun[place]) != _form(end[place]) or _is_written(begun[place], end[place]) for place in begun):
         return None
-    before = {place: value for place, value in _state(module).items() if place in made}
-    _put(module, made)
+    before = {place: value for place, value in _state(module).items() if place in formed}
+    _put(module, formed)
     return lambda: _put(module, before)
 
 
@@ -101,14 +101,14 @@ def _put(module: nn.Module, values: Mapping[_Place, Any]) -> None:
             own[name] = _cloned(value)
 
 
-def _is_of_graph(start: Any, made: Any) -> bool:
+def _is_of_graph(start: Any, formed: Any) -> bool:
     """Whether autograd or an optimizer holds what is made: a buffer with a gradient, a parameter of another shape."""
     if isinstance(start, nn.Parameter):
-        return _form(start) != _form(made)
-    return isinstance(made, torch.Tensor) and made.requires_grad
+        return _form(start) != _form(formed)
+    return isinstance(formed, torch.Tensor) and formed.requires_grad
 
 
-def _is_made(start: Any, after: Any, last: Any) -> bool:
+def _is_formed(start: Any, after: Any, last: Any) -> bool:
     return _form(start) != _form(after) or (not _same(start, after) and _same(after, last))
 
 
