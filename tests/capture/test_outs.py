@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.capture.aliases import Aliases
+from ontrain.capture.program import flat_graph
 from ontrain.training.ortmodule import ORTModule
 
 
@@ -74,3 +76,20 @@ def test_what_is_read_behind_a_write_to_out(function):
             module.zero_grad()
             (y * weight).sum().backward()
         torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("function", [whole, a_part, two_results])
+def test_a_flat_graph_copies_results_to_where_they_are_wanted(function):
+    """torch would write the program anew otherwise, and ask again what the values of a batch have answered."""
+
+    def narrowed(h):
+        y = torch.empty(4, 3, dtype=h.dtype)
+        y.narrow(0, 0, 1).zero_()
+        return function(h) + torch.cumsum(h.detach(), 0, out=y.narrow(0, 1, 3))
+
+    program = torch.export.export(Layer(narrowed), (torch.randn(3, 4, dtype=torch.float64),))
+    graph = flat_graph(program.graph_module)
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert torch.ops.aten.copy_.default in targets and torch.ops.aten.narrow.default in targets
+    assert not [target for target in targets if str(target).endswith("out")]
+    assert Aliases(graph).followed

@@ -168,13 +168,15 @@ def sequences_of_several_lengths(self, x, ids):
 @forward
 def rows_of_each_group_beside_each_other(self, x, ids):
     group = ids.sort()[0]
-    counts = torch.zeros(5, dtype=torch.int64).scatter_add(0, group, torch.ones_like(group))
-    starts = counts.new_empty(6)
+    groups = int(group.max()) + 1
+    counts = torch.zeros(groups, dtype=torch.int64).scatter_add(0, group, torch.ones_like(group))
+    starts = counts.new_empty(groups + 1)
     starts.narrow(0, 0, 1).zero_()
-    torch.cumsum(counts, 0, out=starts.narrow(0, 1, 5))
-    place = torch.arange(x.shape[0]) - starts[group] + group * int(counts.max())
-    beside = x.new_zeros(5 * int(counts.max()), 6).index_copy(0, place, self.a(x))
-    return self.b(beside.view(5, -1, 6))
+    torch.cumsum(counts, 0, out=starts.narrow(0, 1, groups))
+    most = int(counts.max())
+    beside = x.new_full([groups * most, 6], 0.5)
+    beside[torch.arange(x.shape[0]) - starts[group] + group * most] = self.a(x)
+    return self.b(beside.view(groups, most, 6).softmax(1))
 
 
 @forward
