@@ -58,11 +58,6 @@ for _label, _architecture, _settings in (
     ("JetMoE", "JetMoeForCausalLM", {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "kv_channels": 8,
                                      "num_key_value_heads": 1, "intermediate_size": 24, "num_local_experts": 2,
                                      "num_experts_per_tok": 1}),
-    ("Qwen3-Next", "Qwen3NextForCausalLM", {
-        **_EAGER, "num_key_value_heads": 1, "head_dim": 8, "linear_key_head_dim": 4, "linear_value_head_dim": 4,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "moe_intermediate_size": 8,
-        "shared_expert_intermediate_size": 8, "num_experts": 2, "num_experts_per_tok": 1,
-        "layer_types": ["linear_attention", "full_attention"]}),
 ):  # fmt: skip
     add(_label, "transformers", pretrained(_architecture, _loss, **_settings), text())
 

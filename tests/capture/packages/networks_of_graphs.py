@@ -53,7 +53,7 @@ for _name, _read, *_arguments in (
     ("NNConv", lambda layer, x, edges: layer(x, edges, (edges * 0.1).T.to(x.dtype)), 4, 6, lambda: nn.Linear(2, 24)),
     ("GraphNorm", _grouped, 4), ("LSTMAggregation", _grouped, 4, 6),
     ("AttentionalAggregation", _grouped, lambda: nn.Linear(4, 1)),
-    ("PowerMeanAggregation", lambda layer, x, edges: layer(x.abs() + 0.1, _groups(x)), True),
+    ("PowerMeanAggregation", lambda layer, x, edges: layer(x.abs() + 0.1, _groups(x)), 1.0, True),
     ("GraphMultisetTransformer", _grouped, 4, 3), ("DiffGroupNorm", lambda layer, x, edges: layer(x), 4, 2),
     ("EdgePooling", lambda layer, x, edges: layer(x, edges, _groups(x)), 4), ("GraphUNet", _plain, 4, 6, 3, 2),
     ("SuperGATConv", _plain, 4, 6),
