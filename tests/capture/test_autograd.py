@@ -278,6 +278,35 @@ class Vjp(torch.autograd.Function):
         return dy * 5
 
 
+class Masked(torch.autograd.Function):
+    """Lets through what a mask of whole numbers leaves, and doubles its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, dy):
+        (mask,) = ctx.saved_tensors
+        return 2 * dy * mask, None
+
+
+class Angle(torch.autograd.Function):
+    """A small number, none beyond one, with a gradient near that of its forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = 1e-5 * (1 - torch.acos(x) / torch.pi) ** 9
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        return dy * y * 9 / 2
+
+
 def ordered(y):
     product, places, squares = Ordered.apply(y, torch.eye(3, dtype=y.dtype) + y[:1].T, 3.0)
     return product + squares * places
@@ -287,6 +316,8 @@ OWN = {
     "straight through": Doubled.apply,
     "clipped by the input": lambda y: Clipped.apply(y, 1.5),
     "reversed": lambda y: Reversed.apply(y, 0.3),
+    "under a mask": lambda y: Masked.apply(y, (y > -1).int()),
+    "of a small number": lambda y: Angle.apply(y.tanh()) * 1e5,
     "two inputs": lambda y: Gated.apply(y.tanh(), y * 2),
     "called twice": lambda y: Reversed.apply(Doubled.apply(Reversed.apply(y, 0.3) * y), 4.0),
     "flips": lambda y: Backward.apply(y, lambda dy, x: dy.flip(0)) * y,

@@ -31,6 +31,14 @@ class Shortened(Masked):
         return self.layer(x).sum() * scale.square()
 
 
+class Joined(Masked):
+    """A layer that joins rows of a default that compilers have no rows of."""
+
+    def forward(self, x, mask=None):
+        ones = torch.ones(1 if torch.compiler.is_compiling() else x.shape[0], 1, dtype=x.dtype)
+        return torch.cat([self.layer(x), ones], 1).square().sum()
+
+
 class Either(Masked):
     """A layer that works both ways, and does otherwise for compilers."""
 
@@ -46,7 +54,7 @@ def results(module, x):
     return [y.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
 
 
-@pytest.mark.parametrize("kind", [Masked, Shortened])
+@pytest.mark.parametrize("kind", [Masked, Shortened, Joined])
 def test_what_compilers_would_miss_is_captured_as_eager_has_it(kind):
     plain = kind().double()
     module = ORTModule(plain)
@@ -69,3 +77,14 @@ def test_what_fails_in_eager_too_is_refused_by_its_line():
 
     with pytest.raises(CaptureError, match=r"NoneType[\s\S]*test_tracing.py"):
         ORTModule(Wrong())(torch.randn(4, 3))
+
+
+def test_a_layer_that_forward_converts_is_refused_by_its_line():
+    class Converted(Masked):
+        def forward(self, x, mask=None):
+            return self.layer.to(torch.float64)(x.double()).sum()
+
+    with pytest.raises(CaptureError, match=r"converts its Linear to torch.float64[\s\S]*layer\.to[\s\S]*before the"):
+        ORTModule(Converted())(torch.randn(4, 3))
+    y = ORTModule(Converted().double())(torch.randn(4, 3))
+    assert y.requires_grad

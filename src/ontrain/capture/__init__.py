@@ -9,6 +9,7 @@ from ontrain.capture.arrays import (
 from ontrain.capture.aten import aten
 from ontrain.capture.autograd import traced_here as traced_here
 from ontrain.capture.cache import open_cache as open_cache
+from ontrain.capture.changes import ChangedStateError as ChangedStateError
 from ontrain.capture.decisions import Decision as Decision, Decisions as Decisions
 from ontrain.capture.guards import GUARDS as GUARDS
 from ontrain.capture.inspection import (
@@ -33,7 +34,7 @@ from ontrain.capture.structure import (
     tells_positions as tells_positions,
     unflatten as unflatten,
 )
-from ontrain.capture.tracing import NewBufferError as NewBufferError, telling_grad_mode as telling_grad_mode
+from ontrain.capture.tracing import telling_grad_mode as telling_grad_mode
 from ontrain.capture.validate import validate
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

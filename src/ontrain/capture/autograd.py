@@ -13,6 +13,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
+from ontrain.capture.decisions import BROKEN
 from ontrain.capture.derivatives import traced_gradients
 from ontrain.capture.least_squares import lstsq
 from ontrain.capture.transforms import transforms
@@ -107,7 +108,7 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
 _BACKWARD = (
     "a graph leaves the gradients of parameters to the backward of what it returns",
     "take the gradients as values, torch.autograd.grad(loss, list(self.parameters()), create_graph=True), or move "
-    "backward out of forward",
+    f"backward out of forward; in a library's layer: {BROKEN}",
 )
 _HOOK = (
     "a graph computes gradients without calling Python",
@@ -115,7 +116,7 @@ _HOOK = (
 )
 _PACKED = (
     "a packed sequence has as many rows as the lengths say, and those are data",
-    "feed the padded batch, and mask the loss or the outputs by length",
+    f"feed the padded batch, and mask the loss or the outputs by length; or {BROKEN}",
 )  # fmt: skip
 
 

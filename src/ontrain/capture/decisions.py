@@ -19,13 +19,14 @@ import torch
 from torch import fx, nn
 
 from ontrain.capture.aliases import mutates
+from ontrain.capture.draws import Bounds, bounds
 from ontrain.capture.source import current_line
-from ontrain.capture.sympy_sizes import symbol_of, valued
+from ontrain.capture.sympy_sizes import certain, symbol_of, valued
 from ontrain.errors import CaptureError
 from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
 from ontrain.sizes import Size
 
-__all__ = ["WAY_OUT", "Answers", "Decision", "Decisions", "ValueBranchError", "equality_by_elements"]
+__all__ = ["BROKEN", "WAY_OUT", "Answers", "Decision", "Decisions", "ValueBranchError", "equality_by_elements"]
 
 _ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 
@@ -34,8 +35,10 @@ class ValueBranchError(CaptureError):
     """Forward branches on the values of tensors."""
 
 
+BROKEN = 'ORTModule(model, breaks="allow") runs what lies between such lines'
+"""What trains a module in whose forward some lines can be in no graph."""
 WAY_OUT = (
-    'ORTModule(model, breaks="allow") runs what lies between such lines; or choose with torch.where, or move the '
+    f"{BROKEN}; or choose with torch.where, or move the "
     "decision out of forward; for layers that a library drops, set their rate to zero (config.layerdrop = 0)"
 )
 """What a user can do whose model branches on values that no graph can follow."""
@@ -147,10 +150,17 @@ class Answers:
         return answer
 
     def _value(self, expr: Any) -> Any:
-        """Return what an expression is for the batch, None if that is not known; note it as a decision."""
+        """Return what an expression is for the batch, None if that is not known; note it as a decision.
+
+        What it is whatever is drawn at random is none.
+        """
         if self._run is None:
             return None
-        number = valued(expr, self._run.numbers())
+        numbers = self._run.numbers()
+        sure = certain(expr, self._run.bounds())
+        if sure is not None:
+            return sure
+        number = valued(expr, numbers)
         if number is None:
             return None
         value, condition = number
@@ -185,12 +195,20 @@ class _Run:
         thread.join()
         return self._numbers
 
+    def bounds(self) -> dict[str, Bounds]:
+        """Return those of the numbers that follow from random draws alone."""
+        places = {symbol: node for symbol, (node, axis) in self._places.items() if axis < 0}
+        known = {symbol: bounds(node, self._values) for symbol, node in places.items()}
+        return {symbol: own for symbol, own in known.items() if own is not None}
+
     def keep(self, symbols: Iterable[str]) -> None:
         """Have the program say where the numbers for some symbols are, each once."""
+        calls = reversed(self._tracer.graph.nodes)  # of which a placeholder has no module
+        last: dict[str, Any] = next((node.meta for node in calls if "nn_module_stack" in node.meta), {})
         for symbol in sorted(symbols & self._places.keys()):
             node, axis = self._places.pop(symbol)
             call = self._tracer.graph.call_function(torch.ops.ontrain.decide.default, (node, symbol, axis))
-            call.meta = dict(node.meta)
+            call.meta = {**last, **node.meta}
 
     def _advance(self) -> None:
         nodes = [node for node in self._tracer.graph.nodes if node not in self._values]

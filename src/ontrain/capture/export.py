@@ -14,7 +14,7 @@ from torch import nn
 
 from ontrain.capture.autograd import check_functions
 from ontrain.capture.containers import Containers
-from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError
+from ontrain.capture.decisions import BROKEN, WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import Run, without_draws
 from ontrain.capture.inspection import restart
@@ -283,7 +283,7 @@ def _explained(error: BaseException) -> CaptureError:
     if "Cache" in text:
         way_out = "call the model with use_cache=False, and return tensors only"
     else:
-        way_out = "write the line with tensor operators whose shapes follow from the inputs' shapes"
+        way_out = "write the line with tensor operators whose shapes follow from the inputs' shapes; or " + BROKEN
     return CaptureError(
         f"torch.export cannot trace the module: {_first_line(error)}",
         source=source,

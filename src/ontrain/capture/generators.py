@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import sympy.core.random
 
+from ontrain.capture.decisions import BROKEN
 from ontrain.capture.entropy import entropy_refused
 from ontrain.capture.reachable import reachable
 from ontrain.capture.source import is_foreign, line_text
@@ -35,7 +36,7 @@ _PASSED = frozenset({"numpy", "sympy", "mpmath"})
 _WAY_OUT = (
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
     "and choose with torch.where(torch.rand(()) < p, a, b); for layers that a library drops, set their rate to zero "
-    "(config.layerdrop = 0)"
+    f"(config.layerdrop = 0); or {BROKEN}"
 )
 
 

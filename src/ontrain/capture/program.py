@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
+from ontrain.capture.outs import written_apart
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import node_text, source_line, user_frame
 from ontrain.errors import CaptureError, OntrainError
@@ -94,11 +95,15 @@ def is_ignored(node: fx.Node) -> bool:
 
 
 def flat_graph(module: fx.GraphModule) -> fx.Graph:
-    """Return the module's graph with the bodies of no_grad and disabled-autocast blocks in place of their calls."""
+    """Return the module's graph with the bodies of no_grad and disabled-autocast blocks in place of their calls.
+
+    An operator with `out=` is written as one without, and a copy.
+    """
     flat = fx.Graph(module)
     results = _inline(flat, module, None)
     output = flat.output(results)
     output.meta = dict(module.graph.output_node().meta)
+    written_apart(flat)
     return flat
 
 

@@ -7,6 +7,7 @@ from torch import fx
 
 from ontrain.capture.aliases import memory, mutates, shares, written_to
 from ontrain.capture.aten.registry import operator_name, schema
+from ontrain.capture.changes import ChangedStateError
 from ontrain.capture.source import source_line
 from ontrain.errors import CaptureError
 from ontrain.internals import OpOverload, available
@@ -41,7 +42,7 @@ def say_shared(graph: fx.Graph) -> None:
         if source is not None and (_drops_nothing(node, source) or _returns_itself(node, source)):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
-        elif not shares(node):
+        elif not shares(node) and node.target is not torch.ops.ontrain.decide.default:  # which has its argument's meta
             for where in memory(node) & frozenset().union(*map(memory, node.all_input_nodes)):
                 if where in last_write and order[last_write[where]] > order[node]:
                     raise _unsaid(node, last_write[where])
@@ -83,9 +84,10 @@ def _unsaid(view: fx.Node, write: fx.Node) -> CaptureError:
 
 
 def _other_memory(node: fx.Node) -> CaptureError:
-    return CaptureError(
+    return ChangedStateError(
         "forward gives a tensor other memory, by `x.data = …`",
         source=source_line(node),
         reason="a graph has values, and no memory that could be exchanged",
-        way_out="write x.detach().copy_(new), or go on with x + (new - x).detach()",
+        way_out="write x.detach().copy_(new), or go on with x + (new - x).detach(); if only the first call does, as to "
+        "begin from the first batch, call the model once before it is wrapped",
     )

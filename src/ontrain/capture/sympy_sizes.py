@@ -9,10 +9,10 @@ from typing import Any
 import sympy
 
 from ontrain.errors import CaptureError
-from ontrain.internals import of
+from ontrain.internals import of, private
 from ontrain.sizes import Size
 
-__all__ = ["size_of", "symbol_of", "valued"]
+__all__ = ["certain", "size_of", "symbol_of", "valued"]
 
 _NAMES = {
     "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "IntTrueDiv": "/", "FloatTrueDiv": "/",
@@ -98,3 +98,21 @@ def valued(expr: Any, numbers: Mapping[str, int | float]) -> tuple[Any, Size] | 
     if not value.is_number:
         return None
     return value, Size.call("==", size_of(expr), size_of(value))
+
+
+def certain(expr: Any, bounds: Mapping[str, tuple[float, float]]) -> Any:
+    """Return sympy's expression as the number or truth value that it is within bounds, None if there are several.
+
+    Args:
+        expr: sympy's.
+        bounds: of its symbols, by name; None is returned if some are missing.
+    """
+    if not expr.free_symbols or any(symbol.name not in bounds for symbol in expr.free_symbols):
+        return None
+    between = private("torch.utils._sympy.value_ranges.ValueRanges")
+    ranges = {
+        symbol: between(*(int(end) if symbol.is_integer else end for end in bounds[symbol.name]))
+        for symbol in expr.free_symbols
+    }
+    within = private("torch.utils._sympy.value_ranges.bound_sympy")(expr, ranges)
+    return within.lower if within.lower == within.upper else None

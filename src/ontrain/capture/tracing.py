@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ontrain.capture.autograd import traced_autograd
+from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.decisions import Answers, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
@@ -27,16 +28,12 @@ from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
 
 __all__ = [
-    "AUTOCAST", "NewBufferError", "as_eager", "assigned_buffers", "shared_memory",
-    "telling_grad_mode", "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
+    "AUTOCAST", "as_eager", "assigned_buffers", "shared_memory", "telling_grad_mode", "took_int_for_dtype", "tracing",
+    "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
 """Devices whose autocast a trace looks at."""
-
-
-class NewBufferError(CaptureError):
-    """Forward makes a buffer anew, in another shape."""
 
 
 @contextmanager
@@ -174,7 +171,11 @@ def _weighted_losses() -> Iterator[None]:
 
 @contextmanager
 def _no_conversions() -> Iterator[None]:
-    """Let `self.layer.to(dtype)` in a forward pass where the layer has the dtype: torch cannot trace the swap."""
+    """Let `self.layer.to(dtype)` in a forward pass where the layer has the dtype: torch cannot trace the swap.
+
+    Raises:
+        CaptureError: from within the forward, where the layer has another dtype or lies on another device.
+    """
     convert = nn.Module.to
 
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
@@ -184,7 +185,16 @@ def _no_conversions() -> Iterator[None]:
         same = all(tensor.dtype == (dtype or tensor.dtype) for tensor in floats) and layout is None
         if same and all(tensor.device == (device or tensor.device) for tensor in state):
             return self
-        return convert(self, *args, **kwargs)
+        try:
+            return convert(self, *args, **kwargs)
+        except RuntimeError as error:
+            wanted = ", ".join(str(target) for target in (device, dtype) if target is not None)
+            raise CaptureError(
+                f"forward converts its {type(self).__name__} to {wanted}",
+                reason="the parameters of a graph keep their dtype and device",
+                way_out=f"convert that layer by .to({wanted}) before the model is wrapped, or give the model's "
+                "configuration the dtype that the layer has",
+            ) from error
 
     with wrapped({"torch.nn.Module.to": lambda _: to}):
         yield
@@ -287,9 +297,10 @@ def took_int_for_dtype(error: CaptureError) -> bool:
 def went_for_compilers(error: CaptureError) -> bool:
     """Return whether a trace met what may be a branch of forward that is for compilers, and that lacks something.
 
-    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask.
+    Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask: what needs it meets None,
+    or a tensor of another shape.
     """
-    return isinstance(error.__cause__, TypeError | AttributeError)
+    return type(error.__cause__) in (TypeError, AttributeError, RuntimeError, ValueError)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from ontrain.capture.arrays import to_array
 from ontrain.capture.aten import find
 from ontrain.capture.aten.complex import Complex, is_complex, translate_complex
 from ontrain.capture.aten.writing import write_back
+from ontrain.capture.changes import ChangedStateError
 from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.derivatives import differentiated_by
 from ontrain.capture.program import BRANCHES, is_ignored
@@ -246,11 +247,12 @@ _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_bl
 
 def written(parameter: str, source: str | None = None) -> CaptureError:
     """Return the error for a forward that changes a parameter."""
-    return CaptureError(
+    return ChangedStateError(
         f"forward writes to parameter {parameter!r}",
         source=source,
         reason="parameters change in the optimizer only",
-        way_out="register it as a buffer, or change it outside of forward",
+        way_out="register it as a buffer, or change it outside of forward; if only the first call does, as to begin "
+        "from the first batch, call the model once before it is wrapped",
     )
 
 

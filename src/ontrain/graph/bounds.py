@@ -26,7 +26,8 @@ def nbytes(value: ir.Value) -> int | None:
 
 _WAY_OUT = (
     "compute sizes from shapes and constants alone, and mask values by Where instead of selecting them; or train the "
-    "module that the graph comes from with ORTModule, which plans it in parts"
+    "module that the graph comes from with ORTModule, which plans it in parts, or with "
+    'ORTModule(model, breaks="allow"), which leaves such lines to PyTorch'
 )
 
 

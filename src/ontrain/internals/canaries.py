@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 from unittest import mock
 
+import sympy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -386,6 +387,16 @@ def returns(value: Any, *args: Any) -> Callable[[Any], None]:
         expect(type(got) is type(value) and got == value, f"{got!r} instead of {value!r}")
 
     return check
+
+
+def bounds(bound: Any) -> None:
+    """A condition that holds between the bounds of its symbol is bounded by that alone."""
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    number, between = sympy.Symbol("number", real=True), ValueRanges(0.25, 0.75)
+    for condition, wanted in ((number < 1, True), (number < 0, False)):
+        within = bound(condition, {number: between})
+        expect(within.lower == within.upper == sympy.sympify(wanted), f"{condition} is not always {wanted}")
 
 
 def tells_storages_apart(_: object) -> None:

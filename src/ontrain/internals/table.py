@@ -79,6 +79,8 @@ TABLE: tuple[Row, ...] = (
         c.returns(None), _DECISIONS),
     Row("torch.fx.experimental.sym_node.SymNode._expr", "know the symbol of a number", None, _DECISIONS,
         of_instance=True),
+    Row("torch.utils._sympy.value_ranges.ValueRanges", "know what no draw can change", None, _DECISIONS),
+    Row("torch.utils._sympy.value_ranges.bound_sympy", "know what no draw can change", c.bounds, _DECISIONS),
     Row("torch._dynamo.config.patch", "keep what was answered for one batch from others", None, _DECISIONS),
     *(
         Row(f"{owner}.{name}", "compare tensors by operators that a trace has", None,

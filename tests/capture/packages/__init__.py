@@ -1,12 +1,16 @@
 """Models of other packages, small and random."""
 
 from tests.capture.packages import (
+    architectures,
     atoms,
     attention,
     densities,
     graphs,
+    languages,
     losses,
     medicine,
+    networks_of_graphs,
+    perception,
     pictures,
     science,
     sequences,
@@ -18,12 +22,16 @@ from tests.capture.packages.entry import MODELS, PackageModel
 __all__ = [
     "MODELS",
     "PackageModel",
+    "architectures",
     "atoms",
     "attention",
     "densities",
     "graphs",
+    "languages",
     "losses",
     "medicine",
+    "networks_of_graphs",
+    "perception",
     "pictures",
     "science",
     "sequences",

@@ -59,6 +59,32 @@ add("RealNVP of normflows", "normflows", flow("affine"), lambda n: (numbers(4 * 
 add("spline flow of normflows", "normflows", flow("spline"), lambda n: (numbers(4 * n, 4),))
 
 
+def begun_from_data() -> nn.Module:
+    """Couplings between layers that begin from the first batch."""
+    from normflows import NormalizingFlow, distributions, flows, nets
+
+    coupled = [
+        layer
+        for _ in range(2)
+        for layer in (flows.AffineCouplingBlock(nets.MLP([2, 8, 4])), flows.Permute(4, mode="swap"), flows.ActNorm(4))
+    ]
+    return Loss(lambda s, x: s.model.forward_kld(x), model=NormalizingFlow(distributions.DiagGaussian(4), coupled))
+
+
+def glow() -> nn.Module:
+    """Glow on two scales."""
+    from normflows import MultiscaleFlow, distributions, flows
+
+    scales = [[flows.GlowBlock(channels, 8, split_mode="channel"), flows.Squeeze()] for channels in (24, 12)]
+    bases = [distributions.DiagGaussian((24, 2, 2)), distributions.DiagGaussian((6, 4, 4))]
+    model = MultiscaleFlow(bases, scales, [flows.Merge()])
+    return Loss(lambda s, x: -s.model.log_prob(x, None).mean(), model=model)
+
+
+add("ActNorm of normflows", "normflows", begun_from_data, lambda n: (numbers(4 * n, 4),))
+add("Glow of normflows", "normflows", glow, lambda n: (numbers(4 * n, 3, 8, 8),))
+
+
 def liquid(name: str) -> Callable[[], nn.Module]:
     """A recurrent network of ncps, wired as a neural circuit."""
 

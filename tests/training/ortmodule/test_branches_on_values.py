@@ -121,6 +121,36 @@ def a_loss_and_what_is_looked_at(self, x, ids):
 
 
 @forward
+def by_the_most_rows_of_a_group(self, x, ids):
+    group = ids.sort()[0]
+    groups = int(group.max()) + 1
+    counts = torch.zeros(groups, dtype=torch.int64).scatter_add(0, group, torch.ones_like(group))
+    starts = counts.new_empty(groups + 1)
+    starts.narrow(0, 0, 1).zero_()
+    torch.cumsum(counts, 0, out=starts.narrow(0, 1, groups))
+    most = int(counts.max())
+    beside = x.new_full([groups * most, 4], 0.5)
+    beside[torch.arange(x.shape[0]) - starts[group] + group * most] = self.a(x)
+    beside = beside.view(groups, most, 4)
+    return (self.b(beside) if most > 2 else beside).expand(groups, most, 4).transpose(1, 2).softmax(-1).sum(-1)
+
+
+@forward
+def by_draws_that_change_nothing(self, x, ids):
+    layers = [self.a, self.b]
+    if torch.rand(()) < 0.0 or torch.rand(1).item() <= 0.0 or not torch.rand(2).mul(3).sub(1)[0] < 3:
+        x = self.norm(x)
+    chosen = layers[int(torch.empty(1).uniform_(0.0, 1.0).item())]
+    return chosen(x) if torch.rand_like(x)[0, 0] >= 0 else x
+
+
+@forward
+def by_sizes_of_what_was_drawn(self, x, ids):
+    h = (self.a(x) + 0 * torch.randn_like(x))[ids > 0]
+    return (h - self.b(x)[ids > 0]).abs().sum() if len(h) == len(x[ids > 0]) else h.sum()
+
+
+@forward
 def that_fails_off_its_path(self, x, ids):
     if ids.max() < 2:
         return self.a(x)[:, :2][:, ids]
@@ -219,6 +249,17 @@ def test_a_branch_on_numbers_drawn_at_random_is_refused():
     with pytest.raises(CaptureError, match="drawn at random") as refusal:
         ORTModule(Layers(dropping))(torch.randn(5, 4, dtype=torch.float64), torch.arange(5))
     assert "torch.rand(()) < 0.5" in str(refusal.value)
+
+
+@pytest.mark.parametrize("draw", [
+    lambda x: torch.rand(1).item() < 1e-6, lambda x: torch.rand(()) * 2 > 1, lambda x: torch.randn(()) < -100,
+    lambda x: x.mean() * torch.rand(()) < 0.0, lambda x: int(torch.rand(1) * 2),
+])  # fmt: skip
+def test_a_draw_that_may_decide_is_refused(draw):
+    with pytest.raises(CaptureError, match="drawn at random"):
+        ORTModule(Layers(lambda self, x, ids: self.a(x) if draw(x) else self.b(x)))(
+            torch.randn(5, 4, dtype=torch.float64), torch.arange(5)
+        )
 
 
 def test_many_paths_are_warned_of():

@@ -1,4 +1,4 @@
-"""Buffers that forward makes at its first call, or anew for longer inputs, are there as eager's are."""
+"""What forward makes at its first call, or anew for longer inputs, is there as eager's is: buffers and parameters."""
 
 import copy
 
@@ -57,6 +57,91 @@ def test_tables_that_grow_with_the_longest_input(first):
             torch.testing.assert_close(actual.grad, wanted.grad, rtol=1e-9, atol=1e-9)
         for (name, actual), (_, wanted) in zip(ours.named_buffers(), eager.named_buffers(), strict=True):
             torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9, msg=name)
+
+
+class Begun(nn.Module):
+    """Begins with the deviation of the first batch, as an ActNorm does."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.norm = nn.Parameter(torch.zeros(4)), nn.BatchNorm1d(4)
+        self.register_buffer("ready", torch.tensor(False))
+        self.begun = False
+        self.double()
+
+    def forward(self, x):
+        if self.training and not self.is_begun():
+            self.begin(-x.std(0).log())
+            self.mark()
+        return self.norm(x * self.scale.exp()), self.scale.sum()
+
+    def is_begun(self):
+        return self.ready
+
+    def begin(self, scale):
+        with torch.no_grad():
+            self.scale.copy_(scale)
+
+    def mark(self):
+        self.ready.fill_(True)
+
+
+class BegunByData(Begun):
+    def begin(self, scale):
+        self.scale.data = scale.data
+
+    def mark(self):
+        self.ready = torch.tensor(1.0)
+
+
+class BegunByAttribute(Begun):
+    def is_begun(self):
+        return self.begun
+
+    def begin(self, scale):
+        self.scale.data.copy_(scale)
+
+    def mark(self):
+        self.begun = True
+
+
+@pytest.mark.parametrize("kind", [Begun, BegunByData, BegunByAttribute])
+def test_parameters_that_begin_from_the_first_batch(kind):
+    eager = kind()
+    ours = ORTModule(copy.deepcopy(eager))
+    scale = ours.scale
+    modules = eager, ours
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in modules]
+    for rows in (6, 7, 6):
+        x = 3 * torch.randn(rows, 4, dtype=torch.float64) + 1
+        weight = torch.randn(rows, 4, dtype=torch.float64)
+        results = []
+        for module, optimizer in zip(modules, optimizers, strict=True):
+            y, total = module(x)
+            optimizer.zero_grad()
+            ((y * weight).sum() + total).backward()
+            optimizer.step()
+            results.append(y.detach())
+        torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+        for (name, actual), (_, wanted) in zip(ours.state_dict().items(), eager.state_dict().items(), strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9, msg=name)
+    assert ours.scale is scale and ours.begun == eager.begun
+
+
+def test_what_is_written_to_parameters_at_each_call_is_refused_and_undone():
+    class Clamped(Begun):
+        def is_begun(self):
+            return False
+
+        def begin(self, scale):
+            self.scale.data.clamp_(-1, 1)
+
+    ours = ORTModule(Clamped())
+    with torch.no_grad():
+        ours.scale.fill_(3)
+    with pytest.raises(CaptureError, match=r"parameter 'scale'[\s\S]*begin[\s\S]*once before it is wrapped"):
+        ours(torch.randn(6, 4, dtype=torch.float64))
+    assert (ours.scale == 3).all() and not ours.ready
 
 
 def test_what_the_next_call_depends_on_is_refused():

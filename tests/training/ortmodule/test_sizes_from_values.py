@@ -148,6 +148,44 @@ def read_as_data(self, x, ids):
 
 
 @forward
+def rows_as_often_as_their_numbers_say(self, x, ids):
+    return self.b(torch.relu(self.a(x)).repeat_interleave(ids, 0)), torch.repeat_interleave(ids, 2), x[0].repeat(2)
+
+
+@forward
+def columns_as_often_as_a_tensor_says(self, x, ids):
+    return self.a(x).T.repeat_interleave(ids.max().reshape(1), dim=-1)
+
+
+@forward
+def sequences_of_several_lengths(self, x, ids):
+    h = self.a(x)
+    parts = [h[ids > 2], h[ids == 0], h[:2]]
+    pad = nn.utils.rnn.pad_sequence
+    return self.b(pad(parts)), pad(parts, batch_first=True, padding_value=0.5), pad(parts, padding_side="left")
+
+
+@forward
+def rows_of_each_group_beside_each_other(self, x, ids):
+    group = ids.sort()[0]
+    groups = int(group.max()) + 1
+    counts = torch.zeros(groups, dtype=torch.int64).scatter_add(0, group, torch.ones_like(group))
+    starts = counts.new_empty(groups + 1)
+    starts.narrow(0, 0, 1).zero_()
+    torch.cumsum(counts, 0, out=starts.narrow(0, 1, groups))
+    most = int(counts.max())
+    beside = x.new_full([groups * most, 6], 0.5)
+    beside[torch.arange(x.shape[0]) - starts[group] + group * most] = self.a(x)
+    return self.b(beside.view(groups, most, 6).softmax(1))
+
+
+@forward
+def starts_of_sorted_rows(self, x, ids):
+    starts = torch._convert_indices_from_coo_to_csr(ids.sort()[0], 5)
+    return self.a(x) * starts.diff()[ids][:, None], starts
+
+
+@forward
 def loss_of_chosen_rows(self, x, ids):
     return F.cross_entropy(self.b(self.a(x))[ids > 1], (ids % 3)[ids > 1], reduction="sum")
 

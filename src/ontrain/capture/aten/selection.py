@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.graph import follows_from_random
 from ontrain.operators import Value, each
 from ontrain.sizes import Size
 
@@ -168,11 +169,42 @@ def repeat_interleave(op: AtenBuilder, repeats: Value, *, output_size: Dim | Non
     """0 as often as the first number says, then 1, …"""
     if output_size is None:
         output_size = _counted(op, op.ReduceSum(op.cast(repeats, _INT64), keepdims=0))
-    ends = op.CumSum(op.cast(repeats, _INT64), 0)
+    return op.cast(_repeated(op, op.cast(repeats, _INT64), op.input_shape(0)[0], output_size), op.dtype)
+
+
+@aten("repeat_interleave.self_Tensor")
+def repeat_rows(
+    op: AtenBuilder, x: Value, repeats: Value, dim: int | None = None, *, output_size: Dim | None = None
+) -> Value:
+    """Each row as often as its number says; one number is for all rows."""
+    shape = op.input_shape(0)
+    if dim is None:
+        x, shape, dim = op.Reshape(x, [-1]), [math.prod(shape)], 0
+    dim %= len(shape)
+    repeats = op.expand(op.cast(repeats, _INT64), [shape[dim]], op.input_shape(1))
+    if output_size is None:
+        output_size = _counted(op, op.ReduceSum(repeats, keepdims=0), dim)
+    rows = _repeated(op, repeats, shape[dim], output_size)
+    return op.typed(op.Gather(x, rows, axis=dim), [*shape[:dim], output_size, *shape[dim + 1 :]])
+
+
+def _repeated(op: AtenBuilder, repeats: Value, count: Dim, output_size: Dim) -> Value:
+    """0 as often as the first of `count` numbers says, then 1, …"""
+    ends = op.CumSum(repeats, 0)
     starts = _filled(op, 0, [output_size + 1])
-    ones = op.typed(op.Expand(op.const(np.array([1], np.int64)), op.Shape(ends)), op.input_shape(0))
+    ones = op.typed(op.Expand(op.const(np.array([1], np.int64)), op.Shape(ends)), [count])
     steps = op.ScatterElements(starts, ends, ones, axis=0, reduction="add")
-    return op.cast(op.typed(op.CumSum(sliced(op, steps, 0, 0, -1), 0), [output_size]), op.dtype)
+    return op.typed(op.CumSum(sliced(op, steps, 0, 0, -1), 0), [output_size])
+
+
+@aten("_convert_indices_from_coo_to_csr")
+def row_starts(op: AtenBuilder, rows: Value, size: Dim, *, out_int32: bool = False) -> Value:
+    """Where each of `size` rows begins among sorted ones, and where the last ends."""
+    shape = op.input_shape(0)
+    ones = op.typed(op.Expand(op.const(np.array([1], np.int64)), op.Shape(rows)), shape)
+    behind = op.cast(rows, _INT64) + op.const(np.array(1, np.int64))
+    counts = op.ScatterElements(_filled(op, 0, [size + 1]), behind, ones, axis=0, reduction="add")
+    return op.cast(op.typed(op.CumSum(counts, 0), [size + 1]), op.dtype)
 
 
 @aten("bincount")
@@ -188,12 +220,12 @@ def bincount(op: AtenBuilder, x: Value, weights: Value | None = None, minlength:
     return op.ScatterElements(zeros, x, op.cast(weights, op.dtype), axis=0, reduction="add")
 
 
-def _counted(op: AtenBuilder, number: Value) -> Size:
-    """Return a number as the size of the current node's result."""
+def _counted(op: AtenBuilder, number: Value, axis: int = 0) -> Size:
+    """Return a number as the size of the current node's result along an axis."""
     if not op.symbols.by_values:
         raise _refusal(op, "as many elements as its numbers say")
     size = op.symbols.as_size(op, number)
-    op.symbols.equate(op.val.shape[0], size)
+    op.symbols.equate(op.val.shape[axis], size)
     return size
 
 
@@ -203,8 +235,15 @@ def _filled(op: AtenBuilder, number: int, shape: list[Dim]) -> Value:
 
 @aten("ontrain::decide")
 def decide(op: AtenBuilder, x: Any, symbol: str, axis: int) -> Any:
-    """Note the number that forward branches on: a size, or for axis -1 the only element."""
-    op.symbols.decided[symbol] = op.Reshape(x, [1]) if axis < 0 else op.Shape(x, start=axis, end=axis + 1)
+    """Note the number that forward branches on: a size, or for axis -1 the only element.
+
+    The size of `x[mask]` follows from the mask, even if x is drawn at random.
+    """
+    size = op.input_shape(0)[axis] if axis >= 0 else None
+    if isinstance(size, Size) and follows_from_random(x):
+        op.symbols.decided[symbol] = op.symbols.emit(op, size)
+    else:
+        op.symbols.decided[symbol] = op.Reshape(x, [1]) if axis < 0 else op.Shape(x, start=axis, end=axis + 1)
     return x
 
 

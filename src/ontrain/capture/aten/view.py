@@ -296,8 +296,8 @@ def pad(op: AtenBuilder, x: Value, pads: Sequence[Dim], mode: str = "constant", 
             before[axis], after[axis] = (0 if start else before[axis]), (0 if end else after[axis])
     if mode == "edge" and any([*before, *after]):
         # What is repeated is the edge of the whole, even where it is cut off.
-        return _cut(op, _with_pads(op, x, before, after, mode, value), cuts)
-    return _with_pads(op, _cut(op, x, cuts), before, after, mode, value)
+        return _cut(op, padded(op, x, before, after, mode, value), cuts)
+    return padded(op, _cut(op, x, cuts), before, after, mode, value)
 
 
 def _cut(op: AtenBuilder, x: Value, cuts: Sequence[tuple[int, int, int]]) -> Value:
@@ -307,9 +307,7 @@ def _cut(op: AtenBuilder, x: Value, cuts: Sequence[tuple[int, int, int]]) -> Val
     return x
 
 
-def _with_pads(
-    op: AtenBuilder, x: Value, before: list[Dim], after: list[Dim], mode: str, value: Scalar | None
-) -> Value:
+def padded(op: AtenBuilder, x: Value, before: list[Dim], after: list[Dim], mode: str, value: Scalar | None) -> Value:
     if not any([*before, *after]):
         return x
     fill = op.cast(value or 0, x.dtype) if mode == "constant" else None

@@ -25,6 +25,10 @@ def _slice(
     return slice_written(op, x, new, op.shape, dim, start, step)
 
 
+def _narrow(op: AtenBuilder, x: Value, new: Value, dim: int, start: Dim, length: Dim) -> Value:
+    return slice_written(op, x, new, op.shape, dim, start, 1)
+
+
 def _reshape(op: AtenBuilder, x: Value, new: Value, *_: object) -> Value:
     return op.reshape(new, op.input_shape(0), op.shape)
 
@@ -44,11 +48,15 @@ _aten = torch.ops.aten
 _WRITES: dict[Any, Callable[..., Value]] = {
     _aten.select.int: _select,
     _aten.slice.Tensor: _slice,
+    _aten.narrow.default: _narrow,
     _aten.view.default: _reshape,
+    _aten.unflatten.int: _reshape,
     _aten.unsqueeze.default: _reshape,
     _aten.squeeze.dim: _reshape,
     _aten.squeeze.default: _reshape,
     _aten.transpose.int: _transpose,
+    _aten.swapaxes.default: _transpose,
+    _aten.mT.default: _transpose,
     _aten.t.default: _transpose,
     _aten.permute.default: _permute,
     _aten.alias.default: lambda op, x, new: new,

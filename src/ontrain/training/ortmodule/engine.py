@@ -6,13 +6,13 @@ import functools
 import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from ontrain.capture import NewBufferError, bind, capture, flatten, telling_grad_mode, tells_positions
+from ontrain.capture import ChangedStateError, bind, capture, flatten, telling_grad_mode, tells_positions
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
@@ -99,15 +99,18 @@ class Engine:
         key[2] = self._asked(tensors)
         refuse_transforms(tensors)
         tried: dict[Entry, OtherPathError] = {}
-        grown = False
+        undo: Callable[[], None] | None = None
         while True:
             with self._lock:
                 try:
                     site = self._site(tuple(key), args, kwargs, tensors, tried)
-                except NewBufferError:
-                    if grown or not settled(self.module, args, kwargs):
+                except ChangedStateError:
+                    if undo is not None:
+                        undo()
                         raise
-                    grown = True
+                    undo = settled(self.module, args, kwargs)
+                    if undo is None:
+                        raise
                     self._forget()
                     continue
             try:
@@ -223,7 +226,7 @@ class Engine:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
                 captured = trace(dynamic=named)
             except CaptureError as error:
-                if not any(named) or isinstance(error, NewBufferError):
+                if not any(named) or isinstance(error, ChangedStateError):
                     raise
                 captured = trace()
                 warnings.warn(

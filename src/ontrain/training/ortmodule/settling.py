@@ -1,9 +1,9 @@
-"""Buffers that a forward makes at its first call, or anew when sizes grow: tables of positions, biases by distance."""
+"""What a forward makes at its first call: tables of positions that grow, parameters that begin from the first batch."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,59 +14,117 @@ from ontrain.internals import of
 
 __all__ = ["settled"]
 
+_PLAIN = (bool, int, float, str, type(None))
 
-def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Give a module the buffers that its forward makes of a call, where their shape or dtype is another.
 
-    Copies of the module run the call. All else stays as it is: parameters, statistics, random state.
+def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
+    """Give a module what its forward makes of a call once, where later calls find it made.
+
+    That is a buffer of another shape or dtype, and what the first of two calls changes and the second does not:
+    parameters, buffers, and plain attributes such as `self.initialized`. Copies of the module run the calls. All else
+    stays as it is, such as statistics, counters and the random state.
 
     Returns:
-        whether there are such buffers, and forward returns the same with them: they keep what it would compute anew.
+        what undoes it; None if there is nothing of the kind, or forward returns something else with it.
     """
-    first, formed = _run(module, args, kwargs, [])
-    if not formed or any(buffer is not None and buffer.requires_grad for _, buffer in formed):
-        return False
-    second, again = _run(module, args, kwargs, formed)
-    if again or len(first) != len(second) or not all(map(_same, first, second)):
-        return False
-    buffers = _buffers(module)
-    for place, buffer in formed:
-        owner, name = buffers[place]
-        owner[name] = buffer
-    return True
+    double, call = _copied(module, args, kwargs)
+    start = _state(double)
+    first, after = _run(double, call), _state(double)
+    _run(double, call)
+    last = _state(double)
+    formed = {place: after[place] for place in start if _is_formed(start[place], after[place], last[place])}
+    if not formed or any(_is_of_graph(start[place], value) for place, value in formed.items()):
+        return None
+    again, call = _copied(module, args, kwargs)
+    _put(again, formed)
+    begun = _state(again)
+    second, end = _run(again, call), _state(again)
+    if len(first) != len(second) or not all(map(_same, first, second)):
+        return None
+    if any(_form(begun[place]) != _form(end[place]) or _is_written(begun[place], end[place]) for place in begun):
+        return None
+    before = {place: value for place, value in _state(module).items() if place in formed}
+    _put(module, formed)
+    return lambda: _put(module, before)
 
 
-def _run(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], formed: Sequence[tuple[int, torch.Tensor | None]]
-) -> tuple[list[torch.Tensor], list[tuple[int, torch.Tensor | None]]]:
-    """Call a copy that has some buffers; return the result's tensors, and buffers of another form by their number."""
-    double, inputs, named = copy.deepcopy((module, list(map(_plain, args)), {k: _plain(v) for k, v in kwargs.items()}))
-    buffers = _buffers(double)
-    for place, buffer in formed:
-        owner, name = buffers[place]
-        owner[name] = None if buffer is None else buffer.clone()
-    before = [_form(owner[name]) for owner, name in buffers]
+_Place = tuple[int, str, str]
+"""The number of a submodule, which of its dictionaries it is, and the name there."""
+
+
+def _copied(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, Any]]:
+    plain = [_plain(value) for value in args], {name: _plain(value) for name, value in kwargs.items()}
+    return copy.deepcopy((module, plain))
+
+
+def _run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
+    """Call a module; return the tensors of its result."""
+    args, kwargs = copy.deepcopy(call)
     with torch.random.fork_rng(), torch.enable_grad():
-        result = double(*inputs, **named)
-    changed = [
-        (at, owner.get(name)) for at, (owner, name) in enumerate(buffers) if _form(owner.get(name)) != before[at]
+        return flatten(module(*args, **kwargs))[0]
+
+
+def _dictionaries(module: nn.Module) -> list[tuple[int, str, dict[str, Any]]]:
+    parts = list(enumerate(module.modules()))
+    return [
+        *((at, "parameter", of("torch.nn.Module._parameters", part)) for at, part in parts),
+        *((at, "buffer", of("torch.nn.Module._buffers", part)) for at, part in parts),
+        *((at, "attribute", part.__dict__) for at, part in parts),
     ]
-    return flatten(result)[0], changed
 
 
-def _buffers(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
-    """Where a module has its buffers, in an order that its copies share."""
-    owners = [of("torch.nn.Module._buffers", part) for part in module.modules()]
-    return [(owner, name) for owner in owners for name in owner]
+def _state(module: nn.Module) -> dict[_Place, Any]:
+    """Parameters, buffers and plain attributes, as they are now."""
+    return {
+        (at, kind, name): copy.deepcopy(value) if isinstance(value, nn.Parameter) else _cloned(value)
+        for at, kind, names in _dictionaries(module)
+        for name, value in names.items()
+        if kind != "attribute" or type(value) in _PLAIN
+    }
+
+
+def _cloned(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad) if value.is_leaf else value.clone()
+
+
+def _put(module: nn.Module, values: Mapping[_Place, Any]) -> None:
+    """Write values into a module, in place where a tensor has the shape and dtype."""
+    names = {(at, kind): own for at, kind, own in _dictionaries(module)}
+    for (at, kind, name), value in values.items():
+        own = names[at, kind]
+        if isinstance(value, torch.Tensor) and _form(own[name]) == _form(value):
+            with torch.no_grad():
+                own[name].copy_(value)
+        else:
+            own[name] = _cloned(value)
+
+
+def _is_of_graph(start: Any, formed: Any) -> bool:
+    """Whether autograd or an optimizer holds what is made: a buffer with a gradient, a parameter of another shape."""
+    if isinstance(start, nn.Parameter):
+        return _form(start) != _form(formed)
+    return isinstance(formed, torch.Tensor) and formed.requires_grad
+
+
+def _is_formed(start: Any, after: Any, last: Any) -> bool:
+    return _form(start) != _form(after) or (not _same(start, after) and _same(after, last))
+
+
+def _is_written(before: Any, after: Any) -> bool:
+    return isinstance(before, nn.Parameter) and not _same(before, after)
 
 
 def _plain(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _form(buffer: torch.Tensor | None) -> tuple[Any, ...] | None:
-    return None if buffer is None else (buffer.shape, buffer.dtype)
+def _form(value: Any) -> tuple[Any, ...] | None:
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b) and bool(a == b)
     return a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
