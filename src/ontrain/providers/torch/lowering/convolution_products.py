@@ -76,7 +76,8 @@ def convolve_by_product(
     points = math.prod(static_dims(node.outputs[0])[2:]) * x.shape[0]
     flops = 2 * math.prod(w.shape) * points
     rows: _Rows | None = None
-    if len(x.shape) == 4 and plain and flops <= _SMALL_POINTS and points <= _FEW_POINTS:
+    # What a graph makes itself often holds equal numbers, and a product would break ties between their channels.
+    if len(x.shape) == 4 and plain and e.is_weight(w) and flops <= _SMALL_POINTS and points <= _FEW_POINTS:
         rows = _points(e, node, w, filters)
     elif _is_line(x, w) and flops <= _SMALL:
         rows = _line(e, node, w, filters, (strides[-1], dilations[-1]), pads)
