@@ -18,6 +18,7 @@ def machine(monkeypatch):
 
     def pretend(capabilities, cpuinfo=""):
         processor.multiplies_bfloat16.cache_clear()
+        processor.multiplies_bytes.cache_clear()
         monkeypatch.setattr(processor.Path, "read_text", lambda *args, **kwargs: cpuinfo)
         if capabilities is None:
             monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
@@ -26,6 +27,7 @@ def machine(monkeypatch):
 
     yield pretend
     processor.multiplies_bfloat16.cache_clear()
+    processor.multiplies_bytes.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,21 @@ def test_torch_is_asked_for_the_units(machine, capabilities, there):
 def test_an_older_torch_leaves_the_question_to_the_system(machine, text, there):
     machine(None, text)
     assert processor.multiplies_bfloat16() is there
+
+
+@pytest.mark.parametrize(
+    "capabilities, text, there",
+    [
+        ({"avx512_vnni": True, "avx_vnni": False}, "", True),
+        ({"avx512_vnni": False, "avx_vnni": True}, "", True),
+        ({"avx512_f": True, "avx512_vnni": False}, "flags : avx512_vnni\n", False),
+        (None, "flags : fpu avx512_vnni\n", True),
+        (None, "flags : fpu avx2\n", False),
+    ],
+)
+def test_units_for_bytes_are_asked_for_as_well(machine, capabilities, text, there):
+    machine(capabilities, text)
+    assert processor.multiplies_bytes() is there
 
 
 @pytest.mark.parametrize("there", [True, False])

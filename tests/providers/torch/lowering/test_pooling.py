@@ -95,3 +95,18 @@ def test_maxima_of_whole_numbers_take_no_number_of_the_pads(rng, dtype):
     node = helper.make_node("MaxPool", ["x"], ["m"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     cast = helper.make_node("Cast", ["m"], ["y"], to=1)
     assert_as_onnxruntime(file_of([node, cast], fed, {}, ["y"]), fed, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (1, 1, 7, 7), (1, 5, 1, 1), (2, 3, 4, 5), (1, 3, 1, 5)], ids=str)
+@pytest.mark.parametrize("after", ["nothing", "convolution"])
+def test_the_mean_of_a_small_image(rng, shape, after):
+    fed = {"x": rng.standard_normal(shape).astype(np.float32)}
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["y"])]
+    weights = {}
+    if after == "convolution":
+        weights = {"w": rng.standard_normal((6, shape[1], 3, 3)).astype(np.float32)}
+        nodes = [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+            helper.make_node("GlobalAveragePool", ["c"], ["y"]),
+        ]
+    assert_as_onnxruntime(file_of(nodes, fed, weights, ["y"]), fed, rtol=1e-5, atol=1e-6)

@@ -284,9 +284,8 @@ def prelu(e: Emitter, node: ir.Node) -> None:
 @lowers("HardSigmoid")
 def hard_sigmoid(e: Emitter, node: ir.Node) -> None:
     a, x = attributes(node), e.value(node.inputs[0])
-    out = e.out(node.outputs[0], x)
-    e.call(torch.mul, x, float(a.get("alpha", 0.2)), out=out, elementwise=True)
-    e.run(torch.Tensor.add_, out, float(a.get("beta", 0.5)), writes=[out])
+    out, beta = e.out(node.outputs[0], x), torch.tensor(a.get("beta", 0.5), dtype=x.dtype)
+    e.run(torch.add, e.constant(beta), x, alpha=float(a.get("alpha", 0.2)), out=out, writes=[out])
     e.run(torch.clamp_, out, 0, 1, writes=[out])
 
 

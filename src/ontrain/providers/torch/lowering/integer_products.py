@@ -1,5 +1,6 @@
 """Products and convolutions of whole numbers of eight bits, in floating point that holds each sum exactly.
 
+On processors with units for such products onnxruntime's kernel multiplies by a weight, as long as one thread is enough.
 Weights that never change tell how large a sum may be. Below 2²⁴ every partial sum is a number of float32, in whatever
 order a kernel adds, and most layers stay below; others are computed in double precision. ATen multiplies whole numbers
 themselves without vectors.
@@ -17,6 +18,8 @@ from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.convolution import geometry, padded
 from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.lowering.stock_calls import emit_stock
+from ontrain.providers.torch.processor import multiplies_bytes
 from ontrain.providers.torch.weights import CONVOLUTION, LINEAR
 
 __all__: list[str] = []
@@ -26,6 +29,8 @@ _LEVELS = 255
 _EXACT = 2**24
 """Up to which float32 holds every whole number."""
 _INT32 = 2**31
+_SMALL = 1 << 29
+"""Operations of a product up to which one thread with units for it is faster than several without."""
 
 
 def _fits(node: ir.Node) -> bool:
@@ -75,10 +80,21 @@ def _constant(e: Emitter, w: Buf, zero: Buf | None, axis: int) -> torch.Tensor |
     return e.weights(w).derived("whole", [weight, *([] if point is None else [point])], distances)
 
 
+def _has_units(e: Emitter, a: Buf, b: Buf, a_zero: Buf | None, b_zero: Buf | None) -> bool:
+    """Whether the processor has units for a product with a weight that never changes, and the product is small."""
+    fixed = e.unchanging(b) is not None and (b_zero is None or e.unchanging(b_zero) is not None)
+    fixed = fixed and (a_zero is None or math.prod(a_zero.shape) == 1)  # onnxruntime takes none a row
+    plain = e.device.type == "cpu" and e.settings.tuning is not None and len(b.shape) == 2 and len(a.shape) > 1
+    return plain and fixed and 0 < 2 * math.prod(a.shape) * b.shape[1] <= _SMALL and multiplies_bytes()
+
+
 @lowers("MatMulInteger", when=_fits)
 def matmul_integer(e: Emitter, node: ir.Node) -> None:
     a, b, a_zero, b_zero = (None if v is None else e.value(v) for v in (*node.inputs, None, None)[:4])
     assert a is not None and b is not None
+    if _has_units(e, a, b, a_zero, b_zero):
+        emit_stock(e, node.op_type, [a, b, a_zero, b_zero][: len(node.inputs)], node.outputs, {})
+        return
     numbers = _constant(e, b, b_zero, 1) if len(b.shape) == 2 and len(a.shape) > 1 else None
     dtype = torch.float64 if numbers is None else numbers.dtype
     left = _from_zero(e, a, a_zero, dtype, -2)
