@@ -33,7 +33,7 @@ _LIMIT = 1 << 30
 _LOADED = time.time()
 """Files that were written later may not be what this process has loaded."""
 _PACKAGE = Path(__file__).parents[2]
-_MAKERS = ("capture", "functions", "graph")
+_MAKERS = ("capture", "functions", "graph", "internals", "operators", "sizes")
 """The rooms whose code makes a captured graph."""
 
 
