@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.providers.torch.lowering import batch_statistics as module
 from ontrain.providers.torch.lowering.batch_statistics import batch_statistics, gradients_by_parts, parts
 from ontrain.training.ortmodule import ORTModule
 
@@ -74,3 +75,14 @@ def test_a_mean_far_above_the_deviation_costs_no_digits_of_the_gradient():
     factor = (scale * inv).double().view(1, 3, 1, 1)
     wanted = factor * (exact - exact.mean((0, 2, 3), keepdim=True) - centred * slope)
     torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 48, 61, 47), (2, 5, 200, 131)])
+def test_images_that_are_gone_over_in_strips_have_the_same_gradient_to_the_bit(shape, monkeypatch):
+    x, dy = images(*shape), images(*shape) - 0.7
+    scale = torch.rand(shape[1]) + 0.5
+    mean, _, inv = batch_statistics(x, 1e-5)
+    in_strips = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
+    monkeypatch.setattr(module, "_STRIP", x.numel())
+    for a, b in zip(in_strips, gradients_by_parts(dy, x, scale, mean, inv, 1e-5), strict=True):
+        assert torch.equal(a, b)
