@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.providers.torch.lowering import batch_statistics as module
+from ontrain.providers.torch.lowering import batch_statistics as kernels
 from ontrain.providers.torch.lowering.batch_statistics import batch_statistics, gradients_by_parts, parts
 from ontrain.training.ortmodule import ORTModule
 
@@ -83,6 +83,6 @@ def test_images_that_are_gone_over_in_strips_have_the_same_gradient_to_the_bit(s
     scale = torch.rand(shape[1]) + 0.5
     mean, _, inv = batch_statistics(x, 1e-5)
     in_strips = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
-    monkeypatch.setattr(module, "_STRIP", x.numel())
+    monkeypatch.setattr(kernels, "_STRIP", x.numel())
     for a, b in zip(in_strips, gradients_by_parts(dy, x, scale, mean, inv, 1e-5), strict=True):
         assert torch.equal(a, b)
