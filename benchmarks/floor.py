@@ -18,16 +18,14 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import Command
-from benchmarks.models import make
 from benchmarks.rows import append_row
-from benchmarks.worker import make_trainer
 from benchmarks.workloads import MODELS
-from ontrain.providers.torch.products import Product
+
+if TYPE_CHECKING:
+    from ontrain.providers.torch.products import Product
 
 _ENOUGH = 0.02
 """Seconds that a formulation is repeated for in each round, so that small products are seen at all."""
@@ -36,6 +34,9 @@ _ROUNDS, _WARM_UP = 3, 3
 
 def products(model: str, layers: int) -> tuple[Counter[Product], Callable[[], object]]:
     """Return the products of the step that ontrain plans for a model's first batch, and what makes that step."""
+    from benchmarks.models import make
+    from benchmarks.worker import make_trainer
+
     network, batches, *_ = make(model, layers)
     trainer = make_trainer(network, batches)
     for _ in range(_WARM_UP):
@@ -47,6 +48,8 @@ def products(model: str, layers: int) -> tuple[Counter[Product], Callable[[], ob
 
 def formulations(product: Product) -> dict[str, Callable[[], object]]:
     """Return ways to compute a product, by name; all on operands of their own."""
+    import torch
+
     dtype = getattr(torch, product.dtype)
     sizes = (product.rows, product.inner), (product.inner, product.columns), (product.rows, product.columns)
     many = product.batch > 1
@@ -96,6 +99,8 @@ def rates(product: Product, rounds: int) -> dict[str, float]:
 
 def measure(model: str, layers: int, rounds: int = _ROUNDS) -> dict[str, Any]:
     """Return the floor of a model's step in seconds, what its products take as planned, and the table behind it."""
+    import torch
+
     table: list[dict[str, Any]] = []
     steps = list[float]()
     found, step = products(model, layers)
@@ -130,6 +135,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of torch")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
+    import torch
+
     torch.set_num_threads(arguments.threads)
     for model in arguments.model or ("bert", "gpt2"):
         found = measure(model, arguments.layers, arguments.rounds)

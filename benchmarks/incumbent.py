@@ -10,78 +10,25 @@ itself. Speed is measured by `benchmarks.step --engine incumbent`. The row goes 
 
 from __future__ import annotations
 
-import json
 import subprocess
 import tempfile
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from benchmarks.commands import Command
 from benchmarks.peers import incumbent_python
 from benchmarks.rows import append_row
 
-__all__ = ["export"]
-
-OPSET = 17
-
-
-class _LossOf(torch.nn.Module):
-    """A Hugging Face model as a function from positional tensors to its loss."""
-
-    def __init__(self, model: torch.nn.Module, names: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, list(names)
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = self.model(**dict(zip(self.names, tensors, strict=True))).loss
-        return loss
-
-
-def export(model: Any, batches: Sequence[Mapping[str, torch.Tensor]], folder: Path, lr: float) -> None:
-    """Write the forward graph in training mode, the batches and the trainable parameters' names to a folder.
-
-    Attention is exported as the products and softmax that it consists of, its dropout included: the exporter of that
-    opset has no rule for the fused operator in training.
-    """
-    if hasattr(model, "set_attn_implementation"):
-        model.set_attn_implementation("eager")
-    names = list(batches[0])
-    # Sizes are named only where they vary: the incumbent dies of dynamic sizes in a model without dropout.
-    vary = [n for n in names if len({batch[n].shape for batch in batches}) > 1]
-    axes = {name: dict(enumerate(("batch", "sequence")[: batches[0][name].dim()])) for name in vary}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.register_custom_op_symbolic("aten::layer_norm", _layer_norm, OPSET)
-        torch.onnx.export(
-            _LossOf(model, names), tuple(batches[0].values()), str(folder / "forward.onnx"), dynamo=False,
-            training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=OPSET,
-            input_names=names, output_names=["loss"], dynamic_axes=axes,
-        )  # fmt: skip
-    trainable = [f"model.{name}" for name, p in model.named_parameters() if p.requires_grad]
-    (folder / "trainable.json").write_text(json.dumps(trainable))
-    (folder / "lr").write_text(str(lr))
-    arrays = {f"{i}.{name}": tensor.numpy() for i, batch in enumerate(batches) for name, tensor in batch.items()}
-    np.savez(folder / "batches.npz", **arrays)
-
-
-def _layer_norm(g: Any, x: Any, shape: Any, weight: Any, bias: Any, epsilon: Any, cudnn: Any) -> Any:
-    """The whole operator with the three outputs that the incumbent's gradient of it reads."""
-    from torch.onnx import symbolic_helper
-
-    axis = -len(symbolic_helper._maybe_get_const(shape, "is"))
-    value = symbolic_helper._maybe_get_const(epsilon, "f")
-    y, *_ = g.op("LayerNormalization", x, weight, bias, epsilon_f=value, axis_i=axis, stash_type_i=1, outputs=3)
-    y.setType(x.type())
-    return y
+if TYPE_CHECKING:
+    import torch
 
 
 def compare(steps: int) -> dict[str, float]:
     """Train on both and return the largest differences."""
+    from benchmarks.incumbent_files import export
     from ontrain.training import ORTTrainer, optim
 
     model, batches = _small_bert(steps)
@@ -112,6 +59,7 @@ def compare(steps: int) -> dict[str, float]:
 
 
 def _small_bert(count: int) -> tuple[Any, list[dict[str, torch.Tensor]]]:
+    import torch
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)

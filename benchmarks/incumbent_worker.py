@@ -1,8 +1,9 @@
 """The incumbent's training step in its own environment: run by the Python that `benchmarks.peers` made.
 
-`folder` holds forward.onnx and batches.npz, written by `benchmarks.incumbent.export`. Speaks as `benchmarks.worker`
-does: a line with a number on standard input makes so many steps. This is the on-device training API (training graph,
-AdamW graph, flat state), the one of the incumbent's engines that needs no build of its own against a torch version.
+`folder` holds forward.onnx and batches.npz, written by `benchmarks.incumbent_files.export`. Speaks as
+`benchmarks.worker` does: a line with a number on standard input makes so many steps. This is the on-device training API
+(training graph, AdamW graph, flat state), the one of the incumbent's engines that needs no build of its own against a
+torch version.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
 from benchmarks.commands import Command
 from benchmarks.rows import append_row
+
+if TYPE_CHECKING:
+    import onnx
 
 FIRST = """
 import sys, time
@@ -39,6 +39,8 @@ print(time.perf_counter() - before)
 
 def model(inputs: int, width: int) -> onnx.ModelProto:
     """The sum of so many inputs [rows, width], multiplied by a weight, and cut at zero."""
+    from onnx import TensorProto, helper, numpy_helper
+
     weight = np.random.default_rng(0).standard_normal((width, width), np.float32)
     names = [f"x{i}" for i in range(inputs)]
     nodes = [
@@ -72,6 +74,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31, help="alternating rounds")
     parser.add_argument("--runs", type=int, default=2000, help="of each session a round")
     arguments = parser.parse_args()
+    import onnx
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     print(f"{'model':>24} {'onnxruntime':>12} {'ontrain':>12} {'ratio':>7}")

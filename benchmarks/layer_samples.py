@@ -228,3 +228,15 @@ def layers() -> dict[str, Layer]:
         "softplus", "softsign",
     )  # fmt: skip
     return samples | {name: _function(getattr(functional, name), images) for name in activations}
+
+
+class Step(nn.Module):
+    """A layer behind a product with the batch, and before a mean of squares."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.function, self.layers = layer.function, nn.ModuleList(layer.modules)
+        self.gain = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return self.function(x * self.gain, *self.layers, *others).square().mean()

@@ -13,28 +13,21 @@ import copy
 import statistics
 import time
 import warnings
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
 from tqdm import tqdm
 
 from benchmarks.commands import Command
-from benchmarks.layer_samples import Layer, layers
 from benchmarks.rows import append_row
-from ontrain.training.ortmodule import ORTModule
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from benchmarks.layer_samples import Layer
 
 _FEWEST, _MOST = 5, 40
 """Turns of each sample."""
-
-
-class _Step(nn.Module):
-    def __init__(self, layer: Layer) -> None:
-        super().__init__()
-        self.function, self.layers = layer.function, nn.ModuleList(layer.modules)
-        self.gain = nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        return self.function(x * self.gain, *self.layers, *others).square().mean()
 
 
 def _seconds(step: nn.Module, batch: tuple[torch.Tensor, ...]) -> float:
@@ -45,7 +38,10 @@ def _seconds(step: nn.Module, batch: tuple[torch.Tensor, ...]) -> float:
 
 def measure(layer: Layer, seconds: float) -> dict[str, float]:
     """Return the median milliseconds of both, and the median of the ratios."""
-    eager = _Step(layer)
+    from benchmarks.layer_samples import Step
+    from ontrain.training.ortmodule import ORTModule
+
+    eager = Step(layer)
     ours = ORTModule(copy.deepcopy(eager))
     for step in (eager, ours) * 2:
         _seconds(step, layer.batch)
@@ -68,6 +64,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.2, help="for each layer")
     parser.add_argument("--no-row", action="store_true", help="print only")
     arguments = parser.parse_args()
+    import torch
+
+    from benchmarks.layer_samples import layers
+
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     chosen = {

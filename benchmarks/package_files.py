@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-import torch
 
 import ontrain
 from benchmarks.commands import Command
@@ -128,6 +126,8 @@ def _microseconds(session: Any, feeds: Feeds, runs: int) -> float:
 
 def measure(path: Path, feeds: Feeds, seconds: float) -> tuple[float, float]:
     """Microseconds of a run of stock onnxruntime and of ontrain's provider, each of its fastest round."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     theirs = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -149,6 +149,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="for each file")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
+    import onnxruntime
+    import torch
+
     onnxruntime.set_default_logger_severity(3)
     torch.set_num_threads(1)
     ratios = []

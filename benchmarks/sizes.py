@@ -13,17 +13,19 @@ import math
 import os
 import random
 import statistics
-from typing import Any
-
-import torch
-from transformers import BertConfig, BertForSequenceClassification
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import Command
 from benchmarks.rows import append_row
 
+if TYPE_CHECKING:
+    import torch
+
 
 def batch(draw: random.Random, size: int = 32) -> dict[str, torch.Tensor]:
     """Return sentences of random lengths, padded to the longest."""
+    import torch
+
     lengths = [draw.randrange(10, 41) for _ in range(size)]
     lengths[0] = draw.randrange(30, 41)
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
@@ -33,6 +35,9 @@ def batch(draw: random.Random, size: int = 32) -> dict[str, torch.Tensor]:
 
 def measure(layers: int, batches: int) -> dict[str, Any]:
     """Return how many plans were made and bound, and the median seconds of each."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
     from ontrain.training.ortmodule import ORTModule
 
     torch.manual_seed(0)
@@ -58,6 +63,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4, help="of the model")
     parser.add_argument("--batches", type=int, default=60, help="each of other sizes")
     arguments = parser.parse_args()
+    import torch
+
     os.environ["ONTRAIN_TUNE"] = "0"
     torch.set_num_threads(1)
     row = measure(arguments.layers, arguments.batches)

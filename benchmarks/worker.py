@@ -119,7 +119,7 @@ def serve(engine: str, name: str, layers: int) -> None:
 
 def export(name: str, layers: int, folder: Path) -> None:
     """Write what the incumbent's worker reads."""
-    from benchmarks.incumbent import export as write
+    from benchmarks.incumbent_files import export as write
 
     model, batches = make(name, layers)
     write(model, batches, folder, LR)

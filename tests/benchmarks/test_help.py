@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.commands import Command
+from tests.imports import slow_imports
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-COMMANDS = sorted(path for path in FOLDER.glob("*.py") if "= Command(__doc__)" in path.read_text())
+COMMANDS = sorted(path for path in FOLDER.glob("*.py") if "Command(__doc__)" in path.read_text())
 
 
 def declared(path: Path) -> list[ast.Call]:
@@ -48,11 +48,13 @@ def test_each_flag_has_its_default(capsys):
         assert text in said
 
 
-@pytest.mark.parametrize("name", ["step", "epoch", "contended", "page", "memory", "zoo"])
-def test_help_waits_for_no_torch(name):
-    code = f"import runpy, sys; sys.modules['torch'] = None; sys.argv = ['{name}', '--help']; " \
-           f"runpy.run_module('benchmarks.{name}', run_name='__main__')"  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=FOLDER.parent
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "") and f"python -m benchmarks.{name}" in done.stdout
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_help_waits_for_nothing_slow(path):
+    done, slow = slow_imports([sys.executable, "-m", f"benchmarks.{path.stem}", "--help"], FOLDER.parent)
+    assert (done.returncode, done.stderr) == (0, "") and f"python -m benchmarks.{path.stem}" in done.stdout
+    assert not slow
+
+
+def test_slow_imports_are_seen(tmp_path):
+    for program in ("import onnx", "import sys, subprocess; subprocess.run([sys.executable, '-c', 'import onnx'])"):
+        assert "onnx" in slow_imports([sys.executable, "-c", program], tmp_path)[1]

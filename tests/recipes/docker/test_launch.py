@@ -56,9 +56,9 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("script", ["launch.sh", "build.sh", "check.sh"])
+@pytest.mark.parametrize("script", sorted(path.name for path in DOCKER.glob("*.sh")))
 def test_a_script_says_how_it_is_called(script, flag, tmp_path):
-    done = call(script, flag, cwd=tmp_path)
+    done = call(script, flag, cwd=tmp_path, PYTHONPROFILEIMPORTTIME="1")  # a Python that it started would say so
     assert (done.returncode, done.stderr) == (0, "")
     assert f"  docker/{script} " in done.stdout and "set -euo" not in done.stdout
     assert not any(line.startswith("#") for line in done.stdout.splitlines())
