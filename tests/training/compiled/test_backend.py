@@ -307,3 +307,32 @@ def test_breaks_are_allowed_or_refused():
         ORTModule(drawing)(torch.randn(3, 4))
     with pytest.warns(UserWarning, match="breaks|pieces"):
         assert ORTModule(drawing, breaks="allow")(torch.randn(3, 4)).shape == (3, 4)
+
+
+def test_a_derivative_inside_a_function_without_gradients_is_that_of_eager():
+    class Slope(torch.autograd.Function):
+        """As solvers of differential equations have it: forward differentiates, and records nothing."""
+
+        @staticmethod
+        def forward(ctx, x, weight):
+            with torch.enable_grad():
+                x = x.detach().clone().requires_grad_()
+                y = ((x @ weight).tanh() * x.exp()).sin().sum(1)
+                (slope,) = torch.autograd.grad(y.sum(), x)
+            ctx.save_for_backward(slope)
+            return slope * 2
+
+        @staticmethod
+        def backward(ctx, dy):
+            (slope,) = ctx.saved_tensors
+            return dy * slope, None
+
+    def run(x, weight):
+        return Slope.apply(x, weight).square().sum()
+
+    x, weight = torch.randn(4, 3, dtype=torch.double, requires_grad=True), torch.randn(3, 3, dtype=torch.double)
+    wanted = torch.autograd.grad(run(x, weight), x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(run, backend="ontrain")(x, weight)
+    torch.testing.assert_close(torch.autograd.grad(compiled, x), wanted)

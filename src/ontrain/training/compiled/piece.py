@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from ontrain.errors import CaptureError
-from ontrain.internals import is_number, is_resident, is_written
+from ontrain.internals import is_number, is_resident, is_written, private
 
 __all__ = ["Inputs", "Piece", "inputs_of"]
 
@@ -49,8 +49,10 @@ def inputs_of(graph_module: fx.GraphModule, examples: Sequence[Any]) -> Inputs:
         examples: the values of the graph's inputs at the call that was traced.
 
     Raises:
-        CaptureError: the graph writes to a tensor that is no parameter or buffer, which the program may read behind it.
+        CaptureError: the graph writes to a tensor that is no parameter or buffer, which the program may read behind it;
+            or it turns gradients on where the program has them off.
     """
+    _check_gradients(graph_module)
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     places, arguments = _places(placeholders), dict[int, Take]()
     residents, sizes = dict[int, str](), dict[int, tuple[int, int]]()
@@ -74,6 +76,18 @@ def inputs_of(graph_module: fx.GraphModule, examples: Sequence[Any]) -> Inputs:
             arguments[at] = operator.itemgetter(at)
     graph_module.recompile()
     return Inputs(arguments, residents, sizes)
+
+
+def _check_gradients(graph_module: fx.GraphModule) -> None:
+    """Refuse a graph that turns gradients on where they are off: a call without gradients gives results without."""
+    if torch.is_grad_enabled():
+        return
+    for node in graph_module.graph.nodes:
+        if node.target is private("torch._C._set_grad_enabled") and node.args == (True,):
+            raise CaptureError(
+                "a piece turns gradients on, and is called without", node=node.name, source=_told(node),
+                reason="the program may differentiate what the piece returns",
+            )  # fmt: skip
 
 
 class Piece(nn.Module):
@@ -127,7 +141,11 @@ def _places(placeholders: Sequence[fx.Node]) -> dict[str, tuple[int, int]]:
 
 def _line(node: fx.Node) -> str | None:
     """The line of the first operator that takes an input."""
-    trace = next((user.meta.get("stack_trace") for user in node.users), None)
+    return _told(next(iter(node.users), None))
+
+
+def _told(node: fx.Node | None) -> str | None:
+    trace = None if node is None else node.meta.get("stack_trace")
     frames = [line.strip() for line in (trace or "").splitlines() if line.strip()]
     return " ".join(frames[-2:]) or None
 
