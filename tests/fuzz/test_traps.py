@@ -18,6 +18,7 @@ from ontrain.capture import load_onnx
 from ontrain.files.expansion import check_expansion
 from ontrain.functions.interpolation import resize
 from ontrain.functions.registry import NoBodyError
+from ontrain.functions.upsampling import interpolate
 from ontrain.graph import Builder, new_model
 from ontrain.graph.control import UNROLL_LIMIT, repeat
 from tests.capture.onnx_file.models import const, node, value
@@ -326,8 +327,11 @@ def test_a_resize_whose_table_takes_gibibytes_to_make_is_refused():
     op = Builder(model.graph)
     (x,) = model.graph.inputs
     with pytest.raises(NoBodyError, match="Resize"):
-        resize(op, x, sizes=op.const(np.array([1, 1, 1 << 24, 4])), mode="linear")
-    assert resize(op, x, sizes=op.const(np.array([1, 1, 1 << 12, 4])), mode="linear").shape[2] == 1 << 12
+        resize(op, x, sizes=op.const(np.array([1, 1, 1 << 24, 4])), mode="cubic")
+    with pytest.raises(NoBodyError, match="Interpolate"):
+        interpolate(op, x, size=[1 << 26, 4], mode="linear")
+    for mode in ("linear", "cubic"):
+        assert resize(op, x, sizes=op.const(np.array([1, 1, 1 << 12, 4])), mode=mode).shape[2] == 1 << 12
 
 
 def in_sequence(op_type: str) -> bytes:

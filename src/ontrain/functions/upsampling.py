@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.interpolation import along
+from ontrain.functions.interpolation import along, check_table
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value
@@ -66,7 +66,12 @@ def _repeated(op: Builder, x: Value, axis: int, times: int) -> Value:
 
 
 def _weights(n: int, m: int, mode: Mode) -> Array:
-    """How much of each of n pixels is in each of m: [m, n]."""
+    """How much of each of n pixels is in each of m: [m, n].
+
+    Raises:
+        NoBodyError: the table is too large.
+    """
+    check_table(m, n, "Interpolate")
     places = np.arange(m, dtype=np.float64)
     places = places * (n - 1) / max(m - 1, 1) if mode == "aligned" else (places + 0.5) * n / m - 0.5
     places = np.clip(places, 0, n - 1)

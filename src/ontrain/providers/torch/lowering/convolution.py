@@ -171,7 +171,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     _check_sizes(node, e.value(node.inputs[0]), w, dilations, pads)
     if a.get("group", 1) == 1 and convolve_by_product(e, node, applied, strides, dilations, pads):
         return
-    if _is_short_line(e, node):
+    if _is_short_line(e, node, applied):
         operands = [None if value is None else e.value(value) for value in node.inputs]
         emit_stock(e, node.op_type, operands, node.outputs, a, node.domain)
         return
@@ -201,19 +201,18 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
 
 _SHORT = 3_000_000
 """Floating-point operations of a line up to which oneDNN takes longer to rearrange it than onnxruntime to convolve."""
-_BY_ONNXRUNTIME = {"", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip"}
-"""Activations that onnxruntime's convolution takes along."""
+_BY_ONNXRUNTIME = {"none", "relu", "sigmoid", "tanh", "leaky_relu", "hardtanh"}
+"""What onnxruntime's convolution applies as well, by oneDNN's names."""
 
 
-def _is_short_line(e: Emitter, node: ir.Node) -> bool:
+def _is_short_line(e: Emitter, node: ir.Node, applied: Applied) -> bool:
     """Whether an image of one row has so few numbers that one thread is enough, and its filters never change."""
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
     plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == torch.float32
     rows = (x.shape[0], *x.shape[2:-1], *w.shape[2:-1])
     if not plain or len(x.shape) not in (3, 4) or set(rows) != {1} or e.unchanging(w) is None:
         return False
-    known = attributes(node).get("activation", "") in _BY_ONNXRUNTIME
-    return known and 2 * math.prod(w.shape) * static_dims(node.outputs[0])[-1] <= _SHORT
+    return applied[0] in _BY_ONNXRUNTIME and 2 * math.prod(w.shape) * static_dims(node.outputs[0])[-1] <= _SHORT
 
 
 def _is_narrow(w: Buf) -> bool:
