@@ -14,7 +14,7 @@ from ontrain.graph import Builder, is_float, static_dims
 from ontrain.operators import Value, affine_places
 from ontrain.units import byte_text
 
-__all__ = ["along", "check_table", "constant_of"]
+__all__ = ["along", "check_table", "constant_of", "linear_weights", "repeated"]
 
 Array = np.ndarray[Any, Any]
 
@@ -128,9 +128,15 @@ def _picked(op: Builder, x: Value, places: Array, axis: int) -> Value:
     times, rest = divmod(len(places), shape[axis])
     if rest or not times or not np.array_equal(places, np.repeat(np.arange(shape[axis]), times)):
         return op.Gather(x, places, axis=axis)
+    return repeated(op, x, axis, times)
+
+
+def repeated(op: Builder, x: Value, axis: int, times: int) -> Value:
+    """Return x with each element of an axis so many times, one after the other."""
+    shape = list(static_dims(x))
     apart = op.Unsqueeze(x, [axis + 1])
-    repeated = op.Expand(apart, [*shape[: axis + 1], times, *shape[axis + 1 :]])
-    return op.Reshape(repeated, [*shape[:axis], len(places), *shape[axis + 1 :]])
+    spread = op.Expand(apart, [*shape[: axis + 1], times, *shape[axis + 1 :]])
+    return op.Reshape(spread, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
 
 
 def _extents(dims: list[int], scales: Array | None, sizes: Array | None, policy: str) -> tuple[list[float], list[int]]:
@@ -210,6 +216,17 @@ def _weights(places: Array, n: int, shrink: float, mode: str, a: float, exclude_
     columns = np.clip(taps, 0, n - 1).astype(np.int64)
     np.add.at(matrix, (np.arange(len(places))[:, None], columns), weights)
     return matrix
+
+
+def linear_weights(n: int, m: int, transformation: str) -> Array:
+    """Return how much of each of n elements is in each of m, by linear interpolation over all of them: [m, n].
+
+    Raises:
+        NoBodyError: the table is too large.
+    """
+    check_table(m, n + 7 * _neighbours("linear", 1.0), "Interpolate")
+    places = _source(n, m, np.float64(m / n), transformation, (0.0, 1.0))
+    return _weights(places, n, 1.0, "linear", 0.0, exclude_outside=False)
 
 
 def _cubic(t: Array, a: float) -> Array:

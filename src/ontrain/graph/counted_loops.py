@@ -40,11 +40,12 @@ def known_rounds(
         go: whether the first iteration runs, in the new graph; None for yes.
         carried: the first carried values, in the new graph.
     """
-    if (go is not None and go.const_value is None) or (trip is not None and trip.const_value is None):
+    limit, goes = _number(trip), _number(go)
+    if (trip is not None and limit is None) or (go is not None and goes is None):
         return None
-    if go is not None and go.const_value is not None and not bool(go.const_value.numpy().all()):
+    if goes is not None and not bool(goes.all()):
         return 0
-    most = None if trip is None or trip.const_value is None else max(0, int(trip.const_value.numpy().item()))
+    most = None if limit is None else max(0, int(limit.item()))
     sources = _sources(graph)
     if sources is None:
         return None

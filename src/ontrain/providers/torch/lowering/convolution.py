@@ -14,7 +14,7 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product
+from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
@@ -209,8 +209,7 @@ def _is_short_line(e: Emitter, node: ir.Node, applied: Applied) -> bool:
     """Whether an image of one row has so few numbers that one thread is enough, and its filters never change."""
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
     plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == torch.float32
-    rows = (x.shape[0], *x.shape[2:-1], *w.shape[2:-1])
-    if not plain or len(x.shape) not in (3, 4) or set(rows) != {1} or e.unchanging(w) is None:
+    if not plain or not is_line(x, w) or e.unchanging(w) is None:
         return False
     return applied[0] in _BY_ONNXRUNTIME and 2 * math.prod(w.shape) * static_dims(node.outputs[0])[-1] <= _SHORT
 

@@ -14,7 +14,7 @@ from ontrain.graph import static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 
-__all__ = ["Applied", "convolve_by_product"]
+__all__ = ["Applied", "convolve_by_product", "is_line"]
 
 Applied = tuple[str, list[float | None], str]
 """What oneDNN applies to a result, with its numbers and its algorithm."""
@@ -79,7 +79,7 @@ def convolve_by_product(
     # What a graph makes itself often holds equal numbers, and a product would break ties between their channels.
     if len(x.shape) == 4 and plain and e.is_weight(w) and flops <= _SMALL_POINTS and points <= _FEW_POINTS:
         rows = _points(e, node, w, filters)
-    elif _is_line(x, w) and flops <= _SMALL:
+    elif is_line(x, w) and flops <= _SMALL:
         rows = _line(e, node, w, filters, (strides[-1], dilations[-1]), pads)
     if rows is None:
         return False
@@ -126,8 +126,8 @@ def _line(
     )
 
 
-def _is_line(x: Buf, w: Buf) -> bool:
-    """Whether there is one image of one row, and filters are of one row."""
+def is_line(x: Buf, w: Buf) -> bool:
+    """Return whether there is one image of one row, and filters are of one row."""
     rows = x.shape[2:-1] + w.shape[2:-1]
     return x.shape[0] == 1 and len(x.shape) in (3, 4) and all(n == 1 for n in rows)
 
