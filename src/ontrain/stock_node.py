@@ -28,11 +28,12 @@ __all__ = ["open_node", "refused", "run_stock"]
 Array = np.ndarray[Any, Any]
 _OPSET = 20
 """The first one that has expressions."""
+_EXPRESSIONS = "; expressions are written in RE2's syntax"
 
 
 def open_node(
     op_type: str, inputs: Sequence[ir.DataType | Array | None], outputs: int, attributes: Mapping[str, Any],
-    domain: str = "",
+    domain: str = "", hint: str = "",
 ) -> Any:  # fmt: skip
     """Return a session for one node, whatever the sizes of its inputs.
 
@@ -42,6 +43,7 @@ def open_node(
         outputs: how many there are: `o0`, `o1`, …
         attributes: by name; None for one that is left out.
         domain: the operator's.
+        hint: see `refused`.
 
     Raises:
         ProviderError: onnxruntime refuses the node.
@@ -70,14 +72,14 @@ def open_node(
     try:
         return stock().InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base but Exception
-        raise refused(op_type, error) from error
+        raise refused(op_type, error, hint) from error
 
 
-def refused(op_type: str, error: Exception) -> ProviderError:
-    """Return the error for a node that onnxruntime refuses, or that fails when it runs."""
+def refused(op_type: str, error: Exception, hint: str = "") -> ProviderError:
+    """Return the error for a node that onnxruntime refuses, or that fails when it runs; a hint adds to the way out."""
     return ProviderError(
         f"onnxruntime's kernel of {op_type} refuses", reason=" ".join(str(error).split()),
-        way_out="check the node's attributes and what it is fed; expressions are written in RE2's syntax",
+        way_out=f"check the node's attributes and what it is fed{hint}",
     )  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def run_stock(op_type: str, arrays: Sequence[Array], *, domain: str = "", **attr
     try:
         (array,) = session.run(None, {f"i{at}": fed for at, fed in enumerate(texts)})
     except Exception as error:  # onnxruntime's errors share no base but Exception
-        raise refused(op_type, error) from error
+        raise refused(op_type, error, _EXPRESSIONS) from error
     return np.asarray(array)
 
 
@@ -109,4 +111,4 @@ def _kind(array: Array) -> ir.DataType:
 
 @lru_cache(64)
 def _session(op_type: str, domain: str, kinds: tuple[ir.DataType, ...], attributes: tuple[tuple[str, Any], ...]) -> Any:
-    return open_node(op_type, kinds, 1, dict(attributes), domain)
+    return open_node(op_type, kinds, 1, dict(attributes), domain, _EXPRESSIONS)
