@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from ontrain.providers.torch import plan
 from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
@@ -53,7 +54,8 @@ def _doubled(e: Emitter, size: int, *, fresh: bool = True):
     [(SMALL, 50, True, True), (LARGE, 2, True, True), (LARGE, 50, True, False), (SMALL, 2, False, False)],
     ids=["small", "large-read-soon", "large-read-late", "shares-memory"],
 )
-def test_a_result_is_held_where_a_copy_costs_more(size, wait, fresh, held):
+def test_a_result_is_held_where_a_copy_costs_more(size, wait, fresh, held, monkeypatch):
+    monkeypatch.setattr(plan, "_LONG", 0)
     e = _emitter()
     x, y = _doubled(e, size, fresh=fresh)
     _wait(e, wait)
@@ -62,6 +64,22 @@ def test_a_result_is_held_where_a_copy_costs_more(size, wait, fresh, held):
     assert y.storage.held is held
     assert torch.equal(found, torch.arange(float(size)) * 3)
     assert outside_bytes(e.program) == size * 4
+
+
+def test_what_is_held_long_is_no_more_than_the_c_library_keeps(monkeypatch):
+    monkeypatch.setattr(plan, "_LONG", 2 * LARGE * 4)
+    e = _emitter()
+    results = [_doubled(e, LARGE) for _ in range(3)]
+    _wait(e, 50)
+    sums = [e.call(torch.add, x, y, out=e.new((LARGE,))) for x, y in results]
+    _, late = _doubled(e, LARGE)
+    _wait(e, 50)
+    sums.append(e.call(torch.add, late, late, out=e.new((LARGE,))))
+    found, _ = _run(e, *sums)
+    assert [y.storage.held for _, y in results] == [True, True, False]
+    assert late.storage.held  # the first three are read by then
+    for total, factor in zip(found, (3, 3, 3, 4), strict=True):
+        assert torch.equal(total, torch.arange(float(LARGE)) * factor)
 
 
 def test_a_held_result_is_freed_when_its_last_reader_has_run():

@@ -259,8 +259,9 @@ class Emitter:
         return out
 
     def compute(
-        self, fn: Function, *args: object, outs: Sequence[Buf | None], fresh: bool = False, **kwargs: object
-    ) -> None:
+        self, fn: Function, *args: object, outs: Sequence[Buf | None], fresh: bool = False,
+        writes: Sequence[Buf] = (), **kwargs: object,
+    ) -> None:  # fmt: skip
         """Emit a call to a function that returns its results. They are copied, or held where that is cheaper.
 
         Args:
@@ -268,9 +269,10 @@ class Emitter:
             args: its arguments.
             outs: a place for each result; None skips one.
             fresh: no result shares memory with an argument or with another result: they may be held.
+            writes: arguments that it writes itself.
             kwargs: its named arguments.
         """
-        self.run(fn, *args, writes=[o for o in outs if o is not None], **kwargs)
+        self.run(fn, *args, writes=[*writes, *(o for o in outs if o is not None)], **kwargs)
         self.program[-1].results, self.program[-1].fresh = list(outs), fresh
 
     def view(self, buf: Buf, fn: Callable[[torch.Tensor], torch.Tensor]) -> Buf:

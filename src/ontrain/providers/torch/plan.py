@@ -14,12 +14,18 @@ __all__ = ["ALWAYS", "HELD_LONG", "outside_bytes", "plan_memory"]
 HELD_LONG = 64 << 10
 """Bytes up to which a kernel's own result is held however long it is needed, and not copied into the arena.
 
-The C library hands such memory out again without returning it to the system. A larger result is held only if it is
-read soon: then the next one like it takes its place. Copying costs bandwidth, and page faults would cost more.
+The C library hands such memory out again without returning it to the system. A larger result is held if it is read
+soon: then the next one like it takes its place. Copying costs bandwidth, and page faults would cost more. What is read
+late is held as far as `_LONG` goes.
 """
 ALWAYS = 1 << 62
 """What a GPU's results are held up to: its allocator keeps memory, so that to hold costs nothing and to copy does."""
 _SOON = 8
+_LONG = 48 << 20
+"""Bytes of larger results that are held long at any time, at most.
+
+The C library keeps somewhat more when all of it is free (`heap.keep_freed_pages`), so that no step faults it in anew.
+"""
 
 
 def plan_memory(
@@ -73,13 +79,19 @@ def _placed(program: Sequence[Instruction], outputs: Sequence[Storage]) -> set[i
 
 def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
     """Let results that kernels return be held in variables where that is cheaper than a copy."""
+    long: list[Storage] = []
     for index, instruction in enumerate(program):
+        long = [storage for storage in long if storage.dies >= index]
         for buf in (instruction.results or ()) if instruction.fresh else ():
             if buf is None or not buf.storage.planned or id(buf.storage) in placed or buf.storage.born != index:
                 continue
-            dense = buf.meta.numel() * buf.dtype.itemsize == buf.storage.nbytes
-            if dense and (buf.storage.nbytes <= held or buf.storage.dies - index <= _SOON):
-                buf.storage.layout = buf.layout()
+            if buf.meta.numel() * buf.dtype.itemsize != buf.storage.nbytes:
+                continue
+            if buf.storage.nbytes > held and buf.storage.dies - index > _SOON:
+                if sum(storage.nbytes for storage in (*long, buf.storage)) > _LONG:
+                    continue
+                long.append(buf.storage)
+            buf.storage.layout = buf.layout()
 
 
 def _lifetimes(program: Sequence[Instruction], outputs: Iterable[Storage], frame: Storage | None) -> list[Storage]:

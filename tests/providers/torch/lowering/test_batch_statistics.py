@@ -17,6 +17,11 @@ def images(*shape):
     return (torch.randn(shape).relu() + 0.3).contiguous(memory_format=torch.channels_last)
 
 
+def gradients(dy, x, scale, mean, inv):
+    dx = torch.empty_like(x)
+    return dx, *gradients_by_parts(dy, x, scale, mean, inv, 1e-5, dx)
+
+
 def error(computed, expected):
     return float((computed.double() - expected).norm() / expected.norm())
 
@@ -26,7 +31,9 @@ def test_rows_fall_into_equal_parts():
 
 
 @pytest.mark.parametrize("shape", [(8, 64, 56, 56), (5, 32, 45, 45), (3, 7, 11, 13)])
-def test_statistics_and_gradients_are_those_of_double_precision(shape):
+@pytest.mark.parametrize("near", [0.0, 8.0])  # the mean subtracted from the images, and from the result
+def test_statistics_and_gradients_are_those_of_double_precision(shape, near, monkeypatch):
+    monkeypatch.setattr(kernels, "_NEAR", near)
     x, dy = images(*shape), images(*shape) - 0.7
     scale = torch.rand(shape[1]) + 0.5
     mean, var, inv = batch_statistics(x, 1e-5)
@@ -35,7 +42,7 @@ def test_statistics_and_gradients_are_those_of_double_precision(shape):
     variance, expected = torch.var_mean(x.double(), (0, 2, 3), correction=0)
     assert error(mean, expected) < 3e-6
     assert error(var, variance) < 1e-6
-    adjoints = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
+    adjoints = gradients(dy, x, scale, mean, inv)
     for computed, wanted in zip(adjoints, torch.autograd.grad(y, exact, dy.double()), strict=True):
         assert error(computed, wanted) < 1e-5
 
@@ -69,7 +76,7 @@ def test_a_mean_far_above_the_deviation_costs_no_digits_of_the_gradient():
     x = (torch.randn(4, 3, 16, 16) * 1e-2 + 40).to(memory_format=torch.channels_last)
     dy, scale = torch.randn_like(x), torch.randn(3)
     mean, _, inv = batch_statistics(x, 1e-5)
-    ours, _, _ = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
+    ours, _, _ = gradients(dy, x, scale, mean, inv)
     centred, exact = (x - mean.view(1, 3, 1, 1)).double(), dy.double()
     slope = (exact * centred).mean((0, 2, 3), keepdim=True) * inv.double().view(1, 3, 1, 1) ** 2
     factor = (scale * inv).double().view(1, 3, 1, 1)
@@ -82,7 +89,8 @@ def test_images_that_are_gone_over_in_strips_have_the_same_gradient_to_the_bit(s
     x, dy = images(*shape), images(*shape) - 0.7
     scale = torch.rand(shape[1]) + 0.5
     mean, _, inv = batch_statistics(x, 1e-5)
-    in_strips = gradients_by_parts(dy, x, scale, mean, inv, 1e-5)
+    monkeypatch.setattr(kernels, "_STRIP", 1 << 17)
+    in_strips = gradients(dy, x, scale, mean, inv)
     monkeypatch.setattr(kernels, "_STRIP", x.numel())
-    for a, b in zip(in_strips, gradients_by_parts(dy, x, scale, mean, inv, 1e-5), strict=True):
+    for a, b in zip(in_strips, gradients(dy, x, scale, mean, inv), strict=True):
         assert torch.equal(a, b)

@@ -81,7 +81,8 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy = e.ordered(dy, order_of(x.meta))
     outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
     if _has_long_sums(e, x, FEW_GRADIENTS):
-        e.compute(gradients_by_parts, dy, x, scale, *statistics, eps, outs=outs, fresh=True)
+        dx = e.new(x.shape, x.dtype, order_of(x.meta)) if outs[0] is None else outs[0]
+        e.compute(gradients_by_parts, dy, x, scale, *statistics, eps, dx, outs=outs[1:], writes=[dx], fresh=True)
         return
     kernel = private("torch.ops.aten.native_batch_norm_backward")
     e.compute(kernel, dy, x, scale, None, None, *statistics, True, eps, mask, outs=outs, fresh=True)
