@@ -22,6 +22,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many workers as cores: each computes on one, and so do the processes that it starts.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What was imported once is not compiled again by each process that a test starts, nor are tests rewritten anew by the
+# next run. Containers tell Python not to keep what it compiled.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
 # Every graph is verified after every pass, in the processes that tests start too.
 os.environ.setdefault("ONTRAIN_VERIFY", "1")
 

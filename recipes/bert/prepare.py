@@ -141,8 +141,8 @@ if __name__ == "__main__":
 
 from corpus import download, formatting, hdf5, sharding
 from corpus.dump import find_dump
-from corpus.wordpiece import read_vocabulary
 from harness.fetch import Tick
+from harness.wordpiece import read_vocabulary
 from rich.console import Console
 
 # --- the actions, in their order; each returns the lines that it says -------------------------------------------------

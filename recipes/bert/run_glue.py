@@ -63,9 +63,9 @@ import numpy as np
 from glue import TASKS, Task, encode, read_sentences, score
 from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
+from harness.finetuning.model_folder import ModelFolder
 from harness.finetuning.training import train
 from harness.processes import Team
-from model_folder import ModelFolder
 from numpy.typing import NDArray
 from transformers import BertForSequenceClassification
 

@@ -66,9 +66,9 @@ if __name__ == "__main__":
 
 from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
+from harness.finetuning.model_folder import ModelFolder
 from harness.finetuning.training import train
 from harness.processes import Team
-from model_folder import ModelFolder
 from squad.reading import Answers, Question, Windows, best_answers, cut_windows, read_questions
 from squad.scoring import score_v1, score_v2
 from transformers import BertForQuestionAnswering

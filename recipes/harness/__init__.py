@@ -1,1 +1,1 @@
-"""What the recipes share: options, files, jobs, processes, checkpoints, the journal, the eager twin, fine-tuning."""
+"""What the recipes share: options, files, jobs, processes, checkpoints, journal, eager twin, WordPiece, fine-tuning."""

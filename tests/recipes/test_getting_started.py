@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.sampled(2), pytest.mark.usefixtures("captured_once")]
 FOLDER = Path(__file__).parents[2] / "recipes" / "getting_started"
 ENGINES = ["ontrain", "pytorch"]
 MINUTES = 9
+STEPS = 60
 sys.path.insert(0, str(FOLDER.parent))  # data.py shares the reading of files with the other recipes
 
 
@@ -215,12 +216,12 @@ def test_both_engines_draw_one_curve_that_ends_below_the_unigram_model(
     monkeypatch.setenv("ONTRAIN_TUNE", "0")  # the fastest products round otherwise, and Adam makes much of it
     said = []
     for engine in ENGINES:
-        options = ("--engine", engine, "--output", tmp_path / engine, "--dropout", 0, "--max-steps", 100)
+        options = ("--engine", engine, "--output", tmp_path / engine, "--dropout", 0, "--max-steps", STEPS)
         code, out, err = train(*options, timed_pairs=30 if engine == "ontrain" else 1)
         assert code == 0, err
         said.append(out)
     ours, eager = (losses(tmp_path / engine) for engine in ENGINES)
-    assert len(ours) == len(eager) == 100
+    assert len(ours) == len(eager) == STEPS
     # Equal to the last bit on the machines tried. Another processor's kernels may round otherwise, and then Adam lets
     # two runs drift apart; the first steps still agree.
     assert max(abs(a - b) for a, b in zip(ours[:20], eager[:20], strict=True)) < 1e-5
@@ -243,7 +244,7 @@ def test_both_engines_draw_one_curve_that_ends_below_the_unigram_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_interrupted_and_resumed_equals_one_that_was_not(tmp_path: Path, small_text: Path, engine: str) -> None:
-    options = ("--engine", engine, "--data", small_text, "--epochs", 4)
+    options = ("--engine", engine, "--data", small_text, "--epochs", 2)
     code, _, err = train(*options, "--output", tmp_path / "whole")
     assert code == 0, err
 

@@ -16,9 +16,9 @@ import numpy as np
 from harness.fetch import Tick
 from harness.files import DataError, digest, reading, written
 from harness.jobs import Job, run, totals
+from harness.wordpiece import Vocabulary, read_vocabulary
 
 from corpus.instances import Instances, make_instances, read_documents
-from corpus.wordpiece import Vocabulary, read_vocabulary
 from corpus.workspace import Settings
 
 DATASETS = {

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from harness.wordpiece import Vocabulary
 from numpy.typing import NDArray
 
-from corpus.wordpiece import Vocabulary
 from corpus.workspace import Settings
 
 Ints = NDArray[np.int64]

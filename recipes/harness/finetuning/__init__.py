@@ -1,1 +1,1 @@
-"""What run_squad.py and run_glue.py share: flags, batches, the loop with its checkpoints, evaluation in two engines."""
+"""What run_squad.py and run_glue.py share: flags, a model's folder, batches, the loop, evaluation in two engines."""

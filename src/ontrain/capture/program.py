@@ -13,10 +13,10 @@ from torch.export import ExportedProgram
 from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
+from ontrain.capture.decomposition import decomposed, functional
 from ontrain.capture.outs import written_apart
-from ontrain.capture.recurrence import varying_lengths
-from ontrain.capture.source import node_text, source_line, user_frame
-from ontrain.errors import CaptureError, OntrainError
+from ontrain.capture.source import node_text, source_line
+from ontrain.errors import CaptureError
 from ontrain.internals import HigherOrderOperator, OpOverload, available, of
 
 __all__ = ["BRANCHES", "flat_graph", "is_ignored", "prepare"]
@@ -38,13 +38,13 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
         CaptureError: an operator has neither a translation nor a decomposition into operators that have one.
     """
     if _casts(program.graph_module):
-        program = _decomposed(program)  # which says autocast's casts as operators
+        program = decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
     if _missing(graph):
-        program = _decomposed(program)
+        program = decomposed(program)
         graph = flat_graph(program.graph_module)
     elif not _followed(graph):
-        program = _rewritten(program, {})
+        program = functional(program)
         graph = flat_graph(program.graph_module)
         if _missing(graph):
             return prepare(program)
@@ -52,32 +52,6 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     if missing:
         raise _missing_error(missing[0])
     return program, graph
-
-
-def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """Decompose what the table lacks; the rest stays whole."""
-    table: Any = torch.export.default_decompositions()
-    for target in [target for target in table if find(target) is not None]:
-        table.pop(target)
-    return _rewritten(program, table)
-
-
-def _rewritten(program: ExportedProgram, decompositions: Any) -> ExportedProgram:
-    """Have torch write a program anew, without writes in place, and with these operators written in others."""
-    try:
-        with varying_lengths():
-            rewritten: ExportedProgram = program.run_decompositions(decompositions)
-            return rewritten
-    except OntrainError:
-        raise
-    except Exception as error:  # torch runs each operator's own code, a user's among them, which may raise anything
-        message = next(iter(str(error).strip().splitlines()), "no message")
-        raise CaptureError(
-            "torch cannot write the traced program in operators that have a translation",
-            source=user_frame(error.__traceback__),
-            reason=f"{type(error).__name__}: {message}",
-            way_out="write what forward changes in place, or its rarer operators, in others",
-        ) from error
 
 
 def _casts(module: fx.GraphModule) -> bool:

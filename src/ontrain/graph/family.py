@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,23 @@ class _Alike:
     beside: list[tuple[int, ...]] = field(default_factory=list)
     rules: _Rules | None = None
     stale: bool = True
+    lowest: list[int] = field(default_factory=list)
+    highest: list[int] = field(default_factory=list)
+
+    def add(self, sizes: tuple[int, ...], sheet: Sheet, beside: tuple[int, ...]) -> None:
+        """Remember a graph."""
+        numbers = _with_differences(sizes)
+        self.lowest = list(map(min, self.lowest or numbers, numbers))
+        self.highest = list(map(max, self.highest or numbers, numbers))
+        self.sheets.append(sheet.sharing(self.sheets[0]) if self.sheets else sheet)
+        self.sizes.append(sizes)
+        self.beside.append(beside)
+        self.stale = True
 
     def covers(self, sizes: Sequence[int]) -> bool:
         """Whether each size, and each difference of two, lies between those seen."""
-        seen, asked = _with_differences(np.array(self.sizes)), _with_differences(np.array([sizes]))[0]
-        return bool((seen.min(0) <= asked).all() and (seen.max(0) >= asked).all())
+        bounds = zip(self.lowest, _with_differences(sizes), self.highest, strict=True)
+        return all(low <= number <= high for low, number, high in bounds)
 
 
 class Family:
@@ -78,12 +91,8 @@ class Family:
         sizes = tuple(sizes)
         key = (_equalities(sizes), len(beside), sheet.structure)
         alike = self._alike.setdefault(key, _Alike(model))
-        if sizes in alike.sizes or len(alike.sizes) >= _MOST:
-            return
-        alike.sizes.append(sizes)
-        alike.sheets.append(sheet.sharing(alike.sheets[0]) if alike.sheets else sheet)
-        alike.beside.append(tuple(beside))
-        alike.stale = True
+        if sizes not in alike.sizes and len(alike.sizes) < _MOST:
+            alike.add(sizes, sheet, tuple(beside))
 
     def bind(self, sizes: Sequence[int]) -> Bound | None:
         """Return the graph at other sizes; None where what was learned does not tell it."""
@@ -141,9 +150,8 @@ def _rules(alike: _Alike) -> _Rules | None:
     return _Rules(alike.model, features, numbers, len(alike.sheets[0].numbers), constants)
 
 
-def _with_differences(sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    first, second = np.triu_indices(sizes.shape[1], 1)
-    return np.concatenate([sizes, sizes[:, first] - sizes[:, second]], 1)
+def _with_differences(sizes: Sequence[int]) -> list[int]:
+    return [*sizes, *(first - second for first, second in combinations(sizes, 2))]
 
 
 def _equalities(sizes: Sequence[int]) -> tuple[int, ...]:

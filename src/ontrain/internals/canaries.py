@@ -379,6 +379,13 @@ def wraps(make: Any) -> None:
     expect(tuple(wrapped.shape) == (2, 3) and wrapped.dtype == torch.float64, "it has another shape or dtype")
 
 
+def collects(collect: Any) -> None:
+    """What torch takes apart wherever it is called: `linear` is among it, `add` is not; torch asks for it anew."""
+    composites = collect()
+    aten = torch.ops.aten
+    expect(aten.linear.default in composites and aten.add.Tensor not in composites, "other operators than composites")
+
+
 def returns(value: Any, *args: Any) -> Callable[[Any], None]:
     """Called where nothing is going on, it returns this."""
 

@@ -13,6 +13,7 @@ _CAPTURE = "capturing a module"
 _TRANSFORMS = "a forward that calls torch.func.grad, vjp, jvp, jacrev, jacfwd or hessian"
 _WITHOUT_VALUES = "the cache of captures, and models that make a cache of keys and values unasked"
 _RECURRENT = "one graph for all lengths of an LSTM, GRU or RNN; each length is captured anew"
+_COMPOSITES = "quick captures of what torch has to write in other operators; they take some tenths of a second more"
 _TRANSFORMING = tuple(
     f"torch._functorch.eager_transforms.{name}" for name in ("grad_and_value_impl", "_vjp_with_argnums")
 )
@@ -98,6 +99,9 @@ TABLE: tuple[Row, ...] = (
         _RECURRENT, replaced=True),
     Row("torch._decomp.decompositions.select_one_layer_lstm_function",
         "find a recurrent layer's shapes at any length", c.decomposes, _RECURRENT, replaced=True),
+    Row("torch.export.exported_program._collect_all_valid_cia_ops",
+        "take apart those composite operators only that a program needs taken apart", c.collects, _COMPOSITES,
+        replaced=True),
     Row("torch._dynamo.output_graph.SubgraphTracer.has_aliasing", "let branches share memory", None, _COND,
         replaced=True),
     Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", c.fields_of_aliasing, _COND),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from corpus.hdf5 import DATASETS, create, create_shard, read, show, write
 from corpus.instances import Instances
-from corpus.wordpiece import Vocabulary, read_vocabulary
 from corpus.workspace import Settings
 from harness.files import DataError
+from harness.wordpiece import Vocabulary, read_vocabulary
 
 SETTINGS = Settings(64, 9, dupe_factor=1)
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "dog", "."]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpus.instances import Documents, Pairs, build, cut, cut_sizes, make_instances, mask, pair, read_documents
-from corpus.wordpiece import Vocabulary, read_vocabulary
 from corpus.workspace import Settings
 from harness.files import DataError
+from harness.wordpiece import Vocabulary, read_vocabulary
 from hypothesis import given, strategies as st
 from tokenizers import BertWordPieceTokenizer
 

@@ -18,8 +18,8 @@ import run_squad
 import torch
 import typer
 from harness.finetuning.flags import Engine, Flags
+from harness.finetuning.model_folder import ModelFolder
 from harness.terminal import speaker
-from model_folder import ModelFolder
 from safetensors.numpy import load_file, save_file
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
-from harness.files import DataError, read_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from harness.files import DataError, read_text
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LONGEST_WORD = 100  # upstream's; a longer one is [UNK]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from corpus.wordpiece import read_vocabulary
-from harness.files import DataError, read_json
-from harness.finetuning.flags import Flags
 from rich.console import Console
 from safetensors import SafetensorError
 from transformers import BertConfig, PreTrainedModel
 from transformers.utils import logging
+
+from harness.files import DataError, read_json
+from harness.finetuning.flags import Flags
+from harness.wordpiece import read_vocabulary
 
 _WEIGHTS = "model.safetensors"
 _NEW = ("qa_outputs.", "classifier.", "bert.pooler.")

@@ -1,0 +1,119 @@
+"""How far torch writes a program in smaller operators: as far as translations need it, and no further.
+
+An operator that torch calls composite is taken apart wherever it is called. For each program that is written anew,
+torch lists the composite operators of all its libraries, and gives each of them another kernel for as long as it takes:
+a multiple of what a small program takes itself. Here it is told of those that are to stay whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from ontrain.capture.aten.complex import complexes
+from ontrain.capture.aten.registry import find, operator_name, table
+from ontrain.capture.recurrence import varying_lengths
+from ontrain.capture.source import user_frame
+from ontrain.errors import CaptureError, OntrainError
+from ontrain.internals import OpOverload, available, wrapped
+
+__all__ = ["decomposed", "functional"]
+
+_COMPOSITES = "torch.export.exported_program._collect_all_valid_cia_ops"
+
+
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with the operators that have no translation written in others; the rest stays whole."""
+    known = _known_to(program)
+    return _rewritten(program, known.decompositions, known.translated)
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """Return the program without writes in place; its operators stay as they are."""
+    known = _known_to(program)
+    return _rewritten(program, {}, known.translated | known.complex | known.composites & _operators(program))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What torch has for operators.
+
+    Attributes:
+        decompositions: of those without a translation.
+        composites: those that torch takes apart wherever they are called.
+        translated: composites with a translation, or a decomposition of another kind.
+        complex: composites with a translation for complex numbers.
+    """
+
+    decompositions: Mapping[OpOverload, Callable[..., Any]]
+    composites: frozenset[OpOverload] = frozenset()
+    translated: frozenset[OpOverload] = frozenset()
+    complex: frozenset[OpOverload] = frozenset()
+
+
+def _known_to(program: ExportedProgram) -> _Known:
+    # Libraries bring operators, and users translations, while a process runs.
+    others = (name for target in _operators(program) if "::" in (name := operator_name(target)))
+    return _known(frozenset(table), frozenset(complexes), frozenset(others))
+
+
+@functools.lru_cache(maxsize=8)
+def _known(translated: frozenset[str], complex_names: frozenset[str], others: frozenset[str]) -> _Known:
+    decompositions = {target: by for target, by in torch.export.default_decompositions().items() if not find(target)}
+    collect = available(_COMPOSITES)
+    if collect is None:
+        return _Known(decompositions)
+    composites = frozenset(collect())
+    # What torch has of its own for a composite operator is the call of its kernel, as happens unasked.
+    unasked = {target for target in composites if isinstance(decompositions.get(target), functools.partial)}
+    decompositions = {target: by for target, by in decompositions.items() if target not in unasked}
+    whole = {target for target in composites if find(target) or target in decompositions}
+    of_complex = {target for target in composites if operator_name(target) in complex_names}
+    return _Known(decompositions, composites, frozenset(whole), frozenset(of_complex))
+
+
+def _operators(program: ExportedProgram) -> frozenset[OpOverload]:
+    """The operators that a program calls, in its blocks and branches, too."""
+    modules = (module for module in program.graph_module.modules() if isinstance(module, fx.GraphModule))
+    targets = (node.target for module in modules for node in module.graph.nodes)
+    return frozenset(target for target in targets if isinstance(target, OpOverload))
+
+
+def _rewritten(
+    program: ExportedProgram, decompositions: Mapping[OpOverload, Callable[..., Any]], whole: frozenset[OpOverload]
+) -> ExportedProgram:
+    """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
+    try:
+        with varying_lengths(), _composites_are(whole):
+            rewritten: ExportedProgram = program.run_decompositions(dict(decompositions))
+            return rewritten
+    except OntrainError:
+        raise
+    except Exception as error:  # torch runs each operator's own code, a user's among them, which may raise anything
+        message = next(iter(str(error).strip().splitlines()), "no message")
+        raise CaptureError(
+            "torch cannot write the traced program in operators that have a translation",
+            source=user_frame(error.__traceback__),
+            reason=f"{type(error).__name__}: {message}",
+            way_out="write what forward changes in place, or its rarer operators, in others",
+        ) from error
+
+
+@contextmanager
+def _composites_are(whole: frozenset[OpOverload]) -> Iterator[None]:
+    """Have torch know of no other composites than these, in this thread."""
+    rewriting = threading.get_ident()
+
+    def few(collect: Any) -> Any:
+        return lambda: whole if threading.get_ident() == rewriting else collect()
+
+    with wrapped({_COMPOSITES: few}):
+        yield

@@ -1,0 +1,90 @@
+"""What has no translation is written in other operators; torch's composites are looked up once for many programs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.export import exported_program
+from torch.nn import functional
+
+from ontrain.capture import capture
+from ontrain.capture.aten import aten
+from ontrain.capture.aten.registry import table
+from tests.capture.harness import operators, run_captured
+
+
+class Calls(nn.Module):
+    """A function of one tensor as a module, with a linear layer behind it, which torch would take apart."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(self.function(x))
+
+
+def _hardshrink(x):
+    return functional.hardshrink(x, 0.3)
+
+
+def _written_through_a_copy(x):
+    y = x.clone()
+    y.reshape(-1)[1:3] = 0
+    return y
+
+
+@pytest.mark.parametrize("function", [_hardshrink, _written_through_a_copy])
+def test_torch_lists_its_composites_once_for_many_programs(function, monkeypatch):
+    listed = []
+    collect = exported_program._collect_all_valid_cia_ops
+    x = torch.randn(2, 3)
+    capture(Calls(function), (x,))
+    monkeypatch.setattr(exported_program, "_collect_all_valid_cia_ops", lambda: listed.append(1) or collect())
+    module = Calls(function)
+    captured = capture(module, (x,))
+    assert not listed
+    assert operators(captured)["Transpose"] + operators(captured)["Gemm"] == 1  # of the layer, which stays whole
+    torch.testing.assert_close(run_captured(captured, (x,))[0], module(x))
+
+
+def test_another_thread_sees_all_composites_meanwhile(monkeypatch):
+    seen = []
+
+    def function(x):
+        thread = threading.Thread(target=lambda: seen.append(len(exported_program._collect_all_valid_cia_ops())))
+        thread.start()
+        thread.join()
+        return _hardshrink(x)
+
+    everything = len(exported_program._collect_all_valid_cia_ops())
+    rewrite = torch.export.ExportedProgram.run_decompositions
+
+    def rewritten(program, *args):
+        function(torch.ones(1))
+        seen.append(len(exported_program._collect_all_valid_cia_ops()))
+        return rewrite(program, *args)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", rewritten)
+    capture(Calls(_hardshrink), (torch.randn(2, 3),))
+    other, own = seen
+    assert other == everything and 0 < own < everything
+
+
+def test_a_composite_of_a_library_is_taken_apart_until_it_has_a_translation():
+    library = torch.library.Library("ontrain_tests_decomposition", "DEF")
+    library.define("twice_less_one(Tensor x) -> Tensor")
+    library.impl("twice_less_one", lambda x: _hardshrink(x) * 2 - 1, "CompositeImplicitAutograd")
+    module, x = Calls(torch.ops.ontrain_tests_decomposition.twice_less_one), torch.randn(2, 3)
+    apart = capture(module, (x,))
+    torch.testing.assert_close(run_captured(apart, (x,))[0], module(x))
+    name = "ontrain_tests_decomposition::twice_less_one"
+    try:
+        aten(name)(lambda op, x: op.Sub(op.Mul(x, 2.0), 1.0))
+        whole = capture(module, (x,))
+        assert operators(whole)["Sub"] == 1 and len(whole.model.graph) < len(apart.model.graph)
+    finally:
+        table.pop(name)
