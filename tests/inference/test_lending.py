@@ -54,7 +54,9 @@ def test_threads_that_open_files_with_the_same_options_leave_them_as_they_were(k
 
     def work(number: int) -> None:
         for _ in range(25):
-            ontrain.InferenceSession(sum_ if number == 3 else normalisation, options, providers=["CPUExecutionProvider"])
+            ontrain.InferenceSession(
+                sum_ if number == 3 else normalisation, options, providers=["CPUExecutionProvider"]
+            )
 
     at_once(*(functools.partial(work, number) for number in range(4)))
     assert options.graph_optimization_level == LEVELS.ORT_ENABLE_EXTENDED

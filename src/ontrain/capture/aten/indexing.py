@@ -118,7 +118,9 @@ def take_along_dim(op: AtenBuilder, x: Value, index: Value, dim: int | None = No
     axis = dim % len(shape[0])
     full = [b if i == axis or b != 1 else a for i, (a, b) in enumerate(zip(*shape, strict=True))]
     source = [a if i == axis or a != 1 else b for i, (a, b) in enumerate(zip(*shape, strict=True))]
-    return op.GatherElements(op.expand(x, source, shape[0]), op.expand(from_start(op, index), full, shape[1]), axis=axis)
+    return op.GatherElements(
+        op.expand(x, source, shape[0]), op.expand(from_start(op, index), full, shape[1]), axis=axis
+    )
 
 
 @aten("index_select")

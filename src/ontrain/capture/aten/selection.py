@@ -190,7 +190,7 @@ def repeat_rows(
 
 
 def _repeated(op: AtenBuilder, repeats: Value, count: Dim, output_size: Dim) -> Value:
-    """0 as often as the first of `count` numbers says, then 1, …; a negative one is refused where its end is written."""
+    """0 as often as the first of `count` numbers says, then 1, …; a negative one is refused where it ends."""
     refused = op.Where(op.Less(repeats, 0), op.const(np.array(-(2**40), np.int64)), repeats)
     ends = from_start(op, op.CumSum(refused, 0))
     starts = _filled(op, 0, [output_size + 1])
