@@ -168,6 +168,15 @@ class ORTModule(nn.Module):
         wrapped = self.__dict__.get("_wrapped")
         return ORTModule if wrapped is None else type(wrapped)
 
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        raise OptionError(
+            f"an ORTModule cannot become a {kind.__name__}",
+            reason="torch's fully_shard and parametrizations change the class of what they are given",
+            way_out="parametrize the module before it is wrapped, or model.module; for many processes use "
+            "DistributedDataParallel(ORTModule(model))",
+        )
+
     @property
     def module(self) -> nn.Module:
         """The wrapped module."""
