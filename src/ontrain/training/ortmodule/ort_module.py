@@ -158,7 +158,7 @@ class ORTModule(nn.Module):
     # While one thread captures, torch has a `nn.Module.__call__` that other threads must not come upon.
     __call__: Callable[..., Any] = nn.Module.__call__
 
-    @property  # type: ignore[misc]
+    @property
     def __class__(self) -> type:
         """The wrapped module's class: `isinstance` says of an ORTModule what it says of the module.
 
