@@ -445,6 +445,7 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     w, ids = rng.standard_normal((4, 3)), np.array([[0, 3], [1, 1]])
     check(run("Embedding", w, ids, padding_idx=1), torch.tensor(w)[torch.tensor(ids)])
     check(run("Detach", w), torch.tensor(w))
+    check(run("FromStart", ids), torch.tensor(ids))
     check(run("Revalued", w, w + 1), torch.tensor(w + 1))
     check(run("Inspect", w, name="w"), torch.tensor(w))
     # What the backward of a function of the user's own is written with: tests/capture/test_autograd.py.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import warnings
 
 import pytest
@@ -43,6 +45,17 @@ def test_a_description_that_disagrees_with_the_first_batch_is_said_once(name, sh
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trainer.train_step(*second)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_trainer_is_neither_copied_nor_pickled(how, trained):
+    trainer = make_trainer(Net())
+    if trained:
+        trainer.train_step(*batches(1)[0])
+    with pytest.raises(OptionError, match="cannot be copied or pickled") as refused:
+        how(trainer)
+    assert "state_dict()" in refused.value.way_out and "save_checkpoint" in refused.value.way_out
 
 
 class Gives(_LRScheduler):

@@ -20,6 +20,7 @@ from ontrain.functions import (
     embedding,
     factorization,
     fourier,
+    from_start,
     interpolation,
     linalg,
     linear,
@@ -55,6 +56,7 @@ from ontrain.functions.cost import (
     node_flops as node_flops,
     resident_bytes as resident_bytes,
 )
+from ontrain.functions.from_start import refusing as refusing
 from ontrain.functions.labels import table_of as table_of
 from ontrain.functions.local import with_local_functions
 from ontrain.functions.machines import Machine as Machine, machine_of as machine_of, pairs as pairs
@@ -119,6 +121,7 @@ __all__ = [
     "expansion",
     "expansions",
     "fourier",
+    "from_start",
     "has_body",
     "inline",
     "inline_all",

@@ -11,8 +11,8 @@ import onnx.inliner
 
 from ontrain.errors import GraphError
 from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, tensors_of
+from ontrain.inference.lending import Changes
 from ontrain.inference.options import EXTERNAL_FOLDER, SessionOptions, config_entry
-from ontrain.stock import stock
 
 __all__ = ["guarded"]
 
@@ -20,10 +20,8 @@ _DEEPEST = 500
 """Functions that call one another in a row: onnxruntime follows them by recursion, and dies of 3,000."""
 
 
-def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | bytes, Any]:
-    """Return the source for onnxruntime and its session options: as they are, or a model with guards in its place.
-
-    The options' level of optimisation may be another one afterwards.
+def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | bytes, Changes]:
+    """Return the source for onnxruntime, as it is or with guards in it, and what of the options has to change for it.
 
     Args:
         source: a path, or the file's bytes.
@@ -36,7 +34,7 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
     """
     proto = _parsed(content)
     if proto is None:
-        return source, options
+        return source, Changes()
     told = config_entry(options, EXTERNAL_FOLDER)
     folder = None if isinstance(source, bytes) else Path(source).parent
     folder = Path(told) if folder is None and told else folder
@@ -58,16 +56,11 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
             proto = onnx.inliner.inline_local_functions(proto)
         except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
             raise GraphError(f"the functions of {name} cannot be inlined", reason=str(error)) from error
-    if _updates_unread(proto.graph):
-        # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
-        options = SessionOptions() if options is None else options
-        options.graph_optimization_level = stock().GraphOptimizationLevel.ORT_DISABLE_ALL
+    # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
+    plain = _updates_unread(proto.graph)
     if not guard(proto):
-        return source, options
-    if external and folder is not None:
-        options = SessionOptions() if options is None else options
-        options.add_session_config_entry(EXTERNAL_FOLDER, os.path.abspath(str(folder)))
-    return proto.SerializeToString(), options
+        return source, Changes(plain)
+    return proto.SerializeToString(), Changes(plain, os.path.abspath(str(folder)) if external and folder else "")
 
 
 def _brings_data(options: Any) -> bool:

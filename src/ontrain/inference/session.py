@@ -19,6 +19,7 @@ from ontrain.files import suspect
 from ontrain.inference.binding import IOBinding
 from ontrain.inference.fed import fed_value, run_by_values
 from ontrain.inference.inner_values import exposed, inner_names
+from ontrain.inference.lending import Changes, lent
 from ontrain.inference.options import RunOptions, SessionOptions, config_entry
 from ontrain.inference.provider_lists import Candidate, Providers, candidates, check_known, stock_providers
 from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
@@ -144,30 +145,29 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         if candidate.own is not None:
             from ontrain.inference.own_calls import OwnSession
 
-            self._own = OwnSession(
-                self._source, candidate.own, candidate.provider_options, self._options_given,
-                evaluates=not self._next, following=self._following(),
-                disabled_optimizers=self._kwargs.get("disabled_optimizers"),
-            )  # fmt: skip
+            with lent(self._options_given, Changes()) as options:
+                self._own = OwnSession(
+                    self._source, candidate.own, candidate.provider_options, options,
+                    evaluates=not self._next, following=self._following(),
+                    disabled_optimizers=self._kwargs.get("disabled_optimizers"),
+                )  # fmt: skip
             self._candidate = candidate
             return
-        level = None if self._options_given is None else self._options_given.graph_optimization_level
         try:
-            source, options = self._source, self._options_given
+            source, changes = self._source, Changes()
             content = suspect(source)
             if content is not None:
                 from ontrain.inference.guarded import guarded
 
-                source, options = guarded(source, content, options)
+                source, changes = guarded(source, content, self._options_given)
         except GraphError as error:
             raise also(error, upstream("Fail")) from error
-        warn_of_lost_profile(options)
-        try:
-            with told_by_onnxruntime(lambda error: not_written(options, error) or _not_loaded(error)):
-                super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
-        finally:
-            if self._options_given is not None:
-                self._options_given.graph_optimization_level = level
+        warn_of_lost_profile(self._options_given)
+        with (
+            lent(self._options_given, changes) as options,
+            told_by_onnxruntime(lambda error: not_written(options, error) or _not_loaded(error)),
+        ):
+            super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
         self._own, self._candidate = None, candidate
         # Asked once: a run of a small model takes microseconds.
         self._input_types = {value.name: value.type for value in self.get_inputs()}

@@ -77,7 +77,7 @@ from ontrain.operators.record import (
     schema_of,
 )
 from ontrain.operators.recurrent import directions_backwards, is_plain_layer
-from ontrain.operators.scatter import gather_adjoint
+from ontrain.operators.scatter import gather_adjoint, is_from_start
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
@@ -144,6 +144,7 @@ __all__ = [
     "form_of",
     "gather_adjoint",
     "is_float",
+    "is_from_start",
     "static_dims",
     "record_of",
     "schema_of",

@@ -7,18 +7,29 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, define
+from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, View, define, record_of
 from ontrain.operators.shapes import static_dims
 
-__all__ = ["gather_adjoint"]
+__all__ = ["gather_adjoint", "is_from_start"]
 
 Put = Callable[[Value, Value, str], Value]
 """put(into, updates, reduction): the first with the updates written to the places of the indices."""
 
 define("Compress", settings=(1,))
+define(
+    "FromStart",
+    domain=DOMAIN,
+    rows=Rows.ELEMENTWISE,
+    precision=Precision.FOLLOWS,
+    view=View.SAME,
+    computes=False,
+    keeps_values=True,
+    zero_gradient="its numbers are indices",
+)
 define("NonZero", zero_gradient=WHEREVER, sized_by_values=True)
 define("Scatter", indexes=Indexes.ALONG_AXIS, no_gradient="the standard has withdrawn it")
 define("TensorScatter")
@@ -27,6 +38,17 @@ define(
     no_gradient="its result has as many elements as there are distinct values, which no plan knows",
     sized_by_values=True,
 )
+
+
+def is_from_start(indices: ir.Value) -> bool:
+    """Whether indices are said not to count from the end, by a FromStart that they come from."""
+    producer = indices.producer()
+    while producer is not None and (record_of(producer).keeps_values or record_of(producer).is_view):
+        if (producer.domain, producer.op_type) == (DOMAIN, "FromStart"):
+            return True
+        source = producer.inputs[0]
+        producer = None if source is None else source.producer()
+    return False
 
 
 define("OneHot", settings=(1,), weightless=(2,), axis=Axis.ONE_MORE)
@@ -97,11 +119,11 @@ def gather(op: Op, dy: Value, x: Value, ids: Value, *, axis: int) -> Adjoints:
     """The slices of dy summed per index."""
     size, axis = static_dims(x)[axis], axis % len(static_dims(x))
     known = ids.const_value.numpy() if ids.const_value is not None else None
-    if known is None:
+    if known is None and not is_from_start(ids):
         ids = op.Where(op.Less(ids, 0), op.Add(ids, size), ids)
-    elif known.size == 1:
+    elif known is not None and known.size == 1:
         return _one_slice(op, dy, int(known.reshape(())) % size, axis, static_dims(x)), None
-    else:
+    elif known is not None:
         ids = op.const(np.where(known < 0, known + size, known))
     return gather_adjoint(op, dy, ids, axis, size), None
 

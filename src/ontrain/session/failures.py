@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import OntrainError, ProviderError
+from ontrain.graph import describe, source_of
 from ontrain.session.feeds import explain_index_error
 
 __all__ = ["explained"]
@@ -55,5 +56,6 @@ class explained:  # noqa: N801 - a block, as `contextlib.suppress` is
         raise ProviderError(
             f"{self._provider} failed in {self._what}",
             node=node,
+            source=next((source_of(other) for other in self._graph if node and describe(other) == node), None),
             reason=f"{kind}: {said}" if said and kind not in ("RuntimeError", "ValueError") else said or kind,
         ) from error

@@ -10,7 +10,7 @@ import torch
 from ontrain.capture import GUARDS, tensor_dtype
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
-from ontrain.operators import record_of
+from ontrain.operators import Indexes, View, is_from_start, record_of
 
 __all__ = ["Signature", "batch_inputs", "check_feed", "check_feeds", "check_guards", "explain_index_error"]
 
@@ -134,13 +134,14 @@ def explain_index_error(graph: ir.Graph, feeds: Mapping[str, object]) -> InputEr
         if tensor is None:
             continue
         wrong = torch.as_tensor(tensor)
-        wrong = wrong[(wrong < (-limit if node.op_type == "Gather" else 0)) | (wrong >= limit)]
+        least = -limit if record_of(node).indexes is Indexes.ALONG_AXIS and not is_from_start(ids) else 0
+        wrong = wrong[(wrong < least) | (wrong >= limit)]
         if ignore is not None:
             wrong = wrong[wrong != ignore]
         if wrong.numel():
             what = "index" if record_of(node).labels is None else "label"
             return InputError(
-                f"input {origin.name!r} holds {what} {int(wrong[0])}, allowed is 0 to {limit - 1}"
+                f"input {origin.name!r} holds {what} {int(wrong[0])}, allowed is {least} to {limit - 1}"
                 + (f", or {ignore} to ignore a row" if ignore is not None else ""),
                 node=describe(node),
                 source=source_of(node),
@@ -163,7 +164,7 @@ def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
         in_head = node.op_type == "LinearCrossEntropy"
         classes = size(node.inputs[2], 1 - node.attributes["transB"].as_int()) if in_head else size(node.inputs[0], 1)
         return classes, node.inputs[labels], ignore
-    if node.op_type in ("Gather", "Embedding"):
+    if record_of(node).indexes is Indexes.ALONG_AXIS or node.op_type == "Embedding":
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         return size(node.inputs[0], axis), node.inputs[1], None
     return None, None, None
@@ -173,7 +174,7 @@ def _origin(value: ir.Value) -> ir.Value:
     """The graph input that a value is a rearrangement of, or the value itself."""
     producer = value.producer()
     # PackRows takes some of the rows: those that are left out are not used as indices.
-    while producer is not None and record_of(producer).keeps_values:
+    while producer is not None and (record_of(producer).keeps_values or record_of(producer).view is View.REPEATED):
         assert producer.inputs[0] is not None
         value = producer.inputs[0]
         producer = value.producer()

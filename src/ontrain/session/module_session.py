@@ -12,11 +12,12 @@ import torch
 
 from ontrain.autodiff import build_backward, differentiable_outputs
 from ontrain.capture import tell_phases
-from ontrain.errors import InputError, OntrainError
+from ontrain.errors import InputError
 from ontrain.graph import reads, updates_of
 from ontrain.passes import Journal, Recomputation
 from ontrain.providers import ExecutionProvider, ModuleExecutable
-from ontrain.session.feeds import Signature, batch_inputs, explain_index_error
+from ontrain.session.failures import explained
+from ontrain.session.feeds import Signature, batch_inputs
 from ontrain.session.planner import Planner, Structure
 from ontrain.session.plans import Plan
 from ontrain.session.two_graphs import create_memory
@@ -109,6 +110,7 @@ class ModuleSession:
 
         Raises:
             InputError: a tensor is on another device, or an index is out of range.
+            ProviderError: a kernel refused its operands.
         """
         for name, tensor in zip(self.inputs, inputs, strict=True):
             if tensor.device.type != self.device.type:
@@ -117,20 +119,13 @@ class ModuleSession:
                     way_out=f"move one of them: .to({str(self.device)!r})",
                 )
         feeds = dict(zip(self.inputs, inputs, strict=True))
-        try:
-            started = time.perf_counter()
+        started = time.perf_counter()
+        with explained(plan.model.graph, feeds, self.provider.name, "a forward"):
             result = plan.executable.forward(feeds, seed)
-            if not plan.runs:
-                tell_phases("ran the first forward", {"run": time.perf_counter() - started})
-            plan.runs += 1
-            return result
-        except OntrainError:
-            raise
-        except (IndexError, RuntimeError) as error:
-            explained = explain_index_error(self.model.graph, feeds)
-            if explained is None:
-                raise
-            raise explained from error
+        if not plan.runs:
+            tell_phases("ran the first forward", {"run": time.perf_counter() - started})
+        plan.runs += 1
+        return result
 
     def backward(self, plan: ModulePlan, tape: object, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run a plan's backward half on a tape, for the adjoints of its seeds by output name."""

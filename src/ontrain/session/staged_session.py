@@ -13,8 +13,20 @@ import torch
 
 from ontrain.autodiff import asks_for_derivatives
 from ontrain.errors import GradientError, GraphError, InputError
-from ontrain.graph import Role, Stage, blamed_on, draws_random, extract, role_of, set_role, stages, updates_of
+from ontrain.graph import (
+    DOMAIN,
+    Role,
+    Stage,
+    blamed_on,
+    draws_random,
+    extract,
+    role_of,
+    set_role,
+    stages,
+    updates_of,
+)
 from ontrain.internals import of
+from ontrain.operators import is_from_start
 from ontrain.passes import Journal, Recomputation
 from ontrain.providers import ExecutionProvider
 from ontrain.session.feeds import batch_inputs
@@ -245,6 +257,8 @@ class _Region:
             self.values[inner.name or ""] = outer
             role = role_of(outer) if outer.is_graph_input() and outer.name not in updated else Role.INPUT
             set_role(inner, role)
+            if is_from_start(outer):
+                _mark(part.graph, inner)
         self.outputs = {}
         for outer, inner in zip(stage.outputs, part.graph.outputs, strict=True):
             inner.metadata_props.clear()
@@ -284,3 +298,14 @@ class _Region:
         }
         gradients = self.session.backward(run.plan, run.tape, adjoints)
         return {self.values[name]: gradient for name, gradient in gradients.items()}
+
+
+def _mark(graph: ir.Graph, indices: ir.Value) -> None:
+    """Say of a graph input what the graph that it was cut from says: none of its indices counts from the end."""
+    uses = list(indices.uses())
+    node = ir.Node(DOMAIN, "FromStart", [indices], num_outputs=1)
+    marked = node.outputs[0]
+    marked.name, marked.type, marked.shape = f"{indices.name}.from_start", indices.type, indices.shape
+    graph.insert_before(graph[0], node)
+    for use in uses:
+        use.node.replace_input_with(use.idx, marked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import onnx
 import onnx_ir as ir
@@ -282,6 +282,14 @@ class ORTTrainer:
     def step_model(self) -> ir.Model:
         """Return the whole step's graph, for the batch shape that ran most often: forward to update."""
         return self._export.step_model()
+
+    def __reduce__(self) -> NoReturn:
+        raise OptionError(
+            "an ORTTrainer cannot be copied or pickled",
+            reason="its parameters and plans live in the memory of this process",
+            way_out="take state_dict(), or save_checkpoint(folder); make a trainer where the copy is to be, and "
+            "load_state_dict or load_checkpoint. For inference there is save_as_onnx(path)",
+        )
 
     @property
     def parameter_names(self) -> Sequence[str]:

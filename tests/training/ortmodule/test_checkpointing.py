@@ -52,6 +52,17 @@ def test_gradients_are_eagers(reentrant):
     assert_same_gradients(ours, eager, **DOUBLE)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around_the_first_call_gives_eagers_gradients(reentrant):
+    ours, eager = pair(nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).double())
+    inputs = [torch.ones(5, 6).double().requires_grad_() for _ in range(2)]
+    for module, x in zip((ours, eager), inputs, strict=True):
+        for _ in range(2):
+            checkpoint(module, x, use_reentrant=reentrant).square().sum().backward()
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad, **DOUBLE)
+    assert_same_gradients(ours, eager, **DOUBLE)
+
+
 class Normed(nn.Module):
     """A layer whose weight is divided by a norm that is iterated in buffers, and running statistics."""
 

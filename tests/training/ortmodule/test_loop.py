@@ -282,6 +282,46 @@ def test_copies_are_independent(twins, x, how):
     assert_same_gradients(made, eager, **DOUBLE)
 
 
+@pytest.mark.parametrize("how", [copy.deepcopy, pickled], ids=["deepcopy", "pickle"])
+def test_a_copy_keeps_how_it_was_wrapped(how):
+    ours = ORTModule(nn.Linear(6, 3), breaks="allow", memory_budget=0.5, lazy_outputs=False)
+    assert how(ours).__reduce__()[1][2] == ours.__reduce__()[1][2] and ours.__reduce__()[1][2]["breaks"] == "allow"
+
+
+def doubled(module, args, output):
+    return output * 2
+
+
+class Counting(nn.Linear):
+    calls = 0
+
+    def count(self, *_: object) -> None:
+        self.calls += 1
+
+
+def negated(module, before, after):
+    return tuple(-gradient for gradient in before)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, pickled], ids=["deepcopy", "pickle"])
+def test_a_copy_keeps_the_hooks_of_the_wrapper(how, x):
+    ours, eager = pair(Counting(6, 3).double())
+    results = []
+    for module in (ours, eager):
+        module.register_forward_hook(doubled)
+        module.register_forward_pre_hook(module.count)
+        module.register_full_backward_hook(negated)
+        module(x)
+        made = how(module)
+        leaf = x.clone().requires_grad_()
+        y = made(leaf)
+        y.square().sum().backward()
+        results.append((y.detach(), leaf.grad, made.calls, module.calls))
+    assert results[0][2:] == results[1][2:] == (2, 1)
+    for mine, theirs in zip(results[0][:2], results[1][:2], strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_saved_and_loaded_as_a_whole(x):
     ours = ORTModule(nn.Sequential(nn.Linear(6, 3)).double())
     want = ours(x)

@@ -64,3 +64,12 @@ def test_containers_are_indexed_through_it(ours):
     assert ORTModule(nn.Linear(4, 3))
     with pytest.raises(TypeError, match="no len"):
         len(ORTModule(nn.Linear(4, 3)))
+
+
+@pytest.mark.parametrize("use", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.orthogonal])
+def test_what_changes_the_class_of_the_wrapper_is_refused(use):
+    ours = ORTModule(nn.Linear(4, 3))
+    with pytest.raises(OptionError, match="an ORTModule cannot become a ParametrizedLinear") as refused:
+        use(ours)
+    assert "model.module" in refused.value.way_out
+    assert type(ours) is ORTModule

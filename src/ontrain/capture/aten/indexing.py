@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.selection import indexed_places, together
 from ontrain.capture.aten.view import sliced
@@ -106,25 +107,27 @@ def gather(op: AtenBuilder, x: Value, dim: int, index: Value, *, sparse_grad: bo
     for axis, (a, b) in enumerate(zip(have, want, strict=True)):
         # torch's index may stop short on the other axes.
         x = x if a == b or axis == dim else sliced(op, x, axis, 0, b)
-    return op.GatherElements(x, op.cast(index, _INT64), axis=dim)
+    return op.GatherElements(x, from_start(op, index), axis=dim)
 
 
 @aten("take_along_dim")
 def take_along_dim(op: AtenBuilder, x: Value, index: Value, dim: int | None = None) -> Value:
     if dim is None:
-        return op.GatherElements(op.Reshape(x, [-1]), op.Reshape(index, [-1]), axis=0)
+        return op.GatherElements(op.Reshape(x, [-1]), op.Reshape(from_start(op, index), [-1]), axis=0)
     shape = [op.input_shape(0), op.input_shape(1)]
     axis = dim % len(shape[0])
     full = [b if i == axis or b != 1 else a for i, (a, b) in enumerate(zip(*shape, strict=True))]
     source = [a if i == axis or a != 1 else b for i, (a, b) in enumerate(zip(*shape, strict=True))]
-    return op.GatherElements(op.expand(x, source, shape[0]), op.expand(index, full, shape[1]), axis=axis)
+    return op.GatherElements(
+        op.expand(x, source, shape[0]), op.expand(from_start(op, index), full, shape[1]), axis=axis
+    )
 
 
 @aten("index_select")
 def index_select(op: AtenBuilder, x: Value, dim: int, index: Value) -> Value:
     if not op.input_shape(0):
         return op.Reshape(x, [1]) if op.shape else x
-    return op.Gather(x, op.cast(index, _INT64), axis=dim)
+    return op.Gather(x, op.Reshape(from_start(op, index), [-1]), axis=dim)
 
 
 @aten("slice_scatter")

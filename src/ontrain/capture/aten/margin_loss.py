@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.arithmetic import difference, not_negative
 from ontrain.capture.aten.loss import reduced
+from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
@@ -51,7 +52,7 @@ def multi_margin_loss(
     single = len(op.input_shape(0)) < 2
     x, target = (op.Reshape(x, [1, -1]), op.Reshape(target, [1])) if single else (x, target)
     classes, places = _classes(op)
-    target = op.Unsqueeze(op.Cast(target, to=ir.DataType.INT64), [1])
+    target = op.Unsqueeze(from_start(op, target), [1])
     apart = op.cast(margin, x.dtype) - op.GatherElements(x, target, axis=1) + x
     exceeds, zero = (
         op.And(op.Greater(apart, op.cast(0, x.dtype)), op.Not(op.Equal(places, target))),
@@ -75,7 +76,9 @@ def multilabel_margin_loss(op: AtenBuilder, x: Value, target: Value, reduction: 
     classes, places = _classes(op)
     ends = op.Cast(op.Less(target, op.cast(0, target.dtype)), to=ir.DataType.INT64)
     counts = op.Equal(op.CumSum(ends, 1), 0)
-    target = op.Where(counts, target, op.cast(0, target.dtype))
+    # What is below −1 is no end; it is looked up to be refused.
+    looked_up = op.Or(counts, op.Less(target, op.cast(-1, target.dtype)))
+    target = from_start(op, op.Where(looked_up, target, op.cast(0, target.dtype)))
     same = op.And(op.Equal(op.Unsqueeze(target, [2]), places), op.Unsqueeze(counts, [2]))
     is_label = op.Greater(op.ReduceMax(op.Cast(same, to=ir.DataType.INT64), [1], keepdims=1), 0)
     apart = op.cast(1, x.dtype) - op.Unsqueeze(op.GatherElements(x, target, axis=1), [2]) + op.Unsqueeze(x, [1])

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
@@ -194,7 +195,7 @@ def searchsorted(
     *, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Value | None = None,
 ) -> Value:  # fmt: skip
     if sorter is not None:
-        boundaries = op.GatherElements(boundaries, op.cast(sorter, _INT64), axis=-1)
+        boundaries = op.GatherElements(boundaries, from_start(op, sorter), axis=-1)
     right = right or side == "right"
     x = x if isinstance(x, ir.Value) else op.cast(x, boundaries.dtype)
     rank = len(boundaries.shape)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import diagonal_places, sliced
 from ontrain.capture.context import AtenBuilder, Dim, Scalar
@@ -64,7 +65,7 @@ def scatter(
     if reduce not in _REDUCTIONS:
         raise op.refuse(f"scatter with reduce={reduce!r}", "ONNX has no such reduction", "use sum, prod, amax or amin")
     x, _shape = _first(op, x, op.input_shape(0))
-    index, shape = _first(op, op.cast(index, _INT64), op.input_shape(2))
+    index, shape = _first(op, from_start(op, index), op.input_shape(2))
     if any(size == 0 for size in shape):
         return op.reshape(x, op.shape, [1]) if not op.shape else x
     if isinstance(source, ir.Value) and isinstance(op.argument(3, "src"), torch.Tensor):
@@ -84,7 +85,7 @@ def _spread(op: AtenBuilder, dim: int, index: Value, position: int) -> tuple[int
     shape = op.input_shape(position) or [1]
     rank = max(len(op.input_shape(0)), 1)
     dim %= rank
-    column = op.Reshape(op.cast(index, _INT64), [-1 if axis == dim else 1 for axis in range(rank)])
+    column = op.Reshape(index, [-1 if axis == dim else 1 for axis in range(rank)])
     shape = [*shape, *[1] * (rank - len(shape))]
     return dim, op.expand(column, shape, [shape[dim] if axis == dim else 1 for axis in range(rank)]), shape
 
@@ -94,7 +95,7 @@ def _indexed(
 ) -> Value:
     shape = op.input_shape(0)
     x, _ = _first(op, x, shape)
-    dim, spread, wanted = _spread(op, dim, index, 3)
+    dim, spread, wanted = _spread(op, dim, from_start(op, index), 3)
     source = op.Reshape(source, [1] * len(wanted)) if source.shape is not None and not len(source.shape) else source
     y = _reduced(op, x, spread, source, dim, reduce, include_self)
     return y if shape else op.Reshape(y, np.zeros(0, np.int64))
@@ -123,9 +124,11 @@ def index_fill(op: AtenBuilder, x: Value, dim: int, index: Value, value: Value |
     shape = op.input_shape(0)
     x, full = _first(op, x, shape)
     dim %= len(full)
-    hit = op.Equal(op.Unsqueeze(op.counted(full[dim]), [1]), op.Unsqueeze(op.Reshape(index, [-1]), [0]))
-    hits = op.ReduceSum(op.Cast(hit, to=_INT64), [1], keepdims=0)
-    chosen = op.Reshape(op.Cast(hits, to=ir.DataType.BOOL), [-1 if axis == dim else 1 for axis in range(len(full))])
+    # Here, as in ONNX, negative indices count from the end.
+    places, count = op.Reshape(op.cast(index, _INT64), [-1]), op.input_shape(2) or [1]
+    nowhere, ones = (op.expand(op.const(np.array(n)), size, []) for n, size in ((0, [full[dim]]), (1, count)))
+    hit = op.Cast(op.ScatterElements(nowhere, places, ones, axis=0), to=ir.DataType.BOOL)
+    chosen = op.Reshape(hit, [-1 if axis == dim else 1 for axis in range(len(full))])
     y = op.Where(chosen, op.cast(value, x.dtype), x)
     return y if shape else op.Reshape(y, np.zeros(0, np.int64))
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
@@ -189,8 +190,9 @@ def repeat_rows(
 
 
 def _repeated(op: AtenBuilder, repeats: Value, count: Dim, output_size: Dim) -> Value:
-    """0 as often as the first of `count` numbers says, then 1, …"""
-    ends = op.CumSum(repeats, 0)
+    """0 as often as the first of `count` numbers says, then 1, …; a negative one is refused where it ends."""
+    refused = op.Where(op.Less(repeats, 0), op.const(np.array(-(2**40), np.int64)), repeats)
+    ends = from_start(op, op.CumSum(refused, 0))
     starts = _filled(op, 0, [output_size + 1])
     ones = op.typed(op.Expand(op.const(np.array([1], np.int64)), op.Shape(ends)), [count])
     steps = op.ScatterElements(starts, ends, ones, axis=0, reduction="add")
@@ -210,7 +212,7 @@ def row_starts(op: AtenBuilder, rows: Value, size: Dim, *, out_int32: bool = Fal
 @aten("bincount")
 def bincount(op: AtenBuilder, x: Value, weights: Value | None = None, minlength: int = 0) -> Value:
     """How often each number occurs, or the sum of its weights."""
-    x = op.cast(x, _INT64)
+    x = from_start(op, x)
     most = op.ReduceMax(op.Concat(x, op.const(np.array([minlength - 1], np.int64)), axis=0), keepdims=0)
     count = _counted(op, most + 1)
     shape = op.input_shape(0)

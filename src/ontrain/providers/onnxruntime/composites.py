@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions import attributes_of
+from ontrain.functions import attributes_of, refusing
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import NO_IGNORE
 from ontrain.providers.onnxruntime.random import drawn_share
@@ -136,3 +136,9 @@ def _drawn(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
     attributes.append(ir.AttrFloat32(name, drawn_share(share)))
     results = op.add(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
     return list(results) if isinstance(results, tuple) else [results]
+
+
+@_written_as(COMPOSITES, "Embedding", "FromStart")
+def _counted_from_start(op: Builder, node: ir.Node, inputs: Inputs) -> Outputs | None:
+    """Such that onnxruntime's kernels refuse what is negative, where they would count from the end."""
+    return refusing(op, node, inputs)

@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
-from ontrain.functions import expand, has_body, inline_all, is_plain
+from ontrain.functions import expand, has_body, inline_all, is_plain, refusing
 from ontrain.graph import CORRECTIONS, OPSET, Builder, nbytes, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.operators import Evaluator, record_of
 from ontrain.providers import base
@@ -136,13 +136,16 @@ def _not_implemented(node: ir.Node) -> str | None:
 
 
 def _what_is_missing(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-    """The body of an operator that onnx's evaluator lacks, has in part only, or computes too slowly for its size."""
+    """The body of an operator that onnx's evaluator lacks, has in part only, or computes too slowly for its size.
+
+    And what counts indices from the start, for numpy counts negative ones from the end.
+    """
     record = record_of(node)
     missing = record.evaluator is not Evaluator.WHOLE or _not_implemented(node) is not None
     if not missing and record.loops:
         known = all(value is None or value.const_value is not None for value in node.inputs[1:])
         missing = known and math.prod(static_dims(node.outputs[0])) > _FEW
-    return expand(op, node, inputs) if is_plain(node) and missing else None
+    return expand(op, node, inputs) if is_plain(node) and missing else refusing(op, node, inputs)
 
 
 class ReferenceExecutionProvider:

@@ -221,7 +221,9 @@ class Engine:
             complex_pairs=True,
         )
         grads = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads):
+        # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does.
+        unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged)
+        with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads), unseen:
             try:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
                 captured = trace(dynamic=named)
@@ -260,6 +262,10 @@ class Engine:
         self._sites.clear()
         self._entries.clear()
         self._watch = Watch(self.module)
+
+
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:

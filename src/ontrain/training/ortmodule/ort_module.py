@@ -28,6 +28,8 @@ __all__ = ["ORTModule"]
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 # Hooks of the wrapper itself and what other libraries replace on it.
 _OWN = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
+# What every module notes of hooks; those of a wrapper are its own.
+_HOOKS = tuple(name for name in vars(nn.Module()) if "_hook" in name)
 _one_engine = Lock()
 
 
@@ -156,7 +158,7 @@ class ORTModule(nn.Module):
     # While one thread captures, torch has a `nn.Module.__call__` that other threads must not come upon.
     __call__: Callable[..., Any] = nn.Module.__call__
 
-    @property  # type: ignore[misc]
+    @property
     def __class__(self) -> type:
         """The wrapped module's class: `isinstance` says of an ORTModule what it says of the module.
 
@@ -165,6 +167,15 @@ class ORTModule(nn.Module):
         """
         wrapped = self.__dict__.get("_wrapped")
         return ORTModule if wrapped is None else type(wrapped)
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        raise OptionError(
+            f"an ORTModule cannot become a {kind.__name__}",
+            reason="torch's fully_shard and parametrizations change the class of what they are given",
+            way_out="parametrize the module before it is wrapped, or model.module; for many processes use "
+            "DistributedDataParallel(ORTModule(model))",
+        )
 
     @property
     def module(self) -> nn.Module:
@@ -245,9 +256,11 @@ class ORTModule(nn.Module):
         # Graphs and plans are made again where the copy is used.
         options = dict(
             provider=self._provider, lazy_outputs=self._lazy_outputs, memory_budget=self._memory_budget,
-            fallback=self._fallback.policy,
+            fallback=self._fallback.policy, breaks="allow" if self._breaks else "refuse",
         )  # fmt: skip
-        return _wrap, (self._wrapped, self._debug_options, options)
+        # As its state, which is copied once the copy is known: a hook may be a method of the wrapper.
+        hooks = {name: held for name in _HOOKS if (held := self.__dict__[name])}
+        return _wrap, (self._wrapped, self._debug_options, options), hooks
 
 
 def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORTModule:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
+from ontrain.operators import is_from_start
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.instructions import Function
@@ -32,8 +33,10 @@ def gather(e: Emitter, node: ir.Node) -> None:
         e.bind(node.outputs[0], e.reshape(picked, static_dims(node.outputs[0])))
         return
     ids = e.value(indices)
-    if const is None and e.device.type == "cpu":
-        _select(e, x, ids, axis, node.outputs[0], _from_start(torch.index_select, x.shape[axis]))
+    if is_from_start(indices):
+        _select(e, x, ids, axis, node.outputs[0])
+    elif const is None and e.device.type == "cpu":
+        _select(e, x, ids, axis, node.outputs[0], _from_the_end(torch.index_select, x.shape[axis]))
     else:
         _select(e, x, _positive(e, ids, x.shape[axis], const is not None), axis, node.outputs[0])
 
@@ -63,7 +66,7 @@ def _positive(e: Emitter, indices: Buf, size: int, constant: bool) -> Buf:
     return e.call(torch.add, indices, negative, alpha=size, out=e.new(indices.shape, indices.dtype))
 
 
-def _from_start(function: Callable[..., object], size: int) -> Function:
+def _from_the_end(function: Callable[..., object], size: int) -> Function:
     """A function of (tensor, axis, index, …) for indices that may count from the end of an axis.
 
     Looking for one that does costs a fraction of counting all anew. No device is waited for: see `_positive`.
@@ -81,12 +84,18 @@ def _counted_from_start(
 
 
 def _along_axis(
-    e: Emitter, function: Callable[..., object], indices: Buf, size: int
+    e: Emitter, function: Callable[..., object], indices: ir.Value | None, index: Buf, size: int
 ) -> tuple[Function, Buf]:  # fmt: skip
-    """A function of (tensor, axis, index, …), and the index to call it with."""
+    """A function of (tensor, axis, index, …), and the index to call it with.
+
+    ATen's own functions refuse negative indices.
+    """
+    assert indices is not None
+    if is_from_start(indices):
+        return function, index
     if e.device.type == "cpu":
-        return _from_start(function, size), indices
-    return function, _positive(e, indices, size, False)
+        return _from_the_end(function, size), index
+    return function, _positive(e, index, size, False)
 
 
 @lowers_composite("EmbeddingGrad", adds=True)
@@ -148,9 +157,10 @@ def gather_elements(e: Emitter, node: ir.Node) -> None:
     axis = attributes(node).get("axis", 0) % len(x.shape)
     line = _line(e, indices, x, axis)
     if line is not None:
-        _select(e, x, line, axis, node.outputs[0], _from_start(torch.index_select, x.shape[axis]))
+        taken, line = _along_axis(e, torch.index_select, node.inputs[1], line, x.shape[axis])
+        _select(e, x, line, axis, node.outputs[0], taken)
         return
-    gathered, index = _along_axis(e, torch.gather, indices, x.shape[axis])
+    gathered, index = _along_axis(e, torch.gather, node.inputs[1], indices, x.shape[axis])
     e.call(gathered, x, axis, index, out=e.out(node.outputs[0]))
 
 
@@ -164,10 +174,11 @@ def scatter_elements(e: Emitter, node: ir.Node) -> None:
     reduce = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}.get(a.get("reduction", "none"))
     line = _line(e, indices, x, axis) if reduce == "sum" else None
     if line is not None:
-        e.run(_from_start(torch.Tensor.index_add_, x.shape[axis]), out, axis, line, updates, writes=[out])
+        added, line = _along_axis(e, torch.Tensor.index_add_, node.inputs[1], line, x.shape[axis])
+        e.run(added, out, axis, line, updates, writes=[out])
         return
     write = {None: torch.Tensor.scatter_, "sum": torch.Tensor.scatter_add_}.get(reduce, torch.Tensor.scatter_reduce_)
-    written, index = _along_axis(e, write, indices, x.shape[axis])
+    written, index = _along_axis(e, write, node.inputs[1], indices, x.shape[axis])
     e.run(written, out, axis, index, updates, *([] if reduce in (None, "sum") else [reduce]), writes=[out])
 
 

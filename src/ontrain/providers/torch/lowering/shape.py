@@ -37,7 +37,7 @@ def reshape(e: Emitter, node: ir.Node) -> None:
 
 
 @lowers("Identity")
-@lowers_composite("Detach", "Inspect", "Through")
+@lowers_composite("Detach", "FromStart", "Inspect", "Through")
 def identity(e: Emitter, node: ir.Node) -> None:
     e.bind(node.outputs[0], e.raw(node.inputs[0]))
 
