@@ -109,12 +109,6 @@ class _Checker:
         where = f"graph {graph.name!r} of {self.name}" if depth else self.name
         if depth > NESTING:
             raise GraphError(f"{self.name} nests subgraphs more than {NESTING} deep")
-        if graph.sparse_initializer:
-            raise GraphError(
-                f"{where} has sparse initializers",
-                reason="ontrain trains dense tensors only",
-                way_out="make them dense with onnx.helper before saving",
-            )
         inputs = set[str]()
         for value in graph.input:
             _define(inputs, value.name, where)
@@ -168,7 +162,8 @@ class _Checker:
                 node=text,
                 way_out=f"imported: {', '.join(repr(d or 'ai.onnx') for d in imports)}",
             )
-        # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it.
+        # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it. There it
+        # may have attributes of any name, which nothing reads.
         is_early = not domain and node.op_type == "LayerNormalization" and imports[domain] < _LAYER_NORMALIZATION
         try:
             version = _LAYER_NORMALIZATION if is_early else imports[domain]
@@ -183,7 +178,7 @@ class _Checker:
                 ) from error
             return  # of another domain: known to ontrain or refused once functions are inlined
         _arity(node, schema, text)
-        _schema_attributes(node, schema, text)
+        _schema_attributes(node, schema, text, takes_others=is_early)
 
 
 def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
@@ -234,10 +229,14 @@ def _arity(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
         raise GraphError(f"{schema.name} has no named output", node=text)
 
 
-def _schema_attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
+def _schema_attributes(
+    node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str, *, takes_others: bool = False
+) -> None:
     attributes = {attribute.name: attribute for attribute in node.attribute}
     for name, attribute in attributes.items():
         spec = schema.attributes.get(name)
+        if spec is None and takes_others:
+            continue
         if spec is None:
             known = list(schema.attributes)
             raise GraphError(

@@ -193,6 +193,13 @@ def _hint(site: Site) -> None:
     site.take("consumed_inputs")
 
 
+@_below(17, "LayerNormalization")
+def _early_layer_normalization(site: Site) -> None:
+    """onnxruntime's optimisers wrote it before the standard had it, with attributes that nothing reads."""
+    for name in set(site.node.attributes) - {"axis", "epsilon", "stash_type"}:
+        site.take(name)
+
+
 @_below(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 def _broadcast(site: Site) -> None:
     """`broadcast` and `axis` said where the second operand's dimensions lie; today they lie at the end."""
