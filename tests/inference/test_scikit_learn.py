@@ -209,3 +209,17 @@ def test_perceptrons_go_on_training_as_partial_fit():
         loss = float(trainer.train_step(new, label)[0])
         np.testing.assert_allclose(loss, model.loss_, rtol=1e-5)
     np.testing.assert_allclose(trainer.eval_step(X[:9], CLASS[:9])[1], model.predict_proba(X[:9]), rtol=1e-4, atol=1e-6)
+
+
+def test_of_more_coefficients_than_features_the_first_count():
+    """Such a file is onnxruntime's own example, which its documentation runs."""
+    from onnxruntime.datasets import get_example
+
+    x = X[:3, :2]
+    expected, ours = (
+        ontrain.InferenceSession(get_example("logreg_iris.onnx"), providers=providers).run(None, {"float_input": x})
+        for providers in (["CPUExecutionProvider"], TORCH)
+    )
+    np.testing.assert_array_equal(ours[0], expected[0])
+    rows, theirs = ([[*row.values()] for row in results[1]] for results in (ours, expected))
+    np.testing.assert_allclose(rows, theirs, rtol=1e-5)

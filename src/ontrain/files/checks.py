@@ -90,6 +90,12 @@ class _Checker:
         proto = self.proto
         for tensor in tensors_of(proto):
             check_tensor(tensor, f"in {self.name}")
+        if proto.ir_version > onnx.IR_VERSION:
+            raise GraphError(
+                f"{self.name} is of IR version {proto.ir_version}",
+                reason=f"the installed onnx knows versions to {onnx.IR_VERSION}",
+                way_out="install a newer onnx, or write the model with an older one",
+            )
         _check_versions(proto.opset_import, self.name)
         imports = imports_of(proto.opset_import)
         if not imports and proto.ir_version < 3:
@@ -207,6 +213,12 @@ def _made(outputs: Iterable[str], defined: set[str], where: str) -> None:
 
 
 def _value(info: onnx.ValueInfoProto, where: str) -> None:
+    if info.type.HasField("sparse_tensor_type"):
+        raise GraphError(
+            f"value {info.name!r} in {where} is a sparse tensor",
+            reason="only onnxruntime's providers have these; initializers and constants may be sparse",
+            way_out="use CPUExecutionProvider",
+        )
     dims = info.type.tensor_type.shape.dim
     for dim in dims:
         if dim.HasField("dim_value") and dim.dim_value < -1:

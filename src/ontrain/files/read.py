@@ -80,6 +80,12 @@ def read_proto(
 
 
 def _parse(content: bytes, name: str) -> onnx.ModelProto:
+    if content[4:8] == b"ORTM":
+        raise GraphError(
+            f"{name} is in onnxruntime's own format",
+            reason="only onnxruntime's providers read it",
+            way_out="use CPUExecutionProvider, or the ONNX file that it was made from",
+        )
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)

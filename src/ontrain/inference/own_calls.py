@@ -457,6 +457,7 @@ def _kind_of_damage(problem: str) -> str:
     """The name of the class that onnxruntime raises for a file with this damage."""
     kinds = {
         "no ONNX model": "InvalidProtobuf", "holds no graph": "InvalidArgument", "the external data of": "Fail",
+        "is used before it is made": "InvalidArgument", "asks for opset": "Fail", "is of IR version": "Fail",
     }  # fmt: skip
     return next((kind for words, kind in kinds.items() if words in problem), "InvalidGraph")
 
@@ -467,4 +468,6 @@ def _of_a_run(error: OntrainError) -> OntrainError:
         return also(error, upstream("InvalidArgument"))
     if isinstance(error, GraphError):
         return also(error, upstream("InvalidGraph"))
-    return also(also(error, upstream("RuntimeException")), upstream("Fail"))  # a kernel of onnxruntime's raises either
+    for kind in ("RuntimeException", "Fail", "InvalidArgument"):  # a kernel of onnxruntime's raises one of these
+        error = also(error, upstream(kind))
+    return error
