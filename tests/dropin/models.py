@@ -58,7 +58,10 @@ def sequence_length():
 
 def sequence_at():
     whole = TensorProto.INT64
-    nodes = [helper.make_node("SplitToSequence", ["x"], ["parts"]), helper.make_node("SequenceAt", ["parts", "i"], ["y"])]
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"]),
+        helper.make_node("SequenceAt", ["parts", "i"], ["y"]),
+    ]
     return model(nodes, [tensor("x", shape=["n", 2]), tensor("i", whole, [])], [tensor("y")])
 
 

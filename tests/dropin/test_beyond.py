@@ -115,7 +115,11 @@ def test_the_next_gets_a_model_that_the_first_cannot_run(folder):
 
 def test_sparse_tensors_are_fed_to_the_next_provider(folder):
     sparse = ontrain.SparseTensor.sparse_csr_from_numpy(
-        [2, 2], np.array([2.0, 3.0], np.float32), np.array([1, 0]), np.array([0, 1, 2]), ontrain.OrtDevice.make("cpu", 0)
+        [2, 2],
+        np.array([2.0, 3.0], np.float32),
+        np.array([1, 0]),
+        np.array([0, 1, 2]),
+        ontrain.OrtDevice.make("cpu", 0),
     )
     with pytest.warns(UserWarning, match="so CPUExecutionProvider does: value 'a' in .* is a sparse tensor"):
         session = ontrain.InferenceSession(folder / "sparse.onnx", recording(), BOTH)

@@ -67,7 +67,8 @@ def test_all_that_onnxruntime_has_is_found():
 
 def test_modules_of_capi_are_attributes_as_onnxruntimes_are():
     names = [name for name in dir(onnxruntime.capi) if not name.startswith("__")]
-    text = f"import ontrain\nfor name in {names}: getattr(ontrain.capi, name)\nontrain.capi.onnxruntime_pybind11_state.Fail"
+    text = f"import ontrain\nfor name in {names}: getattr(ontrain.capi, name)\n"
+    text += "ontrain.capi.onnxruntime_pybind11_state.Fail"
     subprocess.run([sys.executable, "-c", text], check=True)
     with pytest.raises(AttributeError, match="'nonsense'"):
         _ = ontrain.capi.nonsense

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from ontrain.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import ontrain
-from ontrain.capi.onnxruntime_pybind11_state import InvalidArgument
 from tests.training.conftest import PROVIDERS
 
 MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>

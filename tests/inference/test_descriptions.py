@@ -121,7 +121,9 @@ def test_sizes_follow_from_scales_that_an_identity_hands_on(provider):
         y = Resize(larger, , copy)
     }"""
     theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}'), provider)
-    assert described(ours.get_outputs()) == described(theirs.get_outputs()) == [("y", "tensor(float)", ["batch", 3, 9, 9])]
+    assert (
+        described(ours.get_outputs()) == described(theirs.get_outputs()) == [("y", "tensor(float)", ["batch", 3, 9, 9])]
+    )
     feeds = {"x": np.arange(96, dtype=np.float32).reshape(2, 3, 4, 4)}
     np.testing.assert_allclose(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
     np.testing.assert_array_equal(ours.run(["copy"], feeds)[0], [1, 1, 1.5, 1.5])

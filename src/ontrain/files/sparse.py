@@ -50,7 +50,9 @@ def _has_sparse(proto: onnx.ModelProto) -> bool:
 
 
 def _any_sparse(nodes: Iterable[onnx.NodeProto]) -> bool:
-    return any(attribute.name == _ATTRIBUTE for node in nodes if node.op_type == _CONSTANT for attribute in node.attribute)
+    return any(
+        attribute.name == _ATTRIBUTE for node in nodes if node.op_type == _CONSTANT for attribute in node.attribute
+    )
 
 
 def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
@@ -77,11 +79,12 @@ def _constants(nodes: Iterable[onnx.NodeProto], name: str) -> None:
             if node.op_type == _CONSTANT and attribute.name == _ATTRIBUTE and not attribute.ref_attr_name:
                 dense = _dense(attribute.sparse_tensor, name)
                 attribute.Clear()
-                attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+                attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+                attribute.t.CopyFrom(dense)
 
 
 def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
-    """A sparse tensor of the standard's form: values, and either their places in row-major order or their coordinates."""
+    """A tensor of the standard's sparse form: values, and their places in row-major order or their coordinates."""
     what = f"the sparse tensor {sparse.values.name!r} in {name}"
     for part in (sparse.values, sparse.indices):
         check_tensor(part, f"in {name}")

@@ -24,7 +24,7 @@ class LoraAdapter(stock().LoraAdapter):  # type: ignore[misc]
         self.parameters: dict[str, Any] = {}
         self._file: Any = None
 
-    def Load(self, path: str, /) -> None:
+    def Load(self, path: str, /) -> None:  # noqa: N802 (onnxruntime's name)
         """Read a file that `AdapterFormat.export_adapter` wrote.
 
         Raises:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import ontrain
-
 from tests.passes.rows.encoders import VOCABULARY, Classifier, Tagger, made
 from tests.passes.rows.savings import ROWS, batch, layer, plan, trainer
 
