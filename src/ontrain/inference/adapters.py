@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ontrain.errors import InputError
 from ontrain.inference.options import say_once
@@ -12,7 +12,16 @@ from ontrain.stock import stock
 __all__ = ["LoraAdapter", "adapted", "say_without_adapters"]
 
 
-class LoraAdapter(stock().LoraAdapter):  # type: ignore[misc]
+if TYPE_CHECKING:
+
+    class _Adapter:
+        def Load(self, path: str, /) -> None: ...  # noqa: N802 (onnxruntime's name)
+
+else:
+    _Adapter = stock().LoraAdapter
+
+
+class LoraAdapter(_Adapter):
     """onnxruntime's `LoraAdapter`: a file of values that stand for a model's overridable initializers.
 
     Attributes:
