@@ -20,14 +20,14 @@ from ontrain.errors import (
 from ontrain.stock import serve_submodules, stock
 
 if TYPE_CHECKING:
-    from ontrain.inference import InferenceSession, IOBinding, RunOptions, SessionOptions
+    from ontrain.inference import InferenceSession, IOBinding, LoraAdapter, RunOptions, SessionOptions
     from ontrain.providers.torch import TensorType, op
 
 __version__ = "0.1.0"
-_SESSIONS = ("IOBinding", "InferenceSession", "RunOptions", "SessionOptions")
+_SESSIONS = ("IOBinding", "InferenceSession", "LoraAdapter", "RunOptions", "SessionOptions")
 _OPERATORS = ("TensorType", "op")
 _UPSTREAM = (
-    "AdapterFormat", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "LoraAdapter", "ModelMetadata",
+    "AdapterFormat", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "ModelMetadata",
     "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtMemType", "OrtMemoryInfo", "OrtSparseFormat",
     "OrtValue", "SessionIOBinding", "SparseTensor", "create_and_register_allocator",
     "disable_telemetry_events", "enable_telemetry_events", "get_build_info", "get_device", "get_version_string",
@@ -53,7 +53,7 @@ __all__ = [
     "op",
     "set_seed",
 ]
-__all__ += ["IOBinding", "RunOptions", "SessionOptions", *_UPSTREAM]
+__all__ += ["IOBinding", "LoraAdapter", "RunOptions", "SessionOptions", *_UPSTREAM]
 
 
 def get_available_providers() -> list[str]:

@@ -221,6 +221,23 @@ def of_type(model, array):
     return call
 
 
+def adapter(t):
+    """The path of an adapter that stands for the weight of `overridable`."""
+    form = t.m.AdapterFormat()
+    form.set_adapter_version(1)
+    form.set_model_version(3)
+    form.set_parameters({"w": t.m.OrtValue.ortvalue_from_numpy(WEIGHT * 2)})
+    form.export_adapter(str(t.scratch / "w.adapter"))
+    return str(t.scratch / "w.adapter")
+
+
+def with_adapter(t):
+    options, weights = t.m.RunOptions(), t.m.LoraAdapter()
+    weights.Load(adapter(t))
+    options.add_active_adapter(weights)
+    return t("overridable").run(None, {"x": X}, options)
+
+
 def run_option(**settings):
     def call(t):
         options = t.m.RunOptions()
@@ -258,6 +275,9 @@ SESSION: dict[str, tuple[Call, ...]] = {
     "__init__": (
         lambda t: t().run(None, {"x": X}), lambda t: t("nothing"), lambda t: t.m.InferenceSession(None),
         lambda t: t.m.InferenceSession(), lambda t: t.m.InferenceSession(b""), lambda t: t(options=3),
+        lambda t: t.m.InferenceSession(t.path("scaled"), "text"), lambda t: t.m.InferenceSession(t.path("scaled"), 3),
+        lambda t: t.m.InferenceSession(t.bytes("scaled"), {}).run(None, {"x": X}), lambda t: t(options="text"),
+        lambda t: t("never_made"), lambda t: t("newer_standard"), lambda t: t("newer_form"),
         lambda t: t(disabled_optimizers=["ConstantFolding", "Nonsense"]).run(None, {"x": X}),
         lambda t: t.m.InferenceSession(t.path("scaled"), None, t.providers, [{}]).run(None, {"x": X}),
         lambda t: t.m.InferenceSession(t.path("scaled"), providers=t.providers, nonsense=1).run(None, {"x": X}),
@@ -281,6 +301,8 @@ SESSION: dict[str, tuple[Call, ...]] = {
         lambda t: t("sequence_in").run(None, {"x": [X, X]}), lambda t: t("sequence_in").run(None, {"x": X}),
         lambda t: t("sequence_in").run(None, {"x": []}), lambda t: t("sequence_in").run(None, {"x": [X, X[0]]}),
         lambda t: t("sequence_length").run(None, {"x": [X.astype(np.float64)]}),
+        lambda t: t("sequence_at").run(None, {"x": X, "i": np.array(1)}),
+        lambda t: t("sequence_at").run(None, {"x": X, "i": np.array(9)}),
         lambda t: t("of_map").run(None, {"x": {1: 2.0, 0: 3.0}}), lambda t: t("of_map").run(None, {"x": [1.0]}),
     ),
     "run_async": (
@@ -317,6 +339,12 @@ SESSION: dict[str, tuple[Call, ...]] = {
         lambda t: t().set_providers(t.providers[0]), lambda t: t().set_providers(t.providers, {}),
     ),
     "get_session_options": (options_back, extra("get_session_options")),
+    "_inputs_meta": (lambda t: described(t()._inputs_meta),),
+    "_outputs_meta": (lambda t: described(t()._outputs_meta),),
+    "_overridable_initializers": (lambda t: described(t("overridable")._overridable_initializers),),
+    "_model_meta": (lambda t: told(t()._model_meta),), "_providers": (lambda t: len(t()._providers),),
+    "_provider_options": (lambda t: len(t()._provider_options),),
+    "_sess_options": (lambda t: t(options=options_with(t, logid="mine"))._sess_options.logid,),
     "io_binding": (run_bound("y"), extra("io_binding")),
     "end_profiling": (lambda t: t().end_profiling(), extra("end_profiling")),
     "get_profiling_start_time_ns": (
@@ -438,7 +466,7 @@ SETTINGS: dict[str, tuple[Call, ...]] = {
 
 RUNS: dict[str, tuple[Call, ...]] = {
     "__init__": (run_option(), lambda t: t.m.RunOptions(3)),
-    "add_active_adapter": (lambda t: t.m.RunOptions().add_active_adapter(3),),
+    "add_active_adapter": (lambda t: t.m.RunOptions().add_active_adapter(3), with_adapter),
     "add_run_config_entry": (
         lambda t: t.m.RunOptions().add_run_config_entry("disable_synchronize_execution_providers", "1"),
         lambda t: t.m.RunOptions().add_run_config_entry("a", 1), lambda t: t.m.RunOptions().add_run_config_entry(3),
@@ -451,6 +479,14 @@ RUNS: dict[str, tuple[Call, ...]] = {
             "log_severity_level": 3, "log_verbosity_level": 1, "logid": "mine", "only_execute_path_to_fetches": True,
         }.items()
     },
+}  # fmt: skip
+
+ADAPTERS: dict[str, tuple[Call, ...]] = {
+    "__init__": (lambda t: t.m.LoraAdapter(3),),
+    "Load": (
+        lambda t: t.m.LoraAdapter().Load(adapter(t)), lambda t: t.m.LoraAdapter().Load(str(t.scratch / "nothing")),
+        lambda t: t.m.LoraAdapter().Load(3), lambda t: t.m.LoraAdapter().Load(t.path("scaled")),
+    ),
 }  # fmt: skip
 
 TOP: dict[str, tuple[Call, ...]] = {
@@ -480,6 +516,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     **{f"IOBinding.{name}": calls for name, calls in BINDING.items()},
     **{f"SessionOptions.{name}": calls for name, calls in SETTINGS.items()},
     **{f"RunOptions.{name}": calls for name, calls in RUNS.items()},
+    **{f"LoraAdapter.{name}": calls for name, calls in ADAPTERS.items()},
     **TOP, **TYPES,
 }  # fmt: skip
 """Calls by the name that they are of."""

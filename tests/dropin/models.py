@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 WEIGHT = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
@@ -55,6 +56,15 @@ def sequence_length():
     return model([helper.make_node("SequenceLength", ["x"], ["y"])], [sequence("x")], [tensor("y", whole, [])])
 
 
+def sequence_at():
+    whole = TensorProto.INT64
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"]),
+        helper.make_node("SequenceAt", ["parts", "i"], ["y"]),
+    ]
+    return model(nodes, [tensor("x", shape=["n", 2]), tensor("i", whole, [])], [tensor("y")])
+
+
 def sequence_out():
     nodes = [helper.make_node("SequenceConstruct", ["a", "b"], ["y"])]
     return model(nodes, [tensor("a", shape=["n"]), tensor("b", shape=["m"])], [sequence("y")])
@@ -68,11 +78,11 @@ def zip_map():
 
 
 def sparse():
-    """y = x · w, with a sparse w, which only onnxruntime's providers take."""
-    values = numpy_helper.from_array(np.array([2.0, 3.0], np.float32), "w")
-    w = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 2])), [2, 2])
-    made = model([helper.make_node("MatMul", ["x", "w"], ["y"])], [tensor("x", shape=["n", 2])], [tensor("y")])
-    made.graph.sparse_initializer.append(w)
+    """y = a · b, with a sparse a."""
+    a = helper.make_sparse_tensor_value_info("a", TensorProto.FLOAT, [2, 2])
+    node = helper.make_node("SparseToDenseMatMul", ["a", "b"], ["y"], domain="com.microsoft")
+    made = model([node], [a, tensor("b", shape=[2, 2])], [tensor("y", shape=[2, 2])])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     return made
 
 
@@ -100,6 +110,22 @@ def unknown_operator():
     return model([helper.make_node("Nonsense", ["x"], ["y"], domain="no.where")], [tensor("x")], [tensor("y")])
 
 
+def never_made():
+    return model([helper.make_node("MatMul", ["x", "nothing"], ["y"])], [tensor("x")], [tensor("y")])
+
+
+def newer_standard():
+    made = scaled()
+    made.opset_import[0].version = 99
+    return made
+
+
+def newer_form():
+    made = scaled()
+    made.ir_version = 99
+    return made
+
+
 def gather():
     w = numpy_helper.from_array(WEIGHT, "w")
     whole = TensorProto.INT64
@@ -110,6 +136,8 @@ MODELS = {
     "scaled": scaled(), "overridable": scaled(True), "two_inputs": two_inputs(), "sequence_in": sequence_in(),
     "sequence_length": sequence_length(), "sequence_out": sequence_out(), "zip_map": zip_map(), "of_map": of_map(),
     "denoted": denoted(), "half": half(), "unknown_operator": unknown_operator(), "gather": gather(),
+    "never_made": never_made(), "newer_standard": newer_standard(), "newer_form": newer_form(),
+    "sequence_at": sequence_at(),
     "strings": identity(TensorProto.STRING), "booleans": identity(TensorProto.BOOL),
     "integers": identity(TensorProto.INT64), "bytes": identity(TensorProto.UINT8),
     "doubles": identity(TensorProto.DOUBLE), "sparse": sparse(), "shorts": identity(TensorProto.INT16),
@@ -122,5 +150,9 @@ def write(folder):
     """Write every model; one has its weight in a file beside it."""
     for name, proto in MODELS.items():
         onnx.save(proto, folder / f"{name}.onnx")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "scaled.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(folder / "scaled.onnx", options, providers=["CPUExecutionProvider"])
     onnx.save(scaled(), folder / "outside.onnx", save_as_external_data=True, location="outside.bin", size_threshold=0)
     return folder

@@ -108,9 +108,24 @@ def test_the_first_of_the_list_that_can_gets_the_model(folder):
 
 def test_the_next_gets_a_model_that_the_first_cannot_run(folder):
     with pytest.warns(UserWarning, match="TorchExecutionProvider cannot run this model, so CPUExecutionProvider does"):
-        session = ontrain.InferenceSession(folder / "sparse.onnx", recording(), BOTH)
-        np.testing.assert_array_equal(session.run(None, {"x": X})[0], X @ [[0, 2], [3, 0]])
+        session = ontrain.InferenceSession(folder / "scaled.ort", recording(), BOTH)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0))
     assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_sparse_tensors_are_fed_to_the_next_provider(folder):
+    sparse = ontrain.SparseTensor.sparse_csr_from_numpy(
+        [2, 2],
+        np.array([2.0, 3.0], np.float32),
+        np.array([1, 0]),
+        np.array([0, 1, 2]),
+        ontrain.OrtDevice.make("cpu", 0),
+    )
+    with pytest.warns(UserWarning, match="so CPUExecutionProvider does: value 'a' in .* is a sparse tensor"):
+        session = ontrain.InferenceSession(folder / "sparse.onnx", recording(), BOTH)
+    feeds = {"a": ontrain.OrtValue.ort_value_from_sparse_tensor(sparse), "b": ontrain.OrtValue.ortvalue_from_numpy(X)}
+    (y,) = session.run_with_ort_values(None, feeds)
+    np.testing.assert_allclose(y.numpy(), np.array([[0, 2], [3, 0]]) @ X)
     assert [name for name, _ in nodes_of(session)] == ["CPUExecutionProvider"]
 
 
@@ -118,11 +133,11 @@ def test_without_another_in_the_list_a_model_is_refused(folder):
     for options in ({}, {"enable_fallback": 0}):
         with pytest.raises(ontrain.OntrainError):
             providers = BOTH if options else BOTH[:1]
-            ontrain.InferenceSession(folder / "sparse.onnx", providers=providers, **options).run(None, {"x": X})
+            ontrain.InferenceSession(folder / "scaled.ort", providers=providers, **options).run(None, {"x": X})
     kept = ontrain.SessionOptions()
     kept.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with pytest.raises(ontrain.OntrainError):
-        ontrain.InferenceSession(folder / "sparse.onnx", kept, BOTH).run(None, {"x": X})
+        ontrain.InferenceSession(folder / "scaled.ort", kept, BOTH).run(None, {"x": X})
 
 
 def test_onnxruntime_may_be_the_one_that_cannot():
@@ -174,12 +189,11 @@ def test_errors_are_caught_by_both_names_and_survive_a_pickle(provider):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_what_ontrains_providers_cannot_do_is_refused(provider, folder):
-    options = ontrain.RunOptions()
-    options.add_active_adapter(ontrain.LoraAdapter())
     session = ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider])
-    with pytest.raises(ontrain.OptionError, match="LoRA"):
-        session.run(None, {"x": X}, options)
     with pytest.raises(ontrain.OptionError, match="set_ep_dynamic_options"):
         session.set_ep_dynamic_options({})
+    for name, problem in (("sparse.onnx", "value 'a' in .* is a sparse tensor"), ("scaled.ort", "own format")):
+        with pytest.raises(ontrain.GraphError, match=problem):
+            ontrain.InferenceSession(folder / name, providers=[provider])
     with pytest.raises(ontrain.InputError, match="another session"):
         session.run_with_iobinding(ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider]).io_binding())

@@ -65,6 +65,15 @@ def test_all_that_onnxruntime_has_is_found():
         _ = ontrain.nonsense
 
 
+def test_modules_of_capi_are_attributes_as_onnxruntimes_are():
+    names = [name for name in dir(onnxruntime.capi) if not name.startswith("__")]
+    text = f"import ontrain\nfor name in {names}: getattr(ontrain.capi, name)\n"
+    text += "ontrain.capi.onnxruntime_pybind11_state.Fail"
+    subprocess.run([sys.executable, "-c", text], check=True)
+    with pytest.raises(AttributeError, match="'nonsense'"):
+        _ = ontrain.capi.nonsense
+
+
 @pytest.mark.parametrize("name", ["InferenceSession", "SessionOptions", "RunOptions", "OrtValue", "IOBinding"])
 def test_classes_have_all_members(name):
     theirs, ours = getattr(onnxruntime, name), getattr(ontrain, name)

@@ -88,3 +88,42 @@ def test_an_output_whose_rank_follows_from_what_is_fed_has_the_files(provider):
     model = onnx.parser.parse_model(f'<ir_version: 6, opset_import: ["" : 11]> {graph}')
     theirs, ours = sessions(model, provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [("float", []), ("float[5]", []), ("float[n, 3]", [4, 3]), ("float[5, 3]", [None, 3]), ("float[4, 3]", [4, 3]),
+     ("float[]", [4, 3])],
+)  # fmt: skip
+def test_where_the_file_contradicts_its_graph_neither_is_told(provider, stated, told):
+    graph = f"g (float[4, 3] x) => ({stated} y) {{ y = Relu(x) }}"
+    theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs()) == [("y", "tensor(float)", told)]
+    (y,) = ours.run(None, {"x": np.ones((4, 3), np.float32)})
+    assert y.shape == (4, 3)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_optional_values_have_the_shape_of_what_they_hold(provider):
+    graph = "g (optional(float[n, 3]) x) => (bool has) { has = OptionalHasElement(x) }"
+    theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}'), provider)
+    assert described(ours.get_inputs()) == described(theirs.get_inputs())
+    assert [value.shape for value in ours.get_inputs()] == [["n", 3]]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_sizes_follow_from_scales_that_an_identity_hands_on(provider):
+    """torch's older exporter writes equal initializers once, and an Identity for each other use."""
+    graph = """g (float[batch, 3, 4, 4] x) => (float[batch, c, h, w] y) <float[4] s = {1, 1, 1.5, 1.5}> {
+        copy = Identity(s)
+        larger = Resize(x, , s)
+        y = Resize(larger, , copy)
+    }"""
+    theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}'), provider)
+    assert (
+        described(ours.get_outputs()) == described(theirs.get_outputs()) == [("y", "tensor(float)", ["batch", 3, 9, 9])]
+    )
+    feeds = {"x": np.arange(96, dtype=np.float32).reshape(2, 3, 4, 4)}
+    np.testing.assert_allclose(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
+    np.testing.assert_array_equal(ours.run(["copy"], feeds)[0], [1, 1, 1.5, 1.5])

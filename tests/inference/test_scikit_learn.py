@@ -209,3 +209,31 @@ def test_perceptrons_go_on_training_as_partial_fit():
         loss = float(trainer.train_step(new, label)[0])
         np.testing.assert_allclose(loss, model.loss_, rtol=1e-5)
     np.testing.assert_allclose(trainer.eval_step(X[:9], CLASS[:9])[1], model.predict_proba(X[:9]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["decision tree", "random forest"])
+def test_the_leaves_that_rows_come_to(name):
+    model, expected = CLASSIFIERS[name]
+    model.fit(X[FIT], expected[FIT])
+    options = {"decision_leaf": True, "decision_path": True, "zipmap": False}
+    session = ontrain.InferenceSession(exported(model, X, options=options), providers=TORCH)
+    leaf, path = session.run(["decision_leaf", "decision_path"], {"X": X})
+    np.testing.assert_array_equal(leaf.reshape(len(X), -1), model.apply(X).reshape(len(X), -1))
+    passed = model.decision_path(X)
+    passed = passed[0] if isinstance(passed, tuple) else passed
+    texts = ["".join(row) for row in path.reshape(len(X), -1)]
+    assert texts == ["".join(map(str, row)) for row in passed.toarray()]
+
+
+def test_of_more_coefficients_than_features_the_first_count():
+    """Such a file is onnxruntime's own example, which its documentation runs."""
+    from onnxruntime.datasets import get_example
+
+    x = X[:3, :2]
+    expected, ours = (
+        ontrain.InferenceSession(get_example("logreg_iris.onnx"), providers=providers).run(None, {"float_input": x})
+        for providers in (["CPUExecutionProvider"], TORCH)
+    )
+    np.testing.assert_array_equal(ours[0], expected[0])
+    rows, theirs = ([[*row.values()] for row in results[1]] for results in (ours, expected))
+    np.testing.assert_allclose(rows, theirs, rtol=1e-5)

@@ -90,6 +90,12 @@ class _Checker:
         proto = self.proto
         for tensor in tensors_of(proto):
             check_tensor(tensor, f"in {self.name}")
+        if proto.ir_version > onnx.IR_VERSION:
+            raise GraphError(
+                f"{self.name} is of IR version {proto.ir_version}",
+                reason=f"the installed onnx knows versions to {onnx.IR_VERSION}",
+                way_out="install a newer onnx, or write the model with an older one",
+            )
         _check_versions(proto.opset_import, self.name)
         imports = imports_of(proto.opset_import)
         if not imports and proto.ir_version < 3:
@@ -109,12 +115,6 @@ class _Checker:
         where = f"graph {graph.name!r} of {self.name}" if depth else self.name
         if depth > NESTING:
             raise GraphError(f"{self.name} nests subgraphs more than {NESTING} deep")
-        if graph.sparse_initializer:
-            raise GraphError(
-                f"{where} has sparse initializers",
-                reason="ontrain trains dense tensors only",
-                way_out="make them dense with onnx.helper before saving",
-            )
         inputs = set[str]()
         for value in graph.input:
             _define(inputs, value.name, where)
@@ -168,7 +168,8 @@ class _Checker:
                 node=text,
                 way_out=f"imported: {', '.join(repr(d or 'ai.onnx') for d in imports)}",
             )
-        # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it.
+        # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it. There it
+        # may have attributes of any name, which nothing reads.
         is_early = not domain and node.op_type == "LayerNormalization" and imports[domain] < _LAYER_NORMALIZATION
         try:
             version = _LAYER_NORMALIZATION if is_early else imports[domain]
@@ -183,7 +184,7 @@ class _Checker:
                 ) from error
             return  # of another domain: known to ontrain or refused once functions are inlined
         _arity(node, schema, text)
-        _schema_attributes(node, schema, text)
+        _schema_attributes(node, schema, text, takes_others=is_early)
 
 
 def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
@@ -212,6 +213,12 @@ def _made(outputs: Iterable[str], defined: set[str], where: str) -> None:
 
 
 def _value(info: onnx.ValueInfoProto, where: str) -> None:
+    if info.type.HasField("sparse_tensor_type"):
+        raise GraphError(
+            f"value {info.name!r} in {where} is a sparse tensor",
+            reason="only onnxruntime's providers have these; initializers and constants may be sparse",
+            way_out="use CPUExecutionProvider",
+        )
     dims = info.type.tensor_type.shape.dim
     for dim in dims:
         if dim.HasField("dim_value") and dim.dim_value < -1:
@@ -234,10 +241,14 @@ def _arity(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
         raise GraphError(f"{schema.name} has no named output", node=text)
 
 
-def _schema_attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
+def _schema_attributes(
+    node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str, *, takes_others: bool = False
+) -> None:
     attributes = {attribute.name: attribute for attribute in node.attribute}
     for name, attribute in attributes.items():
         spec = schema.attributes.get(name)
+        if spec is None and takes_others:
+            continue
         if spec is None:
             known = list(schema.attributes)
             raise GraphError(

@@ -11,6 +11,7 @@ import onnx
 from ontrain.disk import open_file, read_file
 from ontrain.errors import GraphError, OptionError
 from ontrain.files.expansion import check_expansion
+from ontrain.files.sparse import made_dense
 from ontrain.files.subgraphs import subgraphs
 from ontrain.files.tensors import raw_size
 from ontrain.places import model_file
@@ -28,7 +29,7 @@ def read_proto(
     source: Source, *, folder: str | os.PathLike[str] | None = None, brought: Collection[str] = (),
     contents: Mapping[str, bytes] | None = None,
 ) -> tuple[onnx.ModelProto, str]:  # fmt: skip
-    """Return the model with its external data read in, and what to call it in messages.
+    """Return the model with its external data read in and its sparse tensors dense, and what to call it in messages.
 
     Args:
         source: a path, the file's bytes, or a message.
@@ -63,6 +64,7 @@ def read_proto(
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise GraphError(f"{name} holds no graph", way_out="give a file written by onnx.save or an exporter")
     check_expansion(proto, name)
+    proto = made_dense(proto, name)
     for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.name not in brought:
@@ -78,6 +80,12 @@ def read_proto(
 
 
 def _parse(content: bytes, name: str) -> onnx.ModelProto:
+    if content[4:8] == b"ORTM":
+        raise GraphError(
+            f"{name} is in onnxruntime's own format",
+            reason="only onnxruntime's providers read it",
+            way_out="use CPUExecutionProvider, or the ONNX file that it was made from",
+        )
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)

@@ -152,7 +152,7 @@ def linear_regressor(
     post_transform: str = "NONE",
 ) -> Value:  # fmt: skip
     """x times the coefficients [targets, features], plus the intercepts."""
-    weight, bias = _stated(op, coefficients, intercepts, targets)
+    weight, bias = _stated(op, x, coefficients, intercepts, targets)
     return linear_regression(op, x, weight, bias, targets=targets, post_transform=post_transform)
 
 
@@ -183,7 +183,7 @@ def linear_classifier(
     """The label of the largest score, and the scores."""
     if classlabels_strings:
         raise NoBodyError("class labels that are strings", "give it whole numbers, and a LabelEncoder behind it")
-    weight, bias = _stated(op, coefficients, intercepts, max(len(intercepts), 1))
+    weight, bias = _stated(op, x, coefficients, intercepts, max(len(intercepts), 1))
     return linear_classification(op, x, weight, bias, classlabels_ints=classlabels_ints, post_transform=post_transform)
 
 
@@ -207,9 +207,13 @@ def linear_classification(
 
 
 def _stated(
-    op: Builder, coefficients: Sequence[float], intercepts: Sequence[float], targets: int
+    op: Builder, x: Value, coefficients: Sequence[float], intercepts: Sequence[float], targets: int
 ) -> tuple[Value, Value | None]:
-    weight = op.const(_floats(coefficients).reshape(targets, -1))
+    numbers, features = _floats(coefficients), x.shape[-1]
+    # Of more coefficients than the input has features onnxruntime takes the first; its own example has such a file.
+    if isinstance(features, int) and 0 < targets * features < numbers.size:
+        numbers = numbers[: targets * features]
+    weight = op.const(numbers.reshape(targets, -1))
     return weight, op.const(_floats(intercepts)) if len(intercepts) else None
 
 

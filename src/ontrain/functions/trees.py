@@ -292,14 +292,19 @@ def _weights(
     if weights.dtype.kind != "f":
         weights = weights.astype(np.float32)
     named = np.bincount(targets, minlength=width) > 0
-    sums = attributes_of(node, {}).get("aggregate_function", 1) in (*_SUMS, "SUM", "AVERAGE")
+    if width == 1:  # as in onnxruntime, what a leaf says first: skl2onnx lets leaves say their number several times
+        leaves, first = np.unique(leaves, return_index=True)
+        targets, weights = targets[first], weights[first]
+    aggregate = attributes_of(node, {}).get("aggregate_function", "SUM")
+    sums = aggregate in (*_SUMS, "SUM", "AVERAGE")
     if width > 1 and sums and np.bincount(leaves, minlength=1).max() <= 1:
         target, weight = np.zeros(count, np.int64), np.zeros(count, weights.dtype)
         target[leaves], weight[leaves] = targets, weights
         return weight[numbers], target[numbers], named
     table = np.full((count, width), np.nan, weights.dtype)
-    table[leaves, targets] = 0
-    np.add.at(table, (leaves, targets), weights)
+    if sums:
+        table[leaves, targets] = 0
+    (np.add if sums else np.fmin if aggregate == "MIN" else np.fmax).at(table, (leaves, targets), weights)
     return table[numbers], None, named
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ontrain.inference.adapters import LoraAdapter
 from ontrain.inference.options import RunOptions, SessionOptions
 from ontrain.inference.session import InferenceSession, IOBinding
 from ontrain.inference.upstream_errors import also as also
@@ -15,7 +16,7 @@ from ontrain.inference.upstream_errors import also as also
 if TYPE_CHECKING:
     from ontrain.inference.samples import read_feeds as read_feeds
 
-__all__ = ["IOBinding", "InferenceSession", "RunOptions", "SessionOptions"]
+__all__ = ["IOBinding", "InferenceSession", "LoraAdapter", "RunOptions", "SessionOptions"]
 
 
 def __getattr__(name: str) -> Any:

@@ -402,19 +402,32 @@ def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> d
 
 
 def _stated(value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None]) -> NodeArg:
-    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
+    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names.
+
+    As in onnxruntime, where the file contradicts the graph, neither is told: not the sizes where their number differs,
+    and not a size that is another number.
+    """
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
-    if output.type.tensor_type.HasField("shape") and len(stated) == len(own):
-        own = [size if isinstance(size, int) or dim is None else dim for size, dim in zip(own, stated, strict=True)]
+    if output.type.tensor_type.HasField("shape"):
+        pairs = zip(own, stated, strict=True) if len(own) == len(stated) else ()
+        own = [_told(size, dim) for size, dim in pairs]
     return NodeArg(output.name, inferred.type, own)
+
+
+def _told(size: int | str | None, stated: int | str | None) -> int | str | None:
+    """What is told of a size that follows from the graph, and of which the file states a number, a name or nothing."""
+    if isinstance(size, int):
+        return None if isinstance(stated, int) and stated != size else size
+    return size if stated is None else stated
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:
     """Return the description of an input or output of the file."""
+    kind = value.type.optional_type.elem_type if value.type.HasField("optional_type") else value.type
     dims: list[int | str | None] = [
         (dim.dim_value if dim.dim_value >= 0 else None) if dim.HasField("dim_value") else dim.dim_param or None
-        for dim in value.type.tensor_type.shape.dim
+        for dim in kind.tensor_type.shape.dim
     ]
     return NodeArg(value.name, _type_text(value.type), dims)
 

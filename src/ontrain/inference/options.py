@@ -101,7 +101,7 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 class RunOptions(stock().RunOptions):  # type: ignore[misc]
     """onnxruntime's `RunOptions`, with the same names, defaults and effects on onnxruntime's providers.
 
-    ontrain's providers act on `terminate`, and refuse LoRA adapters.
+    ontrain's providers act on `terminate` and on LoRA adapters.
 
     Attributes:
         adapters: LoRA adapters that are active.
@@ -112,7 +112,10 @@ class RunOptions(stock().RunOptions):  # type: ignore[misc]
         self.adapters: list[Any] = []
 
     def add_active_adapter(self, adapter: Any, /) -> None:
-        """Let an adapter, an `ontrain.LoraAdapter`, replace weights in this run."""
+        """Let the values of an adapter, an `ontrain.LoraAdapter`, stand for initializers in this run.
+
+        As in onnxruntime, `run` and `run_with_ort_values` act on it, `run_async` and `run_with_iobinding` do not.
+        """
         super().add_active_adapter(adapter)
         self.adapters.append(adapter)
 

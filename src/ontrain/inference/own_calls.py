@@ -16,6 +16,7 @@ import torch
 from ontrain.capture import to_array
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.files import read_proto
+from ontrain.inference.adapters import adapted, say_without_adapters
 from ontrain.inference.arguments import check_arguments
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
@@ -111,7 +112,8 @@ class OwnSession:
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """See `InferenceSession.run`."""
-        return [self.array(tensor) for tensor in self._run(output_names, input_feed, run_options)]
+        results = self._run(output_names, adapted(input_feed, run_options), run_options)
+        return [self.array(result) for result in results]
 
     def run_tensors(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[torch.Tensor]:
         """See `InferenceSession.run_tensors`."""
@@ -121,7 +123,8 @@ class OwnSession:
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
         """Run on `OrtValue`s, and return `OrtValue`s that share the memory of the results."""
-        return [self.ort_value(tensor) for tensor in self._run(output_names, input_dict_ort_values, run_options)]
+        results = self._run(output_names, adapted(input_dict_ort_values, run_options), run_options)
+        return [self.ort_value(result) for result in results]
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Run on what is bound."""
@@ -143,6 +146,7 @@ class OwnSession:
         names = list(iobinding.outputs)
         if not names:
             raise also(InputError("no output is bound", way_out="call bind_output"), upstream("InvalidArgument"))
+        say_without_adapters("run_with_iobinding", run_options)
         results = self._run(names, iobinding.inputs, run_options)
         for at, (name, value) in enumerate(zip(names, results, strict=True)):
             memory, result = iobinding.outputs[name], self._as_tensor(value)
@@ -179,11 +183,12 @@ class OwnSession:
         run_options: Any = None,
     ) -> None:
         """Run in a thread, and call `callback(results, user_data, error)` there; the error is "" for none."""
+        say_without_adapters("run_async", run_options)
         self._check(output_names, input_feed, run_options)
 
         def work() -> None:
             try:
-                results, told = self.run(output_names, input_feed, run_options), ""
+                results, told = list(map(self.array, self._run(output_names, input_feed, run_options))), ""
             except OntrainError as error:
                 results, told = [], str(error)
             callback(results, user_data, told)
@@ -197,8 +202,6 @@ class OwnSession:
         if run_options is not None and run_options.terminate:
             reason = "Exiting due to terminate flag being set to true."
             raise also(ProviderError("the run is not begun", reason=reason), upstream("Fail"))
-        if getattr(run_options, "adapters", ()):
-            raise OptionError(f"{self._provider} has no LoRA adapters", way_out="use CPUExecutionProvider")
         session = self._for(feeds) if self._overridable else self._session
         if self._trace.records:
             with self._trace.run():
@@ -454,6 +457,7 @@ def _kind_of_damage(problem: str) -> str:
     """The name of the class that onnxruntime raises for a file with this damage."""
     kinds = {
         "no ONNX model": "InvalidProtobuf", "holds no graph": "InvalidArgument", "the external data of": "Fail",
+        "is used before it is made": "InvalidArgument", "asks for opset": "Fail", "is of IR version": "Fail",
     }  # fmt: skip
     return next((kind for words, kind in kinds.items() if words in problem), "InvalidGraph")
 
@@ -464,4 +468,6 @@ def _of_a_run(error: OntrainError) -> OntrainError:
         return also(error, upstream("InvalidArgument"))
     if isinstance(error, GraphError):
         return also(error, upstream("InvalidGraph"))
-    return also(also(error, upstream("RuntimeException")), upstream("Fail"))  # a kernel of onnxruntime's raises either
+    for kind in ("RuntimeException", "Fail", "InvalidArgument"):  # a kernel of onnxruntime's raises one of these
+        error = also(error, upstream(kind))
+    return error

@@ -93,6 +93,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self._own: Any = None
+        sess_options = _checked_options(sess_options)
         self._strict = bool(kwargs.pop("strict_providers", False))
         self._source, self._options_given, self._kwargs = _source(path_or_bytes), sess_options, kwargs
         # onnxruntime's sessions have these two, and Optimum reads them.
@@ -152,6 +153,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
                     disabled_optimizers=self._kwargs.get("disabled_optimizers"),
                 )  # fmt: skip
             self._candidate = candidate
+            self._describe()
             return
         try:
             source, changes = self._source, Changes()
@@ -176,6 +178,14 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         self._output_names = list(self._output_types)
         # The binding's own call, without the checks of onnxruntime's Python: they take as long as a small model.
         self._call = getattr(getattr(self, "_sess", None), "run", None) if self._speaks_numpy else None
+
+    def _describe(self) -> None:
+        """Set what onnxruntime's sessions keep under private names, and programs read all the same."""
+        own = self._own
+        self._inputs_meta, self._outputs_meta = own.get_inputs(), own.get_outputs()
+        self._overridable_initializers, self._model_meta = own.get_overridable_initializers(), own.get_modelmeta()
+        self._providers, self._provider_options = own.get_providers(), own.get_provider_options()
+        self._sess_options = own.get_session_options()
 
     def _following(self) -> Any:
         """Onnxruntime's provider that runs what one of ontrain's lacks, if it comes next in the list."""
@@ -411,6 +421,13 @@ def _source(source: object) -> str | bytes:
     if not Path(path).is_file():
         raise _no_file(path)
     return path
+
+
+def _checked_options(options: Any) -> Any:
+    if not options or isinstance(options, stock().SessionOptions):
+        return options or None
+    error = OptionError(f"the session's options are a {type(options).__name__}", way_out="give ontrain.SessionOptions")
+    raise also(also(error, TypeError), AttributeError)  # onnxruntime raises either
 
 
 def _no_file(path: str) -> OntrainError:

@@ -176,7 +176,7 @@ def renamed(proto: onnx.ModelProto, index: int, name: str) -> None:
         (lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 0), "input 'x'"),
         (lambda p: setattr(p.graph.output[0], "name", "z"), "output 'z' of the model is made by no node"),
         (lambda p: p.graph.node[0].input.__setitem__(1, ""), "Gemm lacks its input 'B'"),
-        (lambda p: p.graph.sparse_initializer.add(), "sparse initializers"),
+        (lambda p: p.graph.sparse_initializer.add(), "tensor .. in the model has no data type"),
         (lambda p: setattr(p.graph.input[0].type.sequence_type.elem_type.tensor_type, "elem_type", 1), "'x' is of"),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from ontrain import GraphError
@@ -28,3 +29,28 @@ def test_a_file_with_an_output_listed_twice_is_not_trained(seed):
     proto.graph.output.append(proto.graph.output[0])
     with pytest.raises(GraphError, match="lists an output twice"):
         load_onnx(proto)
+
+
+def test_scales_behind_an_identity_are_no_weights():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 16]>
+        g (float[batch, 3, 4, 4] x) => (float[batch, 3, h, w] y) <float[4] s = {1, 1, 1.5, 1.5}> {
+            copy = Identity(s)
+            again = Identity(copy)
+            larger = Resize(x, , s)
+            y = Resize(larger, , again)
+        }""")
+    loaded = load_onnx(model)
+    assert loaded.trainable == []
+    assert [list(value.shape)[1:] for value in loaded.evaluation.graph.outputs] == [[3, 9, 9]]
+
+
+def test_a_weight_behind_an_identity_is_one_weight():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 4] x) => (float[n, 4] y) <float[4] w = {1, 2, 3, 4}> {
+            copy = Identity(w)
+            scaled = Mul(x, copy)
+            y = Add(scaled, w)
+        }""")
+    loaded = load_onnx(model)
+    assert loaded.trainable == ["w"]
+    assert [node.op_type for node in loaded.evaluation.graph] == ["Mul", "Add"]

@@ -276,3 +276,20 @@ def test_of_a_domain_that_is_imported_twice_the_last_import_counts(rng):
     feeds = {"x": x.astype(np.float32)}
     session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
     np.testing.assert_allclose(session.run(None, feeds)[0], run(proto, feeds)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("operand", ["float", "float16"])
+@pytest.mark.parametrize("scale", ["float", "float16"])
+def test_an_early_layer_normalisation_is_of_its_scales_dtype_and_reads_its_own_attributes(rng, operand, scale):
+    """onnxruntime wrote it before the standard had it; there its dtypes may differ, and attributes may be unknown."""
+    model = onnx.parser.parse_model(f"""<ir_version: 7, opset_import: ["" : 12]>
+        g ({operand}[n, 8] x, {scale}[8] gamma, {scale}[8] beta) => ({scale}[n, 8] y) {{
+            y = LayerNormalization <axis = -1, epsion = 0.3> (x, gamma, beta)
+        }}""")
+    kinds = {"float": np.float32, "float16": np.float16}
+    feeds = {"x": rng.standard_normal((3, 8)).astype(kinds[operand])}
+    feeds |= {name: rng.standard_normal(8).astype(kinds[scale]) for name in ("gamma", "beta")}
+    (ours,) = InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, feeds)
+    (theirs,) = run(model, feeds)
+    assert ours.dtype == theirs.dtype == kinds[scale]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5 if scale == "float" else 2e-3, atol=1e-5)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
+import onnxruntime
 import torch
 from torch import nn
 
+import ontrain
 from tests.passes.rows.encoders import VOCABULARY, Classifier, Tagger, made
 from tests.passes.rows.savings import ROWS, batch, layer, plan, trainer
 
@@ -34,3 +38,24 @@ def test_logits_that_the_user_sees_are_computed_whole():
     with torch.no_grad():
         expected = made(Visible())(**feeds)[1]
     torch.testing.assert_close(trainer(made(Visible()), feeds, outputs=outputs).train_step(**feeds)[1], expected)
+
+
+def test_a_slice_behind_another_is_taken_with_it(rng):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 16, 8] x, float[8, 8] a, float[8, 8] b) => (float[2, 1, 8] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] five = {5}> {
+            h = MatMul(x, a)
+            early = Slice(h, zero, five, one)
+            active = Relu(early)
+            again = MatMul(active, b)
+            y = Slice(again, zero, one, one)
+        }""")
+    feeds = {"x": rng.standard_normal((2, 16, 8)).astype(np.float32)}
+    del model.graph.input[1:]
+    for name in ("a", "b"):
+        weight = rng.standard_normal((8, 8)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    session = ontrain.InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+    assert session.get_optimization_statistics()["EliminateUnreadRows"] > 1

@@ -180,6 +180,7 @@ def _prepared(
     upgrade(model, foreign=foreign)
     number_labels(graph)
     _lift_initializers(graph)
+    _see_through_copies(graph)
     return model, name, imports_of(proto.opset_import).get("", OPSET)
 
 
@@ -340,6 +341,20 @@ def _lift(inner: ir.Graph, graph: ir.Graph) -> None:
             fresh = f"{name}_{n}"
         value.name = fresh
         graph.register_initializer(value)
+
+
+def _see_through_copies(graph: ir.Graph) -> None:
+    """Take Identity nodes of initializers away, which exporters write for equal ones.
+
+    What an initializer is for shows in who reads it: scales of a Resize behind an Identity are scales.
+    """
+    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+        if node.op_type != "Identity" or node.domain or not isinstance(node.graph, ir.Graph):
+            continue
+        source, copy = node.inputs[0], node.outputs[0]
+        if source is not None and source.is_initializer() and not copy.is_graph_output():
+            copy.replace_all_uses_with(source)
+            node.graph.remove(node, safe=True)
 
 
 def _spell_out(inner: ir.Graph) -> None:

@@ -193,6 +193,25 @@ def _hint(site: Site) -> None:
     site.take("consumed_inputs")
 
 
+@_below(17, "LayerNormalization")
+def _early_layer_normalization(site: Site) -> None:
+    """onnxruntime's optimisers wrote it before the standard had it: the result is of the scale's dtype.
+
+    It may have attributes of other names, which nothing reads.
+    """
+    for name in set(site.node.attributes) - {"axis", "epsilon", "stash_type"}:
+        site.take(name)
+    x, scale, *bias = site.node.inputs
+    if x is None or scale is None or (x.dtype is not None and x.dtype == scale.dtype):
+        return
+    if x.dtype == ir.DataType.FLOAT and not any(value.uses() for value in site.node.outputs[1:]):
+        wide = [site.emit("CastLike", value, x) for value in (scale, *bias) if value is not None]
+        settings = {name: attr.value for name, attr in site.node.attributes.items()}
+        site.replace(site.emit("CastLike", site.emit("LayerNormalization", x, *wide, **settings), scale))
+        return
+    site.inputs(site.emit("CastLike", x, scale), scale, *bias)
+
+
 @_below(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 def _broadcast(site: Site) -> None:
     """`broadcast` and `axis` said where the second operand's dimensions lie; today they lie at the end."""

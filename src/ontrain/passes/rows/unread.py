@@ -32,8 +32,11 @@ class EliminateUnreadRows(Pass):
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rewrite one slice after another; what changed are the nodes that work on fewer rows."""
         changed = 0
-        for number in range(len(_readers(model.graph))):
-            root = _readers(model.graph)[number]
+        for name in [root.outputs[0].name for root in _readers(model.graph)]:
+            # A slice may have gone with another one, whose rows it read.
+            root = next((root for root in _readers(model.graph) if root.outputs[0].name == name), None)
+            if root is None:
+                continue
             source = root.inputs[0]
             layout = rows_read(root)
             assert layout is not None and source is not None

@@ -86,6 +86,23 @@ def test_regressors_equal_onnxruntimes(rng):
     assert not wrong
 
 
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("targets", [1, 2])
+def test_what_a_leaf_says_several_times_is_taken_as_in_onnxruntime(rng, targets, aggregate):
+    wrong = []
+    for _ in range(5):
+        a = Ensemble(rng, "target", targets, MODES[0], "all").attributes
+        fields = [name for name in a if name.startswith("target_")]
+        order = rng.permutation(2 * len(a["target_ids"])) % len(a["target_ids"])
+        repeated = {name: [a[name][at] for at in order] for name in fields}
+        repeated["target_weights"] = [float(weight) for weight in rng.standard_normal(len(order))]
+        wrong += differences(
+            "TreeEnsembleRegressor", rows(rng, "float32"), **{**a, **repeated}, n_targets=targets,
+            aggregate_function=aggregate,
+        )  # fmt: skip
+    assert not wrong
+
+
 def test_classifiers_equal_onnxruntimes(rng):
     wrong = []
     for case in range(48):
