@@ -39,7 +39,7 @@ class Packed(nn.Module):
 
 def weights(x):
     """Another number for each place of x, so that none can stand for another."""
-    return torch.linspace(0.5, 1.5, x[0].numel(), dtype=x.dtype).view(x.shape[1:])
+    return torch.arange(x[0].numel()).view(x.shape[1:]).to(x.dtype).cos() + 1.5
 
 
 def scored(y, lengths):
