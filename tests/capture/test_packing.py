@@ -77,10 +77,6 @@ def embedded_again(module, rows, x):
     return of_rows(module, again, x) + padded(module, again, x)
 
 
-def unpacked(module, rows, x):
-    return sum((i + 1) * y.square().sum() for i, y in enumerate(rnn.unpack_sequence(rows)))
-
-
 VARIANTS = {
     "lstm": (nn.LSTM, {}, nothing),
     "lstm_rows": (nn.LSTM, {**DEEP, "batch_first": True}, of_rows),
@@ -120,6 +116,7 @@ def assert_as_eager(ours, eager, arguments, leaves):
     assert_same_gradients(ours, eager, **DOUBLE)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("enforce_sorted", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_layers_over_packed_rows_are_eagers_for_all_lengths_of_one_capture(variant, enforce_sorted):

@@ -18,6 +18,7 @@ from ontrain.capture.derivatives import traced_gradients
 from ontrain.capture.keys import keys_of_values
 from ontrain.capture.least_squares import lstsq
 from ontrain.capture.packing import packings
+from ontrain.capture.reseeding import reseedings
 from ontrain.capture.transforms import transforms
 from ontrain.errors import CaptureError
 from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
@@ -91,7 +92,8 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         return lambda own: _refuses(own, problem, *why)
 
     checkpoint = "torch.utils.checkpoint"
-    return transforms(_elsewhere) | packings(_elsewhere) | keys_of_values(_elsewhere) | {
+    here = [wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings)]
+    return dict(item for each in here for item in each.items()) | {
         "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
         f"{checkpoint}.CheckpointFunction.apply": _plain,
         # What a checkpoint that is not reentrant does before and after its function. One inside another would have its

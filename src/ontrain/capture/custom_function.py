@@ -12,7 +12,7 @@ import torch
 
 from ontrain.capture.derivatives import leaves_of, traced_gradients
 from ontrain.errors import CaptureError
-from ontrain.internals import private
+from ontrain.internals import FakeTensor, TorchDispatchMode, of, private
 
 __all__ = ["Accumulated", "OwnBackward", "current_backward", "has_derivative_of_forward", "own_setup_of"]
 
@@ -37,9 +37,22 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
     flags: list[bool] = []
     # A thread of its own has none of the modes that the trace is running under.
     thread = threading.Thread(target=lambda: flags.append(_agree(function, args)))
-    thread.start()
-    thread.join()
+    with _unchanged_modules():
+        thread.start()
+        thread.join()
     return flags == [True]
+
+
+@contextmanager
+def _unchanged_modules() -> Iterator[None]:
+    """Keep the trace's list of modules under way: one that fails in a trial, in whatever thread, stays on it."""
+    mode = private("torch.fx.experimental.proxy_tensor.get_proxy_mode")()
+    modules = None if mode is None else of("torch.fx.Tracer.module_stack", mode.tracer)
+    before = dict(modules or {})
+    yield
+    if modules is not None:
+        modules.clear()
+        modules.update(before)
 
 
 def _set_grad_enabled(enabled: bool) -> None:
@@ -265,16 +278,27 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
     for scale in _SCALES:
         sample = _pytree().tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
         try:
-            for size in _ADJOINTS:
-                own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
-                if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
-                    return False
-                flows = flows or any(
-                    g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :]
-                )
+            with _RealTensors():
+                for size in _ADJOINTS:
+                    own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
+                    if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
+                        return False
+                    flows = flows or any(
+                        g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :]
+                    )
         except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
             return False
     return flows  # zeros and what is no number are alike in any two functions
+
+
+class _RealTensors(TorchDispatchMode):
+    """Ends the trial of a function that holds tensors of the trace: of their values the trace would have to know."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves = _pytree().tree_leaves((args, kwargs))
+        if any(isinstance(leaf, FakeTensor) for leaf in leaves):
+            raise TypeError("a tensor without values")
+        return func(*args, **(kwargs or {}))
 
 
 def _wanting(sample: Sequence[Any]) -> int:

@@ -47,5 +47,5 @@ def keys_of_values(elsewhere: Callable[[], bool]) -> dict[str, Callable[[Any], A
 
         return look_up
 
-    lookups = "ModuleDict.__getitem__", "ModuleDict.__contains__", "Module.__getattr__"
-    return {"torch.Tensor.__format__": formatting, **{f"torch.nn.{name}": looking_up for name in lookups}}
+    lookups = "nn.ModuleDict.__getitem__", "nn.ModuleDict.__contains__", "fx._symbolic_trace._orig_module_getattr"
+    return {"torch.Tensor.__format__": formatting, **{f"torch.{name}": looking_up for name in lookups}}

@@ -130,12 +130,10 @@ class _Packed:
         steps, padded = self._laid_out(data, batch_sizes, None)
         padded = steps.masked(padded, value)
         time = padded.shape[0]
-        if not _is_same(total_length, time):
-            if _is_same(total_length, batch_sizes.shape[0]) or total_length <= time:
-                padded = padded.narrow(0, 0, total_length)
-            else:
-                rest = padded.new_full((total_length - time, *padded.shape[1:]), value)
-                padded = torch.cat([padded, rest])
+        if _is_same(total_length, batch_sizes.shape[0]):
+            padded = padded.narrow(0, 0, total_length)
+        elif not _is_same(total_length, time):
+            padded = _resized(padded, total_length, value)
         return padded.transpose(0, 1) if batch_first else padded, steps.lengths.cpu()
 
     def through(
@@ -223,11 +221,18 @@ def _pad_sequence(
     longest: Any = sequences[0].shape[0]
     for sequence in sequences[1:]:
         longest = torch.sym_max(longest, sequence.shape[0])
-    padded = []
-    for sequence in sequences:
-        rest = sequence.new_full((longest - sequence.shape[0], *sequence.shape[1:]), padding_value)
-        padded.append(torch.cat([sequence, rest] if padding_side == "right" else [rest, sequence]))
+    padded = [_resized(sequence, longest, padding_value, left=padding_side == "left") for sequence in sequences]
     return torch.stack(padded, 0 if batch_first else 1)
+
+
+def _resized(x: torch.Tensor, length: Any, value: float, *, left: bool = False) -> torch.Tensor:
+    """x [L, …] as [length, …], filled up with a value; no tensor is as long as the difference, which may be one."""
+    filled = torch.cat([x, x.new_full((1, *x.shape[1:]), value)])
+    places = torch.arange(length, device=x.device)
+    if left:
+        places = places - (length - x.shape[0])
+    inside = (places >= 0) & (places < x.shape[0])
+    return filled.index_select(0, torch.where(inside, places, x.shape[0]))
 
 
 @torch.library.custom_op("ontrain::recurrent", mutates_args=())

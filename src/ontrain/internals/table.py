@@ -84,7 +84,7 @@ TABLE: tuple[Row, ...] = (
         Row(f"torch.{name}", "know the value in a submodule's name", None,
             'capturing a forward with `self.experts[f"{index}"]` for the index in a tensor', replaced=True)
         for name in ("Tensor.__format__", "nn.ModuleDict.__getitem__", "nn.ModuleDict.__contains__",
-                     "nn.Module.__getattr__")
+                     "fx._symbolic_trace._orig_module_getattr")
     ),
     Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values,
         "capturing a forward with an `assert` or `if …: raise` on values", replaced=True),
@@ -105,6 +105,13 @@ TABLE: tuple[Row, ...] = (
         for owner in ("torch", "torch.Tensor") for name in ("equal", "allclose")
     ),
     Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CONVERSIONS, replaced=True),
+    Row("torch.random.default_generator", "know where forward sets torch's generator", None,
+        "capturing a forward that calls torch.manual_seed or torch.set_rng_state", replaced=True,
+        callers=("torch.random.manual_seed", "torch.random.set_rng_state")),
+    Row("torch.fx.Tracer.module_stack", "keep which modules a trace is in while a function is tried out", None,
+        _FUNCTIONS, of_instance=True),
+    Row("torch.as_tensor", "let sizes in a list vary", None, "one graph for all sizes that torch.as_tensor gets in a list",
+        replaced=True),
     Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
         c.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),
     Row("torch.nn.functional.handle_torch_function", "keep the weights of an absolute error", c.names_weights,
