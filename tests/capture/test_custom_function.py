@@ -1,4 +1,4 @@
-"""A function whose backward calls `backward`, as reversible layers do, gives all parameters eager PyTorch's gradients."""
+"""A function whose backward calls `backward`, as reversible layers do, gives all parameters eager's gradients."""
 
 from __future__ import annotations
 

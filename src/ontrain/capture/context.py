@@ -86,7 +86,7 @@ class AtenBuilder(Builder):
             raise self.refuse(
                 "forward draws random numbers behind a line that sets torch's generator",
                 "a graph draws other numbers in each step and at each place",
-                "leave the seed to the training loop; for a layer that computes its forward again, set its dropout to 0",
+                "leave the seed to the training loop; set the dropout of a layer to 0 that computes its forward again",
             )
         outputs = super().add(node, names)
         if any(value in self.trained for value in node.inputs if value is not None):

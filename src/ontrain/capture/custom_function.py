@@ -122,7 +122,8 @@ class Accumulated:
     """What a backward adds to the gradients of leaves by calling `backward` itself, as those that compute anew do.
 
     A reversible layer has a module in its backward, whose parameters are no arguments of the function: the gradients
-    that they get there are further gradients of the function. Other leaves are made in the backward, which reads theirs.
+    that they get there are further gradients of the function. Other leaves are made in the backward, which reads their
+    gradients.
 
     Args:
         args: of the function.

@@ -180,7 +180,9 @@ class _Packed:
         steps = self._steps[id(batch_sizes)] = _Steps(batch_sizes, lengths, valid, rows)
         return steps
 
-    def _laid_out(self, data: torch.Tensor, batch_sizes: torch.Tensor, batch: int | None) -> tuple[_Steps, torch.Tensor]:
+    def _laid_out(
+        self, data: torch.Tensor, batch_sizes: torch.Tensor, batch: int | None
+    ) -> tuple[_Steps, torch.Tensor]:
         """The steps of packed rows, and the rows as [T, B, …]; what is behind each length means nothing."""
         steps = self._steps.get(id(batch_sizes))
         known = self._padded.get(id(data))
@@ -240,7 +242,7 @@ def _recurrent(
     kind: str, x: torch.Tensor, lengths: torch.Tensor, states: Sequence[torch.Tensor], params: Sequence[torch.Tensor],
     has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """A layer of `kind` over x [T, B, I] whose sequences, sorted, have lengths: Y, zero behind them, and last states."""
+    """A layer of `kind` over x [T, B, I] with lengths of its sorted sequences: Y, zero behind them, and last states."""
     rows = rnn.pack_padded_sequence(x, lengths, batch_first)
     hx = list(states) if kind == "lstm" else states[0]
     options = has_biases, num_layers, dropout, train, bidirectional

@@ -56,7 +56,8 @@ def tracing(
         whole = _whole_numbers(module) if whole_numbers else nullcontext()
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
-                      _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(), whole,
+                      _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
+                      _conditions_of_bytes(), whole,
                       traced_autograd(), answering, passed_checks(silent), equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
@@ -226,6 +227,20 @@ def _tensors_of_sizes() -> Iterator[None]:
         return as_tensor
 
     with wrapped({"torch.as_tensor": varying}):
+        yield
+
+
+@contextmanager
+def _conditions_of_bytes() -> Iterator[None]:
+    """Let torch.where choose by whole numbers of eight bits: eager takes such a mask, and torch's tracer does not."""
+
+    def by_bool(own: Any) -> Any:
+        def where(condition: torch.Tensor, *values: Any, **named: Any) -> Any:
+            return own(condition.bool() if condition.dtype is torch.uint8 else condition, *values, **named)
+
+        return where
+
+    with wrapped({"torch.where": by_bool}):
         yield
 
 
