@@ -96,7 +96,8 @@ class OfSizes(Masked):
     def forward(self, x, mask=None):
         y = self.layer(x)
         sizes = torch.as_tensor([[y[y.sum(1) > 0].shape[0]], [x.shape[0]]])
-        chosen = torch.where((x[:, :1] > 0).to(torch.uint8) * 3, y, y.sin())
+        mask = (x > 0).to(torch.uint8) * 3
+        chosen = torch.where(mask[:, :1], y, y.sin()) * mask.all(1, keepdim=True) * 2 + mask.any(0).sum()
         return (chosen.sum(0) * sizes.to(y.dtype)).sum()
 
 

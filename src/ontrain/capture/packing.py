@@ -22,6 +22,7 @@ from torch.nn.utils import rnn
 
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.errors import CaptureError
+from ontrain.internals import of, private
 
 __all__ = ["packings"]
 
@@ -118,8 +119,9 @@ class _Packed:
         padded = input.transpose(0, 1) if batch_first else input
         valid = torch.arange(padded.shape[0], device=lengths.device)[:, None] < lengths
         longest: Any = lengths.max().item()
-        torch._check(longest >= 1)
-        torch._check(longest <= padded.shape[0])
+        check = private("torch._check")
+        check(longest >= 1)
+        check(longest <= padded.shape[0])
         steps = self._noted(valid.sum(1).narrow(0, 0, longest).cpu(), lengths, valid)
         return self._kept(steps, padded), steps.batch_sizes
 
@@ -192,18 +194,21 @@ class _Packed:
             places = torch.arange(int(batch_sizes[0]) if batch is None else batch)
             valid = places < batch_sizes[:, None]
             steps = self._noted(batch_sizes, valid.sum(0), valid)
-            torch._check(steps.rows.shape[0] == data.shape[0])
+            private("torch._check")(steps.rows.shape[0] == data.shape[0])
         return steps, steps.padded(data)
 
 
 def _versions(*tensors: torch.Tensor) -> Any:
-    return tuple(tensor._version for tensor in tensors)
+    return tuple(of("torch.Tensor._version", tensor) for tensor in tensors)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(size: Any, length: Any) -> bool:
     """Whether two sizes are the same number, as far as a trace knows."""
-    first, second = (size_of(size.node.expr if isinstance(size, torch.SymInt) else size) for size in (one, other))
-    return first == second
+    return _size(size) == _size(length)
+
+
+def _size(size: Any) -> Any:
+    return size_of(size.node.expr if isinstance(size, torch.SymInt) else size)
 
 
 def _ordered(states: Any, order: torch.Tensor | None) -> Any:
