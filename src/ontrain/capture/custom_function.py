@@ -295,6 +295,9 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
 class _RealTensors(TorchDispatchMode):
     """Ends the trial of a function that holds tensors of the trace: of their values the trace would have to know."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves = _pytree().tree_leaves((args, kwargs))
         if any(isinstance(leaf, FakeTensor) for leaf in leaves):

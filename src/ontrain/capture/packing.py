@@ -84,7 +84,8 @@ class _Steps:
     def padded(self, data: torch.Tensor) -> torch.Tensor:
         """Return rows [N, …] in their places [T, B, …], behind each length some other row."""
         places = (self.valid.flatten().cumsum(0) - 1).clamp(min=0).to(data.device)
-        return data.index_select(0, places).unflatten(0, self.valid.shape)
+        padded: torch.Tensor = data.index_select(0, places).unflatten(0, self.valid.shape)
+        return padded
 
     def masked(self, padded: torch.Tensor, value: float) -> torch.Tensor:
         """Return [T, B, …] with a value behind each length."""
@@ -103,7 +104,7 @@ class _Padded:
 
     def holds(self) -> bool:
         """Whether nothing has written to one of them meanwhile."""
-        return self.versions == _versions(self.data, self.padded)
+        return bool(self.versions == _versions(self.data, self.padded))
 
 
 class _Packed:
@@ -204,7 +205,7 @@ def _versions(*tensors: torch.Tensor) -> Any:
 
 def _is_same(size: Any, length: Any) -> bool:
     """Whether two sizes are the same number, as far as a trace knows."""
-    return _size(size) == _size(length)
+    return bool(_size(size) == _size(length))
 
 
 def _size(size: Any) -> Any:
