@@ -296,7 +296,7 @@ class _RealTensors(TorchDispatchMode):
     """Ends the trial of a function that holds tensors of the trace: of their values the trace would have to know."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves = _pytree().tree_leaves((args, kwargs))
