@@ -84,12 +84,6 @@ def run_backward(y):
     return y
 
 
-def packed(y):
-    from torch.nn.utils.rnn import pack_padded_sequence
-
-    return pack_padded_sequence(y[:, None], torch.tensor([1] * len(y))).data
-
-
 @pytest.mark.parametrize(
     ("rest", "problem"),
     [
@@ -98,7 +92,6 @@ def packed(y):
         (lambda y: Short.apply(y, 2.0), r"backward of .*Short returned 1 gradients, its forward took 2"),
         (hooked, "hook on a tensor's gradient"),
         (run_backward, "calls backward"),
-        (packed, "packs sequences of different lengths"),
     ],
 )
 def test_what_the_trace_would_lose_is_refused_with_its_line(rest, problem):

@@ -88,3 +88,24 @@ def test_a_layer_that_forward_converts_is_refused_by_its_line():
         ORTModule(Converted())(torch.randn(4, 3))
     y = ORTModule(Converted().double())(torch.randn(4, 3))
     assert y.requires_grad
+
+
+class OfSizes(Masked):
+    """Makes a tensor of sizes, one of which follows from values, and chooses by a mask of bytes."""
+
+    def forward(self, x, mask=None):
+        y = self.layer(x)
+        sizes = torch.as_tensor([[y[y.sum(1) > 0].shape[0]], [x.shape[0]]])
+        mask = (x > 0).to(torch.uint8) * 3
+        chosen = torch.where(mask[:, :1], y, y.sin()) * mask.all(1, keepdim=True) * 2 + mask.any(0).sum()
+        return (chosen.sum(0) * sizes.to(y.dtype)).sum()
+
+
+def test_sizes_in_a_list_vary_and_a_mask_of_bytes_chooses_as_in_eager():
+    plain = OfSizes().double()
+    module = ORTModule(plain)
+    for rows in (3, 5, 6):
+        x = torch.randn(rows, 3, dtype=torch.float64)
+        for mine, eager in zip(results(module, x), results(plain, x), strict=True):
+            torch.testing.assert_close(mine, eager, rtol=1e-12, atol=1e-12)
+    assert module._engine.captures == 1

@@ -50,9 +50,7 @@ the reason and a way out.
 
 def row_of(entry: Entry) -> tuple[str, str, str, str]:
     """Return what an entry's row must say whatever was measured: name, family, result and road."""
-    if not entry.refused:
-        return entry.name, entry.family, "trains", "one graph"
-    return (entry.name, entry.family, *(("trains", "ORTModule") if entry.by_ortmodule else ("refused", "")))
+    return entry.name, entry.family, "trains", "ORTModule" if entry.refused else "one graph"
 
 
 def rows(page: str) -> list[tuple[str, ...]]:
@@ -77,10 +75,6 @@ def _row(entry: Entry) -> str:
         assert verdict.refusal is not None, f"{entry.name} is one graph, and its entry says that it is none"
         remark = f"ORTTrainer refuses it: {verdict.refusal.problem}"
         verdict = judge_module(entry)
-        if not entry.by_ortmodule:
-            assert verdict.refusal is not None, f"{entry.name} trains, and its entry says that it is refused"
-            remark = f"{verdict.refusal.problem}; way out: {verdict.refusal.way_out}"
-            return _line([*row_of(entry), f"{verdict.parameters:,}", "", "", remark])
     else:
         operators = f"{verdict.operators}"
     assert verdict.refusal is None, f"{entry.name} is refused: {verdict.refusal}"

@@ -12,10 +12,13 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ontrain.capture.alignment import ctc_loss
-from ontrain.capture.custom_function import OwnBackward, has_derivative_of_forward, own_setup_of
+from ontrain.capture.custom_function import OwnBackward, current_backward, has_derivative_of_forward, own_setup_of
 from ontrain.capture.decisions import BROKEN
 from ontrain.capture.derivatives import traced_gradients
+from ontrain.capture.keys import keys_of_values
 from ontrain.capture.least_squares import lstsq
+from ontrain.capture.packing import packings
+from ontrain.capture.reseeding import reseedings
 from ontrain.capture.transforms import transforms
 from ontrain.errors import CaptureError
 from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
@@ -89,7 +92,8 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         return lambda own: _refuses(own, problem, *why)
 
     checkpoint = "torch.utils.checkpoint"
-    return transforms(_elsewhere) | {
+    here = [wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings)]
+    return dict(item for each in here for item in each.items()) | {
         "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
         f"{checkpoint}.CheckpointFunction.apply": _plain,
         # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
@@ -101,7 +105,6 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
         "torch.ctc_loss": lambda _: ctc_loss,
         "torch.linalg.lstsq": lambda _: lstsq,
-        "torch._VF._pack_padded_sequence": refusing("packs sequences of different lengths", _PACKED),
     }
 
 
@@ -114,14 +117,13 @@ _HOOK = (
     "a graph computes gradients without calling Python",
     "to scale a gradient by k write x * k + (x * (1 - k)).detach(); else leave the hook out",
 )
-_PACKED = (
-    "a packed sequence has as many rows as the lengths say, and those are data",
-    f"feed the padded batch, and mask the loss or the outputs by length; or {BROKEN}",
-)  # fmt: skip
 
 
 def _traced_backward(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Name the gradients that forward asks for in the trace; refuse to accumulate some."""
+    """Name the gradients that forward asks for in the trace.
+
+    Only the backward of a function of the user's may accumulate some: they are its own then.
+    """
     refuse = _refuses(run, "calls backward", *_BACKWARD)
 
     def gradients(
@@ -134,7 +136,11 @@ def _traced_backward(run: Callable[..., Any]) -> Callable[..., Any]:
         if _elsewhere():
             return eager()
         if accumulate_grad:
-            return refuse()
+            backward = current_backward()
+            if backward is None:
+                return refuse()
+            backward.accumulate(eager, outputs, adjoints, inputs)
+            return None
         return traced_gradients(
             eager, outputs, adjoints, inputs, differentiable=create_graph, allow_unused=allow_unreachable
         )

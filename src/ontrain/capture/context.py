@@ -14,7 +14,7 @@ from torch import fx
 from ontrain.capture.source import node_text, source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.errors import CaptureError
-from ontrain.graph import Builder
+from ontrain.graph import Builder, is_random
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
@@ -66,16 +66,28 @@ class AtenBuilder(Builder):
         self.node: fx.Node
         self.trained: set[ir.Value] = set()
         self.environment: dict[fx.Node, Any] = {}
+        self.reseeded = False
+        """Whether forward has set torch's generator."""
         self._memo: dict[Hashable, Any] = {}
 
     def inside(self, graph: ir.Graph) -> AtenBuilder:
         """Return a builder of a graph inside this one, which may read this one's values and not the other way."""
         inner = AtenBuilder(graph, self.symbols.inside(), parent=self)
-        inner.trained, inner._memo = self.trained, dict(self._memo)
+        inner.trained, inner._memo, inner.reseeded = self.trained, dict(self._memo), self.reseeded
         return inner
 
     def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Value | tuple[Value, ...]:
-        """Append a node, noting whether its outputs depend on a parameter."""
+        """Append a node, noting whether its outputs depend on a parameter.
+
+        Raises:
+            CaptureError: it draws random numbers, and forward has set torch's generator.
+        """
+        if self.reseeded and is_random(node):
+            raise self.refuse(
+                "forward draws random numbers behind a line that sets torch's generator",
+                "a graph draws other numbers in each step and at each place",
+                "leave the seed to the training loop; set the dropout of a layer to 0 that computes its forward again",
+            )
         outputs = super().add(node, names)
         if any(value in self.trained for value in node.inputs if value is not None):
             self.trained.update(outputs if isinstance(outputs, tuple) else (outputs,))

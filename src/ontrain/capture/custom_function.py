@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from ontrain.capture.derivatives import leaves_of, traced_gradients
 from ontrain.errors import CaptureError
-from ontrain.internals import private
+from ontrain.internals import FakeTensor, TorchDispatchMode, of, private
 
-__all__ = ["OwnBackward", "has_derivative_of_forward", "own_setup_of"]
+__all__ = ["Accumulated", "OwnBackward", "current_backward", "has_derivative_of_forward", "own_setup_of"]
 
 _SCALES = (1.0, 0.01, 30.0)
 """Of the random inputs: the usual range, around zero, and far out, where saturation and clipping show."""
@@ -35,9 +37,22 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
     flags: list[bool] = []
     # A thread of its own has none of the modes that the trace is running under.
     thread = threading.Thread(target=lambda: flags.append(_agree(function, args)))
-    thread.start()
-    thread.join()
+    with _unchanged_modules():
+        thread.start()
+        thread.join()
     return flags == [True]
+
+
+@contextmanager
+def _unchanged_modules() -> Iterator[None]:
+    """Keep the trace's list of modules under way: one that fails in a trial, in whatever thread, stays on it."""
+    mode = private("torch.fx.experimental.proxy_tensor.get_proxy_mode")()
+    modules = None if mode is None else of("torch.fx.Tracer.module_stack", mode.tracer)
+    before = dict(modules or {})
+    yield
+    if modules is not None:
+        modules.clear()
+        modules.update(before)
 
 
 def _set_grad_enabled(enabled: bool) -> None:
@@ -84,7 +99,9 @@ class OwnBackward:
         adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
         standing = dict(zip(places, adjoints, strict=True))
         dys = [standing[at] if at in standing else context.nothing(y) for at, y in enumerate(results)]
-        pairs = _gradients_of(self._name, args, _backward_of(self._function)(context, *dys))
+        with _accumulating(args) as accumulated:
+            pairs = _gradients_of(self._name, args, _backward_of(self._function)(context, *dys))
+        pairs += accumulated.pairs()
         _set_grad_enabled(True)
         through = torch.ops.ontrain.through(ys, adjoints, [x for x, _ in pairs], [g for _, g in pairs])
         for at, y in zip(places, through, strict=True):
@@ -99,6 +116,60 @@ class OwnBackward:
         """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""
         results = output if isinstance(output, tuple) else (output,)
         context.mark_non_differentiable(*(results[at] for at in self._marked.pop()))
+
+
+class Accumulated:
+    """What a backward adds to the gradients of leaves by calling `backward` itself, as those that compute anew do.
+
+    A reversible layer has a module in its backward, whose parameters are no arguments of the function: the gradients
+    that they get there are further gradients of the function. Other leaves are made in the backward, which reads their
+    gradients.
+
+    Args:
+        args: of the function.
+    """
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._args = frozenset(id(arg) for arg in args if isinstance(arg, torch.Tensor))
+        self._gradients = dict[int, tuple[torch.Tensor, torch.Tensor]]()
+
+    def accumulate(
+        self, run: Callable[..., Any], outputs: Sequence[torch.Tensor], adjoints: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+    ) -> None:  # fmt: skip
+        """Do what `torch.autograd.backward` does: add gradients of outputs to those of the leaves, or of the inputs."""
+        leaves = list(inputs) or leaves_of(outputs)
+        gradients = traced_gradients(run, outputs, adjoints, leaves, differentiable=False, allow_unused=True)
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            if gradient is None:
+                continue
+            if id(leaf) in self._args or isinstance(leaf, torch.nn.Parameter):
+                _, before = self._gradients.get(id(leaf), (leaf, None))
+                self._gradients[id(leaf)] = leaf, gradient if before is None else before + gradient
+            else:
+                leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+
+    def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return those leaves that were there before the backward, with their gradients."""
+        return list(self._gradients.values())
+
+
+_own = threading.local()
+
+
+@contextmanager
+def _accumulating(args: Sequence[Any]) -> Iterator[Accumulated]:
+    before = current_backward()
+    _own.backward = backward = Accumulated(args)
+    try:
+        yield backward
+    finally:
+        _own.backward = before
+
+
+def current_backward() -> Accumulated | None:
+    """Return the backward of a user's function that this thread traces, None if it traces none."""
+    return getattr(_own, "backward", None)
 
 
 def _backward_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -208,16 +279,30 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
     for scale in _SCALES:
         sample = _pytree().tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
         try:
-            for size in _ADJOINTS:
-                own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
-                if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
-                    return False
-                flows = flows or any(
-                    g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :]
-                )
+            with _RealTensors():
+                for size in _ADJOINTS:
+                    own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
+                    if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
+                        return False
+                    flows = flows or any(
+                        g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :]
+                    )
         except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
             return False
     return flows  # zeros and what is no number are alike in any two functions
+
+
+class _RealTensors(TorchDispatchMode):
+    """Ends the trial of a function that holds tensors of the trace: of their values the trace would have to know."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves = _pytree().tree_leaves((args, kwargs))
+        if any(isinstance(leaf, FakeTensor) for leaf in leaves):
+            raise TypeError("a tensor without values")
+        return func(*args, **(kwargs or {}))
 
 
 def _wanting(sample: Sequence[Any]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["differentiated_by", "gradients", "point", "traced_gradients"]
+__all__ = ["differentiated_by", "gradients", "leaves_of", "point", "traced_gradients"]
 
 
 def traced_gradients(
@@ -57,6 +57,21 @@ def point(x: torch.Tensor, likes: Sequence[torch.Tensor]) -> torch.Tensor:
     """
     same: torch.Tensor = torch.ops.ontrain.point(x, list(likes))
     return same
+
+
+def leaves_of(outputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors at which autograd's record of how outputs were computed ends, in its order."""
+    leaves = [output for output in outputs if output.requires_grad and output.grad_fn is None]
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen = set(waiting)
+    for node in waiting:
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            leaves.append(leaf)
+        following = dict.fromkeys(after for after, _ in node.next_functions if after is not None and after not in seen)
+        seen.update(following)
+        waiting.extend(following)
+    return leaves
 
 
 def differentiated_by(node: fx.Node) -> bool:

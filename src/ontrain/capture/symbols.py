@@ -209,5 +209,6 @@ def _depends_on_data(size: Size | str) -> CaptureError:
     return CaptureError(
         f"a size ({size}) depends on the data",
         reason="only sizes that follow from the shapes of the inputs can be in a graph",
-        way_out="replace boolean indexing, nonzero or item() in forward by torch.where or masking",
+        way_out="replace boolean indexing, nonzero or item() in forward by torch.where or masking; or train the module "
+        "with ORTModule, which learns most such sizes as it runs",
     )

@@ -56,8 +56,10 @@ def tracing(
         whole = _whole_numbers(module) if whole_numbers else nullcontext()
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
-                      _no_conversions(), varying_lengths(), _lengths(module), whole, traced_autograd(), answering,
-                      passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
+                      _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
+                      _conditions_of_bytes(), whole,
+                      traced_autograd(), answering, passed_checks(silent), equality_by_elements(),
+                      EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
 
@@ -210,6 +212,42 @@ def _lengths(module: nn.Module) -> Iterator[None]:
     scopes = {id(scope): scope for submodule in module.modules() if (scope := _scope(submodule)) is not None}
     with injected(scopes.values(), "len", length):
         yield
+
+
+@contextmanager
+def _tensors_of_sizes() -> Iterator[None]:
+    """Let sizes in a list vary that forward makes a tensor of by `torch.as_tensor`, as `torch.tensor` lets them."""
+
+    def varying(own: Any) -> Any:
+        def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+            make = torch.tensor if _has_varying(data) else own
+            tensor: torch.Tensor = make(data, dtype=dtype, device=device)
+            return tensor
+
+        return as_tensor
+
+    with wrapped({"torch.as_tensor": varying}):
+        yield
+
+
+@contextmanager
+def _conditions_of_bytes() -> Iterator[None]:
+    """Let torch.where choose by whole numbers of eight bits: eager takes such a mask, and torch's tracer does not."""
+
+    def by_bool(own: Any) -> Any:
+        def where(condition: torch.Tensor, *values: Any, **named: Any) -> Any:
+            return own(condition.bool() if condition.dtype is torch.uint8 else condition, *values, **named)
+
+        return where
+
+    with wrapped({"torch.where": by_bool}):
+        yield
+
+
+def _has_varying(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_has_varying, data))
+    return isinstance(data, torch.SymInt)
 
 
 class _Whole(type):

@@ -126,6 +126,17 @@ def packs(_: object) -> None:
     )  # fmt: skip
 
 
+def pads(_: object) -> None:
+    """`pad_packed_sequence` calls it."""
+    from torch.nn.utils import rnn
+
+    rows = rnn.PackedSequence(torch.ones(2, 1), torch.tensor([1, 1]))
+    calls(
+        lambda: rnn.pad_packed_sequence(rows),
+        torch._VF, "_pad_packed_sequence", (torch.ones(2, 1, 1), torch.tensor([2])),
+    )  # fmt: skip
+
+
 def checkpoints(generator: Any) -> None:
     """A checkpoint that is not reentrant goes by the generator, which stops at its function."""
     from torch.utils import checkpoint

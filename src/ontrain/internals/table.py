@@ -23,6 +23,7 @@ _CONVERSIONS = "capturing a module that converts its layers in forward"
 _COND = "capturing torch.cond and torch.while_loop in a module whose parameters share memory"
 _PIECES = 'torch.compile(backend="ontrain") and ORTModule(breaks="allow")'
 _BLOCKS = "capturing torch.no_grad, torch.autocast, torch.cond and torch.while_loop in forward"
+_PACKS = "a forward that packs sequences"
 _PACKED = "packed products; others are taken"
 _FUSED_LAMB = "ontrain.training.optim.FusedLamb"
 _PROCESSES = "training in several processes that meet without a process group"
@@ -68,8 +69,24 @@ TABLE: tuple[Row, ...] = (
     Row("torch.ctc_loss", "trace CTC as tensor operators", c.aligns, "capturing a CTC loss", replaced=True),
     Row("torch.linalg.lstsq", "trace least squares as tensor operators", None, "capturing torch.linalg.lstsq",
         replaced=True),
-    Row("torch._VF._pack_padded_sequence", "refuse packed sequences inside forward", c.packs,
-        "a forward that packs sequences", replaced=True),
+    Row("torch._VF._pack_padded_sequence", "keep the padded tensor beside packed rows", c.packs, _PACKS, replaced=True),
+    Row("torch._VF._pad_packed_sequence", "lay packed rows out in steps", c.pads, _PACKS, replaced=True),
+    *(
+        Row(f"torch.nn.{layer}.forward", "run a recurrent layer over packed rows", None, _PACKS, replaced=True)
+        for layer in ("RNN", "LSTM", "GRU")
+    ),
+    *(
+        Row(f"torch._VF.{kind}", "give a recurrent layer the lengths of its sequences", None, _PACKS, replaced=True)
+        for kind in ("rnn_tanh", "rnn_relu", "lstm", "gru")
+    ),
+    Row("torch._C._nn.pad_sequence", "pad sequences to a length that varies", None,
+        "one graph for all lengths that nn.utils.rnn.pad_sequence pads", replaced=True),
+    *(
+        Row(f"torch.{name}", "know the value in a submodule's name", None,
+            'capturing a forward with `self.experts[f"{index}"]` for the index in a tensor', replaced=True)
+        for name in ("Tensor.__format__", "nn.ModuleDict.__getitem__", "nn.ModuleDict.__contains__",
+                     "fx._symbolic_trace._orig_module_getattr")
+    ),
     Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values,
         "capturing a forward with an `assert` or `if …: raise` on values", replaced=True),
     Row("torch.SymBool.__bool__", "let checks of sizes pass", None,
@@ -89,6 +106,15 @@ TABLE: tuple[Row, ...] = (
         for owner in ("torch", "torch.Tensor") for name in ("equal", "allclose")
     ),
     Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CONVERSIONS, replaced=True),
+    Row("torch.random.default_generator", "know where forward sets torch's generator", None,
+        "capturing a forward that calls torch.manual_seed or torch.set_rng_state", replaced=True,
+        callers=("torch.random.manual_seed", "torch.random.set_rng_state")),
+    Row("torch.fx.Tracer.module_stack", "keep which modules a trace is in while a function is tried out", None,
+        _FUNCTIONS, of_instance=True),
+    Row("torch.where", "let masks of bytes choose", None, "a forward that calls torch.where with a mask of bytes",
+        replaced=True),
+    Row("torch.as_tensor", "let sizes in a list vary", None, "one graph for all sizes that torch.as_tensor gets",
+        replaced=True),
     Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
         c.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),
     Row("torch.nn.functional.handle_torch_function", "keep the weights of an absolute error", c.names_weights,

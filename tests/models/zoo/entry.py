@@ -30,7 +30,6 @@ class Entry:
         batch: a random batch of a size and a length, which models of images take for nothing.
         refused: for a model that is no single graph, so that ORTTrainer refuses it: words of the reason that the user
             is told. ORTModule trains it, in several graphs or in one that is sized as it runs.
-        by_ortmodule: whether ORTModule trains a model that ORTTrainer refuses.
         way_out: words of what the user is told to do instead.
         fixed: why a size that differs between batches cannot vary in the graph.
         dtype: of the numbers in which the model is judged.
@@ -44,7 +43,6 @@ class Entry:
     way_out: str = ""
     fixed: str = ""
     dtype: torch.dtype = torch.float64
-    by_ortmodule: bool = True
 
 
 def varying(entry: Entry) -> list[dict[int, str]]:

@@ -254,9 +254,8 @@ ENTRIES = [
         "LSTM on packed rows",
         Packed,
         lambda n, t: {**_sentences(n, t), "lengths": torch.randint(1, t, (n,))},
-        refused="packs sequences of different lengths",
-        way_out="mask the loss",
-        by_ortmodule=False,
+        refused="depends on the data",
+        way_out="ORTModule",
     ),
     _entry(
         "GRU under CTC",

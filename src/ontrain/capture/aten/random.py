@@ -34,6 +34,13 @@ def _affine(op: AtenBuilder, x: Value, scale: Value | float, shift: Value | floa
     return x if shift == 0 else x + op.cast(shift, x.dtype)
 
 
+@aten("ontrain::reseed")
+def reseed(op: AtenBuilder, is_set: bool) -> Value:
+    """Note whether what is drawn from here on would be drawn from a state that forward sets."""
+    op.reseeded = is_set
+    return op.const(np.zeros(0, np.float32))
+
+
 @aten("rand", "rand_like")
 def rand(op: AtenBuilder, *_: object, **__: object) -> Value:
     return _uniform(op)

@@ -50,14 +50,16 @@ _RELU = _Kind("RNN", activation="Relu")
 
 
 def _layer(
-    op: AtenBuilder, kind: _Kind, x: Value, states: Sequence[Any], directions: Sequence[Sequence[Any]]
-) -> tuple[Any, ...]:
+    op: AtenBuilder, kind: _Kind, x: Value, lengths: Value | None, states: Sequence[Any],
+    directions: Sequence[Sequence[Any]],
+) -> tuple[Any, ...]:  # fmt: skip
     """Append one layer over x [T, B, I].
 
     Args:
         op: where to append.
         kind: which operator.
         x: the input.
+        lengths: of the sequences, int32 [B]; None where all have T steps.
         states: the first states, each [D, B, H] or None for zeros.
         directions: for each its weights as torch has them: w_ih [G·H, I], w_hh [G·H, H], b_ih and b_hh or neither.
 
@@ -73,7 +75,7 @@ def _layer(
         "activations": [kind.activation] * count if kind.activation else None,
         "linear_before_reset": kind.linear_before_reset,
     }
-    return each(op.call("", kind.op_type, [x, w, r, bias, None, *states], attributes, outputs=1 + len(states)))
+    return each(op.call("", kind.op_type, [x, w, r, bias, lengths, *states], attributes, outputs=1 + len(states)))
 
 
 def _arranged(op: AtenBuilder, kind: _Kind, directions: Sequence[Sequence[Any]]) -> Value:
@@ -103,12 +105,12 @@ def _gates(op: AtenBuilder, kind: _Kind, weight: Value) -> list[Any]:
 
 def _recurrent(
     op: AtenBuilder, kind: _Kind, x: Value, initial: Sequence[Any], params: Sequence[Any], has_biases: bool,
-    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool, lengths: Value | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     count = 2 if bidirectional else 1
     per = len(params) // (num_layers * count)
     # The projection of an LSTM with proj_size comes last.
-    length = _known_length(op, batch_first) if per % 2 else None
+    length = _known_length(op, batch_first, lengths) if per % 2 else None
     if length is None:
         initial = [None if _is_zero(state) else state for state in initial]
     x = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x
@@ -118,7 +120,7 @@ def _recurrent(
         states = [s if s is None or num_layers == 1 else op.Slice(s, [at], [at + count], [0]) for s in initial]
         directions = [params[k * per : (k + 1) * per] for k in range(at, at + count)]
         if length is None:
-            y, *finals = _layer(op, kind, x, states, directions)
+            y, *finals = _layer(op, kind, x, lengths, states, directions)
         else:
             y, *finals = projected_lstm(op, x, states, directions, length)
         last.append(finals)
@@ -130,7 +132,12 @@ def _recurrent(
     return (op.Transpose(x, perm=[1, 0, 2]) if batch_first else x, *stacked)
 
 
-def _known_length(op: AtenBuilder, batch_first: bool) -> int:
+def _known_length(op: AtenBuilder, batch_first: bool, lengths: Value | None) -> int:
+    if lengths is not None:
+        raise op.refuse(
+            "an LSTM with proj_size over a packed sequence", "ONNX's LSTM has no projection, so it is unrolled",
+            "feed the padded batch and mask the loss, or project the layer's output by an nn.Linear",
+        )  # fmt: skip
     length = op.input_shape(0)[1 if batch_first else 0]
     if not isinstance(length, int):
         raise op.refuse(
@@ -161,10 +168,20 @@ def _plain(kind: _Kind) -> Callable[..., Any]:
 for _name, _kind in (("gru.input", _GRU), ("rnn_tanh.input", _TANH), ("rnn_relu.input", _RELU)):
     aten(_name)(_plain(_kind))
 
+_KINDS = {"lstm": _LSTM, "gru": _GRU, "rnn_tanh": _TANH, "rnn_relu": _RELU}
+
+
+@aten("ontrain::recurrent")
+def of_lengths(
+    op: AtenBuilder, kind: str, x: Value, lengths: Value, hx: Sequence[Any], params: Sequence[Any], *options: Any
+) -> tuple[Value, ...]:
+    """A layer over sequences of their own lengths, see `ontrain.capture.packing`."""
+    return _recurrent(op, _KINDS[kind], x, hx, params, *options, lengths=op.cast(lengths, ir.DataType.INT32))
+
 
 @aten("lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data")
 def packed(op: AtenBuilder, *_: object) -> Value:
     raise op.refuse(
-        "a recurrent layer over a packed sequence", "the packing depends on the data",
-        "feed padded sequences and mask the loss",
+        "a recurrent layer's own kernel over packed rows", "only nn.LSTM, nn.GRU and nn.RNN tell which rows they are",
+        "call one of these layers, or feed padded sequences and mask the loss",
     )  # fmt: skip

@@ -1,0 +1,126 @@
+"""A function whose backward calls `backward`, as reversible layers do, gives all parameters eager's gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ontrain.capture import capture
+from tests.training.ortmodule.networks import assert_same_gradients, pair
+
+DOUBLE = dict(rtol=1e-9, atol=1e-11)
+
+
+class _Reversible(torch.autograd.Function):
+    """y1 = x1 + f(x2), y2 = x2 + g(y1) for each block; backward computes the inputs again from the outputs."""
+
+    @staticmethod
+    def forward(ctx, x, blocks):
+        x1, x2 = x.chunk(2, -1)
+        for f, g in blocks:
+            x1 = x1 + f(x2)
+            x2 = x2 + g(x1)
+        y = torch.cat([x1, x2], -1)
+        ctx.blocks, ctx.y = blocks, y.detach()
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y1, y2), (dy1, dy2) = ctx.y.chunk(2, -1), dy.chunk(2, -1)
+        for f, g in ctx.blocks[::-1]:
+            with torch.enable_grad():
+                y1.requires_grad = True
+                gy1 = g(y1)
+                torch.autograd.backward(gy1, dy2)
+            with torch.no_grad():
+                x2 = y2 - gy1
+                dx1 = dy1 + y1.grad
+                y1.grad = None
+            with torch.enable_grad():
+                x2.requires_grad = True
+                fx2 = f(x2)
+                fx2.backward(dx1, retain_graph=True)
+            with torch.no_grad():
+                y1, y2 = y1 - fx2, x2.detach()
+                dy1, dy2 = dx1, dy2 + x2.grad
+                x2.grad = None
+        return torch.cat([dy1, dy2], -1), None
+
+
+class Reversible(nn.Module):
+    def __init__(self, shared=False):
+        super().__init__()
+        first = self.block()
+        self.blocks = nn.ModuleList([first, first if shared else self.block()])
+        self.before, self.after = nn.Linear(6, 6), nn.Linear(6, 1)
+
+    @staticmethod
+    def block():
+        return nn.ModuleList(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)) for _ in range(2))
+
+    def forward(self, x):
+        return self.after(_Reversible.apply(self.before(x), [tuple(block) for block in self.blocks]))
+
+
+class _Twice(torch.autograd.Function):
+    """Its backward adds to the gradients of a layer, and then of what it was called with."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.save_for_backward(x)
+        ctx.layer = layer
+        return layer(x).tanh()
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        for scale in (1.0, 2.0):
+            with torch.enable_grad():
+                copy = x.detach().requires_grad_()
+                y = ctx.layer(copy)
+                z = y.sin()
+            torch.autograd.backward([y, z], [dy * scale, dy])
+        return copy.grad, None
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.before = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return _Twice.apply(self.before(x), self.layer).square().sum() + self.layer.weight.sum()
+
+
+def assert_as_eager(module, width):
+    ours, eager = pair(module.double())
+    for rows in (2, 3):
+        x = torch.randn(rows, width, dtype=torch.float64)
+        results = []
+        for each in (ours, eager):
+            each.zero_grad()
+            own = x.clone().requires_grad_()
+            y = each(own)
+            (y * torch.arange(1, y.numel() + 1).view(y.shape)).sum().backward()
+            results.append((y.detach(), own.grad))
+        torch.testing.assert_close(*results, **DOUBLE)
+        assert_same_gradients(ours, eager, **DOUBLE)
+    assert ours._engine.captures == 1
+
+
+def test_layers_that_compute_their_inputs_again_have_the_gradients_of_all_their_parameters():
+    assert_as_eager(Reversible(), 6)
+
+
+def test_a_block_used_twice_gets_the_sum_of_its_gradients():
+    assert_as_eager(Reversible(shared=True), 6)
+
+
+def test_gradients_that_a_backward_adds_several_times_are_summed():
+    assert_as_eager(Twice(), 4)
+
+
+def test_nothing_of_the_trace_stays_in_the_gradients_of_the_module():
+    module = Reversible()
+    capture(module, (torch.randn(2, 6),))
+    assert all(parameter.grad is None for parameter in module.parameters())
