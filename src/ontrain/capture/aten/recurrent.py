@@ -105,7 +105,8 @@ def _gates(op: AtenBuilder, kind: _Kind, weight: Value) -> list[Any]:
 
 def _recurrent(
     op: AtenBuilder, kind: _Kind, x: Value, initial: Sequence[Any], params: Sequence[Any], has_biases: bool,
-    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool, lengths: Value | None = None,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool, *,
+    lengths: Value | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     count = 2 if bidirectional else 1
     per = len(params) // (num_layers * count)
