@@ -139,7 +139,7 @@ def test_lengths_may_be_a_list_of_numbers():
 
 def test_a_layer_between_packing_and_padding_is_one_node_with_lengths():
     module = Packed(nn.LSTM(3, 4, batch_first=True), padded_in_full)
-    captured = capture(module, (torch.randn(2, 5, 3), torch.tensor([2, 5])), sized_by_values=True)
+    captured = capture(module, (torch.randn(2, 5, 3), torch.tensor([2, 5])), sized_by_values=True, paths=True)
     (layer,) = nodes(captured, "LSTM")
     assert layer.inputs[4] is not None
     assert [str(size) for size in layer.inputs[0].shape] == ["5", "2", "3"]
@@ -215,5 +215,17 @@ def test_sequences_are_padded_unpadded_and_packed_at_any_length(side):
 def test_a_projection_over_packed_rows_is_refused_by_name():
     module = Packed(nn.LSTM(3, 4, proj_size=2), nothing)
     with pytest.raises(CaptureError, match="proj_size over a packed sequence") as caught:
-        capture(module, (torch.randn(5, 2, 3), torch.tensor([2, 5])), sized_by_values=True)
+        capture(module, (torch.randn(5, 2, 3), torch.tensor([2, 5])), sized_by_values=True, paths=True)
     assert caught.value.way_out
+
+
+@pytest.mark.parametrize("lengths", [[2, 3, 5], [5, 2, 0], [6, 2, 1], [5, -1, 2]])
+def test_lengths_that_torch_refuses_are_refused_after_the_capture_too(lengths):
+    ours, _ = pair(Packed(nn.LSTM(3, 4, batch_first=True), padded, enforce_sorted=True).double())
+    x = torch.randn(3, 5, 3, dtype=torch.float64)
+    with pytest.raises(CaptureError, match="lengths of a packed sequence"):
+        ours(x, torch.tensor(lengths))
+    ours(x, torch.tensor([5, 3, 2])).backward()
+    with pytest.raises(CaptureError, match="at least 1 and at most 5"):
+        ours(x, torch.tensor(lengths))
+    ours(x, torch.tensor([4, 4, 1])).backward()

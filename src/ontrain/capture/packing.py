@@ -119,6 +119,15 @@ class _Packed:
         """Return the rows of sorted sequences [N, …], and how many sequences have each step."""
         padded = input.transpose(0, 1) if batch_first else input
         valid = torch.arange(padded.shape[0], device=lengths.device)[:, None] < lengths
+        # Asked apart from the raise: a condition on which only an exception hangs would be passed by.
+        fits = bool((lengths >= 1).all() & (lengths <= padded.shape[0]).all() & (lengths[1:] <= lengths[:-1]).all())
+        if not fits:
+            raise CaptureError(
+                "the lengths of a packed sequence are not those of its rows",
+                reason=f"each is at least 1 and at most {padded.shape[0]}, the steps of the padded tensor, and none is "
+                "larger than that before it",
+                way_out="correct the lengths; pass enforce_sorted=False if they are not sorted",
+            )
         longest: Any = lengths.max().item()
         check = private("torch._check")
         check(longest >= 1)
