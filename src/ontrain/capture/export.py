@@ -78,6 +78,7 @@ def export(
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_known(module)
+    _refuse_sparse(module)
 
     def trace(
         run: Run, *, whole_numbers: bool = True, eager: bool = False
@@ -249,6 +250,24 @@ def _refuse_known(module: nn.Module) -> None:
                 f"batch normalisation {name!r} has momentum=None",
                 reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
                 way_out="give it a momentum, or call .eval() on it",
+            )
+
+
+def _refuse_sparse(module: nn.Module) -> None:
+    """Refuse a module that holds sparse tensors: what goes into a graph is dense."""
+    state: list[tuple[str, torch.Tensor]] = []
+    state += [(f"parameter {name!r}", value) for name, value in module.named_parameters()]
+    state += [(f"buffer {name!r}", value) for name, value in module.named_buffers()]
+    for path, submodule in module.named_modules():
+        tensors = [(name, value) for name, value in vars(submodule).items() if isinstance(value, torch.Tensor)]
+        state += [(f"attribute {f'{path}.{name}'.removeprefix('.')!r}", value) for name, value in tensors]
+    for what, value in state:
+        if value.layout is not torch.strided:
+            raise CaptureError(
+                f"{what} is sparse ({value.layout})",
+                reason="what goes into a graph is dense; forward may make sparse matrices of it",
+                way_out="register its indices() and values() as buffers, and call "
+                "torch.sparse_coo_tensor(indices, values, size) in forward",
             )
 
 

@@ -11,8 +11,9 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from ontrain.capture.aliases import Aliases
-from ontrain.capture.aten.complex import complexes
+from ontrain.capture.aten.complex import complexes, is_complex
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
+from ontrain.capture.aten.sparse import is_sparse, sparse_matrices
 from ontrain.capture.decomposition import decomposed, functional
 from ontrain.capture.outs import written_apart
 from ontrain.capture.source import node_text, source_line
@@ -150,18 +151,17 @@ def _missing(graph: fx.Graph) -> list[fx.Node]:
             continue
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
             continue
-        if find(node.target) is None and not _known_complex(node):
+        if find(node.target) is None and not _known_apart(node):
             names.append(node)
     return names
 
 
-def _known_complex(node: fx.Node) -> bool:
+def _known_apart(node: fx.Node) -> bool:
+    """Whether an operator has a translation for the complex or sparse tensors that it takes or gives."""
     if not isinstance(node.target, OpOverload) or not writes_first_only(node.target):
         return False
-    values = [operand.meta.get("val") for operand in (node, *node.all_input_nodes)]
-    tensors = [tensor for val in values for tensor in (val if isinstance(val, tuple | list) else [val])]
-    seen = any(isinstance(tensor, torch.Tensor) and tensor.is_complex() for tensor in tensors)
-    return seen and operator_name(node.target) in complexes
+    values, name = [operand.meta.get("val") for operand in (node, *node.all_input_nodes)], operator_name(node.target)
+    return (is_complex(values) and name in complexes) or (is_sparse(values) and name in sparse_matrices)
 
 
 def _missing_error(node: fx.Node) -> CaptureError:

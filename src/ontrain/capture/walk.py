@@ -15,6 +15,7 @@ from ontrain.capture.aliases import Aliases, canonical, mutates
 from ontrain.capture.arrays import to_array
 from ontrain.capture.aten import find
 from ontrain.capture.aten.complex import Complex, is_complex, translate_complex
+from ontrain.capture.aten.sparse import is_sparse, translate_sparse
 from ontrain.capture.aten.writing import write_back
 from ontrain.capture.changes import ChangedStateError
 from ontrain.capture.context import AtenBuilder, dtype_of
@@ -114,6 +115,8 @@ class Walk:
         named = {k: self._argument(a) for k, a in node.kwargs.items() if k not in _DROPPED}
         if is_complex([*args, *named.values(), node.meta["val"]]):
             return translate_complex(self.op, node.target, args, named)
+        if is_sparse([*args, *named.values(), node.meta["val"]]):
+            return translate_sparse(self.op, node.target, args, named)
         if BRANCHES in node.meta:
             return self._loop(*args) if node.target is _WHILE else self._choice(*args)
         handler = find(node.target)

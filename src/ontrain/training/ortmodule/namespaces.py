@@ -18,7 +18,7 @@ from torch import nn
 
 from ontrain.capture import is_users
 
-__all__ = ["ATOMS", "CODE", "PLAIN", "array_contents", "attributes_of", "helpers", "is_helper"]
+__all__ = ["ATOMS", "CODE", "PLAIN", "array_contents", "attributes_of", "has_memory", "helpers", "is_helper"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values say all there is to know."""
@@ -30,6 +30,11 @@ ATOMS = (
 """Types of values that stay what they are: another value is another object, or is unequal."""
 _LARGEST_ARRAY = 4096  # bytes: comparing them takes as long as a call has to spare
 _LARGEST_CONTAINER = 256
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's place and version can be asked for: not of a sparse one, nor of one of inference mode."""
+    return tensor.layout is torch.strided and not tensor.is_inference()
 
 
 def is_helper(value: object, file: str) -> bool:

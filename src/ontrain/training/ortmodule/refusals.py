@@ -53,9 +53,11 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
     for i, tensor in enumerate(tensors):
         if tensor.layout is not torch.strided:
             raise InputError(
-                f"tensor {i} of the call is sparse ({tensor.layout})", reason="a graph works on dense tensors",
-                way_out="give tensor.to_dense()",
-            )  # fmt: skip
+                f"tensor {i} of the call is sparse ({tensor.layout})",
+                reason="what goes into a graph is dense; forward may make sparse matrices of it",
+                way_out="give its indices() and values(), and call torch.sparse_coo_tensor(indices, values, size) in "
+                "forward",
+            )
     devices: dict[torch.device, str] = {}
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         devices.setdefault(value.device, f"parameter or buffer {name!r}")

@@ -17,7 +17,15 @@ from torch import nn
 
 from ontrain.capture import is_users
 from ontrain.internals import of
-from ontrain.training.ortmodule.namespaces import ATOMS, CODE, PLAIN, array_contents, attributes_of, is_helper
+from ontrain.training.ortmodule.namespaces import (
+    ATOMS,
+    CODE,
+    PLAIN,
+    array_contents,
+    attributes_of,
+    has_memory,
+    is_helper,
+)
 
 __all__ = ["Scope"]
 
@@ -177,7 +185,7 @@ class Scope:
     def _holds(self, value: object) -> bool:
         """Whether a value may change in place, and a graph depend on what is in it."""
         if isinstance(value, torch.Tensor):
-            return not value.is_inference() and value.data_ptr() in self._constants
+            return has_memory(value) and value.data_ptr() in self._constants
         return isinstance(value, (*_CONTAINERS, np.ndarray))
 
     def _contents(self, value: object) -> Any:

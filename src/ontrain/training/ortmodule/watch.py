@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
 from ontrain.training.inspection import inspects
-from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, helpers, is_helper
+from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, has_memory, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
 
 __all__ = ["Watch", "check_hooks"]
@@ -152,7 +152,7 @@ class Watch:
         if isinstance(value, nn.Parameter):
             return id(value)
         if isinstance(value, torch.Tensor):
-            watched = not value.is_inference() and value.data_ptr() in self._constants
+            watched = has_memory(value) and value.data_ptr() in self._constants
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
         if isinstance(value, functools.partial):
             return (value.func, self._seen(value.args, "", *outer), self._seen(value.keywords, "", *outer))

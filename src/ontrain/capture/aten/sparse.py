@@ -1,0 +1,202 @@
+"""Sparse matrices as the places and values that they are of: forward makes them, and multiplies by them.
+
+    a = torch.sparse_coo_tensor(indices, values, (n, m))    →   kept apart: rows, columns, values
+    torch.sparse.mm(a, b)                                   →   rows of b, scaled, added up at their rows of a
+
+Like a complex tensor, a sparse one lives inside a forward and never crosses the border of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ontrain.capture.aten.places import from_start
+from ontrain.capture.aten.registry import Handler, Translation, operator_name
+from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.internals import OpOverload
+from ontrain.operators import Value
+
+__all__ = ["is_sparse", "sparse_matrices", "translate_sparse"]
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A matrix of mostly zeros; values at one place add up.
+
+    Attributes:
+        rows: [N], int64.
+        columns: [N], int64.
+        values: [N].
+        size: of rows and of columns.
+    """
+
+    rows: Value
+    columns: Value
+    values: Value
+    size: tuple[Dim, Dim]
+
+    def transposed(self) -> Sparse:
+        """Return the matrix with rows and columns changed for each other."""
+        return Sparse(self.columns, self.rows, self.values, self.size[::-1])
+
+
+sparse_matrices: dict[str, Handler] = {}
+"""Translations of operators that take or give sparse matrices, by name without overload."""
+
+
+def _on_sparse(*names: str) -> Callable[[Translation], Translation]:
+    def register(handler: Translation) -> Translation:
+        sparse_matrices.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
+
+
+def is_sparse(value: object) -> bool:
+    """Whether a value, a tensor as torch sees it, or one in a list of them is sparse."""
+    if isinstance(value, list | tuple):
+        return any(is_sparse(item) for item in value)
+    return isinstance(value, Sparse) or (isinstance(value, torch.Tensor) and value.layout is not torch.strided)
+
+
+def translate_sparse(op: AtenBuilder, target: object, args: Sequence[Any], named: dict[str, Any]) -> Any:
+    """Translate a call that takes or gives sparse matrices.
+
+    Raises:
+        CaptureError: the operator, or the layout, is known for dense tensors only.
+    """
+    assert isinstance(target, OpOverload), target
+    handler = sparse_matrices.get(operator_name(target))
+    if handler is None:
+        raise op.refuse(
+            f"{target} of sparse tensors",
+            "a graph has matrices of torch.sparse_coo_tensor made in forward, and their products with dense ones",
+            "compute with the values before they are put into the matrix, or with its to_dense()",
+        )
+    return handler(op, *args, **named)
+
+
+@_on_sparse("_sparse_coo_tensor_with_dims_and_tensors")
+def with_dims(
+    op: AtenBuilder, sparse_dim: int, dense_dim: int, size: Sequence[Dim], indices: Value, values: Value, **_: object
+) -> Sparse:
+    return coo_tensor(op, indices, values, size)
+
+
+@_on_sparse("sparse_coo_tensor", "_sparse_coo_tensor_unsafe")
+def coo_tensor(op: AtenBuilder, indices: Value, values: Value, size: Sequence[Dim], **_: object) -> Sparse:
+    if len(size) != 2 or (values.shape is not None and len(values.shape) != 1):
+        raise op.refuse(
+            f"a sparse tensor of {len(size)} dimensions", "a graph has sparse matrices of numbers",
+            "flatten it to a matrix whose values are one vector",
+        )  # fmt: skip
+    indices = from_start(op, indices)
+    rows, columns = (op.Gather(indices, i, axis=0) for i in (0, 1))
+    return Sparse(rows, columns, op.cast(values, op.dtype), (size[0], size[1]))
+
+
+@_on_sparse("_coalesce", "coalesce", "clone", "detach", "alias")
+def same(op: AtenBuilder, x: Sparse, **_: object) -> Sparse:
+    return x
+
+
+@_on_sparse("t", "transpose", "permute", "numpy_T", "mT")
+def transposed(op: AtenBuilder, x: Sparse, *axes: Any) -> Sparse:
+    first, second = axes[0] if axes and isinstance(axes[0], list | tuple) else axes or (1, 0)
+    swaps = (first % 2, second % 2) == (1, 0) or _called(op) == "transpose" and first % 2 != second % 2
+    return x.transposed() if swaps else x
+
+
+@_on_sparse("mul", "div")
+def scaled(op: AtenBuilder, x: Sparse, factor: Any) -> Sparse:
+    number = isinstance(factor, int | float) or not (isinstance(factor, Sparse) or factor.shape)
+    if not isinstance(x, Sparse) or not number:
+        raise op.refuse(
+            "a sparse matrix times a tensor, element by element", "only a number scales one here",
+            "multiply its values before they are put into the matrix",
+        )  # fmt: skip
+    factor = op.cast(factor, x.values.dtype)
+    divides = _called(op) == "div"
+    return replace(x, values=x.values / factor if divides else x.values * factor)
+
+
+@_on_sparse("add", "sub")
+def added(op: AtenBuilder, x: Sparse, y: Any, *, alpha: Any = 1) -> Sparse:
+    if not (isinstance(x, Sparse) and isinstance(y, Sparse)):
+        raise op.refuse(
+            "the sum of a sparse matrix and a dense tensor", "it is dense",
+            "add the tensor to the product, or to the matrix's to_dense()",
+        )  # fmt: skip
+    factor = -alpha if _called(op) == "sub" else alpha
+    values = y.values if factor == 1 else y.values * op.cast(factor, y.values.dtype)
+    rows, columns = op.Concat(x.rows, y.rows, axis=0), op.Concat(x.columns, y.columns, axis=0)
+    return Sparse(rows, columns, op.Concat(x.values, values, axis=0), x.size)
+
+
+@_on_sparse("neg")
+def negative(op: AtenBuilder, x: Sparse) -> Sparse:
+    return replace(x, values=-x.values)
+
+
+@_on_sparse("_to_dense", "to_dense")
+def dense(op: AtenBuilder, x: Sparse, *_: object, **__: object) -> Value:
+    places = op.Concat(op.Unsqueeze(x.rows, [1]), op.Unsqueeze(x.columns, [1]), axis=1)
+    return op.ScatterND(_zeros(op, x.size), places, x.values, reduction="add")
+
+
+@_on_sparse("_sparse_mm", "mm")
+def mm(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value, *_: object) -> Value:
+    if isinstance(a, Sparse) and not isinstance(b, Sparse):
+        return _product(op, a, b, op.shape)
+    if isinstance(b, Sparse) and not isinstance(a, Sparse):
+        return op.Transpose(_product(op, b.transposed(), op.Transpose(a, perm=[1, 0]), op.shape[::-1]), perm=[1, 0])
+    raise op.refuse(
+        "a product of two sparse matrices", "its places follow from the values of both",
+        "multiply by the dense operand first: a @ (b @ x) in place of (a @ b) @ x",
+    )  # fmt: skip
+
+
+@_on_sparse("matmul")
+def matmul(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value) -> Value:
+    if len(op.shape) == 2:
+        return mm(op, a, b)
+    if isinstance(a, Sparse) and isinstance(b, ir.Value) and len(op.input_shape(1)) == 1:
+        return mv(op, a, b)
+    raise op.refuse(
+        "a product of a sparse matrix and a batch", "a graph has its products with a matrix and with a vector",
+        "multiply by one matrix: a @ x.flatten(1)",
+    )  # fmt: skip
+
+
+@_on_sparse("mv")
+def mv(op: AtenBuilder, a: Sparse, b: Value) -> Value:
+    return op.Squeeze(_product(op, a, op.Unsqueeze(b, [1]), [*op.shape, 1]), [1])
+
+
+@_on_sparse("_sparse_addmm", "addmm")
+def addmm(op: AtenBuilder, x: Value, a: Sparse | Value, b: Sparse | Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    product = mm(op, a, b)
+    product = product if alpha == 1 else product * op.cast(alpha, op.dtype)
+    if beta == 0:
+        return product
+    return product + (x if beta == 1 else x * op.cast(beta, op.dtype))
+
+
+def _called(op: AtenBuilder) -> str:
+    assert isinstance(op.node.target, OpOverload)
+    return operator_name(op.node.target)
+
+
+def _product(op: AtenBuilder, a: Sparse, b: Value, shape: Sequence[Dim]) -> Value:
+    """a @ b, of b [m, k]; a row of the result is the sum of rows of b."""
+    terms = op.Gather(b, a.columns, axis=0) * op.Unsqueeze(a.values, [1])
+    return op.ScatterND(_zeros(op, shape), op.Unsqueeze(a.rows, [1]), terms, reduction="add")
+
+
+def _zeros(op: AtenBuilder, shape: Sequence[Dim]) -> Value:
+    return op.expand(op.const(0, op.dtype), shape, [])
