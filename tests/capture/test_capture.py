@@ -188,11 +188,6 @@ def test_an_opaque_output_is_refused():
         capture(Caches(), (torch.ones(2),))
 
 
-def test_a_cumulative_batch_norm_is_refused_with_its_name():
-    with pytest.raises(CaptureError, match="'1' has momentum=None"):
-        capture(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)), (torch.ones(3, 2),))
-
-
 def test_a_boolean_mask_as_index_is_refused():
     class Picks(nn.Module):
         def forward(self, x):

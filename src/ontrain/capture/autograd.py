@@ -12,6 +12,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ontrain.capture.alignment import ctc_loss
+from ontrain.capture.cumulative import cumulative_averages
 from ontrain.capture.custom_function import OwnBackward, current_backward, has_derivative_of_forward, own_setup_of
 from ontrain.capture.decisions import BROKEN
 from ontrain.capture.derivatives import traced_gradients
@@ -92,7 +93,9 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         return lambda own: _refuses(own, problem, *why)
 
     checkpoint = "torch.utils.checkpoint"
-    here = [wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings)]
+    here = [
+        wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings, cumulative_averages)
+    ]
     return dict(item for each in here for item in each.items()) | {
         "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
         f"{checkpoint}.CheckpointFunction.apply": _plain,

@@ -77,7 +77,6 @@ def export(
     """
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
-    _refuse_known(module)
     _refuse_sparse(module)
 
     def trace(
@@ -236,21 +235,6 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*export.*", category=UserWarning)
         yield
-
-
-def _refuse_known(module: nn.Module) -> None:
-    for name, submodule in module.named_modules():
-        tracks = (
-            getattr(submodule, "track_running_stats", False)
-            and submodule.training
-            and isinstance(submodule, private("torch.nn.modules.batchnorm._BatchNorm"))
-        )
-        if tracks and submodule.momentum is None:
-            raise CaptureError(
-                f"batch normalisation {name!r} has momentum=None",
-                reason="its cumulative average divides by a count that is data, and a graph's momentum is a constant",
-                way_out="give it a momentum, or call .eval() on it",
-            )
 
 
 def _refuse_sparse(module: nn.Module) -> None:

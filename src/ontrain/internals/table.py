@@ -79,6 +79,8 @@ TABLE: tuple[Row, ...] = (
         Row(f"torch._VF.{kind}", "give a recurrent layer the lengths of its sequences", None, _PACKS, replaced=True)
         for kind in ("rnn_tanh", "rnn_relu", "lstm", "gru")
     ),
+    Row("torch.nn.modules.batchnorm._BatchNorm.forward", "count batches in a tensor", None,
+        "capturing batch normalisation with momentum=None", replaced=True),
     Row("torch._C._nn.pad_sequence", "pad sequences to a length that varies", None,
         "one graph for all lengths that nn.utils.rnn.pad_sequence pads", replaced=True),
     *(
