@@ -10,6 +10,7 @@ from ontrain.capture.aten import aten
 from ontrain.capture.autograd import traced_here as traced_here
 from ontrain.capture.cache import open_cache as open_cache
 from ontrain.capture.changes import ChangedStateError as ChangedStateError
+from ontrain.capture.counts import Count as Count
 from ontrain.capture.decisions import Decision as Decision, Decisions as Decisions
 from ontrain.capture.guards import GUARDS as GUARDS
 from ontrain.capture.inspection import (

@@ -14,6 +14,7 @@ from torch import nn
 
 from ontrain.capture.autograd import check_functions
 from ontrain.capture.containers import Containers
+from ontrain.capture.counts import Count
 from ontrain.capture.decisions import BROKEN, WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import Run, without_draws
@@ -58,10 +59,11 @@ def export(
     tensors: Sequence[torch.Tensor],
     dynamic: Sequence[Mapping[int, str]],
     batch: Sequence[torch.Tensor] | None = None,
-) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
+) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:
     """Export a module in its own mode as a function of tensors.
 
-    Return the program, the structure of its result, and the conditions on values under which forward is the program.
+    Return the program, the structure of its result, the conditions on values under which forward is the program, and
+    the numbers among the module's attributes that forward changes.
 
     Args:
         module: left as it was: attributes, buffers, configuration, gradients.
@@ -81,15 +83,17 @@ def export(
 
     def trace(
         run: Run, *, whole_numbers: bool = True, eager: bool = False
-    ) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision]]:
+    ) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:
         results: list[Spec] = []
+        changed: list[list[Count]] = []
         answers = None if batch is None else Answers(module, batch)
-        flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager)
+        flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
+                    changed=changed.append)  # fmt: skip
         with tracing(module, answers=answers, whole_numbers=whole_numbers), shared_memory():
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
-        return program, spec, () if answers is None else answers.decisions
+        return program, spec, () if answers is None else answers.decisions, changed[-1]
 
     try:
         return without_draws(trace)
@@ -155,6 +159,7 @@ class Flat(nn.Module):
         returned: is given the structure of what the module returned.
         run: calls the module's forward.
         eager: whether a forward that asks whether it is compiled is told that it is not.
+        changed: is told which numbers among the module's attributes forward changes.
     """
 
     def __init__(
@@ -165,12 +170,13 @@ class Flat(nn.Module):
         run: Run,
         *,
         eager: bool = False,
+        changed: Callable[[list[Count]], None] | None = None,
     ) -> None:
         super().__init__()
         self.module, self._eager = module, eager
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
-        self._returned, self._run = returned, run
+        self._returned, self._run, self._changed = returned, run, changed
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
@@ -187,7 +193,7 @@ class Flat(nn.Module):
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
         with ExitStack() as stack:
-            stack.enter_context(unchanged_attributes(self.module, state=False))
+            stack.enter_context(unchanged_attributes(self.module, state=False, changed=self._changed))
             self._containers.refer_to_traced()
             stack.enter_context(assigned_buffers(self.module))
             for device, dtype in self._autocast:

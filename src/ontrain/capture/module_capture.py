@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 
 from ontrain.capture.cache import CaptureCache, open_cache
 from ontrain.capture.cache.codec import Content
+from ontrain.capture.counts import Count
 from ontrain.capture.decisions import Decision, Decisions, ValueBranchError
 from ontrain.capture.export import PREFIX, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
@@ -56,6 +57,7 @@ class Captured:
         constants: tensors of the module, neither parameters nor buffers, whose values the graph holds.
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         decisions: conditions on values under which the graph is the module's forward.
+        counts: numbers among the module's attributes that forward changes; the graph has those from before.
         seconds: what each phase took.
     """
 
@@ -73,6 +75,7 @@ class Captured:
     constants: list[torch.Tensor] = field(default_factory=list)
     inspected: Inspected = field(default_factory=Inspected)
     decisions: Decisions = field(default_factory=Decisions)
+    counts: Sequence[Count] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -189,7 +192,7 @@ def _traced(
         return _captured(known.model, known.output_spec, known.guards, known.specialised, [], spec, state, names,
                          module.training, clock.seconds)  # fmt: skip
     with recording() if observed else nullcontext(marks) as marks:
-        program, output_spec, decisions = _exported(module, spec, samples, names, batch)
+        program, output_spec, decisions, counted = _exported(module, spec, samples, names, batch)
     clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
@@ -199,18 +202,18 @@ def _traced(
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
-    if cache is not None and not decisions:
+    if cache is not None and not decisions and not counted:
         cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
     captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
-    captured.inspected, captured.decisions = _inspected(model, marks), path
+    captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, counted
     return captured
 
 
 def _exported(
     module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor] | None
-) -> tuple[ExportedProgram, Spec, Sequence[Decision]]:
+) -> tuple[ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:
     """Export the module; as the path that this batch takes, where it branches on values and may."""
     try:
         return export(module, spec, samples, names.dynamic)

@@ -7,9 +7,8 @@ import copy
 import inspect
 import sys
 import threading
-import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import nn
 from ontrain.capture.autograd import traced_autograd
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
+from ontrain.capture.counts import Count, counts
 from ontrain.capture.decisions import Answers, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
@@ -65,8 +65,16 @@ def tracing(
 
 
 @contextmanager
-def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
-    """Give every submodule's attributes their values back, containers their items; buffers only with `state`."""
+def unchanged_attributes(
+    module: nn.Module, *, state: bool = True, changed: Callable[[list[Count]], None] | None = None
+) -> Iterator[None]:
+    """Give every submodule's attributes their values back, containers their items; buffers only with `state`.
+
+    Args:
+        module: what is called within.
+        state: whether tables of parameters, buffers and submodules are attributes, too.
+        changed: is told which numbers were others at the end.
+    """
     before = []
     for submodule in module.modules():
         attributes = {
@@ -78,8 +86,10 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
     try:
         yield
     finally:
+        if changed is not None:
+            values = ((submodule, {name: value for name, (value, _) in held.items()}) for submodule, held in before)
+            changed([count for submodule, held in values for count in counts(submodule, held)])
         for submodule, attributes in before:
-            _warn_of_counting(submodule, attributes)
             for name in [n for n in submodule.__dict__ if n not in attributes and (state or n not in MODULE_STATE)]:
                 del submodule.__dict__[name]
             for name, (value, items) in attributes.items():
@@ -88,17 +98,6 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
                     continue
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(items)
-
-
-def _warn_of_counting(module: nn.Module, before: Mapping[str, tuple[Any, Any]]) -> None:
-    for name, (value, _) in before.items():
-        now = module.__dict__.get(name)
-        if type(value) in (int, float) and type(now) is type(value) and now != value:
-            warnings.warn(
-                f"forward changes the attribute {name!r} of {type(module).__name__} from {value} to {now}; a graph "
-                "keeps the value that it had during capture, and the attribute stays as it is: count in a buffer",
-                stacklevel=2,
-            )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -169,6 +170,12 @@ def capture_described(
     finally:
         for submodule, mode in modes.items():
             submodule.training = mode
+    for count in captured.counts:
+        warnings.warn(
+            f"{count}; a graph keeps the value that it had during capture, and the attribute stays as it is: count in "
+            "a buffer",
+            stacklevel=2,
+        )
     return captured
 
 

@@ -90,21 +90,6 @@ def test_tensors_kept_beside_the_graph_make_no_new_capture():
     assert ours._engine.captures == 1
 
 
-def test_a_counter_in_forward_is_told_of():
-    class Counting(nn.Linear):
-        steps = 0
-
-        def forward(self, x):
-            self.steps += 1
-            return super().forward(x) * self.steps
-
-    ours, _ = pair(Counting(4, 4))
-    ours.steps = 0
-    with pytest.warns(UserWarning, match="forward changes the attribute 'steps' of Counting from 0 to 1"):
-        ours(torch.randn(2, 4))
-    assert ours.steps == 0
-
-
 @dataclasses.dataclass
 class Options:
     factor: float

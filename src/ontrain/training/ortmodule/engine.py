@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ChangedStateError, bind, capture, flatten, telling_grad_mode, tells_positions
+from ontrain.capture import ChangedStateError, Count, bind, capture, flatten, telling_grad_mode, tells_positions
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
+from ontrain.training.ortmodule.counting import Following, following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
@@ -76,6 +77,7 @@ class Engine:
         self._alike: dict[Hashable, int] = {}
         self._lock = Lock()
         self.captures = 0
+        self._told: set[tuple[int, str]] = set()
 
     @property
     def entries(self) -> list[Entry]:
@@ -114,9 +116,13 @@ class Engine:
                     self._forget()
                     continue
             try:
-                return self._run(site.entry, [as_real(tensors[i]) for i in site.order])
+                result = self._run(site.entry, [as_real(tensors[i]) for i in site.order])
             except OtherPathError as error:
                 tried[site.entry] = error
+                continue
+            for counting in site.entry.followed:
+                counting.apply()
+            return result
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
         """What else of torch's state a capture depends on; of gradients only where forward's code asks for it."""
@@ -235,9 +241,12 @@ class Engine:
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )
         # Tracing runs forward, which may set attributes itself.
+        followed = self._followed(captured.counts)
         held = [*captured.constants, *(constant for entry in self.entries for constant in entry.captured.constants)]
-        self._watch = Watch(self.module, held)
-        return Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation)
+        counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
+        self._watch = Watch(self.module, held, [counting.place for counting in counted if counting.adds])
+        return Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
+                     followed=followed)  # fmt: skip
 
     def _warn_of_numbers(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""
@@ -257,6 +266,19 @@ class Engine:
         """Whether an argument is given as what it would be anyway."""
         parameter = self._signature.parameters.get(name)
         return parameter is not None and type(value) in PLAIN and value is parameter.default
+
+    def _followed(self, counts: Sequence[Count]) -> list[Following]:
+        followed = following(counts, self._watch.functions)
+        for counting in followed:
+            place = id(counting.count.module), counting.count.name
+            if not counting.adds and place not in self._told:
+                self._told.add(place)
+                warnings.warn(
+                    f"{counting.count}: each other value of it is captured anew; count in a buffer, "
+                    "self.register_buffer(name, torch.tensor(0)), and compute with that",
+                    stacklevel=7,
+                )
+        return followed
 
     def _forget(self) -> None:
         self._sites.clear()

@@ -16,6 +16,7 @@ from ontrain.providers import get_provider
 from ontrain.session import ModuleSession, StagedSession
 from ontrain.training.environment import is_on
 from ontrain.training.half import warn_of_slow_bfloat16
+from ontrain.training.ortmodule.counting import Following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.function import Call, Mode, Session
@@ -49,9 +50,9 @@ class Entry:
 
     def __init__(
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
-        recomputation: Recomputation | None = None,
+        recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
     ) -> None:  # fmt: skip
-        self.captured = captured
+        self.captured, self.followed = captured, followed
         self.outputs = captured.output_names
         self.names = [*captured.parameters, *captured.buffers]
         self._own: list[torch.Tensor] = [*captured.parameters.values(), *captured.buffers.values()]

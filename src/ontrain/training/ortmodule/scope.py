@@ -65,6 +65,7 @@ class Scope:
             for value in vars(kind).values():
                 _follow(value, functions)
         called = _called(self._modules)
+        self.functions = list(dict.fromkeys([*functions, *called]))
         self.read = read = {name for function in called for name in _names(function.__code__)}
         named = [value for function in called for value in _classes_named(function)]
         named += [value for kind in kinds for value in vars(kind).values() if isinstance(value, type)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -42,10 +43,13 @@ class Watch:
     Args:
         module: what was captured.
         constants: tensors that captures hold as they were.
+        counted: attributes that no graph depends on, by the identity of their table and their name.
     """
 
-    def __init__(self, module: nn.Module, constants: Iterable[torch.Tensor] = ()) -> None:
-        self.modules = list(module.modules())
+    def __init__(
+        self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, str]] = ()
+    ) -> None:
+        self.modules, self._counted = list(module.modules()), frozenset(counted)
         self._constants = frozenset(constant.data_ptr() for constant in constants)
         tables = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_STATE]
         hooks = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_HOOKS]
@@ -70,7 +74,7 @@ class Watch:
         self._sizes = list(map(len, self._without_forward))
 
     def _look_at(self, attributes: dict[str, Any]) -> None:
-        names = [name for name in attributes if name not in _OWN]
+        names = [name for name in attributes if name not in _OWN and (id(attributes), name) not in self._counted]
         numbers = [name for name in names if type(attributes[name]) in PLAIN]
         if numbers:
             get = operator.itemgetter(*numbers)
@@ -110,6 +114,11 @@ class Watch:
             if value is not fixed and self._seen(value, name) != seen:
                 return True
         return False
+
+    @property
+    def functions(self) -> list[types.FunctionType]:
+        """All that forward may run of the user's, and all of the modules' classes."""
+        return self._scope.functions
 
     @property
     def read(self) -> set[str]:

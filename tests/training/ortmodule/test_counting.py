@@ -1,0 +1,119 @@
+"""Attributes that forward counts in have eager's values after each call, and so has what is computed with them."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.training import ORTTrainer, optim
+from tests.training.ortmodule.networks import assert_same_gradients, pair
+
+
+class Counting(nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.steps, self.rate, self.seen = nn.Linear(4, 3), 0, 1.0, 0
+
+    def forward(self, x):
+        raise NotImplementedError
+
+
+class Only(Counting):
+    def forward(self, x):
+        self.steps += 1
+        self.seen = self.seen + 2
+        return self.layer(x)
+
+
+class Inside(Counting):
+    def __init__(self):
+        super().__init__()
+        self.inner = Only()
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return self.inner(x) + self.inner(x)
+
+
+class Scaled(Counting):
+    def forward(self, x):
+        self.steps += 1
+        return self.layer(x) * self.steps
+
+
+class WarmUp(Counting):
+    def forward(self, x):
+        self.steps += 1
+        y = self.layer(x)
+        return y if self.steps > 2 else 0.5 * y
+
+
+class Annealed(Counting):
+    def forward(self, x):
+        self.rate *= 0.5
+        return self.layer(x) * self.rate
+
+
+class ByName(Counting):
+    def forward(self, x):
+        self.steps += 1
+        return self.layer(x) + getattr(self, "steps")  # noqa: B009 as code that is handed a name does
+
+
+def numbers(module):
+    return [(part.steps, part.rate, part.seen, part.calls) for part in module.modules() if isinstance(part, Counting)]
+
+
+@pytest.mark.parametrize("kind", [Only, Inside, Scaled, WarmUp, Annealed, ByName])
+def test_attributes_and_results_are_eagers_after_each_call(kind):
+    ours, eager = pair(kind())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for i, rows in enumerate((2, 2, 3, 2, 4)):
+            x = torch.randn(rows, 4)
+            for module in (ours, eager):
+                module.train(i != 3)
+            torch.testing.assert_close(ours(x), eager(x))
+            for module in (ours, eager):
+                module(x).sum().backward()
+            assert numbers(ours.module) == numbers(eager), i
+    assert_same_gradients(ours, eager)
+
+
+@pytest.mark.parametrize("kind", [Only, Inside])
+def test_a_counter_that_nothing_reads_makes_no_new_capture(kind):
+    ours, _ = pair(kind())
+    ours(torch.randn(2, 4))
+    ours(torch.randn(2, 4))  # the class's own number has become an attribute
+    captures = ours._engine.captures
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            ours(torch.randn(2, 4))
+    assert ours._engine.captures == captures
+
+
+def test_a_counter_that_is_read_is_told_of_once():
+    ours, _ = pair(Scaled())
+    with pytest.warns(UserWarning, match="'steps' of Scaled from 0 to 1: each other value of it is captured anew"):
+        ours(torch.randn(2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(torch.randn(2, 4))
+
+
+def test_the_trainer_tells_that_its_graph_keeps_a_number():
+    class Loss(Scaled):
+        def forward(self, x):
+            return super().forward(x).sum()
+
+    description = {"inputs": [("x", [2, 4])], "outputs": [("loss", [], True)]}
+    trainer = ORTTrainer(Loss(), description, optim.SGDConfig(lr=0.1))
+    with pytest.warns(UserWarning, match="'steps' of Loss from 0 to 1; a graph keeps the value"):
+        trainer.train_step(torch.randn(2, 4))
