@@ -116,3 +116,11 @@ def test_a_sparse_input_is_refused_with_what_to_give_in_its_place():
     with pytest.raises(InputError, match="sparse") as caught:
         module(MATRIX)
     assert "torch.sparse_coo_tensor" in caught.value.way_out
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_nested_input_is_refused_with_what_to_give_in_its_place(layout):
+    nested = torch.nested.nested_tensor([torch.ones(2, 5), torch.ones(3, 5)], layout=layout)
+    with pytest.raises(InputError, match="tensor 0 of the call is nested") as caught:
+        ORTModule(nn.Linear(5, 2))(nested)
+    assert "to_padded_tensor" in caught.value.way_out

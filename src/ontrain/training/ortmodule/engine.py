@@ -157,7 +157,11 @@ class Engine:
         tried: Mapping[Entry, OtherPathError],
     ) -> Site:  # fmt: skip
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
-        shapes = tuple([t.shape for t in tensors])
+        try:
+            shapes = tuple([t.shape for t in tensors])
+        except RuntimeError:  # a nested tensor has none
+            common_device(self.module, tensors)
+            raise
         sites = self._sites.get(key)
         if sites is not None:
             self._sites.move_to_end(key)

@@ -48,9 +48,16 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
 
     Raises:
         DeviceError: on more than one device, or on the meta device.
-        InputError: a tensor is sparse.
+        InputError: a tensor is sparse or nested.
     """
     for i, tensor in enumerate(tensors):
+        if tensor.is_nested:
+            raise InputError(
+                f"tensor {i} of the call is nested ({tensor.layout})",
+                reason="what goes into a graph has one length in each dimension",
+                way_out="give a padded tensor and the lengths, torch.nested.to_padded_tensor(tensor, 0.0), and mask by "
+                "them; or rows one after the other with their offsets",
+            )
         if tensor.layout is not torch.strided:
             raise InputError(
                 f"tensor {i} of the call is sparse ({tensor.layout})",
