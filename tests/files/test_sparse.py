@@ -59,7 +59,8 @@ def test_sparse_tensors_are_computed_with_as_in_onnxruntime(where, indices, prov
     feeds = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "c": np.array(True)}
     (ours,) = ontrain.InferenceSession(content, providers=[provider]).run(None, feeds)
     np.testing.assert_array_equal(ours, feeds["x"] + DENSE)
-    if where != "branch":  # onnxruntime takes initializers of branches for dense
+    # onnxruntime takes initializers of branches for dense, and may crash over sparse constants of functions.
+    if where not in ("branch", "function"):
         (theirs,) = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feeds)
         np.testing.assert_array_equal(ours, theirs)
 

@@ -175,10 +175,10 @@ class _Packed:
         """Return what a layer calls for all its steps; with lengths, while it goes over packed rows."""
         lengths = self._lengths
 
-        def run(x: torch.Tensor, states: Any, params: Sequence[torch.Tensor], *options: Any) -> Any:
+        def run(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *options: Any) -> Any:
             self._lengths = None
-            states = [states] if isinstance(states, torch.Tensor) else list(states)
-            return tuple(torch.ops.ontrain.recurrent(kind, x, lengths, states, list(params), *options))
+            initial = [hx] if isinstance(hx, torch.Tensor) else list(hx)
+            return tuple(torch.ops.ontrain.recurrent(kind, x, lengths, initial, list(params), *options))
 
         return own if lengths is None else run
 
@@ -221,13 +221,13 @@ def _size(size: Any) -> Any:
     return size_of(size.node.expr if isinstance(size, torch.SymInt) else size)
 
 
-def _ordered(states: Any, order: torch.Tensor | None) -> Any:
+def _ordered(hx: Any, order: torch.Tensor | None) -> Any:
     """States [L, B, H] with their sequences in another order."""
-    if states is None or order is None:
-        return states
-    if isinstance(states, torch.Tensor):
-        return states.index_select(1, order)
-    return tuple(state.index_select(1, order) for state in states)
+    if hx is None or order is None:
+        return hx
+    if isinstance(hx, torch.Tensor):
+        return hx.index_select(1, order)
+    return tuple(state.index_select(1, order) for state in hx)
 
 
 def _pad_sequence(

@@ -242,6 +242,13 @@ def modes(set_enabled: Any) -> None:
     expect(torch.is_grad_enabled(), "gradients are still disabled")
 
 
+def tells_saving_hooks(top: Any) -> None:
+    """It returns the pair of functions that saved tensors go through, None if there is none."""
+    expect(top(False) is None or len(top(False)) == 2, "it returns something else")
+    with torch.autograd.graph.saved_tensors_hooks(abs, abs):
+        expect(top(False) == (abs, abs), "it does not see the innermost hooks")
+
+
 def parses_to(parse: Any) -> None:
     """It returns device, dtype, whether not to wait, and the memory format of `Module.to`'s arguments."""
     parsed = parse(torch.device("cpu"), torch.float64)

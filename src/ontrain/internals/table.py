@@ -72,8 +72,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch._VF._pack_padded_sequence", "keep the padded tensor beside packed rows", c.packs, _PACKS, replaced=True),
     Row("torch._VF._pad_packed_sequence", "lay packed rows out in steps", c.pads, _PACKS, replaced=True),
     *(
-        Row(f"torch.nn.{layer}.forward", "run a recurrent layer over packed rows", None, _PACKS, replaced=True)
-        for layer in ("RNN", "LSTM", "GRU")
+        Row(name, "run a recurrent layer over packed rows", None, _PACKS, replaced=True)
+        for name in ("torch.nn.RNN.forward", "torch.nn.LSTM.forward", "torch.nn.GRU.forward")
     ),
     *(
         Row(f"torch._VF.{kind}", "give a recurrent layer the lengths of its sequences", None, _PACKS, replaced=True)
@@ -158,6 +158,8 @@ TABLE: tuple[Row, ...] = (
         "ontrain.capture.validate", replaced=True),
     # What is read or called around a trace
     Row("torch._C._set_grad_enabled", "set the mode of gradients where a trace sees it", c.modes, _CAPTURE),
+    Row("torch._C._autograd._top_saved_tensors_default_hooks", "see whether the caller saves tensors in its own way",
+        c.tells_saving_hooks, "torch.utils.checkpoint around an ORTModule"),
     Row("torch._C._nn._parse_to", "read the arguments of Module.to", c.parses_to,
         _CONVERSIONS),
     Row("torch.nn.modules.module._global_buffer_registration_hooks", "take back the hook of a failed export",

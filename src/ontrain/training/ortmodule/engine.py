@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from ontrain.capture import ChangedStateError, Count, bind, capture, flatten, telling_grad_mode, tells_positions
 from ontrain.errors import CaptureError
+from ontrain.internals import available
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
@@ -231,8 +233,11 @@ class Engine:
             complex_pairs=True,
         )
         grads = torch.is_grad_enabled()
-        # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does.
-        unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged)
+        # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any
+        # there are none within, because torch.func does not work under hooks.
+        hooks = available("torch._C._autograd._top_saved_tensors_default_hooks")
+        hooked = hooks is not None and hooks(False) is not None
+        unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
         with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads), unseen:
             try:
                 named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]

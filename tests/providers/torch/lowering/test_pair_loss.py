@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ontrain.errors import ProviderError
 from tests.providers.bodies import compare, lowered_in
 from tests.training.ortmodule.networks import pair
 
@@ -65,8 +66,8 @@ def test_losses_of_probabilities_and_their_gradients_are_eagers(reduction):
 
 def test_what_is_no_probability_is_refused_as_eager_refuses_it():
     ours, eager = pair(Loss(functional.binary_cross_entropy))
-    for module in (ours, eager):
-        with pytest.raises(RuntimeError, match="between 0 and 1"):
+    for module, kind in ((ours, ProviderError), (eager, RuntimeError)):
+        with pytest.raises(kind, match="between 0 and 1"):
             module(torch.tensor([0.5, 2.0]), torch.tensor([0.0, 1.0]))
 
 
