@@ -18,6 +18,7 @@ from tests.passes.graphs import applied, graph, operators, values
         (lambda op, x: op.Exp(x) - 0.0, ["Exp"]),
         (lambda op, x: op.Exp(x) / 1.0, ["Exp"]),
         (lambda op, x: op.Identity(op.Exp(x)), ["Exp"]),
+        (lambda op, x: op.CastLike(op.Exp(x), x), ["Exp"]),
         (lambda op, x: op.Expand(op.Exp(x), [3, 4]), ["Exp"]),
         (lambda op, x: op.Reshape(op.Reshape(op.Exp(x), [12]), [4, 3]), ["Exp", "Reshape"]),
         (lambda op, x: op.Reshape(op.Reshape(op.Exp(x), [12]), [3, 4]), ["Exp"]),

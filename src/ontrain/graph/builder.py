@@ -183,14 +183,11 @@ class Builder:
         return arithmetic_by(self)
 
     def _known(self, node: ir.Node) -> Value | None:
-        """Shape, Size, and Cast and CastLike to its own dtype, of a typed value need no node."""
+        """Shape, Size and same-dtype Cast of a typed value need no node."""
         if node.domain or not node.inputs or node.inputs[0] is None:
             return None
         x = node.inputs[0]
         if node.op_type == "Cast" and x.dtype is not None and node.attributes["to"].value == x.dtype.value:
-            return cast(Value, x)
-        like = node.inputs[1] if node.op_type == "CastLike" else None
-        if like is not None and x.dtype is not None and like.dtype == x.dtype:
             return cast(Value, x)
         if node.op_type not in ("Shape", "Size") or x.shape is None:
             return None

@@ -15,7 +15,7 @@ class Simplify(RewritePass):
     """Remove operators that do nothing and merge pairs that do one thing.
 
         x + 0, x · 1, x / 1            →  x               (where the shape stays)
-        Identity(x), Cast to its dtype →  x
+        Identity(x), Cast to its dtype →  x               (CastLike too)
         Reshape, Expand to its shape   →  x
         Reshape(Reshape(x))            →  Reshape(x)
         Transpose(Transpose(x))        →  Transpose(x), or x
@@ -48,6 +48,11 @@ class Simplify(RewritePass):
 
     def _identity(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None], shape: tuple[int, ...]) -> object:
         return inputs[0]
+
+    def _castlike(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None], shape: tuple[int, ...]) -> object:
+        x, like = inputs
+        assert x is not None and like is not None
+        return x if x.dtype is not None and x.dtype == like.dtype else None
 
     def _expand(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None], shape: tuple[int, ...]) -> object:
         x = inputs[0]
