@@ -11,7 +11,7 @@ import torch
 
 from ontrain.capture.aten.arithmetic import atan2
 from ontrain.capture.aten.creation import filled
-from ontrain.capture.aten.registry import Handler, Translation, find, operator_name
+from ontrain.capture.aten.registry import Handler, Translation, entered, find, operator_name
 from ontrain.capture.context import AtenBuilder
 from ontrain.internals import OpOverload
 from ontrain.operators import Value
@@ -52,12 +52,7 @@ _PARTWISE = frozenset({
 
 def on_complex(*names: str) -> Callable[[Translation], Translation]:
     """Register the decorated function as what these operators do to complex tensors, given as `Complex`."""
-
-    def register(handler: Translation) -> Translation:
-        complexes.update(dict.fromkeys(names, handler))
-        return handler
-
-    return register
+    return entered(complexes, *names)
 
 
 def is_complex(value: object) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ontrain.internals import OpOverload, of
 
-__all__ = ["aten", "find", "is_view", "operator_name", "table", "writes_first_only"]
+__all__ = ["aten", "entered", "find", "is_view", "operator_name", "table", "writes_first_only"]
 
 Handler = Callable[..., Any]
 Translation = TypeVar("Translation", bound=Handler)
@@ -30,6 +30,16 @@ def aten(*names: str) -> Callable[[Translation], Translation]:
         for name in names:
             assert name not in table, f"{name} is translated twice"
             table[name] = handler
+        return handler
+
+    return register
+
+
+def entered(handlers: dict[str, Handler], *names: str) -> Callable[[Translation], Translation]:
+    """Enter the decorated function into a table of translations for another kind of tensors, by names of operators."""
+
+    def register(handler: Translation) -> Translation:
+        handlers.update(dict.fromkeys(names, handler))
         return handler
 
     return register

@@ -81,13 +81,13 @@ def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
     """Let results that kernels return be held in variables where that is cheaper than a copy."""
     long: list[Storage] = []
     for index, instruction in enumerate(program):
-        long = [storage for storage in long if storage.dies >= index]
         for buf in (instruction.results or ()) if instruction.fresh else ():
             if buf is None or not buf.storage.planned or id(buf.storage) in placed or buf.storage.born != index:
                 continue
             if buf.meta.numel() * buf.dtype.itemsize != buf.storage.nbytes:
                 continue
             if buf.storage.nbytes > held and buf.storage.dies - index > _SOON:
+                long = [storage for storage in long if storage.dies >= index]
                 if sum(storage.nbytes for storage in (*long, buf.storage)) > _LONG:
                     continue
                 long.append(buf.storage)
