@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.errors import CaptureError, InputError
+from ontrain.errors import CaptureError, InputError, OntrainError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -87,6 +87,16 @@ def test_what_a_graph_has_not_is_refused_by_name(use, reason):
         ORTModule(Made(use))(torch.randn(5, 4), INDICES, torch.ones(5))
     assert caught.value.way_out
     assert "test_sparse.py" in str(caught.value.source)
+
+
+@pytest.mark.parametrize("places", [[[0, 1], [1, -1]], [[0, -1], [1, 1]], [[0, 1], [1, 5]], [[0, 3], [1, 1]]], ids=str)
+@pytest.mark.parametrize(("rows", "use"), [PRODUCTS["matmul"], PRODUCTS["t"], PRODUCTS["dense by sparse"]])
+def test_places_outside_of_the_matrix_are_refused_as_eager_refuses_them(rows, use, places):
+    ours, eager = pair(Made(use))
+    ours(torch.randn(rows, 4), torch.tensor([[0, 1], [1, 2]]), torch.ones(2))
+    for module, kind in ((ours, OntrainError), (eager, RuntimeError)):
+        with pytest.raises(kind):
+            module(torch.randn(rows, 4), torch.tensor(places), torch.ones(2))
 
 
 class Held(nn.Module):

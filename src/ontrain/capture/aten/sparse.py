@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.places import from_start
-from ontrain.capture.aten.registry import Handler, Translation, operator_name
+from ontrain.capture.aten.registry import Handler, Translation, entered, operator_name
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.internals import OpOverload
 from ontrain.operators import Value
@@ -32,17 +32,15 @@ class Sparse:
         rows: [N], int64.
         columns: [N], int64.
         values: [N].
-        size: of rows and of columns.
     """
 
     rows: Value
     columns: Value
     values: Value
-    size: tuple[Dim, Dim]
 
     def transposed(self) -> Sparse:
         """Return the matrix with rows and columns changed for each other."""
-        return Sparse(self.columns, self.rows, self.values, self.size[::-1])
+        return Sparse(self.columns, self.rows, self.values)
 
 
 sparse_matrices: dict[str, Handler] = {}
@@ -50,11 +48,7 @@ sparse_matrices: dict[str, Handler] = {}
 
 
 def _on_sparse(*names: str) -> Callable[[Translation], Translation]:
-    def register(handler: Translation) -> Translation:
-        sparse_matrices.update(dict.fromkeys(names, handler))
-        return handler
-
-    return register
+    return entered(sparse_matrices, *names)
 
 
 def is_sparse(value: object) -> bool:
@@ -95,9 +89,8 @@ def coo_tensor(op: AtenBuilder, indices: Value, values: Value, size: Sequence[Di
             f"a sparse tensor of {len(size)} dimensions", "a graph has sparse matrices of numbers",
             "flatten it to a matrix whose values are one vector",
         )  # fmt: skip
-    indices = from_start(op, indices)
-    rows, columns = (op.Gather(indices, i, axis=0) for i in (0, 1))
-    return Sparse(rows, columns, op.cast(values, op.dtype), (size[0], size[1]))
+    rows, columns = (from_start(op, op.Gather(indices, i, axis=0)) for i in (0, 1))
+    return Sparse(rows, columns, op.cast(values, op.dtype))
 
 
 @_on_sparse("_coalesce", "coalesce", "clone", "detach", "alias")
@@ -105,11 +98,14 @@ def same(op: AtenBuilder, x: Sparse, **_: object) -> Sparse:
     return x
 
 
-@_on_sparse("t", "transpose", "permute", "numpy_T", "mT")
-def transposed(op: AtenBuilder, x: Sparse, *axes: Any) -> Sparse:
-    first, second = axes[0] if axes and isinstance(axes[0], list | tuple) else axes or (1, 0)
-    swaps = (first % 2, second % 2) == (1, 0) or _called(op) == "transpose" and first % 2 != second % 2
-    return x.transposed() if swaps else x
+@_on_sparse("t", "transpose", "numpy_T", "mT")
+def transposed(op: AtenBuilder, x: Sparse, first: int = 0, second: int = 1) -> Sparse:
+    return x if first % 2 == second % 2 else x.transposed()
+
+
+@_on_sparse("permute")
+def permuted(op: AtenBuilder, x: Sparse, axes: Sequence[int]) -> Sparse:
+    return x.transposed() if axes[0] % 2 else x
 
 
 @_on_sparse("mul", "div")
@@ -135,7 +131,7 @@ def added(op: AtenBuilder, x: Sparse, y: Any, *, alpha: Any = 1) -> Sparse:
     factor = -alpha if _called(op) == "sub" else alpha
     values = y.values if factor == 1 else y.values * op.cast(factor, y.values.dtype)
     rows, columns = op.Concat(x.rows, y.rows, axis=0), op.Concat(x.columns, y.columns, axis=0)
-    return Sparse(rows, columns, op.Concat(x.values, values, axis=0), x.size)
+    return Sparse(rows, columns, op.Concat(x.values, values, axis=0))
 
 
 @_on_sparse("neg")
@@ -146,7 +142,7 @@ def negative(op: AtenBuilder, x: Sparse) -> Sparse:
 @_on_sparse("_to_dense", "to_dense")
 def dense(op: AtenBuilder, x: Sparse, *_: object, **__: object) -> Value:
     places = op.Concat(op.Unsqueeze(x.rows, [1]), op.Unsqueeze(x.columns, [1]), axis=1)
-    return op.ScatterND(_zeros(op, x.size), places, x.values, reduction="add")
+    return op.ScatterND(_zeros(op, op.shape), places, x.values, reduction="add")
 
 
 @_on_sparse("_sparse_mm", "mm")
@@ -195,7 +191,8 @@ def _called(op: AtenBuilder) -> str:
 def _product(op: AtenBuilder, a: Sparse, b: Value, shape: Sequence[Dim]) -> Value:
     """a @ b, of b [m, k]; a row of the result is the sum of rows of b."""
     terms = op.Gather(b, a.columns, axis=0) * op.Unsqueeze(a.values, [1])
-    return op.ScatterND(_zeros(op, shape), op.Unsqueeze(a.rows, [1]), terms, reduction="add")
+    rows = op.Expand(op.Unsqueeze(a.rows, [1]), op.Shape(terms))
+    return op.ScatterElements(_zeros(op, shape), rows, terms, axis=0, reduction="add")
 
 
 def _zeros(op: AtenBuilder, shape: Sequence[Dim]) -> Value:
