@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
@@ -47,7 +46,7 @@ def graph_gradients(
 
 
 def run_gradients(
-    captured: Captured, batch: list[torch.Tensor], provider: str = "TorchExecutionProvider"
+    captured: Captured, batch: list[torch.Tensor], provider: str = "TorchExecutionProvider", device: str = "cpu"
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients by parameter name from a captured module, which may meet this batch's sizes first here."""
     shapes = dict(zip(captured.input_names, (tuple(t.shape) for t in batch), strict=True))
@@ -62,7 +61,7 @@ def run_gradients(
         named = op.add(ir.Node("", "Identity", [grad], num_outputs=1), [wish])
         model.graph.outputs.append(named)
     model, _ = run_passes(model, STEP_PASSES)
-    engine = get_provider(provider)
+    engine = get_provider(provider, device)
     tensors = {**captured.parameters, **captured.buffers}
     state = engine.create_state(
         [StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), "fixed") for n, t in tensors.items()]
@@ -71,7 +70,7 @@ def run_gradients(
         state[name] = tensor.detach()
     results = engine.compile(model, state).run(dict(zip(captured.input_names, batch, strict=True)))
     found = {name: torch.as_tensor(results[wish]) for name, wish in outputs}
-    return float(np.asarray(results[loss])), found
+    return float(torch.as_tensor(results[loss])), found
 
 
 def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], relative: float) -> None:

@@ -27,7 +27,7 @@ def lowered_in(module):
     return pytest.mark.parametrize("sample", [sample for sample, _ in chosen], ids=[name for _, name in chosen])
 
 
-def compare(sample, rng, name):
+def compare(sample, rng, name, device="cpu"):
     if sample.op_type == "Dropout" and sample.attributes.get("seed") is not None:
         pytest.skip("each provider draws its own mask; tests/providers/torch/lowering/test_random.py looks at it")
     graph = SampleGraph(sample, sample.draw(rng))
@@ -38,14 +38,15 @@ def compare(sample, rng, name):
     wanted = graph.evaluator(outputs)()
 
     model = rebuild(graph.model) if not outputs else with_outputs(graph, outputs)
-    provider = get_provider(name)
+    provider = get_provider(name, device)
     executable = provider.compile(model, provider.create_state([]))
-    found = executable.run({name: torch.as_tensor(array) for name, array in graph.feeds.items()})
+    found = executable.run({name: torch.as_tensor(array, device=device) for name, array in graph.feeds.items()})
 
     single = name.startswith("OnnxRuntime") and sample.op_type in _SINGLE_PRECISION_BODIES
     tolerance = 1e-9 if sample.dtype == "float64" and not single else 1e-5
     for value, expected in zip(outputs, wanted, strict=True):
-        actual = np.asarray(found[f"out.{value.name}"])
+        actual = found[f"out.{value.name}"]
+        actual = np.asarray(actual.cpu() if isinstance(actual, torch.Tensor) else actual)
         assert actual.dtype == expected.dtype and actual.shape == expected.shape
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max()))
 

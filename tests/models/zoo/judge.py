@@ -68,28 +68,28 @@ def prepared(entry: Entry) -> nn.Module:
     return module
 
 
-def judge(entry: Entry, provider: str = "TorchExecutionProvider") -> Verdict:
-    """Capture a model once and compare loss and gradients at two sizes with eager PyTorch's."""
-    module = prepared(entry)
+def judge(entry: Entry, provider: str = "TorchExecutionProvider", device: str = "cpu") -> Verdict:
+    """Capture a model once and compare loss and gradients at two sizes with eager PyTorch's on the same device."""
+    module = prepared(entry).to(device)
     count = _trained_numbers(module)
     dynamic = varying(entry)
-    batches = [_batch(entry, sizes) for sizes in (FIRST, OTHER)]
+    batches = [_batch(entry, sizes, device) for sizes in (FIRST, OTHER)]
     try:
         captured = capture(module, (), batches[0], dynamic=dynamic)
-        errors = [_errors(captured, module, batch, provider) for batch in batches[: 1 if captured.specialised else 2]]
+        errors = [_errors(captured, module, batch, provider, device) for batch in batches[: 1 if captured.specialised else 2]]
     except OntrainError as refusal:
         return Verdict(count, refusal=refusal)
     error, loss_error = (max(column) for column in zip(*errors, strict=True))
     return Verdict(count, len(captured.model.graph), error, loss_error, tuple(captured.specialised))
 
 
-def judge_module(entry: Entry) -> Verdict:
-    """Wrap a model in ORTModule and compare loss and gradients at two sizes with eager PyTorch's."""
-    module = prepared(entry)
+def judge_module(entry: Entry, device: str = "cpu") -> Verdict:
+    """Wrap a model in ORTModule and compare loss and gradients at two sizes with eager PyTorch's on the same device."""
+    module = prepared(entry).to(device)
     wrapped = ORTModule(copy.deepcopy(module))
     error = loss_error = 0.0
     for sizes in (FIRST, OTHER):
-        batch = _batch(entry, sizes)
+        batch = _batch(entry, sizes, device)
         wanted_loss, wanted = eager_gradients(module, batch)
         try:
             loss, grads = eager_gradients(wrapped, batch)
@@ -104,16 +104,16 @@ def _trained_numbers(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-def _batch(entry: Entry, sizes: tuple[int, int]) -> Batch:
+def _batch(entry: Entry, sizes: tuple[int, int], device: str) -> Batch:
     return {
-        name: tensor.to(entry.dtype) if tensor.is_floating_point() else tensor
+        name: tensor.to(device, entry.dtype) if tensor.is_floating_point() else tensor.to(device)
         for name, tensor in entry.batch(*sizes).items()
     }
 
 
-def _errors(captured: Captured, module: nn.Module, batch: Batch, provider: str) -> tuple[float, float]:
+def _errors(captured: Captured, module: nn.Module, batch: Batch, provider: str, device: str) -> tuple[float, float]:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    loss, grads = run_gradients(captured, list(batch.values()), provider)
+    loss, grads = run_gradients(captured, list(batch.values()), provider, device)
     own = dict(module.named_buffers())
     for name, buffer in before.items():
         own[name].copy_(buffer)
