@@ -15,7 +15,8 @@ Engines, each in a process of its own; they take turns:
 - "compile", "compile-reduce-overhead": torch.compile over eager's loop, "compile-max-autotune" if asked for, and
   "compile-chunked".
 
-A turn makes several steps without a wait between them, as far as the engine allows, and ends with one; times are per
+The processes of a group start at once, so "first" is the first step beside the first steps of the others. A turn makes
+several steps without a wait between them, as far as the engine allows, and ends with one; times are per
 step, medians over the turns, and ratios are medians of (other engine's time / ontrain's) turn by turn. "done" are the
 floating-point operations of the matrix products that an engine really does, counted in ontrain's graph and, for the
 others, by torch's FlopCounterMode; their share of the device's peak rate is the model FLOP utilisation. Memory is the
@@ -82,6 +83,7 @@ def worker(setting: Setting) -> type[step.Worker]:
 
     class Worker(step.Worker):
         started: ClassVar[list[step.Worker]] = []
+        starts_alone = False
 
         def __init__(self, engine: str, model: str, layers: int) -> None:
             super().__init__(engine, model, layers)

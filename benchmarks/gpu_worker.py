@@ -28,6 +28,7 @@ def make(setting: Setting) -> tuple[torch.nn.Module, Batch]:
     tiny = setting.size == "tiny"
     rows, length = setting.shape
     draws = torch.Generator().manual_seed(1)
+    device = torch.device(setting.device)
     config: Any
     model: Any
     if setting.workload.startswith("gpt2"):
@@ -37,7 +38,8 @@ def make(setting: Setting) -> tuple[torch.nn.Module, Batch]:
         dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0) if tiny else {}
         ends = {"bos_token_id": 0, "eos_token_id": 0}
         config = GPT2Config(**sizes, **dropout, **ends, use_cache=False, attn_implementation="sdpa")
-        model = GPT2LMHeadModel(config)
+        with device:
+            model = GPT2LMHeadModel(config)
         ids = torch.randint(0, config.vocab_size, (rows, length), generator=draws)
         batch = {"input_ids": ids, "labels": ids.clone()}
     else:
@@ -46,15 +48,15 @@ def make(setting: Setting) -> tuple[torch.nn.Module, Batch]:
                  "num_attention_heads": 16, "intermediate_size": 4096}  # fmt: skip
         dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0) if tiny else {}
         config = BertConfig(**sizes, **dropout, attn_implementation="sdpa")
-        model = BertForMaskedLM(config)
+        with device:
+            model = BertForMaskedLM(config)
         ids = torch.randint(5, config.vocab_size, (rows, length), generator=draws)
         labelled = torch.rand(ids.shape, generator=draws) < 0.15
         batch = {
             "input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids),
             "labels": torch.where(labelled, ids, -100),
         }  # fmt: skip
-    device = torch.device(setting.device)
-    return model.train().to(device), {name: tensor.to(device) for name, tensor in batch.items()}
+    return model.train(), {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def _precision(setting: Setting) -> torch.dtype:

@@ -21,6 +21,7 @@ a step. Rows go to benchmarks/results/step.jsonl.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -41,7 +42,13 @@ _MALLOC = {
 
 
 class Worker:
-    """An engine's process."""
+    """An engine's process.
+
+    Attributes:
+        starts_alone: whether the next process waits until this one has made its first step.
+    """
+
+    starts_alone = True
 
     def __init__(self, engine: str, model: str, layers: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -53,11 +60,17 @@ class Worker:
             self._command(engine, model, layers), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.DEVNULL if engine == "incumbent" else None, env=environment,
         )  # fmt: skip
-        self.first = self._read()
-        self.loss = self.first["loss"]
+        self.loss = 0.0
         self.times: list[float] = []
         self.faults: list[int] = []
         self.peak = 0
+        if self.starts_alone:
+            assert self.first
+
+    @functools.cached_property
+    def first(self) -> dict[str, Any]:
+        """What the process said of its first step, once it is made."""
+        return self._read()
 
     def _command(self, engine: str, model: str, layers: int) -> list[str]:
         if engine != "incumbent":

@@ -17,11 +17,17 @@ Array = np.ndarray[Any, Any]
 _BITS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16}
 """By bytes an element: what numpy and torch both know."""
 _CARRIERS = {
-    **dict.fromkeys((ir.DataType.INT4, ir.DataType.INT2), torch.int8),
-    **dict.fromkeys((ir.DataType.UINT4, ir.DataType.UINT2), torch.uint8),
-    **dict.fromkeys((ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2), torch.float8_e4m3fn),
-}
-"""Dtypes of tensors that hold numbers of fewer than eight bits, each number in a byte of its own."""
+    dtype: carrier
+    for carrier, names in {
+        torch.int8: ("INT4", "INT2"), torch.uint8: ("UINT4", "UINT2"),
+        torch.float8_e4m3fn: ("FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2"),
+    }.items()
+    for dtype in map(ir.DataType.__members__.get, names) if dtype is not None
+}  # fmt: skip
+"""Dtypes of tensors that hold numbers of fewer than eight bits, each number in a byte of its own.
+
+onnx-ir has the two types of six bits from 1.1 on.
+"""
 _NUMPYS = frozenset({
     torch.float32, torch.float64, torch.float16, torch.bool, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.uint8, torch.uint16, torch.uint32, torch.uint64,

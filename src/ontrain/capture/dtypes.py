@@ -1,4 +1,4 @@
-"""Calls of whose results torch.export says another dtype or shape than eager gives, spelled out in others."""
+"""Calls of whose results torch.export says another dtype or shape than eager gives, or nothing, spelled out in others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["EagerDtypes"]
 
 
 class EagerDtypes(TorchFunctionMode):
-    """While it is entered, results have eager's dtype and shape where torch's tensors without values have not."""
+    """While it is entered, results have eager's dtype and shape where torch's tensors without values have not.
+
+    On a GPU a cell of a recurrent layer is one kernel, of whose results torch says nothing.
+    """
 
     def __torch_function__(
         self,
@@ -78,6 +81,34 @@ def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
     return input.masked_fill_(on, fill_value)
 
 
+def _lstm_cell(
+    input: torch.Tensor, hx: Sequence[torch.Tensor], w_ih: torch.Tensor, w_hh: torch.Tensor, *biases: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if not input.is_cuda:
+        return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)
+    h, c = hx
+    enter, forget, cell, leave = _gates(input, h, w_ih, w_hh, *biases).chunk(4, 1)
+    c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
+    return leave.sigmoid() * c.tanh(), c
+
+
+def _gates(
+    input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
+) -> torch.Tensor:
+    return functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh)
+
+
+def _gru_cell(
+    input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
+) -> torch.Tensor:
+    if not input.is_cuda:
+        return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
+    reset, update, new = functional.linear(input, w_ih, b_ih).chunk(3, 1)
+    h_reset, h_update, h_new = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    candidate = (new + (reset + h_reset).sigmoid() * h_new).tanh()
+    return candidate + (update + h_update).sigmoid() * (hx - candidate)
+
+
 _DATA: Any = torch.Tensor.data
 
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -85,6 +116,8 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
+    torch.gru_cell: _gru_cell,
+    torch.lstm_cell: _lstm_cell,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
     _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),

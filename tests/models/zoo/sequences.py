@@ -108,7 +108,7 @@ class Encoder(nn.Module):
         self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(12, 4)
 
     def forward(self, ids: torch.Tensor, label: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        causal = torch.triu(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool), 1)
+        causal = torch.triu(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device), 1)
         y = self.encoder(self.embedding(ids), causal, padding)
         return F.cross_entropy(self.head(y).transpose(1, 2), label)
 
@@ -124,12 +124,12 @@ class Transformer(nn.Module):
     def placed(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embedding(ids) * math.sqrt(8)
         at = torch.arange(ids.shape[1], device=ids.device, dtype=x.dtype).unsqueeze(1)
-        rate = torch.exp(torch.arange(0, 8, 2, dtype=x.dtype) * (-math.log(10000.0) / 8))
+        rate = torch.exp(torch.arange(0, 8, 2, dtype=x.dtype, device=x.device) * (-math.log(10000.0) / 8))
         return (x + torch.stack([torch.sin(at * rate), torch.cos(at * rate)], -1).flatten(1)).transpose(0, 1)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         y = self.placed(target[:, :-1])
-        causal = nn.Transformer.generate_square_subsequent_mask(y.shape[0], dtype=y.dtype)
+        causal = nn.Transformer.generate_square_subsequent_mask(y.shape[0], y.device, y.dtype)
         y = self.transformer(self.placed(source), y, tgt_mask=causal)
         return F.cross_entropy(self.head(y).permute(1, 2, 0), target[:, 1:])
 
@@ -192,7 +192,7 @@ class StateSpace(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embedding(ids[:, :-1]).transpose(1, 2)
-        at = torch.arange(x.shape[-1], dtype=x.dtype)
+        at = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
         kernel = ((self.b * self.c).unsqueeze(-1) * torch.exp(-F.softplus(self.log_a).unsqueeze(-1) * at)).sum(1)
         y = F.conv1d(F.pad(x, (x.shape[-1] - 1, 0)), kernel.flip(-1).unsqueeze(1), groups=6)
         return F.cross_entropy(self.head(F.silu(y).transpose(1, 2)).flatten(0, 1), ids[:, 1:].flatten())
@@ -224,7 +224,8 @@ class Packed(nn.Module):
         )
 
     def forward(self, ids: torch.Tensor, lengths: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        rows = nn.utils.rnn.pack_padded_sequence(self.embedding(ids), lengths, batch_first=True, enforce_sorted=False)
+        x, lengths = self.embedding(ids), lengths.cpu()
+        rows = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         _, (hidden, _) = self.recurrent(rows)
         return F.cross_entropy(self.head(hidden[-1]), label)
 

@@ -34,7 +34,7 @@ class GCN(nn.Module):
 
     def forward(self, x: torch.Tensor, edges: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         source, target = edges
-        degree = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, target, torch.ones_like(target, dtype=x.dtype))
+        degree = x.new_zeros(x.shape[0]).index_add(0, target, torch.ones_like(target, dtype=x.dtype))
         weight = (degree[source] * degree[target]).rsqrt().unsqueeze(1)
 
         def spread(h: torch.Tensor) -> torch.Tensor:
@@ -216,7 +216,8 @@ class Glow(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.pixel_unshuffle(x, 2)
         x = (x + self.shift) * self.log_scale.exp()
-        weight = (self.lower.tril(-1) + torch.eye(4)) @ (self.upper.triu(1) + torch.diag(self.diagonal.exp()))
+        ones = torch.eye(4, device=x.device)
+        weight = (self.lower.tril(-1) + ones) @ (self.upper.triu(1) + torch.diag(self.diagonal.exp()))
         x = F.conv2d(x, weight[:, :, None, None])
         a, b = x.chunk(2, 1)
         scale, shift = self.coupling(a).chunk(2, 1)
@@ -283,9 +284,9 @@ class Siamese(nn.Module):
     def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         a, b = F.normalize(self.encoder(x), dim=1), F.normalize(self.encoder(other), dim=1)
         logits = a @ b.t() / 0.5
-        label = torch.arange(x.shape[0])
+        label = torch.arange(x.shape[0], device=x.device)
         apart = F.triplet_margin_loss(a, b, a.roll(1, 0))
-        return F.cross_entropy(logits, label) + F.cosine_embedding_loss(a, b, torch.ones(x.shape[0])) + apart
+        return F.cross_entropy(logits, label) + F.cosine_embedding_loss(a, b, torch.ones_like(a[:, 0])) + apart
 
 
 class NeRF(nn.Module):

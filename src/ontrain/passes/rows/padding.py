@@ -311,23 +311,25 @@ def _keep(model: ir.Model, group: _Group, section: Section, readers: Mapping[ir.
         for reader in readers.values():
             needed = _or(op, needed, reader.needed(op, copies))
         needed = op.Reshape(needed, [batch, length])
-        blind: ir.Value | None = None
-        for node, mask in group.masks.items():
+        whole: ir.Value | None = None
+        # Queries of another set, or all of which count, may be blind wherever they stand.
+        for mask, own in dict.fromkeys((mask, _own_queries(section, node)) for node, mask in group.masks.items()):
             alone = op.Not(mask.sees(op, copies))
             if alone.const_value is not None and not alone.const_value.numpy().any():
                 continue
-            q = node.inputs[0]
-            assert q is not None
-            # Queries of another set, or all of which count, may be blind wherever they stand.
-            own = isinstance(section.states.get(q), Layout)
-            blind = _or(op, blind, op.And(alone, needed) if own else op.Expand(alone, [batch, static_dims(q)[2]]))
-        if blind is not None:
-            highest = op.ReduceMax(op.Cast(blind, to=ir.DataType.INT32), [1], keepdims=1)
-            needed = op.Or(needed, op.Greater(highest, 0))
-        flat: ir.Value = op.Reshape(needed, [-1])
+            blind = op.Cast(op.And(alone, needed) if own else alone, to=ir.DataType.INT32)
+            whole = _or(op, whole, op.Greater(op.ReduceMax(blind, [1], keepdims=1), 0))
+        flat: ir.Value = op.Reshape(needed if whole is None else op.Or(needed, whole), [-1])
         return flat
 
     return keep_model(model, list(values), condition)
+
+
+def _own_queries(section: Section, attention: ir.Node) -> bool:
+    """Whether an attention's queries are rows of the section, of which not all are read."""
+    q = attention.inputs[0]
+    assert q is not None
+    return isinstance(section.states.get(q), Layout)
 
 
 def _name_of_first(computed: tuple[ir.Value, object]) -> str:

@@ -9,6 +9,7 @@ makes handles, is then recorded, and played from then on. A part that cannot be 
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,18 +54,29 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
+        self._sharing = weakref.WeakSet[torch.cuda.CUDAGraph]()
 
     def record(self, calls: Callable[[], None], generators: Sequence[torch.Generator]) -> Callable[[], None]:
         """Record a graph; see `Recorder.record`."""
         with torch.cuda.device(self._device):
-            if self._pool is None:
+            sharing = next(iter(self._sharing), None)  # held meanwhile: a pool is gone with the last of its graphs
+            if sharing is None:
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             for generator in generators:
                 graph.register_generator_state(generator)
-            # Other threads, of a loader that pins memory, may go on with what a recording forbids.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                calls()
+            try:
+                # Other threads, of a loader that pins memory, may go on with what a recording forbids.
+                with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                    calls()
+            except RuntimeError:
+                index = self._device.index
+                own = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
+                for generator in (own, *generators):
+                    # One whose recording ends early takes itself to be recorded for good: its numbers go to another.
+                    generator.graphsafe_set_state(generator.clone_state())
+                raise
+            self._sharing.add(graph)
         return graph.replay
 
 

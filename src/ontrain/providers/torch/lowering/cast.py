@@ -28,8 +28,8 @@ _BEYOND: dict[ir.DataType, float] = {
 """Halfway between the largest number and the next power or step: from there on there is only NaN."""
 _TIES_TO_LARGEST = _Type.FLOAT8E4M3FN
 """Its largest number is even, so that halfway still rounds to it."""
-_GRIDS = {_Type.FLOAT4E2M1: (1, 0), _Type.FLOAT6E2M3: (3, 0), _Type.FLOAT6E3M2: (2, -2)}
-"""Bits of the mantissa, and the exponent of the smallest normal number."""
+_GRIDS = {"FLOAT4E2M1": (1, 0), "FLOAT6E2M3": (3, 0), "FLOAT6E3M2": (2, -2)}
+"""By the type's name: bits of the mantissa, and the exponent of the smallest normal number."""
 
 
 @lowers("Cast")
@@ -60,7 +60,7 @@ def _conversion(target: ir.DataType, saturate: bool, round_mode: str) -> Convert
         return _to_float8(target, saturate)
     if target == _Type.FLOAT8E8M0:
         return lambda x: _to_powers(x, saturate, round_mode)
-    if target in _GRIDS:
+    if target.name in _GRIDS:
         return lambda x: _on_grid(x, target)
     if target.bitwidth < 8 and target.is_integer():
         return lambda x: _wrapped(x, target)
@@ -98,7 +98,7 @@ def _to_powers(x: torch.Tensor, saturate: bool, round_mode: str) -> torch.Tensor
 
 def _on_grid(x: torch.Tensor, target: ir.DataType) -> torch.Tensor:
     """Rounded to what a float of four or six bits can be; there are no infinities and no NaN, which becomes zero."""
-    bits, smallest = _GRIDS[target]
+    bits, smallest = _GRIDS[target.name]
     largest = float(target.max)
     x = torch.nan_to_num(x.float(), nan=-0.0).clamp(-largest, largest)
     exponent = (torch.frexp(x).exponent - 1).clamp_min(smallest)

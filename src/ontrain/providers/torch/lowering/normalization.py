@@ -108,12 +108,17 @@ def _statistics(e: Emitter, node: ir.Node, shape: Sequence[int], eps: float) -> 
     return None
 
 
+def _order(e: Emitter, x: Buf) -> torch.memory_format:
+    """The order in which torch's kernel of groups wants its images: on a GPU not with the channels last."""
+    return order_of(x.meta) if e.device.type == "cpu" else torch.contiguous_format
+
+
 @lowers("GroupNormalization", "InstanceNormalization")
 def group_normalization(e: Emitter, node: ir.Node) -> None:
     x, scale, bias = (e.value(v) for v in node.inputs)
     a = attributes(node)
     groups, eps = a.get("num_groups", x.shape[1]), a.get("epsilon", 1e-5)
-    x = e.ordered(x, order_of(x.meta))
+    x = e.ordered(x, _order(e, x))
     y = e.out(node.outputs[0], x)
     mean, inv_std = (e.new((x.shape[0], groups), x.dtype) for _ in range(2))
     e.compute(
@@ -127,8 +132,8 @@ def group_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy, x, scale = (e.value(v) for v in node.inputs)
     a = attributes(node)
     groups, eps = a["num_groups"], a.get("epsilon", 1e-5)
-    x = e.ordered(x, order_of(x.meta))
-    dy = e.ordered(dy, order_of(x.meta))
+    x = e.ordered(x, _order(e, x))
+    dy = e.ordered(dy, _order(e, x))
     shape = x.shape[0], groups
     statistics = _statistics(e, node, shape, eps)
     if statistics is None:
