@@ -13,7 +13,7 @@ from ontrain.errors import InputError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.checkpoint import experimental_load_checkpoint, experimental_save_checkpoint
 from ontrain.training.ortmodule import ORTModule
-from tests.training.conftest import Net, batches, make_trainer
+from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 from tests.training.ortmodule.networks import LanguageModel
 
 pytestmark = pytest.mark.gpu
@@ -195,7 +195,9 @@ def test_a_trainer_accumulates_as_on_the_cpu():
     on_gpu = make_trainer(model.cuda(), device={"id": "cuda"}, batch={"gradient_accumulation_steps": 3})
     for ids, label in batches(9):
         expected = on_cpu.train_step(ids, label)
-        torch.testing.assert_close(on_gpu.train_step(ids.cuda(), label.cuda())[0].cpu(), expected[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            on_gpu.train_step(ids.cuda(), label.cuda())[0].cpu(), expected[0], rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -222,20 +224,25 @@ def test_a_checkpoint_moves_between_cpu_and_gpu(tmp_path):
         torch.testing.assert_close(second.train_step(ids, label)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_batch_on_the_cpu_is_refused_by_name_or_moved():
-    trainer = make_trainer(Net().cuda(), device={"id": "cuda"})
-    ((ids, label),) = batches(1)
-    with pytest.raises(InputError, match="is on cpu"):
-        trainer.train_step(ids, label.cuda())
-    module = ORTModule(LanguageModel().cuda())
+def test_a_wrapped_module_refuses_a_batch_on_the_cpu():
+    ids = torch.zeros(2, 3, dtype=torch.int64)
     with pytest.raises(InputError, match="different devices"):
-        module(ids)
+        ORTModule(LanguageModel().cuda())(ids)
 
 
-def test_a_trainer_takes_the_gpu_by_itself():
+def test_a_trainer_takes_the_gpu_by_itself_and_moves_module_and_batches_there():
+    module, data = Net(), batches(4)
+    on_cpu = make_trainer(copy.deepcopy(module), optim.SGDConfig(lr=0.1))
+    trainer = ORTTrainer(module, DESC, optim.SGDConfig(lr=0.1), loss_fn=token_loss)
+    for i, (ids, label) in enumerate(data):
+        loss = trainer.train_step(ids if i % 2 else ids.cuda(), label)[0]
+        assert loss.is_cuda
+        torch.testing.assert_close(loss.cpu(), on_cpu.train_step(ids, label)[0], rtol=1e-4, atol=1e-5)
+    assert all(parameter.is_cuda for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("provider", ["OnnxRuntimeExecutionProvider", "ReferenceExecutionProvider"])
+def test_a_provider_without_gpus_trains_on_the_cpu(provider):
+    trainer = ORTTrainer(Net(), DESC, optim.SGDConfig(lr=0.1), loss_fn=token_loss, options={"provider": provider})
     ((ids, label),) = batches(1)
-    description = {"inputs": [("ids", [3, 5]), ("label", [3, 5])], "outputs": [("loss", [], True), ("y", [3, 5, 11])]}
-    trainer = ORTTrainer(
-        Net(), description, optim.SGDConfig(), loss_fn=lambda y, label: nn.functional.cross_entropy(y.flatten(0, 1), label.flatten())
-    )
-    assert trainer.train_step(ids.cuda(), label.cuda())[0].is_cuda
+    assert trainer.train_step(ids, label)[0].is_cpu and trainer.device == "cpu"

@@ -1,4 +1,4 @@
-"""Calls of whose results torch.export says another dtype or shape than eager gives, or nothing, spelled out in others."""
+"""Calls of whose results torch.export says another dtype or shape than eager, or nothing, spelled out in others."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
 
 
 def _lstm_cell(
-    input: torch.Tensor, hx: Sequence[torch.Tensor], w_ih: torch.Tensor, w_hh: torch.Tensor, *biases: torch.Tensor
+    input: torch.Tensor, hx: tuple[torch.Tensor, torch.Tensor], w_ih: torch.Tensor, w_hh: torch.Tensor, *biases: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not input.is_cuda:
         return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)

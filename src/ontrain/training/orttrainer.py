@@ -15,7 +15,7 @@ from ontrain.capture import show_phases
 from ontrain.errors import OptionError
 from ontrain.locks import in_turn
 from ontrain.passes import check_names
-from ontrain.providers import get_provider
+from ontrain.providers import ExecutionProvider, get_provider
 from ontrain.session import EXTERNAL_DATA_THRESHOLD, TrainingSession, save_model
 from ontrain.training import process, processes
 from ontrain.training.fetches import check_fetches, chosen_names, compare_description, fetched, refuse_empty
@@ -29,7 +29,7 @@ from ontrain.training.setup import Setup
 from ontrain.training.source import ModelSource, check_parameter_names
 from ontrain.training.sources import source_of
 from ontrain.training.step_info import TrainStepInfo
-from ontrain.training.wrapping import bind_batch, labels_of
+from ontrain.training.wrapping import bind_batch, labels_of, move_to
 
 __all__ = ["ORTTrainer", "ORTTrainerOptions", "TrainStepInfo"]
 
@@ -45,6 +45,7 @@ class ORTTrainer:
     parameters become views of them, or copies on a provider whose state is not torch's, so `model.state_dict()` stays
     up to date. A file's parameters are its
     initializers, under their names. Threads that share a trainer take turns: a step changes what all others read.
+    A module that lies on another device than the trainer's is moved there, and so is each batch.
 
     Args:
         model: an `nn.Module`, in any mode; captured in training mode for `train_step`, in evaluation mode for
@@ -79,12 +80,11 @@ class ORTTrainer:
         options.settle()
         if options.debug.verbose:
             show_phases()
-        self.device = processes.device_of(options)
+        provider = _provider(options)
+        self.device = provider.device
         source = source_of(model, self.model_desc, loss_fn, options, requires_grad)
-        chosen = options.provider
-        name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
-        provider = get_provider(name, self.device, {**settings, **options.provider_options})
         check_names(options.graph_transformer.disabled_passes)
+        move_to(self.device, model, loss_fn)
         setup = Setup(
             source=source,
             description=self.model_desc,
@@ -332,6 +332,19 @@ class ORTTrainer:
     @optim_config.setter
     def optim_config(self, optim_config: _OptimizerConfig) -> None:
         self._run.setup.optimizer = _checked_optimizer(optim_config, self._run.setup.source)
+
+
+def _provider(options: ORTTrainerOptions) -> ExecutionProvider:
+    """The provider on the device that was asked for; where none was, on a GPU if there is one and it runs there."""
+    chosen = options.provider
+    name, settings = (chosen, {}) if isinstance(chosen, str) else chosen
+    settings, device = {**settings, **options.provider_options}, processes.device_of(options)
+    try:
+        return get_provider(name, device, settings)
+    except OptionError:
+        if options.device.id is not None or device == "cpu":
+            raise
+        return get_provider(name, "cpu", settings)
 
 
 def _checked_optimizer(optim_config: object, source: ModelSource) -> _OptimizerConfig:

@@ -15,7 +15,7 @@ from ontrain.capture import Captured, capture, validate
 from ontrain.errors import InputError, OptionError, nearest
 from ontrain.training.model_desc import ModelDescription
 
-__all__ = ["DescribedModule", "bind_batch", "capture_described", "labels_of", "named_tensors"]
+__all__ = ["DescribedModule", "bind_batch", "capture_described", "labels_of", "move_to", "named_tensors"]
 
 _PREFIX = "model."
 
@@ -185,20 +185,35 @@ def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
     return {name.removeprefix(_PREFIX): tensor for name, tensor in tensors}
 
 
-def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """A tensor of the host on the device; on its way to a GPU nobody waits for it."""
-    if torch.device(device).type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+def move_to(device: str, *modules: object) -> None:
+    """Move what is a module to a device, unless it is there; tensors without values stay."""
+    for module in modules:
+        if isinstance(module, torch.nn.Module):
+            tensors = (*module.parameters(), *module.buffers())
+            places = {tensor.device.type for tensor in tensors}
+            if places - {torch.device(device).type} and "meta" not in places:
+                module.to(device)
+
+
+def _moved(name: str, tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A tensor of the batch on the device; on its way from the host to a GPU nobody waits for it."""
+    if tensor.is_meta:
+        raise InputError(f"input {name!r} is on the device meta", reason="tensors there have no values")
+    target = torch.device(device).type
+    if tensor.device.type == target:
+        return tensor
+    if tensor.is_cpu and target == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def bind_batch(
     desc: ModelDescription, args: Sequence[object], kwargs: Mapping[str, object], device: str = "cpu", *,
     optional: Collection[str] = (),
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Return the batch by input name from positional and keyword arguments; numpy arrays become tensors on `device`.
+    """Return the batch by input name from positional and keyword arguments, as tensors on `device`.
 
-    Those named in `optional` may be missing.
+    Numpy arrays become tensors. Those named in `optional` may be missing.
 
     Raises:
         InputError: too many or too few inputs, an unknown name, one given twice, or something that is no tensor.
@@ -217,11 +232,12 @@ def bind_batch(
         if name not in batch:
             raise InputError(f"input {name!r} is missing", way_out=f"the inputs are {', '.join(names)}, in this order")
         if isinstance(batch[name], np.ndarray | np.generic) and batch[name].dtype.kind in "biuf":
-            batch[name] = _moved(torch.from_numpy(np.asarray(batch[name])), device)
+            batch[name] = torch.from_numpy(np.asarray(batch[name]))
         if not isinstance(batch[name], torch.Tensor):
             kind = type(batch[name]).__name__
             raise InputError(f"input {name!r} is of type {kind}", way_out="convert it with torch.as_tensor")
         if batch[name].layout is not torch.strided:
             layout = batch[name].layout
             raise InputError(f"input {name!r} has the layout {layout}", way_out="convert it with .to_dense()")
+        batch[name] = _moved(name, batch[name], device)
     return {name: batch[name] for name in names if name in batch}

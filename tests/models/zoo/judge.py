@@ -76,7 +76,9 @@ def judge(entry: Entry, provider: str = "TorchExecutionProvider", device: str = 
     batches = [_batch(entry, sizes, device) for sizes in (FIRST, OTHER)]
     try:
         captured = capture(module, (), batches[0], dynamic=dynamic)
-        errors = [_errors(captured, module, batch, provider, device) for batch in batches[: 1 if captured.specialised else 2]]
+        errors = [
+            _errors(captured, module, batch, provider, device) for batch in batches[: 1 if captured.specialised else 2]
+        ]
     except OntrainError as refusal:
         return Verdict(count, refusal=refusal)
     error, loss_error = (max(column) for column in zip(*errors, strict=True))

@@ -11,7 +11,7 @@ from torch import nn
 
 from ontrain import OptionError
 from ontrain.providers import get_provider, registry
-from ontrain.providers.torch.replay import WARM_UP, PlanPart, Recording, told
+from ontrain.providers.torch.replay import WARM_UP, CudaRecorder, PlanPart, Recording, told
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 from tests.providers.torch.recorder import CpuRecorder, recorded
@@ -237,3 +237,36 @@ def test_a_module_on_a_gpu_is_played_to_the_bit(monkeypatch):
             optimizer.step()
         found.append([p.detach().clone() for p in module.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_recording_that_ends_early_leaves_generators_as_they_were():
+    device = torch.device("cuda")
+    own, x = torch.Generator(device).manual_seed(5), torch.ones(4, device=device)
+    torch.cuda.manual_seed(3)
+    wanted = torch.rand(4, device=device), torch.rand(4, device=device, generator=own)
+    torch.cuda.manual_seed(3)
+    own.manual_seed(5)
+    recorder = CudaRecorder(device)
+    with pytest.raises(RuntimeError):
+        recorder.record(lambda: x.sum().item(), [own])
+    drawn = torch.rand(4, device=device), torch.rand(4, device=device, generator=own)
+    assert all(torch.equal(a, b) for a, b in zip(drawn, wanted, strict=True))
+    y = torch.zeros(4, device=device)
+    play = recorder.record(lambda: y.copy_(torch.rand(4, device=device, generator=own)), [own])
+    drawn = []
+    for _ in range(2):
+        play()
+        drawn.append(y.clone())
+    assert not torch.equal(*drawn)
+
+
+@pytest.mark.gpu
+def test_a_recorder_goes_on_when_all_its_graphs_are_gone():
+    device, y = torch.device("cuda"), torch.zeros(4, device="cuda")
+    recorder = CudaRecorder(device)
+    for number in (1.0, 2.0, 3.0):
+        play = recorder.record(lambda number=number: y.copy_(torch.full_like(y, number).mul(2)), [])
+        play()
+        assert y.tolist() == [2 * number] * 4
+        del play
