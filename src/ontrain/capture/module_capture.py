@@ -174,12 +174,12 @@ def capture(
     )
     samples = _enlarged(tensors, names.dynamic)
     with _alone:
-        return _traced(module, spec, samples, names, state, tensors if paths else None, observed=observed)
+        return _traced(module, spec, samples, names, state, tensors, paths=paths, observed=observed)
 
 
 def _traced(
     module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, state: _State,
-    batch: list[torch.Tensor] | None, *, observed: bool,
+    batch: list[torch.Tensor], *, paths: bool, observed: bool,
 ) -> Captured:  # fmt: skip
     """The module as a graph, from the cache or by a trace."""
     folder = open_cache() if not observed else None
@@ -192,7 +192,7 @@ def _traced(
         return _captured(known.model, known.output_spec, known.guards, known.specialised, [], spec, state, names,
                          module.training, clock.seconds)  # fmt: skip
     with recording() if observed else nullcontext(marks) as marks:
-        program, output_spec, decisions, counted = _exported(module, spec, samples, names, batch)
+        program, output_spec, decisions, counted = _exported(module, spec, samples, names, batch, paths=paths)
     clock.lap("export")
     if not output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
@@ -212,15 +212,21 @@ def _traced(
 
 
 def _exported(
-    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor] | None
-) -> tuple[ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:
-    """Export the module; as the path that this batch takes, where it branches on values and may."""
+    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor], *,
+    paths: bool,
+) -> tuple[ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:  # fmt: skip
+    """Export the module; where it branches on values, as the path that this batch takes.
+
+    Unless it may be one of several paths it must be the only one: `torch.rand(()) < 0.0` holds for no batch.
+    """
     try:
         return export(module, spec, samples, names.dynamic)
-    except ValueBranchError:
-        if batch is None:
-            raise
-    return export(module, spec, samples, names.dynamic, batch)
+    except ValueBranchError as error:
+        refusal = error
+    exported = export(module, spec, samples, names.dynamic, batch)
+    if exported[2] and not paths:
+        raise refusal
+    return exported
 
 
 _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}

@@ -281,3 +281,15 @@ def test_a_trainer_refuses_and_names_the_wrapper():
     )
     with pytest.raises(CaptureError, match="ORTModule"):
         trainer.train_step(torch.randn(6, 4, dtype=torch.float64), torch.arange(6))
+
+
+def test_a_trainer_takes_a_branch_that_no_draw_can_change():
+    torch.manual_seed(0)
+    module = Layers(by_draws_that_change_nothing)
+    x, ids, label = torch.randn(6, 4, dtype=torch.float64), torch.arange(6), torch.randn(6, 4, dtype=torch.float64)
+    expected = nn.functional.mse_loss(module.a(x), label).detach()
+    description = {
+        "inputs": [("x", [6, 4]), ("ids", [6]), ("label", [6, 4])], "outputs": [("loss", [], True)]
+    }  # fmt: skip
+    trainer = ORTTrainer(module, description, optim.SGDConfig(lr=0.1), loss_fn=nn.functional.mse_loss)
+    torch.testing.assert_close(trainer.train_step(x, ids, label), expected)
