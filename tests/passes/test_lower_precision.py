@@ -167,3 +167,26 @@ def test_every_operator_of_the_lists_exists():
         if OPERATORS[domain, op_type].precision is Precision.FULL:
             continue
         assert op_type in composites if domain else schema_of(op_type) is not None, op_type
+
+
+class Attending(nn.Module):
+    """Attention under a mask of truth values, which gives zero where a query sees nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.norm = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        q, k, v = (f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, seen[:, None, None, :])
+        return (x + y.transpose(1, 2).flatten(2)).square().mean()
+
+
+def test_what_three_products_read_is_cast_once_and_truth_values_follow():
+    model = lowered(Attending(), torch.randn(2, 5, 8), torch.rand(2, 5) < 0.7)
+    casts = [node for node in model.graph if node.op_type == "Cast" and node.outputs[0].dtype == HALF]
+    makers = [node.inputs[0].producer() for node in casts]
+    assert sorted(maker.op_type for maker in makers if maker is not None) == ["LayerNormalization", "Max", "ReduceMax"]
+    (visible,) = [node for node in model.graph if node.op_type == "Mul" and len(node.outputs[0].shape) == 4]
+    assert visible.inputs[0].dtype == HALF and visible.inputs[0].producer().op_type == "Attention"

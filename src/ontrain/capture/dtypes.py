@@ -82,7 +82,11 @@ def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
 
 
 def _lstm_cell(
-    input: torch.Tensor, hx: tuple[torch.Tensor, torch.Tensor], w_ih: torch.Tensor, w_hh: torch.Tensor, *biases: torch.Tensor
+    input: torch.Tensor,
+    hx: tuple[torch.Tensor, torch.Tensor],
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    *biases: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not input.is_cuda:
         return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)

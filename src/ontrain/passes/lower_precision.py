@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.autodiff import reached_from
 from ontrain.graph import DOMAIN, Builder, Role, by_role, rebuild, schema_of
-from ontrain.operators import Precision, record_of
+from ontrain.operators import Precision, View, record_of
 from ontrain.passes.infra import Pass
 
 __all__ = ["HALF", "LowerPrecision"]
@@ -28,6 +28,18 @@ def _bears(domain: str, op_type: str, dtype: ir.DataType) -> bool:
         return True  # ours, which are made of operators that do
     allowed = {kind.type_param_str: kind.allowed_type_strs for kind in schema.type_constraints}
     return f"tensor({dtype.name.lower()})" in allowed.get(schema.outputs[0].type_str, ())
+
+
+def _is_truth(value: ir.Value | None) -> bool:
+    """Whether a value is truth values cast to numbers, in whatever arrangement, or the largest of some of them."""
+    producer = None if value is None else value.producer()
+    if producer is None or producer.domain:
+        return False
+    source = producer.inputs[0] if producer.inputs else None
+    if producer.op_type == "Cast" and source is not None and source.dtype == ir.DataType.BOOL:
+        return True
+    rearranged = record_of(producer).view not in (View.NONE, View.SCALED)
+    return (rearranged or producer.op_type == "ReduceMax") and _is_truth(source)
 
 
 class LowerPrecision(Pass):
@@ -132,10 +144,8 @@ class _Lowering:
         """Whether an operand is a single constant that half precision can hold, or zeros and ones."""
         if value is None:
             return False
-        producer = value.producer()
-        if producer is not None and producer.op_type == "Cast" and not producer.domain:
-            source = producer.inputs[0]
-            return source is not None and source.dtype == ir.DataType.BOOL
+        if _is_truth(value):
+            return True
         if value.const_value is None or value.const_value.size != 1:
             return False
         number = abs(float(value.const_value.numpy().reshape(-1)[0]))
@@ -145,8 +155,20 @@ class _Lowering:
         if value is None or value.dtype == self.dtype:
             return value
         if value not in self._half:
-            self._half[value] = op.Cast(value, to=self.dtype)
+            self._half[value] = self._reshaped(op, value) or op.Cast(value, to=self.dtype)
         return self._half[value]
+
+    def _reshaped(self, op: Builder, value: ir.Value) -> ir.Value | None:
+        """The half of a value that is another one in another shape: of that one's half, which others read, too."""
+        maker = value.producer()
+        if maker is None or record_of(maker).view is not View.RESHAPED:
+            return None
+        source, *others = maker.inputs
+        inputs = [self._as_half(op, source), *others]
+        half = op.add(ir.Node(maker.domain, maker.op_type, inputs, maker.attributes.values(), num_outputs=1))
+        assert isinstance(half, ir.Value)
+        half.producer().metadata_props.update(maker.metadata_props)  # type: ignore[union-attr]
+        return half
 
     def _bounded(self, op: Builder, mask: ir.Value) -> ir.Value:
         """A mask that stays finite in half: float32's lowest number stands where a row may be masked whole."""
