@@ -43,7 +43,12 @@ class ModuleSession:
 
     Raises:
         OptionError: recomputation is asked of a provider that would save nothing by it.
+
+    Attributes:
+        selective: whether a plan computes only what it is asked for.
     """
+
+    selective = True
 
     def __init__(
         self, model: ir.Model, provider: ExecutionProvider, tensors: Mapping[str, torch.Tensor], device: torch.device,

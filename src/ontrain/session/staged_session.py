@@ -54,6 +54,8 @@ class StagedSession:
         recomputation: activations that backward computes again instead of finding them in memory.
     """
 
+    selective = False
+
     def __init__(
         self, model: ir.Model, provider: ExecutionProvider, tensors: Mapping[str, torch.Tensor], device: torch.device,
         journal: Callable[[], Journal], recomputation: Recomputation | None = None,

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from ontrain.errors import CaptureError
+from ontrain.session import ModuleSession
 from ontrain.training import ORTTrainer, optim
-from ontrain.training.ortmodule import ORTModule
+from ontrain.training.ortmodule import ORTModule, paths
 
 FORWARDS = {}
 
@@ -187,6 +188,45 @@ def test_values_gradients_and_buffers_are_eagers(name):
     for batch in batches(12):
         for actual, wanted in zip(step(ours, *batch), step(eager, *batch), strict=True):
             close(actual, wanted)
+
+
+@pytest.fixture
+def _looks_ahead(monkeypatch):
+    monkeypatch.setattr(paths, "_ends_at_errors", lambda device: True)
+
+
+@pytest.mark.usefixtures("_looks_ahead")
+@pytest.mark.parametrize("name", FORWARDS)
+def test_conditions_are_asked_first_where_an_error_ends_the_device(name):
+    test_values_gradients_and_buffers_are_eagers(name)
+
+
+@pytest.mark.usefixtures("_looks_ahead")
+def test_a_path_is_left_before_its_indices_are_out_of_range(monkeypatch):
+    def by_the_largest(self, x, ids):
+        table = torch.arange(20.0, dtype=torch.float64)
+        if ids.max() < 5:
+            return self.a(x) * table[:5][ids][:, None]
+        if ids.min() < 9:
+            return self.b(x) * table[:10][ids][:, None]
+        return self.b(self.a(x)) * table[ids][:, None]
+
+    eager = Layers(by_the_largest)
+    ours, errors, forward = ORTModule(copy.deepcopy(eager)), list[Exception](), ModuleSession.forward
+
+    def watched(session, *args):
+        try:
+            return forward(session, *args)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    monkeypatch.setattr(ModuleSession, "forward", watched)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    for ids in ([1, 2, 3], [1, 7, 3], [11, 12, 15], [4, 0, 1], [19, 9, 9], [9, 8, 9]):
+        for actual, wanted in zip(step(ours, x, torch.tensor(ids)), step(eager, x, torch.tensor(ids)), strict=True):
+            close(actual, wanted)
+    assert ours._engine.captures == 3 and not errors
 
 
 @pytest.mark.parametrize("name", FORWARDS)

@@ -138,9 +138,9 @@ class Engine:
         mode = entry.mode(inputs) if torch.is_grad_enabled() else None
         if mode is None or not mode.active:
             plan = session.plan(inputs)
-            run = functools.partial(session.forward, plan, inputs, _draw(plan.executable.stochastic))
+            seed = _draw(plan.executable.stochastic)
             with torch.no_grad(), without_autocast(session.device.type):
-                outputs, _ = on_path(entry.decisions, entry.buffers, run)
+                outputs, _ = on_path(entry.decisions, entry.buffers, session, plan, inputs, seed)
                 entry.inspected.hand_out(outputs)
             return entry.result([outputs[name] for name in entry.outputs])
         seeds = mode.seeds

@@ -25,6 +25,7 @@ class Session(Protocol):
 
     inputs: list[str]
     device: torch.device
+    selective: bool
     memory: Any
 
     def differentiable(self, wrt: Sequence[str]) -> list[str]:
@@ -130,8 +131,7 @@ class Call:
         """
         self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
         self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
-        run = functools.partial(self.session.forward, self.plan, self.inputs, self.seed)
-        outputs, tape = on_path(self.decisions, self.buffers, run)
+        outputs, tape = on_path(self.decisions, self.buffers, self.session, self.plan, self.inputs, self.seed)
         self.states = self._states()
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -11,8 +11,21 @@ import torch
 from ontrain.capture import Decision, Decisions
 from ontrain.errors import CaptureError, OntrainError
 
-__all__ = ["OtherPathError", "new_path", "on_path"]
+__all__ = ["OtherPathError", "Running", "new_path", "on_path"]
 _MANY_PATHS = 8
+
+
+class Running(Protocol):
+    """What runs a graph's forward half; see `ModuleSession`."""
+
+    device: torch.device
+    selective: bool
+
+    def plan(self, inputs: Sequence[torch.Tensor], *, outputs: tuple[str, ...] | None = None) -> Any:
+        """Return what computes these outputs, or all."""
+
+    def forward(self, plan: Any, inputs: Sequence[torch.Tensor], seed: int) -> tuple[dict[str, torch.Tensor], Any]:
+        """Return outputs by name and the tape."""
 
 
 class OtherPathError(Exception):
@@ -28,24 +41,30 @@ class OtherPathError(Exception):
 
 
 def on_path(
-    decisions: Decisions, buffers: Mapping[str, torch.Tensor], run: Callable[[], tuple[dict[str, torch.Tensor], Any]]
-) -> tuple[dict[str, torch.Tensor], Any]:
+    decisions: Decisions, buffers: Mapping[str, torch.Tensor], session: Running, plan: Any,
+    inputs: Sequence[torch.Tensor], seed: int,
+) -> tuple[dict[str, torch.Tensor], Any]:  # fmt: skip
     """Return what a run returns, outputs and tape, if its values take the path that the graph holds.
 
     Args:
         decisions: the path.
         buffers: those that the run may write to. After a run off the path they are what they were.
-        run: computes the graph's outputs, those that the path is decided by among them.
+        session: runs it.
+        plan: of the session; computes the graph's outputs, those that the path is decided by among them.
+        inputs: of the call.
+        seed: of the random numbers that it draws.
 
     Raises:
         OtherPathError: the values take another one.
     """
     if not decisions.conditions:
-        return run()
+        return session.forward(plan, inputs, seed)
     before = {name: buffer.clone() for name, buffer in buffers.items()}
     violated, cause = None, None
     try:
-        outputs, tape = run()
+        if _ends_at_errors(session.device):
+            _look_ahead(decisions, buffers, before, session, inputs, seed)
+        outputs, tape = session.forward(plan, inputs, seed)
         violated = decisions.violated(decisions.numbers(outputs))
         if violated is None:
             return outputs, tape
@@ -54,6 +73,35 @@ def on_path(
     for name, buffer in buffers.items():
         buffer.copy_(before[name])
     raise OtherPathError(violated) from cause
+
+
+def _ends_at_errors(device: torch.device) -> bool:
+    """Whether a kernel that meets an index out of range leaves the device unusable, where others raise an error."""
+    return device.type == "cuda"
+
+
+def _look_ahead(
+    decisions: Decisions, buffers: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor], session: Running,
+    inputs: Sequence[torch.Tensor], seed: int,
+) -> None:  # fmt: skip
+    """Ask one condition after another, and compute no more for each than what it is asked of.
+
+    What lies behind a condition that does not hold may be computed of values for which the path was never meant.
+
+    Raises:
+        OtherPathError: the values take another path.
+    """
+    numbers: dict[str, Any] = {}
+    for decision in decisions.conditions if session.selective else ():
+        asked = sorted(decision.condition.symbols() & decisions.outputs.keys())
+        if not numbers.keys() >= set(asked):
+            known = Decisions(outputs={symbol: decisions.outputs[symbol] for symbol in (*numbers, *asked)})
+            plan = session.plan(inputs, outputs=tuple(dict.fromkeys(known.outputs.values())))
+            numbers = known.numbers(session.forward(plan, inputs, seed)[0])
+            for name, buffer in buffers.items():
+                buffer.copy_(before[name])
+        if Decisions([decision]).violated(numbers) is not None:
+            raise OtherPathError(decision)
 
 
 class _Held(Protocol):
