@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from tests.passes.rows.encoders import Tagger, made
+from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Pair, Tagger, made
 from tests.passes.rows.savings import NAMES, batch, notes, plan, trainer
 
 
@@ -44,3 +45,31 @@ def test_rows_that_are_left_out_divide_nothing_by_zero():
     for (name, before), after in zip(eager.named_parameters(), ours.parameters(), strict=True):
         if before.grad is not None:
             torch.testing.assert_close(before - after, before.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+
+class Answerer(nn.Module):
+    """An encoder, and a decoder that attends to its tokens from so many places of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.tagger, self.answers = Tagger(), nn.Embedding(VOCABULARY, WIDTH)
+
+    def forward(self, ids, mask, answers, labels):
+        encoder, layer = self.tagger.encoder, self.tagger.encoder.layers[0]
+        bias = (1.0 - mask[:, None, None, :].double()) * torch.finfo(torch.float64).min
+        x, y = encoder(ids, mask), self.answers(answers)
+        q, k, v = (f(t).unflatten(-1, (2, -1)).transpose(1, 2) for f, t in ((layer.q, y), (layer.k, x), (layer.v, x)))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return nn.functional.cross_entropy(
+            self.tagger.head(y + attended.transpose(1, 2).flatten(2)).flatten(0, 1), labels.flatten()
+        )
+
+
+@pytest.mark.parametrize("places", [LENGTH - 2, LENGTH, LENGTH + 3])
+def test_a_decoder_of_another_length_attends_to_packed_tokens(places):
+    pair = Pair(Answerer())
+    for lengths in ([6, 3, 2], [6, 3, 0]):  # a sequence of padding alone is seen by all who look
+        ids = torch.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) % VOCABULARY
+        mask = (torch.arange(LENGTH) < torch.tensor(lengths)[:, None]).long()
+        answers = torch.arange(BATCH * places).reshape(BATCH, places) % VOCABULARY
+        pair.check(ids, mask, answers, (answers * 3 + 1) % VOCABULARY)

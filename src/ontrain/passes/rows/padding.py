@@ -320,10 +320,11 @@ def _keep(model: ir.Model, group: _Group, section: Section, readers: Mapping[ir.
             assert q is not None
             # Queries of another set, or all of which count, may be blind wherever they stand.
             own = isinstance(section.states.get(q), Layout)
-            blind = _or(op, blind, op.And(alone, needed) if own else op.Expand(alone, [batch, static_dims(q)[2]]))
+            # By sequence: attentions with the same keys may have other numbers of queries.
+            flags = op.Cast(op.And(alone, needed) if own else alone, to=ir.DataType.INT32)
+            blind = _or(op, blind, op.Greater(op.ReduceMax(flags, [1], keepdims=1), 0))
         if blind is not None:
-            highest = op.ReduceMax(op.Cast(blind, to=ir.DataType.INT32), [1], keepdims=1)
-            needed = op.Or(needed, op.Greater(highest, 0))
+            needed = op.Or(needed, blind)
         flat: ir.Value = op.Reshape(needed, [-1])
         return flat
 
