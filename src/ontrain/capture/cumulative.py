@@ -41,7 +41,11 @@ def cumulative_averages(elsewhere: Callable[[], bool]) -> dict[str, Callable[[An
 def _refuse_other_processes(layer: Any) -> None:
     if not isinstance(layer, nn.SyncBatchNorm) or not layer.training:
         return
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(layer.process_group) > 1:
+    if (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size(layer.process_group) > 1
+    ):
         raise CaptureError(
             "SyncBatchNorm normalises by the statistics of the batches of all processes",
             reason="a graph computes on the batch of one process",

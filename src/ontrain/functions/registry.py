@@ -208,7 +208,6 @@ def inline_all(model: ir.Model, form: Rewrite | None = None) -> ir.Model:
         GraphError: the body of an operator comes to the same operator again; names the node.
     """
 
-
     def inline_once(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
         outputs = None if form is None or is_plain(node) else form(op, node, inputs)
         return _inline_once(op, node, inputs) if outputs is None else outputs
