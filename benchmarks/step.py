@@ -28,7 +28,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from benchmarks.commands import Command
 from benchmarks.peers import PeerMissingError, incumbent_python
@@ -50,13 +51,16 @@ class Worker:
 
     starts_alone = True
 
+    start: ClassVar[Callable[..., Any]] = subprocess.Popen
+    """Starts it. Tests fork it from a process that has imported torch."""
+
     def __init__(self, engine: str, model: str, layers: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         caches = {
             name: os.path.join(self._folder.name, name) for name in ("ONTRAIN_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
         }
         environment = {**os.environ, **caches, **(_MALLOC if engine == "eager-malloc" else {})}
-        self.process = subprocess.Popen(
+        self.process = self.start(
             self._command(engine, model, layers), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.DEVNULL if engine == "incumbent" else None, env=environment,
         )  # fmt: skip

@@ -23,7 +23,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-__all__ = ["lines_said", "run_file", "start", "start_and_join", "start_file"]
+__all__ = ["Piped", "lines_said", "run_file", "start", "start_and_join", "start_file"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,6 +70,47 @@ def start_file(
     process = _context().Process(target=_enter, args=({**os.environ, **environment}, _run_file, row))
     process.start()
     return process, *outputs
+
+
+class Piped:
+    """A process that runs `python -m module arguments…`, with pipes to its input and from its output.
+
+    Args:
+        command: as `subprocess.Popen` takes it.
+        env: the process's environment.
+        _: what else `Popen` takes.
+    """
+
+    def __init__(self, command: Sequence[str], *, env: dict[str, str], **_: object) -> None:
+        context = _context()
+        (its_input, our_end), (other_end, its_output) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+        row = command[2], list(command[3:]), its_input, its_output
+        self._process = context.Process(target=_enter, args=(env, _run_module, row))
+        self._process.start()
+        its_input.close()
+        its_output.close()
+        self.stdin, self.stdout = (
+            os.fdopen(os.dup(end.fileno()), mode) for end, mode in ((our_end, "w"), (other_end, "r"))
+        )
+        our_end.close()
+        other_end.close()
+
+    def wait(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _run_module(module: str, arguments: list[str], its_input: Any, its_output: Any) -> None:
+    os.dup2(its_input.fileno(), 0)
+    os.dup2(its_output.fileno(), 1)
+    its_input.close()
+    its_output.close()
+    sys.stdin = open(0)  # noqa: SIM115 (as long as the process)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def lines_said(process: multiprocessing.Process, output: Path) -> Iterator[str]:

@@ -11,12 +11,23 @@ import sys
 import pytest
 import torch
 
-from benchmarks import figures as results, gpu, other_tables, rows
+from benchmarks import figures as results, gpu, other_tables, rows, step
+from tests.processes import Piped
 
 FIGURES = {
     "step_s", "step_min_s", "step_max_s", "ratio", "ratio_min", "ratio_max", "first_step_s", "peak_bytes", "faults",
     "first_loss", "last_loss", "flop", "utilisation",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked():
+    """Workers begin with torch and transformers, which take longer to import than the models to train."""
+    import transformers.models.bert.modeling_bert  # noqa: F401 (and so in the process that they are forked from)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step.Worker, "start", Piped)
+        yield
 
 
 def run(folder, monkeypatch, *options: str) -> dict:

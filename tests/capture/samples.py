@@ -343,6 +343,8 @@ loss = {
     "multilabel_margin": (F.multilabel_margin_loss, f(2, 4), torch.tensor([[2, 0, -1, 3], [-1, 1, 2, 3]])),
     "margin": (F.margin_ranking_loss, f(4), f(4), torch.tensor([1.0, -1, 1, -1])),
     "triplet": (F.triplet_margin_loss, A, B, f(3, 4)),
+    "triplet by absolutes": (lambda a, b, c: F.triplet_margin_loss(a, b, c, p=1, reduction="none"), A, B, f(3, 4)),
+    "triplet by cubes, swapped": (lambda a, b, c: F.triplet_margin_loss(a, b, c, p=3, swap=True), A, B, f(3, 4)),
 }  # fmt: skip
 
 

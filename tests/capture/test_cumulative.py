@@ -1,4 +1,4 @@
-"""Batch normalisation with momentum=None: outputs, gradients and running statistics are eager PyTorch's."""
+"""Batch normalisation with momentum=None, and of several processes: eager PyTorch's numbers, or refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
+from ontrain import CaptureError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
+from tests.processes import start_and_join
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 CLOSE = dict(rtol=1e-12, atol=1e-14)
@@ -88,3 +90,29 @@ def test_the_trainer_counts_batches_too():
     state = trainer.state_dict()["model"]["full_precision"]
     for name, expected in eager.named_buffers():
         torch.testing.assert_close(torch.as_tensor(state[name]), expected, **CLOSE, msg=name)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.1])
+def test_in_one_process_synchronised_layers_are_plain_ones(momentum):
+    ours, eager = pair(nn.SyncBatchNorm.convert_sync_batchnorm(network(momentum)))
+    for x in batches(3):
+        for module in (ours, eager):
+            module(x).sin().sum().backward()
+        assert_same_gradients(ours, eager, **CLOSE)
+        assert_same_buffers(ours, eager)
+
+
+def _synchronised(rank, store):
+    distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
+    ours, eager = pair(nn.SyncBatchNorm.convert_sync_batchnorm(network(0.1)))
+    (x,) = batches(1)
+    with pytest.raises(CaptureError, match="statistics of the batches of all processes"):
+        ours(x)
+    for module in (ours, eager):
+        module.eval()
+    torch.testing.assert_close(ours(x), eager(x), **CLOSE)
+    distributed.destroy_process_group()
+
+
+def test_several_processes_are_refused_in_training_and_evaluate_by_what_they_have(tmp_path):
+    start_and_join(_synchronised, [(rank, str(tmp_path / "store")) for rank in range(2)])

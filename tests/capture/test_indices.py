@@ -26,6 +26,13 @@ def written(x, index):
     return x
 
 
+def unpooled(function, x, index, rank):
+    """Two planes of ROWS elements from three columns."""
+    ones = (1,) * (rank - 1)
+    places = index.expand(2, 3).contiguous().view(2, *ones, 3)
+    return function(x[:3, :2].T.reshape(2, *ones, 3), places, (*ones, 2), output_size=(*ones, ROWS))
+
+
 FROM_START = {
     "gather": lambda x, i: torch.gather(x, 0, rows(i)),
     "gather of columns": lambda x, i: torch.gather(x.T, 1, rows(i).T),
@@ -51,7 +58,12 @@ FROM_START = {
     "one_hot": lambda x, i: F.one_hot(i, ROWS).to(x.dtype) @ x,
     "cross_entropy": lambda x, i: F.cross_entropy(x.T[:3], i),
     "multi_margin_loss": lambda x, i: F.multi_margin_loss(x.T[:3], i, weight=torch.arange(1.0, 6.0).double()),
+    "nll_loss of a weighted class": lambda x, i: F.nll_loss(x.T[:3], i, x.new_tensor([1, 2, 3, 4, 5]), ignore_index=3),
+    "cross_entropy, smoothed": lambda x, i: F.cross_entropy(x.T[:3], i, label_smoothing=0.2),
     "bincount": lambda x, i: torch.bincount(i, minlength=ROWS)[:ROWS].to(x.dtype) @ x,
+    "max_unpool1d": lambda x, i: unpooled(F.max_unpool1d, x, i, 1),
+    "max_unpool2d": lambda x, i: unpooled(F.max_unpool2d, x, i, 2),
+    "max_unpool3d": lambda x, i: unpooled(F.max_unpool3d, x, i, 3),
 }
 FROM_EITHER_END = {
     "x[index]": lambda x, i: x[i],
@@ -123,7 +135,21 @@ def test_what_counts_from_either_end_gives_what_pytorch_gives(name, wrong):
 
 
 @pytest.mark.parametrize("provider", ["OnnxRuntimeExecutionProvider", "ReferenceExecutionProvider"])
-@pytest.mark.parametrize("name", ["gather", "scatter_add", "index_select", "index_copy", "embedding"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gather",
+        "scatter_add",
+        "index_select",
+        "index_copy",
+        "embedding",
+        "embedding_bag",
+        "max_unpool2d",
+        "cross_entropy",
+        "cross_entropy, smoothed",
+        "nll_loss of a weighted class",
+    ],
+)
 def test_every_provider_refuses_a_negative_index(name, provider):
     ours = ORTModule(Indexed(FROM_START[name]), provider=provider)
     assert_eagers(FROM_START[name], RIGHT, ours)

@@ -56,6 +56,16 @@ CASES = {
     ),
     "a pair with a NaN": (lambda x: F.margin_ranking_loss(x, x.flip(0), torch.ones(4, 4)), _with(math.nan)),
     "a triplet with a NaN": (lambda x: F.triplet_margin_loss(ZEROS, ZEROS.flip(1), x), _with(math.nan)),
+    "a swapped triplet with a NaN": (
+        lambda x: F.triplet_margin_loss(ZEROS, ZEROS.flip(1), x, p=1, swap=True, reduction="none"), _with(math.nan),
+    ),
+    "a triplet with equal distances": (
+        lambda x: F.triplet_margin_loss(x, x.flip(1), x, p=3, swap=True, reduction="none"), ZEROS,
+    ),
+    "the largest distances of a triplet": (
+        lambda x: F.triplet_margin_loss(x, ZEROS.flip(1), x.flip(0), p=math.inf, eps=0.0), ZEROS,
+    ),
+    "a triplet by roots": (lambda x: F.triplet_margin_loss(x, ZEROS.flip(1), x.flip(0), p=0.5, swap=True), ZEROS),
     "a bound beside a NaN": (lambda x: x.clamp(-1, 1), _with(math.nan)),
     "weights of an absolute error": (lambda x: F.l1_loss(x, ZEROS.flip(0), weight=ZEROS.abs()), ZEROS),
     "a sine over zero": (torch.sinc, ZEROS),

@@ -1,4 +1,7 @@
-"""Batch normalisation with momentum=None: its running statistics are means over all batches, by a count in a buffer."""
+"""Batch normalisation with momentum=None: its running statistics are means over all batches, by a count in a buffer.
+
+That of several processes is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import distributed, nn
 from torch.nn import functional
+
+from ontrain.errors import CaptureError
 
 __all__ = ["cumulative_averages"]
 
@@ -20,12 +26,31 @@ def cumulative_averages(elsewhere: Callable[[], bool]) -> dict[str, Callable[[An
 
     def normalising(own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+            if elsewhere():
+                return own(self, input)
+            _refuse_other_processes(self)
             counts = self.training and self.track_running_stats and self.num_batches_tracked is not None
-            return own(self, input) if elsewhere() or self.momentum is not None or not counts else _counted(self, input)
+            return own(self, input) if self.momentum is not None or not counts else _counted(self, input)
 
         return forward
 
-    return {"torch.nn.modules.batchnorm._BatchNorm.forward": normalising}
+    names = ("torch.nn.modules.batchnorm._BatchNorm.forward", "torch.nn.SyncBatchNorm.forward")
+    return dict.fromkeys(names, normalising)
+
+
+def _refuse_other_processes(layer: Any) -> None:
+    if not isinstance(layer, nn.SyncBatchNorm) or not layer.training:
+        return
+    if (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size(layer.process_group) > 1
+    ):
+        raise CaptureError(
+            "SyncBatchNorm normalises by the statistics of the batches of all processes",
+            reason="a graph computes on the batch of one process",
+            way_out="leave BatchNorm unconverted, whose statistics are each process's own, or normalise by GroupNorm",
+        )
 
 
 def _counted(layer: Any, input: torch.Tensor) -> torch.Tensor:

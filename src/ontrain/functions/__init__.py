@@ -56,7 +56,7 @@ from ontrain.functions.cost import (
     node_flops as node_flops,
     resident_bytes as resident_bytes,
 )
-from ontrain.functions.from_start import refusing as refusing
+from ontrain.functions.from_start import refusing as refusing, without_negatives as without_negatives
 from ontrain.functions.labels import table_of as table_of
 from ontrain.functions.local import with_local_functions
 from ontrain.functions.machines import Machine as Machine, machine_of as machine_of, pairs as pairs

@@ -11,7 +11,7 @@ from ontrain.functions.registry import composite
 from ontrain.graph import DOMAIN, Builder
 from ontrain.operators import Value
 
-__all__ = ["refusing"]
+__all__ = ["refusing", "without_negatives"]
 
 
 @composite("FromStart", like=[0])
@@ -28,12 +28,22 @@ def from_start(op: Builder, indices: Value) -> Value:
 def refusing(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
     """Write a FromStart or an Embedding such that kernels which count from the end refuse a negative index; else None.
 
-    In its place stands an index that no dimension has. Fits `rebuild`.
+    Fits `rebuild` and `inline_all`.
     """
     if node.domain != DOMAIN or node.op_type not in ("Embedding", "FromStart"):
         return None
     indices = inputs[-1]
-    assert indices is not None and indices.dtype is not None
-    least = np.array(np.iinfo(indices.dtype.numpy()).min, indices.dtype.numpy())
-    refused = op.Where(op.Less(indices, np.zeros((), least.dtype)), least, indices)
+    assert indices is not None
+    refused = without_negatives(op, indices)
     return [refused if node.op_type == "FromStart" else op.Gather(inputs[0], refused, axis=0)]
+
+
+def without_negatives(op: Builder, indices: ir.Value, ignored: int | None = None) -> ir.Value:
+    """Return indices that hold, in the place of a negative number other than `ignored`, one that no dimension has."""
+    assert indices.dtype is not None
+    least = np.array(np.iinfo(indices.dtype.numpy()).min, indices.dtype.numpy())
+    wrong = op.Less(indices, np.zeros((), least.dtype))
+    if ignored is not None:
+        wrong = op.And(wrong, op.Not(op.Equal(indices, np.array(ignored, least.dtype))))
+    result: ir.Value = op.Where(wrong, least, indices)
+    return result

@@ -18,6 +18,7 @@ from ontrain.graph import (
     DOMAIN,
     OPSET,
     Builder,
+    Rewrite,
     all_nodes,
     blamed_on,
     describe,
@@ -197,17 +198,25 @@ def _emit(op: Builder, described: Composite, node: ir.Node, inputs: Sequence[ir.
     return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
 
-def inline_all(model: ir.Model) -> ir.Model:
+def inline_all(model: ir.Model, form: Rewrite | None = None) -> ir.Model:
     """Return the model in plain ONNX operators: all others replaced by their bodies until none is left.
+
+    Args:
+        form: writes a composite, also one in another's body, in other operators; where it returns None, the body does.
 
     Raises:
         GraphError: the body of an operator comes to the same operator again; names the node.
     """
+
+    def inline_once(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
+        outputs = None if form is None or is_plain(node) else form(op, node, inputs)
+        return _inline_once(op, node, inputs) if outputs is None else outputs
+
     for _ in range(_DEEPEST):
         left = next((n for n in all_nodes(model.graph) if not is_plain(n) and has_body(n) is not None), None)
         if left is None:
             return model
-        model = rebuild(model, _inline_once)
+        model = rebuild(model, inline_once)
     assert left is not None
     raise _endless(left)
 

@@ -29,7 +29,7 @@ def check_indices(node: ir.Node) -> None:
     array = indices.const_value.numpy()
     if not array.size or array.dtype.kind not in "iu":
         return
-    if indexes is Indexes.ALONG_AXIS:
+    if indexes is not Indexes.IN_TUPLES:
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         if -len(x.shape) <= axis < len(x.shape):
             _check(node, array, x.shape[axis])

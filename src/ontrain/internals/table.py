@@ -81,6 +81,8 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("torch.nn.modules.batchnorm._BatchNorm.forward", "count batches in a tensor", None,
         "capturing batch normalisation with momentum=None", replaced=True),
+    Row("torch.nn.SyncBatchNorm.forward", "count batches in a tensor, and refuse several processes", None,
+        "capturing SyncBatchNorm with momentum=None", replaced=True),
     Row("torch._C._nn.pad_sequence", "pad sequences to a length that varies", None,
         "one graph for all lengths that nn.utils.rnn.pad_sequence pads", replaced=True),
     *(

@@ -88,6 +88,7 @@ class Indexes(Enum):
     NO = "not at all"
     ALONG_AXIS = "each number a place along the attribute `axis`"
     IN_TUPLES = "each row a place by several dimensions"
+    ROWS = "each number a row, none counted from the end"
 
 
 class Evaluator(Enum):

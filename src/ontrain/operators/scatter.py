@@ -62,7 +62,7 @@ def one_hot(op: Op, dy: Value, ids: Value, depth: Value, values: Value, *, axis:
     return None, None, op.Concat(op.Reshape(lost, [1]), op.Reshape(total - lost, [1]), axis=0)
 
 
-define("Embedding", domain=DOMAIN, rows=Rows.LOOKED_UP)
+define("Embedding", domain=DOMAIN, rows=Rows.LOOKED_UP, indexes=Indexes.ROWS)
 
 
 @gradient("Embedding", domain=DOMAIN)
@@ -85,7 +85,7 @@ def embedding_grad(op: Op, dw: Value, dy: Value, ids: Value, *, rows: int, paddi
     return op.Where(padding, 0.0, picked), None
 
 
-define("EmbeddingBag", domain=DOMAIN)
+define("EmbeddingBag", domain=DOMAIN, indexes=Indexes.ROWS)
 define("EmbeddingBagGrad", domain=DOMAIN)
 
 

@@ -164,7 +164,7 @@ def _indexing(node: ir.Node) -> tuple[int | None, ir.Value | None, int | None]:
         in_head = node.op_type == "LinearCrossEntropy"
         classes = size(node.inputs[2], 1 - node.attributes["transB"].as_int()) if in_head else size(node.inputs[0], 1)
         return classes, node.inputs[labels], ignore
-    if record_of(node).indexes is Indexes.ALONG_AXIS or node.op_type == "Embedding":
+    if record_of(node).indexes in (Indexes.ALONG_AXIS, Indexes.ROWS):
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         return size(node.inputs[0], axis), node.inputs[1], None
     return None, None, None

@@ -87,7 +87,7 @@ def test_micro_batches_add_to_the_accumulators_what_eager_adds(padding_idx):
         torch.testing.assert_close(trainer.parameter(name), wanted.detach(), msg=name)
 
 
-@pytest.mark.parametrize("reader", ["none", "before", "after"])
+@pytest.mark.parametrize("reader", ["none", "before", "between", "after"])
 def test_an_accumulator_that_others_read_keeps_its_value_until_they_have(reader):
     """The sum must not be taken in place where somebody wants the old value."""
     total, a, b = (float_input(*pair) for pair in (("total", (4, 5)), ("a", (4, 3)), ("b", (3, 5))))
@@ -95,7 +95,9 @@ def test_an_accumulator_that_others_read_keeps_its_value_until_they_have(reader)
     model = new_model([total, a, b], "adds")
     op = Builder(model.graph)
     doubled = op.Mul(total, 2.0) if reader == "before" else None
-    following = op.Add(total, op.MatMul(a, b))
+    product = op.MatMul(a, b)
+    doubled = op.Mul(total, 2.0) if reader == "between" else doubled
+    following = op.Add(total, product)
     doubled = op.Mul(total, 2.0) if reader == "after" else doubled
     model.graph.outputs.append(set_updates(following, "total"))
     if doubled is not None:

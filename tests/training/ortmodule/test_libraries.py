@@ -115,7 +115,7 @@ def test_accelerate():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Losses of Hugging Face's Trainer over a tiny GPT-2, wrapped and plain, and where each was saved."""
+    """Losses of Hugging Face's Trainer over a tiny GPT-2: wrapped, plain and compiled; and where each was saved."""
     pytest.importorskip("accelerate")
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
@@ -136,11 +136,16 @@ def trained(tmp_path_factory):
         history = [entry for entry in trainer.state.log_history if "loss" in entry or "eval_loss" in entry]
         return model, history, folder, trainer
 
-    return run(ORTModule), run(lambda model: model)
+    def compiled(model):
+        model.compile(backend="ontrain")
+        return model
+
+    return run(ORTModule), run(lambda model: model), run(compiled)
 
 
-def test_hugging_faces_trainer_gives_eagers_losses(trained):
-    (_, ours, _, _), (_, eager, _, _) = trained
+@pytest.mark.parametrize("way", ["ORTModule", "compile"])
+def test_hugging_faces_trainer_gives_eagers_losses(trained, way):
+    ours, eager = trained[2 if way == "compile" else 0][1], trained[1][1]
     assert len(ours) == 7
     for mine, theirs in zip(ours, eager, strict=True):
         for key in ("loss", "eval_loss", "grad_norm"):
@@ -151,7 +156,7 @@ def test_hugging_faces_trainer_gives_eagers_losses(trained):
 def test_what_the_trainer_saves_loads_into_the_plain_model(trained):
     from transformers import GPT2LMHeadModel
 
-    (model, _, folder, trainer), _ = trained
+    (model, _, folder, trainer), *_ = trained
     trainer.save_model(str(folder / "final"))
     loaded = GPT2LMHeadModel.from_pretrained(folder / "final")
     for (name, want), have in zip(model.named_parameters(), loaded.parameters(), strict=True):
@@ -164,7 +169,7 @@ def test_the_trainer_resumes_as_it_does_with_the_plain_model(trained):
         torch.manual_seed(1)  # of the order in which the sampler draws
         trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry][-3:])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[2] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_two_processes_of_distributed_data_parallel(tmp_path):

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ontrain.capture.aten.arithmetic import difference, not_negative
 from ontrain.capture.aten.loss import reduced
 from ontrain.capture.aten.places import from_start
+from ontrain.capture.aten.reduction import length
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
@@ -32,14 +33,13 @@ def triplet_margin_loss(
     op: AtenBuilder, anchor: Value, positive: Value, negative: Value, margin: float = 1.0, p: float = 2.0,
     eps: float = 1e-6, swap: bool = False, reduction: int = 1,
 ) -> Value:  # fmt: skip
-    if p != 2.0 or swap:
-        raise op.refuse("triplet_margin_loss with p other than 2 or with swap", "it has no translation", "use p=2")
+    def distance(a: Value, b: Value, places: tuple[int, int]) -> Value:
+        return length(op, op.cast(difference(op, a, b, places), op.dtype) + op.cast(eps, op.dtype), p, [-1], False)
 
-    def distance(b: Value, place: int) -> Value:
-        d = op.cast(difference(op, anchor, b, (0, place)), op.dtype) + op.cast(eps, op.dtype)
-        return op.ReduceL2(d, np.array([-1]), keepdims=0)  # whose derivative at zero is zero
-
-    raw = distance(positive, 1) - distance(negative, 2) + op.cast(margin, op.dtype)
+    far = distance(anchor, negative, (0, 2))
+    if swap:
+        far = op.Min(far, distance(positive, negative, (1, 2)))
+    raw = distance(anchor, positive, (0, 1)) - far + op.cast(margin, op.dtype)
     return reduced(op, not_negative(op, raw), reduction)
 
 

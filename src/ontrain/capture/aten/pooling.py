@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.convolution import full
+from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value, affine_places
@@ -47,6 +48,19 @@ def max_pool(
     plane = op.cast(op.count(op.input_shape(0)[-rank:]), ir.DataType.INT64)
     places = op.Mod(places, plane)
     return y, (places if batched else op.Squeeze(places, [0]))
+
+
+@aten("max_unpool2d", "max_unpool3d")
+def max_unpool(op: AtenBuilder, x: Value, places: Value, *_: object) -> Value:
+    """x at places that count within a plane of the result, zero elsewhere."""
+    rank = _spatial(op)
+    before, planes = op.input_shape(0), op.input_shape(0)[:-rank]
+    lines = [*planes, math.prod(before[-rank:])]
+    results = [*planes, math.prod(op.shape[-rank:])]
+    zeros = op.expand(op.cast(0, op.dtype), results, [])
+    numbers = op.reshape(from_start(op, places), lines, before)
+    y = op.ScatterElements(zeros, numbers, op.reshape(x, lines, before), axis=len(planes))
+    return op.reshape(y, op.shape, results)
 
 
 def _padded(

@@ -48,7 +48,7 @@ def prepare(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
         with op.arithmetic():
             return rule(op, streams, node, inputs)
 
-    plain = inline_all(rebuild(model, written))
+    plain = inline_all(model, written)
     if not keep:
         _check_loops(plain)
     model = rebuild(plain, rewrite)

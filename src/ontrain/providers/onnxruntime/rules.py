@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.functions import without_negatives
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Chance, dropped_share, record_of, resolved_pads
 from ontrain.providers.onnxruntime.random import Streams, drawn_share
@@ -176,6 +177,8 @@ def _negative_log_likelihood(
     ignored, reduction = _attribute(node, "ignore_index", None), _attribute(node, "reduction", "mean")
     valid = op.Not(op.Equal(labels, ignored)) if ignored is not None else None
     safe = labels if valid is None else op.Where(valid, labels, 0)
+    assert safe is not None
+    safe = without_negatives(op, safe)  # onnxruntime would count them from the last class
     loss = op.Neg(op.Squeeze(op.GatherElements(rows, op.Unsqueeze(safe, [-1]), axis=-1), [-1]))
     weight = op.Gather(weights, safe, axis=0) if weights is not None else None
     if valid is not None:

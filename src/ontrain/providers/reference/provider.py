@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from ontrain.errors import ProviderError
-from ontrain.functions import expand, has_body, inline_all, is_plain, refusing
+from ontrain.functions import attributes_of, expand, has_body, inline_all, is_plain, refusing, without_negatives
 from ontrain.graph import CORRECTIONS, OPSET, Builder, nbytes, rebuild, role_of, source_of, static_dims, updates_of
 from ontrain.operators import Evaluator, record_of
 from ontrain.providers import base
@@ -72,7 +72,7 @@ class Dropout(OpRun):
 
 class _ReferenceExecutable:
     def __init__(self, model: ir.Model, state: State) -> None:
-        plain = inline_all(rebuild(model, _what_is_missing))
+        plain = inline_all(rebuild(inline_all(model, refusing), _what_is_missing), refusing)
         self._state = state
         self._graph = plain.graph
         self._resident = [v.name for v in plain.graph.inputs if role_of(v).resident and v.name]
@@ -138,14 +138,21 @@ def _not_implemented(node: ir.Node) -> str | None:
 def _what_is_missing(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
     """The body of an operator that onnx's evaluator lacks, has in part only, or computes too slowly for its size.
 
-    And what counts indices from the start, for numpy counts negative ones from the end.
+    And a loss whose labels numpy would count from the last class, if they are negative.
     """
     record = record_of(node)
+    if record.labels is not None and is_plain(node):
+        labels, settings = inputs[record.labels], attributes_of(node, {})
+        assert labels is not None
+        operands = list(inputs)
+        operands[record.labels] = without_negatives(op, labels, settings.get("ignore_index"))
+        results = op.call("", node.op_type, operands, settings, len(node.outputs))
+        return [results] if isinstance(results, ir.Value) else list(results)
     missing = record.evaluator is not Evaluator.WHOLE or _not_implemented(node) is not None
     if not missing and record.loops:
         known = all(value is None or value.const_value is not None for value in node.inputs[1:])
         missing = known and math.prod(static_dims(node.outputs[0])) > _FEW
-    return expand(op, node, inputs) if is_plain(node) and missing else refusing(op, node, inputs)
+    return expand(op, node, inputs) if is_plain(node) and missing else None
 
 
 class ReferenceExecutionProvider:
