@@ -197,3 +197,33 @@ def test_what_ontrains_providers_cannot_do_is_refused(provider, folder):
             ontrain.InferenceSession(folder / name, providers=[provider])
     with pytest.raises(ontrain.InputError, match="another session"):
         session.run_with_iobinding(ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider]).io_binding())
+
+
+def test_a_run_that_is_stopped_stays_with_its_provider(folder):
+    session = ontrain.InferenceSession(folder / "rounds.onnx", None, ["TorchExecutionProvider", "CPUExecutionProvider"])
+    options = ontrain.RunOptions()
+    options.terminate = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(errors.Fail, match="terminate flag"):
+            session.run(None, {"n": np.array(2), "x": X}, options)
+    options.terminate = False
+    session.run(None, {"n": np.array(2), "x": X}, options)
+    assert session.get_providers() == ["TorchExecutionProvider"]
+
+
+def test_bytes_that_are_no_text_are_refused_by_the_inputs_name(folder):
+    session = ontrain.InferenceSession(folder / "strings.onnx", providers=["TorchExecutionProvider"])
+    for bytes_ in (np.array([b"\xff"], object), [b"\xff"], np.array([b"\xff"])):
+        with pytest.raises(ontrain.InputError, match="'x' holds bytes that are no text"):
+            session.run(None, {"x": bytes_})
+    with pytest.raises(ontrain.InputError, match="takes strings"):
+        session.run(None, {"x": [["a"], ["b", "c"]]})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_memory_of_a_gpu_is_refused_where_there_is_none(folder):
+    binding = ontrain.InferenceSession(folder / "scaled.onnx", providers=["TorchExecutionProvider"]).io_binding()
+    with pytest.raises(RuntimeError, match="PyTorch finds no GPU") as caught:
+        binding.bind_input("x", "cuda", 0, np.float32, [2, 2], X.ctypes.data)
+    assert isinstance(caught.value, ontrain.OntrainError)

@@ -12,7 +12,7 @@ from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.operators import Indexes, View, is_from_start, record_of
 
-__all__ = ["Signature", "batch_inputs", "check_feed", "check_feeds", "check_guards", "explain_index_error"]
+__all__ = ["Signature", "batch_inputs", "check_feed", "check_feeds", "check_guards", "check_shape", "explain_index_error"]
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Input names with concrete shapes: what a plan is made for."""
@@ -57,7 +57,7 @@ def check_feed(
             way_out=f"move it with .to({str(device)!r}), or set the device in the options",
         )
     if value.shape is not None:
-        _check_shape(value, tuple(tensor.shape), sizes)
+        check_shape(value, tuple(tensor.shape), sizes)
 
 
 def check_guards(model: ir.Model, signature: Signature) -> None:
@@ -96,7 +96,12 @@ def _torch_name(dtype: ir.DataType) -> str:
         return dtype.name.lower()
 
 
-def _check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
+def check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
+    """Check the shape of what is fed for an input whose shape the graph states; `sizes` as for `check_feed`.
+
+    Raises:
+        InputError: a wrong rank or fixed dimension, or one symbolic dimension with two sizes.
+    """
     assert value.shape is not None
     name, wanted = value.name or "", list(value.shape)
     fits = len(wanted) == len(shape) and all(
