@@ -1,0 +1,85 @@
+"""Which element types the values of a graph have, as far as their operators' definitions say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx
+
+from ontrain.files.schemas import schema_of
+from ontrain.files.subgraphs import subgraphs
+
+__all__ = ["Foreign", "Types", "given_types", "result_types"]
+
+_KIND = onnx.TensorProto
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_HOLDS = frozenset({
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase",
+    "SequenceInsert", "SplitToSequence",
+})  # fmt: skip
+"""Operators that put values of their first operand's element type together, or take them apart."""
+Types = dict[str, int]
+"""Element types by name of value; of a sequence and of an optional value that of what it holds."""
+Foreign = Callable[[str, str], "tuple[Sequence[str], Sequence[str]] | None"]
+"""By domain and name of an operator how its operands' and its results' types are called; None for one unknown."""
+
+
+def given_types(node: onnx.NodeProto, types: Mapping[str, int]) -> Types:
+    """Return the element types of what a node hands to the graphs inside it."""
+    (inner, *others), given = [*subgraphs(node), None], list(node.input)
+    if inner is None or any(others):
+        return {}  # none is inside; or the branches of an If, which are given nothing
+    kinds = [types.get(name) for name in given]
+    if node.op_type == "Loop":
+        kinds[:2] = [_KIND.INT64, _KIND.BOOL]
+    elif len(kinds) > len(inner.input):
+        kinds = kinds[-len(inner.input) :] if len(inner.input) else []  # the oldest Scan has lengths in front
+    return {value.name: kind for value, kind in zip(inner.input, kinds, strict=False) if kind is not None}
+
+
+def result_types(
+    node: onnx.NodeProto, types: Mapping[str, int], opset: int, foreign: Foreign, inner: Sequence[int | None] = ()
+) -> list[int | None] | None:
+    """Return the element types of a node's results, None for each that is not known; None for a custom operator.
+
+    Args:
+        node: of a graph in order.
+        types: of what comes before it.
+        opset: version of the standard.
+        foreign: knows operators that are not of the standard.
+        inner: element types of the results of the graph inside the node, of an If's those of its last branch.
+    """
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype") and attribute.type == onnx.AttributeProto.INT and attribute.i:
+            return [attribute.i] * len(node.output)
+    if node.domain not in _STANDARD:
+        called = foreign(node.domain, node.op_type)
+        return None if called is None else _by_names(node, types, *called)
+    if node.op_type == "ConstantOfShape":
+        held = next((a.t.data_type for a in node.attribute if a.name == "value"), _KIND.FLOAT)
+        return [held]
+    if node.op_type == "SequenceEmpty":
+        return [_KIND.FLOAT]
+    if node.op_type in _HOLDS and node.input:
+        return [types.get(node.input[0])]
+    if any(True for _ in subgraphs(node)):
+        return list(inner[1:] if node.op_type == "Loop" else inner)
+    schema = schema_of(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset)
+    if schema is None:
+        return []
+    return _by_names(node, types, [v.type_str for v in schema.inputs], [v.type_str for v in schema.outputs])
+
+
+def _by_names(
+    node: onnx.NodeProto, types: Mapping[str, int], operands: Sequence[str], results: Sequence[str]
+) -> list[int | None]:
+    of: dict[str, int] = {}
+    for i, name in enumerate(node.input):
+        if name in types and operands:
+            of.setdefault(operands[min(i, len(operands) - 1)], types[name])
+    kinds: list[int | None] = []
+    for i in range(len(node.output)):
+        text = results[min(i, len(results) - 1)] if results else ""
+        fixed = text[7:-1].upper() if text.startswith("tensor(") else ""
+        kinds.append(_KIND.DataType.Value(fixed) if fixed in dict(_KIND.DataType.items()) else of.get(text))
+    return kinds
