@@ -227,3 +227,21 @@ def test_memory_of_a_gpu_is_refused_where_there_is_none(folder):
     with pytest.raises(RuntimeError, match="PyTorch finds no GPU") as caught:
         binding.bind_input("x", "cuda", 0, np.float32, [2, 2], X.ctypes.data)
     assert isinstance(caught.value, ontrain.OntrainError)
+
+
+@EVERYWHERE
+def test_sizes_of_one_name_may_differ_from_run_to_run(provider):
+    """The file calls all sizes that vary N; strings and whole numbers that choose a shape are among them."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+    m (string[N] words, int64[N] counts, float[N] x) => (float[N] y, int64[N] ids, float[N] sum) {
+        ids = ai.onnx.ml.LabelEncoder<keys_strings=["a", "b"], values_int64s=[1, 2], default_int64=0>(words)
+        y = Expand(x, counts)
+        sum = Add(x, x)
+    }""")
+    session = ontrain.InferenceSession(model, providers=[provider])
+    for words, counts, x in [(["a", "c"], [3, 1], [5.0]), (["b"], [2], [1.0]), (["b", "a", "a"], [1, 2], [4.0, 6.0])]:
+        feeds = {"words": np.array(words, object), "counts": np.array(counts), "x": np.array(x, np.float32)}
+        y, ids, twice = session.run(None, feeds)
+        np.testing.assert_array_equal(y, np.broadcast_to(feeds["x"], np.broadcast_shapes((len(x),), counts)))
+        assert ids.tolist() == [{"a": 1, "b": 2, "c": 0}[word] for word in words] and twice.tolist() == [2 * v for v in x]
+    assert [value.shape for value in session.get_inputs()] == [["N"], ["N"], ["N"]]

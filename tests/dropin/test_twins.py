@@ -291,6 +291,10 @@ EVERYWHERE = {
     "unknown output of a call": lambda t: told_by_a_call(t, ["nothing"], {"x": X}),
     "unfit feed of a call": lambda t: told_by_a_call(t, ["y"], {"x": X[0]}),
     "missing feed of a call": lambda t: told_by_a_call(t, ["y"], {}),
+    "two sizes of one name": lambda t: [
+        t.run("two_inputs", {"a": [True, False, True][:a], "b": [True, True, False][:b]}) for a, b in [(2, 1), (2, 2)]
+    ],
+    "two sizes of one name that do not fit": lambda t: t.run("two_inputs", {"a": [True, False, True], "b": [True] * 2}),
     "misspelled setting": lambda t: setattr(t.m.SessionOptions(), "intra_op_num_thread", 1),
     "misspelled setting of a run": lambda t: setattr(t.m.RunOptions(), "terminated", True),
     "sparse value": lambda t: t().run_with_ort_values(None, {"x": sparse_value(t.m)}),

@@ -21,7 +21,7 @@ from ontrain.inference.arguments import check_arguments
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
-from ontrain.inference.inner_values import exposed, overridable
+from ontrain.inference.inner_values import exposed, overridable, told_apart
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.options import (
     EXTERNAL_FOLDER,
@@ -37,6 +37,7 @@ from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.inference.written import check_places
 from ontrain.rounds import StoppedError, stop_if_asked, stopped_by
+from ontrain.session import MixedSizesError
 from ontrain.stock import stock
 
 __all__ = ["AssignedNode", "AssignedSubgraph", "OwnSession"]
@@ -111,6 +112,8 @@ class OwnSession:
         self._optional = [value.name for value in self.get_inputs() if value.type.startswith("optional(")]
         self._known_outputs = {value.name for value in self.get_outputs()}
         self._fed_weights: dict[frozenset[str], GraphSession] = {}
+        self._apart: dict[GraphSession, GraphSession] = {}
+        """By session another one of the same model, in which no two sizes have one name."""
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """See `InferenceSession.run`."""
@@ -225,11 +228,35 @@ class OwnSession:
             values = {name: self.value(name, value) for name, value in feeds.items()}
             for name in self._optional:
                 values.setdefault(name, None)
-            return session.compute(list(output_names) if output_names else None, values)
+            names = list(output_names) if output_names else None
+            try:
+                return self._apart.get(session, session).compute(names, values)
+            except MixedSizesError as error:
+                return self._computed_apart(session, names, values, error)
         except StoppedError:
             raise
         except (InputError, GraphError, ProviderError) as error:
             raise _of_a_run(error) from error
+
+    def _computed_apart(
+        self, session: GraphSession, names: list[str] | None, values: Mapping[str, Any], error: MixedSizesError
+    ) -> list[Any]:
+        """Run with a size for each input where the file has one name for several.
+
+        Raises:
+            MixedSizesError: so the model does not run either.
+        """
+        weights = next((fed for fed, known in self._fed_weights.items() if known is session), frozenset())
+        try:
+            model = told_apart(exposed(self.proto(), (), weights))
+            apart = self._opened(model, dataclasses.replace(self._optimisation, path=""))
+            results = apart.compute(names, values)
+        except StoppedError:
+            raise
+        except (InputError, GraphError, ProviderError) as second:
+            raise also(error, upstream("Fail")) from second
+        self._apart[session] = apart
+        return results
 
     def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> None:
         if run_options is None and type(feeds) is dict and feeds.keys() == self._names:
