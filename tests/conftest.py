@@ -120,7 +120,8 @@ def _seeded(seed: int) -> Iterator[None]:
 
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    # torch.manual_seed writes down for devices that are not there who called it: a millisecond.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
     yield
     if (process := sys.modules.get("ontrain.training.process")) is not None:
         process.set_seed(0)  # of trainers, which a test may have set for its whole process
