@@ -35,10 +35,10 @@ def test_a_run_begins_anew(monkeypatch):
 
 def test_a_loop_ends_in_the_round_in_which_the_caller_asks():
     answers, rounds = iter([False, False, True]), 0
-    with stopped_by(lambda: next(answers)), counted_rounds() as another:
-        with pytest.raises(StoppedError, match="stopped"):
-            while True:
-                another()
-                rounds += 1
+    stopped = pytest.raises(StoppedError, match="stopped")
+    with stopped, stopped_by(lambda: next(answers)), counted_rounds() as another:
+        while True:
+            another()
+            rounds += 1
     stop_if_asked()
     assert rounds == 2

@@ -243,5 +243,7 @@ def test_sizes_of_one_name_may_differ_from_run_to_run(provider):
         feeds = {"words": np.array(words, object), "counts": np.array(counts), "x": np.array(x, np.float32)}
         y, ids, twice = session.run(None, feeds)
         np.testing.assert_array_equal(y, np.broadcast_to(feeds["x"], np.broadcast_shapes((len(x),), counts)))
-        assert ids.tolist() == [{"a": 1, "b": 2, "c": 0}[word] for word in words] and twice.tolist() == [2 * v for v in x]
+        assert ids.tolist() == [{"a": 1, "b": 2, "c": 0}[word] for word in words] and twice.tolist() == [
+            2 * v for v in x
+        ]
     assert [value.shape for value in session.get_inputs()] == [["N"], ["N"], ["N"]]

@@ -13,11 +13,6 @@ __all__ = ["Foreign", "Types", "given_types", "result_types"]
 
 _KIND = onnx.TensorProto
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
-_HOLDS = frozenset({
-    "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase",
-    "SequenceInsert", "SplitToSequence",
-})  # fmt: skip
-"""Operators that put values of their first operand's element type together, or take them apart."""
 Types = dict[str, int]
 """Element types by name of value; of a sequence and of an optional value that of what it holds."""
 Foreign = Callable[[str, str], "tuple[Sequence[str], Sequence[str]] | None"]
@@ -60,14 +55,26 @@ def result_types(
         return [held]
     if node.op_type == "SequenceEmpty":
         return [_KIND.FLOAT]
-    if node.op_type in _HOLDS and node.input:
-        return [types.get(node.input[0])]
     if any(True for _ in subgraphs(node)):
         return list(inner[1:] if node.op_type == "Loop" else inner)
     schema = schema_of(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset)
     if schema is None:
         return []
-    return _by_names(node, types, [v.type_str for v in schema.inputs], [v.type_str for v in schema.outputs])
+    operands, results = [_name(v) for v in schema.inputs], [_name(v) for v in schema.outputs]
+    kinds = _by_names(node, types, operands, results)
+    if node.input and any(map(_holds, (*schema.inputs[:1], *schema.outputs))):
+        # A sequence or an optional value is made, or taken apart.
+        return [types.get(node.input[0]) if kind is None else kind for kind in kinds]
+    return kinds
+
+
+def _name(formal: onnx.defs.OpSchema.FormalParameter) -> str:
+    """What the type of an operand or result is called: itself, if it is the only one allowed."""
+    return str(next(iter(formal.types))) if len(formal.types) == 1 else str(formal.type_str)
+
+
+def _holds(formal: onnx.defs.OpSchema.FormalParameter) -> bool:
+    return any(kind.startswith(("seq(", "optional(")) for kind in formal.types)
 
 
 def _by_names(

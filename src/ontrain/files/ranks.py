@@ -28,9 +28,13 @@ def infers_rank(proto: onnx.ModelProto, name: str) -> bool:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _FEW:
             graph.initializer.append(tensor)
         elif tensor.name not in given:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    kind = next(value.type.tensor_type.elem_type for value in proto.graph.output if value.name == name)
-    graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
+            kind = graph.input.add(name=tensor.name).type.tensor_type
+            kind.elem_type = tensor.data_type
+            kind.shape.SetInParent()
+            for size in tensor.dims:
+                kind.shape.dim.add(dim_value=size)
+    stated = next(value for value in proto.graph.output if value.name == name)
+    graph.output.add(name=name).type.tensor_type.elem_type = stated.type.tensor_type.elem_type
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (ValueError, RuntimeError, onnx.shape_inference.InferenceError):

@@ -407,7 +407,7 @@ def _stated(
     """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names.
 
     As in onnxruntime, where the file contradicts the graph, neither is told: not the sizes where their number differs,
-    and not a size that is another number. Where onnxruntime does not see the contradiction, it tells what the file says.
+    and not a size that is another number. A contradiction that onnxruntime does not see is told as the file has it.
     """
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]

@@ -12,7 +12,16 @@ from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.operators import Indexes, View, is_from_start, record_of
 
-__all__ = ["MixedSizesError", "Signature", "batch_inputs", "check_feed", "check_feeds", "check_guards", "check_shape", "explain_index_error"]
+__all__ = [
+    "MixedSizesError",
+    "Signature",
+    "batch_inputs",
+    "check_feed",
+    "check_feeds",
+    "check_guards",
+    "check_shape",
+    "explain_index_error",
+]
 
 
 class MixedSizesError(InputError):
