@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 import onnx
 
@@ -12,6 +13,8 @@ from ontrain.files.subgraphs import subgraphs
 __all__ = ["Foreign", "Types", "given_types", "result_types"]
 
 _KIND = onnx.TensorProto
+_KINDS = {f"tensor({name.lower()})": number for name, number in _KIND.DataType.items()}
+"""Element types by what the standard calls tensors of them."""
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 Types = dict[str, int]
 """Element types by name of value; of a sequence and of an optional value that of what it holds."""
@@ -21,9 +24,10 @@ Foreign = Callable[[str, str], "tuple[Sequence[str], Sequence[str]] | None"]
 
 def given_types(node: onnx.NodeProto, types: Mapping[str, int]) -> Types:
     """Return the element types of what a node hands to the graphs inside it."""
-    (inner, *others), given = [*subgraphs(node), None], list(node.input)
-    if inner is None or any(others):
+    graphs, given = [*subgraphs(node)], list(node.input)
+    if len(graphs) != 1:
         return {}  # none is inside; or the branches of an If, which are given nothing
+    (inner,) = graphs
     kinds = [types.get(name) for name in given]
     if node.op_type == "Loop":
         kinds[:2] = [_KIND.INT64, _KIND.BOOL]
@@ -57,15 +61,24 @@ def result_types(
         return [_KIND.FLOAT]
     if any(True for _ in subgraphs(node)):
         return list(inner[1:] if node.op_type == "Loop" else inner)
-    schema = schema_of(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset)
-    if schema is None:
+    called = _called(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset)
+    if called is None:
         return []
-    operands, results = [_name(v) for v in schema.inputs], [_name(v) for v in schema.outputs]
+    operands, results, holds = called
     kinds = _by_names(node, types, operands, results)
-    if node.input and any(map(_holds, (*schema.inputs[:1], *schema.outputs))):
-        # A sequence or an optional value is made, or taken apart.
+    if holds and node.input:
         return [types.get(node.input[0]) if kind is None else kind for kind in kinds]
     return kinds
+
+
+@cache
+def _called(op_type: str, domain: str, opset: int) -> tuple[list[str], list[str], bool] | None:
+    """How the types of an operator are called, and whether it makes or takes apart sequences or optional values."""
+    schema = schema_of(op_type, domain, opset)
+    if schema is None:
+        return None
+    held = any(map(_holds, (*schema.inputs[:1], *schema.outputs)))
+    return [_name(v) for v in schema.inputs], [_name(v) for v in schema.outputs], held
 
 
 def _name(formal: onnx.defs.OpSchema.FormalParameter) -> str:
@@ -87,6 +100,5 @@ def _by_names(
     kinds: list[int | None] = []
     for i in range(len(node.output)):
         text = results[min(i, len(results) - 1)] if results else ""
-        fixed = text[7:-1].upper() if text.startswith("tensor(") else ""
-        kinds.append(_KIND.DataType.Value(fixed) if fixed in dict(_KIND.DataType.items()) else of.get(text))
+        kinds.append(_KINDS[text] if text in _KINDS else of.get(text))
     return kinds
