@@ -24,11 +24,11 @@ Foreign = Callable[[str, str], "tuple[Sequence[str], Sequence[str]] | None"]
 
 def given_types(node: onnx.NodeProto, types: Mapping[str, int]) -> Types:
     """Return the element types of what a node hands to the graphs inside it."""
-    graphs, given = [*subgraphs(node)], list(node.input)
+    graphs, operands = [*subgraphs(node)], list(node.input)
     if len(graphs) != 1:
         return {}  # none is inside; or the branches of an If, which are given nothing
     (inner,) = graphs
-    kinds = [types.get(name) for name in given]
+    kinds = [types.get(name) for name in operands]
     if node.op_type == "Loop":
         kinds[:2] = [_KIND.INT64, _KIND.BOOL]
     elif len(kinds) > len(inner.input):
@@ -52,8 +52,8 @@ def result_types(
         if attribute.name in ("to", "dtype") and attribute.type == onnx.AttributeProto.INT and attribute.i:
             return [attribute.i] * len(node.output)
     if node.domain not in _STANDARD:
-        called = foreign(node.domain, node.op_type)
-        return None if called is None else _by_names(node, types, *called)
+        known = foreign(node.domain, node.op_type)
+        return None if known is None else _by_names(node, types, *known)
     if node.op_type == "ConstantOfShape":
         held = next((a.t.data_type for a in node.attribute if a.name == "value"), _KIND.FLOAT)
         return [held]

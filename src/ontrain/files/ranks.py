@@ -22,12 +22,12 @@ def infers_rank(proto: onnx.ModelProto, name: str) -> bool:
     graph = model.graph
     graph.name = "ranks"
     graph.node.extend(proto.graph.node)
-    given = {value.name for value in proto.graph.input}
+    inputs = {value.name for value in proto.graph.input}
     graph.input.extend(proto.graph.input)
     for tensor in proto.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _FEW:
             graph.initializer.append(tensor)
-        elif tensor.name not in given:
+        elif tensor.name not in inputs:
             kind = graph.input.add(name=tensor.name).type.tensor_type
             kind.elem_type = tensor.data_type
             kind.shape.SetInParent()

@@ -151,8 +151,8 @@ class _Guard:
                 held = next((a.t for a in node.attribute if a.name == "value"), None)
                 if held is not None:
                     types[node.output[0]], known[node.output[0]] = held.data_type, held
-            outputs, given = list(node.output), given_types(node, types)
-            within = {**types, **given} if given else types
+            outputs, arguments = list(node.output), given_types(node, types)
+            within = {**types, **arguments} if arguments else types
             if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
                 self._division(node, types, known)
             elif node.op_type.startswith("Sequence") and node.domain in ("", "ai.onnx"):

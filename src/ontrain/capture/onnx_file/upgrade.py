@@ -133,6 +133,19 @@ def upgrade(model: ir.Model, *, foreign: bool = False) -> None:
     model.opset_imports[""] = OPSET
 
 
+_OTHERS = (
+    ", register the operator with @ontrain.op, or, to run it, let CPUExecutionProvider follow in the list of providers"
+)
+
+
+def _unknown_reason(node: ir.Node) -> str:
+    if not node.domain:
+        return f"it is not in operator set {OPSET}"
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        return "it is no operator of the standard, and only its own runtime knows how it runs the graphs inside it"
+    return "it is no operator of the standard"
+
+
 def _known(node: ir.Node) -> None:
     """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has."""
     if lookup(node) is not None or record_of(node).foreign:
@@ -144,9 +157,8 @@ def _known(node: ir.Node) -> None:
             f"operator {name} of operator set {node.version} is unknown to ontrain",
             node=describe(node),
             source=source_of(node),
-            reason=f"it is not in operator set {OPSET}" if not node.domain else "it is no operator of the standard",
-            way_out="export the model with standard operators"
-            + (", or register the operator with @ontrain.op" if node.domain else ""),
+            reason=_unknown_reason(node),
+            way_out="export the model with standard operators" + (_OTHERS if node.domain else ""),
         )
     for attribute in node.attributes:
         if attribute not in schema.attributes:
