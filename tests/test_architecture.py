@@ -134,9 +134,9 @@ TENSORS_OWN = {"_version", "_cdata", "_schema", "_overloadname", "_op", "_buffer
 
 def private_uses(path: Path) -> list[str]:
     """What a file takes of torch that is private, or replaces, other than by the room that is for it."""
-    found = []
+    found, file = [], named(path)
     for node in ast.walk(ast.parse(path.read_text())):
-        line = f"{named(path)}:{getattr(node, 'lineno', 0)}"
+        line = f"{file}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Attribute):
             name = of_torch(node)
             hidden = name is not None and any(re.match("_[a-zA-Z]", part) for part in name.split("."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ontrain import OptionError, ProviderError
-from ontrain.rounds import LOOP_LIMIT, counted_rounds, loop_limit
+from ontrain.rounds import LOOP_LIMIT, StoppedError, counted_rounds, loop_limit, stop_if_asked, stopped_by
 
 
 @pytest.mark.parametrize("wish", ["0", "-1", "many", "1.5", str(2**62)])
@@ -31,3 +31,14 @@ def test_a_run_begins_anew(monkeypatch):
     for _ in range(2):
         with counted_rounds() as another:
             another()
+
+
+def test_a_loop_ends_in_the_round_in_which_the_caller_asks():
+    answers, rounds = iter([False, False, True]), 0
+    stopped = pytest.raises(StoppedError, match="stopped")
+    with stopped, stopped_by(lambda: next(answers)), counted_rounds() as another:
+        while True:
+            another()
+            rounds += 1
+    stop_if_asked()
+    assert rounds == 2

@@ -1,4 +1,7 @@
-"""How many rounds loops may run: a file of a few bytes can ask for more than anyone's lifetime holds."""
+"""How long loops may run: a file of a few bytes can ask for more than anyone's lifetime holds.
+
+A loop ends early at a number of rounds, or because another thread asks for it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,43 @@ from contextvars import ContextVar
 from ontrain.errors import ProviderError
 from ontrain.limits import limit
 
-__all__ = ["LOOP_LIMIT", "counted_rounds", "loop_limit", "loop_refused"]
+__all__ = ["LOOP_LIMIT", "StoppedError", "counted_rounds", "loop_limit", "loop_refused", "stop_if_asked", "stopped_by"]
 
 LOOP_LIMIT = "ONTRAIN_LOOP_LIMIT"
 """The environment variable that sets the limit."""
 _DEFAULT = 100_000
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
+_asks: ContextVar[Callable[[], bool] | None] = ContextVar("_asks", default=None)
+
+
+class StoppedError(ProviderError):
+    """A run ends early because its caller asks for it."""
+
+
+@contextmanager
+def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
+    """Let runs inside the block end as soon as `asks` says so.
+
+    Args:
+        asks: whether the caller wants the run to end. It is asked between the steps of a graph and between the rounds
+            of a loop, so it has to be quick.
+    """
+    token = _asks.set(asks)
+    try:
+        yield
+    finally:
+        _asks.reset(token)
+
+
+def stop_if_asked() -> None:
+    """End the run if its caller asks for it.
+
+    Raises:
+        StoppedError: the caller does.
+    """
+    asks = _asks.get()
+    if asks is not None and asks():
+        raise StoppedError("the run is stopped", reason="Exiting due to terminate flag being set to true.")
 
 
 def loop_limit() -> int:
@@ -41,6 +75,7 @@ def counted_rounds() -> Iterator[Callable[[], None]]:
 
     Raises:
         ProviderError: from that function, when the limit is passed.
+        StoppedError: from that function, when the caller of the run asks it to end.
     """
     spent, most = _spent.get(), loop_limit()
     token = None
@@ -49,6 +84,7 @@ def counted_rounds() -> Iterator[Callable[[], None]]:
         token = _spent.set(spent)
 
     def another() -> None:
+        stop_if_asked()
         spent[0] += 1
         if spent[0] > most:
             raise loop_refused()

@@ -537,8 +537,6 @@ BIG_ENDIAN = X.astype(">f4")
 DIFFERENT = (
     Difference("InferenceSession.run", lambda t: t().run(None, {"x": BIG_ENDIAN}),
         "reads an array of the other byte order as if it were of the machine's", "converts it", on_all=True),
-    Difference("InferenceSession.run", lambda t: t("two_inputs").run(None, {"a": [True, False], "b": [True]}),
-        "lets a dimension of one name have two sizes", "raises `InvalidArgument`: a plan has one size by name"),
     Difference("InferenceSession.run", lambda t: t().run(None, {"x": X + 1j}),
         "raises `RuntimeError` for complex numbers", "raises `InvalidArgument`, as for every wrong element type"),
     Difference("InferenceSession.run_with_ort_values", lambda t: len(t().run_with_ort_values(["y"], {"x": X})),

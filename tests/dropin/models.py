@@ -132,12 +132,31 @@ def gather():
     return model([helper.make_node("Gather", ["w", "i"], ["y"])], [tensor("i", whole, ["n"])], [tensor("y")], [w])
 
 
+def rounds():
+    """A loop of `n` rounds."""
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["on"], ["goes"]), helper.make_node("Tanh", ["v"], ["w"])], "round",
+        [tensor("i", TensorProto.INT64, []), tensor("on", TensorProto.BOOL, []), tensor("v", shape=[2, 2])],
+        [tensor("goes", TensorProto.BOOL, []), tensor("w", shape=[2, 2])],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=inner)]
+    return model(nodes, [tensor("n", TensorProto.INT64, []), tensor("x", shape=[2, 2])], [tensor("y", shape=[2, 2])])
+
+
+def optional():
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"]))
+    node = helper.make_node("OptionalHasElement", ["x"], ["y"])
+    made = model([node], [helper.make_value_info("x", kind)], [tensor("y", TensorProto.BOOL, [])])
+    made.opset_import[0].version = 18
+    return made
+
+
 MODELS = {
     "scaled": scaled(), "overridable": scaled(True), "two_inputs": two_inputs(), "sequence_in": sequence_in(),
     "sequence_length": sequence_length(), "sequence_out": sequence_out(), "zip_map": zip_map(), "of_map": of_map(),
     "denoted": denoted(), "half": half(), "unknown_operator": unknown_operator(), "gather": gather(),
     "never_made": never_made(), "newer_standard": newer_standard(), "newer_form": newer_form(),
-    "sequence_at": sequence_at(),
+    "sequence_at": sequence_at(), "rounds": rounds(), "optional": optional(),
     "strings": identity(TensorProto.STRING), "booleans": identity(TensorProto.BOOL),
     "integers": identity(TensorProto.INT64), "bytes": identity(TensorProto.UINT8),
     "doubles": identity(TensorProto.DOUBLE), "sparse": sparse(), "shorts": identity(TensorProto.INT16),

@@ -197,3 +197,53 @@ def test_what_ontrains_providers_cannot_do_is_refused(provider, folder):
             ontrain.InferenceSession(folder / name, providers=[provider])
     with pytest.raises(ontrain.InputError, match="another session"):
         session.run_with_iobinding(ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider]).io_binding())
+
+
+def test_a_run_that_is_stopped_stays_with_its_provider(folder):
+    session = ontrain.InferenceSession(folder / "rounds.onnx", None, ["TorchExecutionProvider", "CPUExecutionProvider"])
+    options = ontrain.RunOptions()
+    options.terminate = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(errors.Fail, match="terminate flag"):
+            session.run(None, {"n": np.array(2), "x": X}, options)
+    options.terminate = False
+    session.run(None, {"n": np.array(2), "x": X}, options)
+    assert session.get_providers() == ["TorchExecutionProvider"]
+
+
+def test_bytes_that_are_no_text_are_refused_by_the_inputs_name(folder):
+    session = ontrain.InferenceSession(folder / "strings.onnx", providers=["TorchExecutionProvider"])
+    for bytes_ in (np.array([b"\xff"], object), [b"\xff"], np.array([b"\xff"])):
+        with pytest.raises(ontrain.InputError, match="'x' holds bytes that are no text"):
+            session.run(None, {"x": bytes_})
+    with pytest.raises(ontrain.InputError, match="takes strings"):
+        session.run(None, {"x": [["a"], ["b", "c"]]})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_memory_of_a_gpu_is_refused_where_there_is_none(folder):
+    binding = ontrain.InferenceSession(folder / "scaled.onnx", providers=["TorchExecutionProvider"]).io_binding()
+    with pytest.raises(RuntimeError, match="PyTorch finds no GPU") as caught:
+        binding.bind_input("x", "cuda", 0, np.float32, [2, 2], X.ctypes.data)
+    assert isinstance(caught.value, ontrain.OntrainError)
+
+
+@EVERYWHERE
+def test_sizes_of_one_name_may_differ_from_run_to_run(provider):
+    """The file calls all sizes that vary N; strings and whole numbers that choose a shape are among them."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+    m (string[N] words, int64[N] counts, float[N] x) => (float[N] y, int64[N] ids, float[N] sum) {
+        ids = ai.onnx.ml.LabelEncoder<keys_strings=["a", "b"], values_int64s=[1, 2], default_int64=0>(words)
+        y = Expand(x, counts)
+        sum = Add(x, x)
+    }""")
+    session = ontrain.InferenceSession(model, providers=[provider])
+    for words, counts, x in [(["a", "c"], [3, 1], [5.0]), (["b"], [2], [1.0]), (["b", "a", "a"], [1, 2], [4.0, 6.0])]:
+        feeds = {"words": np.array(words, object), "counts": np.array(counts), "x": np.array(x, np.float32)}
+        y, ids, twice = session.run(None, feeds)
+        np.testing.assert_array_equal(y, np.broadcast_to(feeds["x"], np.broadcast_shapes((len(x),), counts)))
+        assert ids.tolist() == [{"a": 1, "b": 2, "c": 0}[word] for word in words] and twice.tolist() == [
+            2 * v for v in x
+        ]
+    assert [value.shape for value in session.get_inputs()] == [["N"], ["N"], ["N"]]

@@ -142,10 +142,41 @@ def with_values(t):
     return value.numpy(), value.data_type(), value.is_tensor(), value.device_name(), again.shape()
 
 
+def sparse_value(module):
+    places, cpu = np.array([0, 3], np.int64), module.OrtDevice.make("cpu", 0)
+    shape, numbers = np.array([2, 2], np.int64), np.ones(2, np.float32)
+    tensor = module.SparseTensor.sparse_coo_from_numpy(shape, numbers, places, cpu)
+    return module.OrtValue.ort_value_from_sparse_tensor(tensor)
+
+
 def terminated(t):
     options = t.m.RunOptions()
     options.terminate = True
     t.run("scaled", {"x": X}, None, options)
+
+
+def terminated_meanwhile(t):
+    options, session = t.m.RunOptions(), t("rounds")
+    session.run(None, {"n": np.array(2), "x": X})
+    timer = threading.Timer(0.1, lambda: setattr(options, "terminate", True))
+    timer.start()
+    try:
+        session.run(None, {"n": np.array(99_000), "x": X}, options)
+    finally:
+        timer.join()
+
+
+def told_by_a_call(t, names, feeds):
+    """What is told of a run that cannot be made."""
+    told, done = [], threading.Event()
+
+    def callback(results, user_data, error):
+        told.append((results, user_data, bool(error)))
+        done.set()
+
+    t().run_async(names, feeds, callback, "mine")
+    assert done.wait(60)
+    return told
 
 
 def frozen(kind, name):
@@ -257,6 +288,16 @@ EVERYWHERE = {
     "binding of an unknown name": unbound,
     "OrtValues": with_values,
     "terminated": terminated,
+    "unknown output of a call": lambda t: told_by_a_call(t, ["nothing"], {"x": X}),
+    "unfit feed of a call": lambda t: told_by_a_call(t, ["y"], {"x": X[0]}),
+    "missing feed of a call": lambda t: told_by_a_call(t, ["y"], {}),
+    "two sizes of one name": lambda t: [
+        t.run("two_inputs", {"a": [True, False, True][:a], "b": [True, True, False][:b]}) for a, b in [(2, 1), (2, 2)]
+    ],
+    "two sizes of one name that do not fit": lambda t: t.run("two_inputs", {"a": [True, False, True], "b": [True] * 2}),
+    "misspelled setting": lambda t: setattr(t.m.SessionOptions(), "intra_op_num_thread", 1),
+    "misspelled setting of a run": lambda t: setattr(t.m.RunOptions(), "terminated", True),
+    "sparse value": lambda t: t().run_with_ort_values(None, {"x": sparse_value(t.m)}),
     "dimension by name": frozen("name", "named"),
     "dimension by denotation": frozen("denotation", "DATA_BATCH"),
     "initializer put in": replaced,
@@ -285,11 +326,18 @@ EVERYWHERE = {
 """Probes that every provider answers as onnxruntime's does."""
 
 STOCK = {
+    "terminated meanwhile": terminated_meanwhile,
     "half": lambda t: t.run("half", {"x": t.m.OrtValue.ortvalue_from_numpy_with_onnx_type(
         np.array([1.5, -2], ml_dtypes.bfloat16).view(np.int16), onnx.TensorProto.BFLOAT16)}),
     "strings": lambda t: t.run("strings", {"x": ["a", "bc"]}),
     "string array": lambda t: t.run("strings", {"x": np.array(["a", "bc"])}),
     "objects": lambda t: t.run("strings", {"x": np.array(["a", "bc"], object)}),
+    "numbers as strings": lambda t: t.run("strings", {"x": np.array(["a", 1, None, 2.5], object)}),
+    "list of numbers as strings": lambda t: t.run("strings", {"x": [1, 2]}),
+    "empty list of strings": lambda t: t.run("strings", {"x": []}),
+    "strings of another rank": lambda t: t.run("strings", {"x": np.array([["a"]], object)}),
+    "optional": lambda t: [t.run("optional", feeds) for feeds in ({"x": X[0]}, {"x": None}, {})],
+    "optional of another type": lambda t: t.run("optional", {"x": X[0].astype(np.float64)}),
     "void": lambda t: t.run("strings", {"x": np.array([b"must", b"have"], np.void)}),
     "sequence": lambda t: t.run("sequence_in", {"x": [X, OTHER]}),
     "ragged sequence": lambda t: t.run("sequence_in", {"x": [X, OTHER[:1]]}),

@@ -127,3 +127,21 @@ def test_sizes_follow_from_scales_that_an_identity_hands_on(provider):
     feeds = {"x": np.arange(96, dtype=np.float32).reshape(2, 3, 4, 4)}
     np.testing.assert_allclose(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
     np.testing.assert_array_equal(ours.run(["copy"], feeds)[0], [1, 1, 1.5, 1.5])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_contradiction_that_onnxruntime_does_not_see_is_told_as_the_file_has_it(provider):
+    graph = """g (float[n, 4] x) => (float[1, length] y) {
+        shape = Shape(x)
+        zero = Constant<value_int=0>()
+        rows = Gather<axis=0>(shape, zero)
+        sizes = Unsqueeze<axes=[0]>(rows)
+        rest = Constant<value_ints=[2, 2]>()
+        whole = Concat<axis=0>(sizes, rest)
+        one = Constant<value_int=1>()
+        larger = Max(whole, one)
+        y = Reshape(x, larger)
+    }"""
+    theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 7, opset_import: ["" : 12]> {graph}'), provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+    assert ours.run(None, {"x": np.ones((3, 4), np.float32)})[0].shape == (3, 2, 2)

@@ -25,6 +25,7 @@ import onnx
 from onnx import numpy_helper
 
 from ontrain.errors import GraphError, ProviderError
+from ontrain.files.element_types import Foreign, Types, given_types, result_types
 from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.subgraphs import subgraphs
 from ontrain.files.suspicion import TRAPS
@@ -43,17 +44,19 @@ _INTEGERS = frozenset({
     _KIND.INT8, _KIND.INT16, _KIND.INT32, _KIND.INT64, _KIND.UINT8, _KIND.UINT16, _KIND.UINT32, _KIND.UINT64,
 })  # fmt: skip
 _LEAST: dict[int, int] = {_KIND.INT32: -(2**31), _KIND.INT64: -(2**63)}
-Types = dict[str, int]
-"""Element types by name of value."""
 
 
-def guard(proto: onnx.ModelProto) -> bool:
+def guard(proto: onnx.ModelProto, foreign: Foreign = lambda domain, op_type: None) -> bool:
     """Put guards into a model, in place; return whether it needed any. Functions must be inlined before.
+
+    Args:
+        proto: with each node of the main graph behind those that it reads.
+        foreign: knows operators that are not of the standard.
 
     Raises:
         GraphError: whether a division is one of integers cannot be told, or the operator set is no number of one.
     """
-    guarding = _Guard(imports_of(proto.opset_import).get("", 1))
+    guarding = _Guard(imports_of(proto.opset_import).get("", 1), foreign)
     if abs(guarding.opset) > _LARGEST:
         raise GraphError(
             f"the model asks for opset {guarding.opset}",
@@ -113,8 +116,11 @@ def _check_form(node: onnx.NodeProto, opset: int) -> None:
 
 
 class _Guard:
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, foreign: Foreign) -> None:
         self.opset, self.guards, self._count = opset, 0, 0
+        self._foreign, self._has_custom = foreign, False
+        self._results: list[int | None] = []
+        """Element types of what the graph gives that was guarded last."""
 
     def graph(self, graph: onnx.GraphProto, types: Types, known: Mapping[str, Any], spent: str | None) -> str | None:
         """Guard a graph; return the name of the number of rounds after it."""
@@ -145,22 +151,27 @@ class _Guard:
                 held = next((a.t for a in node.attribute if a.name == "value"), None)
                 if held is not None:
                     types[node.output[0]], known[node.output[0]] = held.data_type, held
+            outputs, arguments = list(node.output), given_types(node, types)
+            within = {**types, **arguments} if arguments else types
             if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
                 self._division(node, types, known)
             elif node.op_type.startswith("Sequence") and node.domain in ("", "ai.onnx"):
                 self._position(node, known)
                 for inner in subgraphs(node):
-                    self.graph(inner, types, known, None)
+                    self.graph(inner, within, known, None)
             elif spent is not None and _loops([node]):
-                spent = self._nested(node, types, known, spent, guarded_nodes)
+                spent = self._nested(node, within, known, spent, guarded_nodes)
             else:
                 for inner in subgraphs(node):
-                    self.graph(inner, types, known, None)
+                    self.graph(inner, within, known, None)
             guarded_nodes.append(node)
-            for name, kind in zip(node.output, _result_types(node, types, self.opset), strict=False):
+            results = result_types(node, types, self.opset, self._foreign, self._results)
+            self._has_custom |= results is None
+            for name, kind in zip(outputs, results or (), strict=False):
                 if kind is not None:
                     types.setdefault(name, kind)
         graph.node.extend(guarded_nodes)
+        self._results = [types.get(value.name) for value in graph.output]
         return spent
 
     # Divisions
@@ -168,6 +179,8 @@ class _Guard:
     def _division(self, node: onnx.NodeProto, types: Types, known: Mapping[str, Any]) -> None:
         a, b = node.input[0], node.input[1]
         kind = types.get(b, types.get(a))
+        if kind is None and self._has_custom:
+            return  # numbers of a user's own library, whose code the user trusts
         if kind is None:
             raise GraphError(
                 f"{node.op_type} {node.name!r} may divide integers: the type of its operands is not known",
@@ -362,27 +375,3 @@ def _scalar(name: str, kind: int) -> onnx.ValueInfoProto:
     info.type.tensor_type.elem_type = kind
     info.type.tensor_type.shape.SetInParent()
     return info
-
-
-def _result_types(node: onnx.NodeProto, types: Types, opset: int) -> list[int | None]:
-    """The element types of a node's results, as far as its operator's schema says what they are of."""
-    for attribute in node.attribute:
-        if attribute.name in ("to", "dtype") and attribute.type == onnx.AttributeProto.INT and attribute.i:
-            return [attribute.i] * len(node.output)
-    if node.op_type == "ConstantOfShape":
-        held = next((a.t.data_type for a in node.attribute if a.name == "value"), _KIND.FLOAT)
-        return [held]
-    schema = schema_of(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset) if not node.domain or (
-        node.domain in ("ai.onnx", "ai.onnx.ml")) else None  # fmt: skip
-    if schema is None:
-        return []
-    of: dict[str, int] = {}
-    for i, name in enumerate(node.input):
-        if name in types and schema.inputs:
-            of.setdefault(schema.inputs[min(i, len(schema.inputs) - 1)].type_str, types[name])
-    sizes: list[int | None] = []
-    for i in range(len(node.output)):
-        text = schema.outputs[min(i, len(schema.outputs) - 1)].type_str if schema.outputs else ""
-        fixed = text[7:-1].upper() if text.startswith("tensor(") else ""
-        sizes.append(_KIND.DataType.Value(fixed) if fixed in dict(_KIND.DataType.items()) else of.get(text))
-    return sizes

@@ -149,6 +149,9 @@ def _at(device_type: str, device_id: int, element_type: Any, shape: Sequence[int
         return torch.frombuffer(memory, dtype=dtype, count=count).reshape(tuple(shape))
     if device_type != "cuda":
         raise OptionError(f"ontrain's providers have no memory on {device_type!r}", way_out="use 'cpu' or 'cuda'")
+    if not torch.cuda.is_available():
+        error = OptionError("memory of a GPU is bound", reason="PyTorch finds no GPU here", way_out="bind it on 'cpu'")
+        raise also(error, RuntimeError)
     memory_of = _OnDevice(address, count * dtype.itemsize)
     return torch.as_tensor(memory_of, device=f"cuda:{device_id}").view(dtype).reshape(tuple(shape))
 

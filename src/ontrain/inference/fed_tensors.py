@@ -43,6 +43,11 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
         raise _nothing(name, kind, RuntimeError)
     try:
         if isinstance(value, onnxruntime.OrtValue):
+            if value.is_sparse_tensor():
+                raise also(
+                    InputError(f"a sparse tensor is fed for {name!r}", way_out=f"feed a dense {kind or 'tensor'}"),
+                    upstream("InvalidArgument"),
+                )
             shares = value.is_tensor() and value.data_type() != "tensor(bool)" and math.prod(value.shape())
             return torch.utils.dlpack.from_dlpack(value) if shares else to_tensor(array_of(value))
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
@@ -80,7 +85,7 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
         return tensor if tensor.device == device else tensor.to(device)
     inner = kind.partition("(")[2][:-1]
     if kind.startswith("optional("):
-        return None if value is None else fed_input(name, value, inner, device)
+        return None if value is None else _item(name, value, inner, device, upstream("InvalidArgument"))
     if kind.startswith("seq("):
         if not isinstance(value, list | tuple):
             error = InputError(f"what is fed for {name!r} is no list", way_out=f"the input is of type {kind}")
@@ -93,11 +98,13 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
     return fed_tensor(name, value, kind).to(device)
 
 
-def _item(name: str, value: Any, kind: str, device: torch.device) -> Value:
-    """An item of a sequence, whose element type nobody else checks."""
+def _item(
+    name: str, value: Any, kind: str, device: torch.device, theirs: type[Exception] = RuntimeError
+) -> Value:  # fmt: skip
+    """What a sequence or an optional value holds, whose element type nobody else checks."""
     item, dtype = fed_input(name, value, kind, device), _DTYPES.get(kind)
     if isinstance(item, torch.Tensor) and dtype is not None and item.dtype != dtype:
-        raise also(InputError(f"{name} is {item.dtype}", way_out=f"the sequence is of {kind}"), RuntimeError)
+        raise also(InputError(f"what is fed for {name!r} is {item.dtype}", way_out=f"feed a {kind}"), theirs)
     return item
 
 
@@ -113,12 +120,21 @@ def _mapped(name: str, value: Any, kind: str) -> dict[Any, Any]:
 
 
 def _texts(name: str, value: Any) -> np.ndarray[Any, Any]:
-    array = np.asarray(array_of(value) if isinstance(value, onnxruntime.OrtValue) else value)
+    if isinstance(value, onnxruntime.OrtValue):
+        value = array_of(value)
+    array = np.asarray(value, object if isinstance(value, list | tuple) else None)
     if array.dtype.kind == "V":
         array = array.view(f"S{array.dtype.itemsize}")
-    if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8").astype(object)
-    if array.dtype.kind not in "OU":
+    if array.dtype.kind not in "OSU" or any(isinstance(item, list | tuple) for item in array.flat):
         raise InputError(f"input {name!r} is of {array.dtype}, the model takes strings")
-    decode = np.frompyfunc(lambda text: text.decode() if isinstance(text, bytes) else text, 1, 1)
-    return np.asarray(decode(array.astype(object)), object)
+    try:
+        return np.asarray(np.frompyfunc(_text, 1, 1)(array.astype(object)), object)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"input {name!r} holds bytes that are no text", reason=str(error), way_out="feed text in UTF-8"
+        ) from error
+
+
+def _text(item: object) -> str:
+    """An item of an array of objects as a string; numbers and None are written out, as onnxruntime writes them."""
+    return item.decode() if isinstance(item, bytes) else str(item)

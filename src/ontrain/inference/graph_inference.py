@@ -19,7 +19,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
-from ontrain.files import Source, read_proto
+from ontrain.files import Source, infers_rank, read_proto
 from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
@@ -166,7 +166,7 @@ class GraphSession:
         inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
         self._inputs = [node_arg_of(v) for v in fed]
         dims = _dims_of_the_file(inputs, self._inputs)
-        self._outputs = [_stated(v, o, dims) for v, o in zip(outputs, proto.graph.output, strict=True)]
+        self._outputs = [_stated(v, o, dims, proto) for v, o in zip(outputs, proto.graph.output, strict=True)]
         self._settings = fed_settings(self._model.graph, filed.input_names)
         switches = Switches(self._model.graph, filed.input_names)
         self._switches = switches if switches.names else None
@@ -401,15 +401,19 @@ def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> d
     return {own: dim for own, dim in pairs if own != dim and not isinstance(dim, int)}
 
 
-def _stated(value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None]) -> NodeArg:
+def _stated(
+    value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None], proto: onnx.ModelProto
+) -> NodeArg:  # fmt: skip
     """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names.
 
     As in onnxruntime, where the file contradicts the graph, neither is told: not the sizes where their number differs,
-    and not a size that is another number.
+    and not a size that is another number. A contradiction that onnxruntime does not see is told as the file has it.
     """
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape"):
+        if len(own) != len(stated) and not infers_rank(proto, output.name):
+            own = stated
         pairs = zip(own, stated, strict=True) if len(own) == len(stated) else ()
         own = [_told(size, dim) for size, dim in pairs]
     return NodeArg(output.name, inferred.type, own)

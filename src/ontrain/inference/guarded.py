@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,15 @@ import onnx
 import onnx.inliner
 
 from ontrain.errors import GraphError
-from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, tensors_of
+from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, in_order, tensors_of
 from ontrain.inference.lending import Changes
 from ontrain.inference.options import EXTERNAL_FOLDER, SessionOptions, config_entry
+from ontrain.stock import stock_module
 
 __all__ = ["guarded"]
 
+_DIVIDES = ("Div", "Mod")
+"""Operators whose guard asks for the types of what they are given, so that these have to be known."""
 _DEEPEST = 500
 """Functions that call one another in a row: onnxruntime follows them by recursion, and dies of 3,000."""
 
@@ -51,16 +56,32 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
             reason=f"onnxruntime follows {_DEEPEST} safely",
             way_out="use one of ontrain's providers, TorchExecutionProvider",
         )
-    if proto.functions and any(_trapped(function.node) for function in proto.functions):
+    if proto.functions and (_names_any(proto.graph.node, _DIVIDES) or any(_trapped(f.node) for f in proto.functions)):
         try:
             proto = onnx.inliner.inline_local_functions(proto)
         except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
             raise GraphError(f"the functions of {name} cannot be inlined", reason=str(error)) from error
     # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
     plain = _updates_unread(proto.graph)
-    if not guard(proto):
+    proto = in_order(proto)
+    if not guard(proto, _foreign):
         return source, Changes(plain)
     return proto.SerializeToString(), Changes(plain, os.path.abspath(str(folder)) if external and folder else "")
+
+
+def _foreign(domain: str, op_type: str) -> tuple[list[str], list[str]] | None:
+    """How the types of an operator of onnxruntime's own are called; see `ontrain.files.guard`."""
+    return _schemas().get((domain, op_type))
+
+
+@functools.cache
+def _schemas() -> dict[tuple[str, str], tuple[list[str], list[str]]]:
+    """Operators that are onnxruntime's own, the newest version of each."""
+    known = stock_module("onnxruntime.capi.onnxruntime_pybind11_state").get_all_operator_schema()
+    return {
+        (schema.domain, schema.name): ([v.typeStr for v in schema.inputs], [v.typeStr for v in schema.outputs])
+        for schema in sorted(known, key=lambda schema: int(schema.since_version))
+    }
 
 
 def _brings_data(options: Any) -> bool:
@@ -90,7 +111,11 @@ def _updates_unread(graph: onnx.GraphProto) -> bool:
 
 
 def _trapped(nodes: Any) -> bool:
-    names = {name.decode() for name in TRAPS}
+    return _names_any(nodes, {name.decode() for name in TRAPS})
+
+
+def _names_any(nodes: Any, names: Collection[str]) -> bool:
     return any(
-        node.op_type in names or any(_trapped(a.g.node) for a in node.attribute if a.HasField("g")) for node in nodes
+        node.op_type in names or any(_names_any(a.g.node, names) for a in node.attribute if a.HasField("g"))
+        for node in nodes
     )

@@ -1,4 +1,4 @@
-"""Models whose inner values are outputs, or whose initializers are inputs: for a run that asks for these."""
+"""Models for runs that ask for more: inner values as outputs, initializers as inputs, sizes that the file calls one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ontrain.errors import InputError, nearest
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["exposed", "inner_names", "overridable"]
+__all__ = ["exposed", "inner_names", "overridable", "told_apart"]
 
 
 def inner_names(proto: onnx.ModelProto) -> set[str]:
@@ -60,3 +60,37 @@ def exposed(proto: onnx.ModelProto, outputs: Collection[str], inputs: Collection
     del model.graph.initializer[:]
     model.graph.initializer.extend(initial)
     return model
+
+
+def told_apart(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in which each size of each input has a name of its own.
+
+    Exporters give one name to sizes that have nothing to do with each other, such as `N` to all that vary.
+
+    Args:
+        proto: stays as it is.
+    """
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.HasField("dim_param"):
+                dim.dim_param = f"{value.name}:{axis}"
+    _forget_names(model.graph)
+    return model
+
+
+def _forget_names(graph: onnx.GraphProto) -> None:
+    """Take away the names of sizes of all values but the inputs of the main graph."""
+    for value in (*graph.value_info, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                for value in attribute.g.input:
+                    for dim in value.type.tensor_type.shape.dim:
+                        dim.ClearField("dim_param")
+                _forget_names(attribute.g)

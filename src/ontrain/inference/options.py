@@ -50,6 +50,11 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         external_files: contents of files with external data, by the names that the model calls them.
     """
 
+    # As in onnxruntime, a misspelled setting is an AttributeError.
+    __slots__ = (
+        "config_entries", "custom_libraries", "denoted_dimensions", "external_files", "free_dimensions", "initializers",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         super().__init__()
         self.free_dimensions: dict[str, int] = {}
@@ -106,6 +111,8 @@ class RunOptions(stock().RunOptions):  # type: ignore[misc]
     Attributes:
         adapters: LoRA adapters that are active.
     """
+
+    __slots__ = ("adapters",)
 
     def __init__(self) -> None:
         super().__init__()

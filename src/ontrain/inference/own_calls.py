@@ -21,7 +21,7 @@ from ontrain.inference.arguments import check_arguments
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
-from ontrain.inference.inner_values import exposed, overridable
+from ontrain.inference.inner_values import exposed, overridable, told_apart
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.options import (
     EXTERNAL_FOLDER,
@@ -36,6 +36,8 @@ from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.inference.written import check_places
+from ontrain.rounds import StoppedError, stop_if_asked, stopped_by
+from ontrain.session import MixedSizesError
 from ontrain.stock import stock
 
 __all__ = ["AssignedNode", "AssignedSubgraph", "OwnSession"]
@@ -106,9 +108,12 @@ class OwnSession:
         self._nodes = tuple(AssignedNode(node.name, node.domain, node.op_type) for node in proto.graph.node)
         self._overridable = [node_arg_of(value) for value in overridable(proto)]
         self._kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
-        self._required = {value.name for value in self.get_inputs()}
+        self._names = {value.name for value in self.get_inputs()}
+        self._optional = [value.name for value in self.get_inputs() if value.type.startswith("optional(")]
         self._known_outputs = {value.name for value in self.get_outputs()}
         self._fed_weights: dict[frozenset[str], GraphSession] = {}
+        self._apart: dict[GraphSession, GraphSession] = {}
+        """By session another one of the same model, in which no two sizes have one name."""
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """See `InferenceSession.run`."""
@@ -184,12 +189,13 @@ class OwnSession:
     ) -> None:
         """Run in a thread, and call `callback(results, user_data, error)` there; the error is "" for none."""
         say_without_adapters("run_async", run_options)
-        self._check(output_names, input_feed, run_options)
+        check_arguments(output_names, input_feed, run_options)
+        self._check_missing(input_feed)
 
         def work() -> None:
             try:
                 results, told = list(map(self.array, self._run(output_names, input_feed, run_options))), ""
-            except OntrainError as error:
+            except Exception as error:  # noqa: BLE001 (whoever waits for the call has to be told)
                 results, told = [], str(error)
             callback(results, user_data, told)
 
@@ -199,9 +205,16 @@ class OwnSession:
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any
     ) -> list[torch.Tensor]:
         self._check(output_names, feeds, run_options)
-        if run_options is not None and run_options.terminate:
-            reason = "Exiting due to terminate flag being set to true."
-            raise also(ProviderError("the run is not begun", reason=reason), upstream("Fail"))
+        if run_options is None:
+            return self._traced(output_names, feeds)
+        with stopped_by(lambda: bool(run_options.terminate)):
+            try:
+                stop_if_asked()
+                return self._traced(output_names, feeds)
+            except StoppedError as error:
+                raise also(error, upstream("Fail")) from error
+
+    def _traced(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         session = self._for(feeds) if self._overridable else self._session
         if self._trace.records:
             with self._trace.run():
@@ -213,25 +226,57 @@ class OwnSession:
     ) -> list[Any]:
         try:
             values = {name: self.value(name, value) for name, value in feeds.items()}
-            return session.compute(list(output_names) if output_names else None, values)
+            for name in self._optional:
+                values.setdefault(name, None)
+            names = list(output_names) if output_names else None
+            try:
+                return self._apart.get(session, session).compute(names, values)
+            except MixedSizesError as error:
+                return self._computed_apart(session, names, values, error)
+        except StoppedError:
+            raise
         except (InputError, GraphError, ProviderError) as error:
             raise _of_a_run(error) from error
 
+    def _computed_apart(
+        self, session: GraphSession, names: list[str] | None, values: Mapping[str, Any], error: MixedSizesError
+    ) -> list[Any]:
+        """Run with a size for each input where the file has one name for several.
+
+        Raises:
+            MixedSizesError: so the model does not run either.
+        """
+        weights = next((fed for fed, known in self._fed_weights.items() if known is session), frozenset())
+        try:
+            model = told_apart(exposed(self.proto(), (), weights))
+            apart = self._opened(model, dataclasses.replace(self._optimisation, path=""))
+            results = apart.compute(names, values)
+        except StoppedError:
+            raise
+        except (InputError, GraphError, ProviderError) as second:
+            raise also(error, upstream("Fail")) from second
+        self._apart[session] = apart
+        return results
+
     def _check(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> None:
-        if run_options is None and type(feeds) is dict and feeds.keys() == self._required:
+        if run_options is None and type(feeds) is dict and feeds.keys() == self._names:
             there = self._known_outputs
             if not output_names or (
                 type(output_names) is list and all(type(name) is str and name in there for name in output_names)
             ):
                 return
         check_arguments(output_names, feeds, run_options)
-        required, outputs = ([value.name for value in values] for values in (self.get_inputs(), self.get_outputs()))
-        inputs = [*required, *(value.name for value in self._overridable)]
+        inputs, outputs = ([value.name for value in values] for values in (self.get_inputs(), self.get_outputs()))
+        inputs += [value.name for value in self._overridable]
         for what, names, known in (("input", feeds, inputs), ("output", output_names or (), outputs)):
             for name in names:
                 if name not in known:
                     error = InputError(f"the model has no {what} {name!r}", way_out=f"nearest: {nearest(name, known)}")
                     raise also(error, upstream("InvalidArgument"))
+        self._check_missing(feeds)
+
+    def _check_missing(self, feeds: Mapping[str, Any]) -> None:
+        required = [value.name for value in self.get_inputs() if value.name not in self._optional]
         missing = [name for name in required if name not in feeds]
         if missing:
             told = ", ".join(f"{value.name}: {value.type}{value.shape}" for value in self.get_inputs())

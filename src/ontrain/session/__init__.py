@@ -10,7 +10,13 @@ from ontrain.session.export import (
     training_model as training_model,
 )
 from ontrain.session.failures import explained as explained
-from ontrain.session.feeds import Signature as Signature, check_feed as check_feed, check_feeds as check_feeds
+from ontrain.session.feeds import (
+    MixedSizesError as MixedSizesError,
+    Signature as Signature,
+    check_feed as check_feed,
+    check_feeds as check_feeds,
+    check_shape as check_shape,
+)
 from ontrain.session.module_session import ModulePlan as ModulePlan, ModuleSession as ModuleSession
 from ontrain.session.opsets import (
     OLDEST as OLDEST,

@@ -12,7 +12,21 @@ from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.operators import Indexes, View, is_from_start, record_of
 
-__all__ = ["Signature", "batch_inputs", "check_feed", "check_feeds", "check_guards", "explain_index_error"]
+__all__ = [
+    "MixedSizesError",
+    "Signature",
+    "batch_inputs",
+    "check_feed",
+    "check_feeds",
+    "check_guards",
+    "check_shape",
+    "explain_index_error",
+]
+
+
+class MixedSizesError(InputError):
+    """A dimension that has one name has two sizes."""
+
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Input names with concrete shapes: what a plan is made for."""
@@ -57,7 +71,7 @@ def check_feed(
             way_out=f"move it with .to({str(device)!r}), or set the device in the options",
         )
     if value.shape is not None:
-        _check_shape(value, tuple(tensor.shape), sizes)
+        check_shape(value, tuple(tensor.shape), sizes)
 
 
 def check_guards(model: ir.Model, signature: Signature) -> None:
@@ -96,7 +110,13 @@ def _torch_name(dtype: ir.DataType) -> str:
         return dtype.name.lower()
 
 
-def _check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
+def check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
+    """Check the shape of what is fed for an input whose shape the graph states; `sizes` as for `check_feed`.
+
+    Raises:
+        InputError: a wrong rank or fixed dimension.
+        MixedSizesError: one symbolic dimension with two sizes.
+    """
     assert value.shape is not None
     name, wanted = value.name or "", list(value.shape)
     fits = len(wanted) == len(shape) and all(
@@ -113,7 +133,7 @@ def _check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[i
             continue
         before = sizes.setdefault(dim.value, (size, name))
         if before[0] != size:
-            raise InputError(
+            raise MixedSizesError(
                 f"dimension {dim.value!r} is {size} in input {name!r} and {before[0]} in {before[1]!r}",
                 way_out="give the batch one size along it, or describe it under two names",
             )

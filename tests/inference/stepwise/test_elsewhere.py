@@ -91,3 +91,48 @@ def test_a_recurrent_layer_of_open_sizes_stays_with_the_first_provider():
         x = rng.standard_normal(shape, np.float32)
         np.testing.assert_allclose(session.run(None, {"x": x})[0], theirs.run(None, {"x": x})[0], atol=1e-6)
     assert session.get_providers()[0] == BOTH[0]
+
+
+def greedy() -> bytes:
+    """A search for text, whose operator reads the names of the graph inside it."""
+    decoder = onnx.parser.parse_graph("""decoder (int32[b, s] input_ids, int32[b, s] position_ids, int32[b, t]
+    attention_mask, float[2, b, 1, p, 2] past_0) => (float[b, s, 5] logits, float[2, b, 1, q, 2] present_0)
+    <float[5, 5] table = {0,9,1,2,3, 1,0,9,2,3, 1,2,0,9,3, 9,1,2,0,3, 1,2,3,9,0}, int64[1] two = {2}> {
+        logits = Gather(table, input_ids)
+        keys = Gather(table, input_ids)
+        zero = Constant<value_ints=[0]>()
+        narrow = Slice(keys, zero, two, two)
+        inner = Constant<value_ints=[0, 2]>()
+        new = Unsqueeze(narrow, inner)
+        both = Concat<axis=0>(new, new)
+        present_0 = Concat<axis=3>(past_0, both)
+    }""")
+    names = ["input_ids", "max_length", "min_length", "repetition_penalty"]
+    node = onnx.helper.make_node(
+        "GreedySearch", names, ["sequences"], domain="com.microsoft", decoder=decoder, eos_token_id=4, pad_token_id=4,
+        model_type=0,
+    )  # fmt: skip
+    whole, inputs = onnx.TensorProto.INT32, []
+    for name, shape in zip(names, [["b", "s"], [1], [1], [1]], strict=True):
+        inputs.append(onnx.helper.make_tensor_value_info(name, 1 if name == names[-1] else whole, shape))
+    output = onnx.helper.make_tensor_value_info("sequences", whole, ["b", "n"])
+    sets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    graph = onnx.helper.make_graph([node], "g", inputs, [output])
+    return bytes(onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
+
+
+def test_a_part_that_onnxruntime_loads_within_the_whole_model_only_gives_it_the_whole_model():
+    content, numbers = greedy(), {"max_length": 6, "min_length": 0}
+    feeds = {name: np.array([number], np.int32) for name, number in numbers.items()}
+    feeds |= {"input_ids": np.array([[0, 1], [2, 3]], np.int32), "repetition_penalty": np.ones(1, np.float32)}
+    (expected,) = onnxruntime.InferenceSession(content, providers=BOTH[1:]).run(None, feeds)
+    with pytest.warns(UserWarning, match="so CPUExecutionProvider does"):
+        session = ontrain.InferenceSession(content, providers=BOTH)
+        (result,) = session.run(None, feeds)
+    np.testing.assert_array_equal(result, expected)
+    assert session.get_providers() == BOTH[1:]
+
+
+def test_a_search_alone_is_refused_with_the_provider_that_has_it():
+    with pytest.raises(ontrain.GraphError, match="how it runs the graphs inside(.|\n)*let CPUExecutionProvider follow"):
+        ontrain.InferenceSession(greedy(), providers=BOTH[:1])

@@ -133,10 +133,15 @@ def upgrade(model: ir.Model, *, foreign: bool = False) -> None:
     model.opset_imports[""] = OPSET
 
 
+_OTHERS = (
+    ", register the operator with @ontrain.op, or, to run it, let CPUExecutionProvider follow in the list of providers"
+)
+
+
 def _unknown_reason(node: ir.Node) -> str:
     if not node.domain:
         return f"it is not in operator set {OPSET}"
-    if any(attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()):
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         return "it is no operator of the standard, and only its own runtime knows how it runs the graphs inside it"
     return "it is no operator of the standard"
 
@@ -153,13 +158,7 @@ def _known(node: ir.Node) -> None:
             node=describe(node),
             source=source_of(node),
             reason=_unknown_reason(node),
-            way_out="export the model with standard operators"
-            + (
-                ", register the operator with @ontrain.op, or, to run it, let CPUExecutionProvider follow in the list "
-                "of providers"
-                if node.domain
-                else ""
-            ),
+            way_out="export the model with standard operators" + (_OTHERS if node.domain else ""),
         )
     for attribute in node.attributes:
         if attribute not in schema.attributes:

@@ -12,7 +12,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
 from ontrain.errors import OntrainError, ProviderError
-from ontrain.graph import blamed_on, describe, role_of, schema_of
+from ontrain.graph import blamed_on, describe, role_of, schema_of, source_of
 from ontrain.inference.stepwise.cutting import Kind, cut_out, read_outside
 from ontrain.inference.stepwise.kernels.evaluator import Evaluated
 from ontrain.inference.stepwise.values import Value, as_array, as_value, is_text
@@ -94,13 +94,20 @@ class Elsewhere:
         if session is None:
             try:
                 session = self._following.open(self._model(kinds).SerializeToString())
-            except OntrainError:
+            except OntrainError as error:
                 if not all(map(Evaluated.knows, self.nodes)):
-                    raise
+                    raise self._not_opened(error) from error
                 self._evaluated = [Evaluated(node) for node in self.nodes]
                 return None
             self._sessions.put(kinds, session)
         return session
+
+    def _not_opened(self, error: OntrainError) -> ProviderError:
+        """The error for a part that the next provider cannot load, though it may load the whole model."""
+        return ProviderError(
+            f"{self._following.name} cannot load a part of the model", node=describe(self.nodes[0]),
+            source=source_of(self.nodes[0]), reason=error.reason or error.problem, way_out=error.way_out,
+        )  # fmt: skip
 
     def _evaluate(self, environment: dict[ir.Value, Value]) -> None:
         inner = dict(environment)

@@ -16,7 +16,7 @@ from ontrain.inference.stepwise.kernels import runs_as_step
 from ontrain.inference.stepwise.program import Program
 from ontrain.inference.stepwise.values import Value, is_text, owned, storage
 from ontrain.rounds import counted_rounds
-from ontrain.session import check_feed
+from ontrain.session import check_feed, check_shape
 
 __all__ = ["StepwiseGraph", "is_numeric", "may_need_steps"]
 
@@ -84,6 +84,8 @@ class StepwiseGraph:
             check_feed(value, fed, self._engine.device, sizes)
         elif not (isinstance(fed, np.ndarray) and is_text(fed) == (value.dtype == ir.DataType.STRING)):
             raise InputError(f"input {value.name!r} is a {type(fed).__name__}, the graph expects a tensor")
+        elif value.shape is not None:
+            check_shape(value, fed.shape, sizes)
 
 
 def _check_results(graph: ir.Graph) -> None:

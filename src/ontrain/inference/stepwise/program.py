@@ -17,6 +17,7 @@ from ontrain.inference.stepwise.partition import Kind, Stage, dying, partition
 from ontrain.inference.stepwise.region import Region
 from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Value
+from ontrain.rounds import stop_if_asked
 
 __all__ = ["Program"]
 
@@ -75,6 +76,7 @@ class Program:
         """Compute the outputs from the inputs, and from what the graph reads of those around it."""
         environment: Environment = dict(values)
         for stage, dead in zip(self._stages, self._dead, strict=True):
+            stop_if_asked()
             stage.run(environment)
             for value in dead:
                 environment.pop(value, None)
