@@ -85,6 +85,8 @@ IDS, OFFSETS = torch.tensor([1, 4, 0, 4, 2, 2, 5]), torch.tensor([0, 3, 3, 5])
 
 CALLS = {
     "rotary_by_complex_product": (rope, f(2, 5, 8)),
+    "no_difference": (lambda x: torch.diff(x, 0, 1, prepend=x[:, :1], append=x[:, 1:]) * x, f(3, 5)),
+    "grid_of_one_axis": (lambda x: torch.meshgrid(x[0], indexing="xy")[0] * x, f(3, 5)),
     "spectrum": (lambda x: torch.view_as_real(torch.fft.rfft(x)), f(3, 10)),
     "orthonormal_spectrum": (lambda x: torch.fft.rfft(x, n=8, norm="ortho").abs(), f(3, 10)),
     "odd_inverse": (lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9), f(3, 9)),
