@@ -216,7 +216,8 @@ def narrow(op: AtenBuilder, x: Value, dim: int, start: Value | Dim, length: int)
         return op.Slice(x, first, first + _vector(op, length), [dim])
     if isinstance(start, Size) or isinstance(length, Size):
         return op.Slice(x, _vector(op, start), _vector(op, start) + _vector(op, length), [dim])
-    return x if op.shape == op.input_shape(0) else sliced(op, x, dim, start, start + length or _END)
+    end = _END if start < 0 and start + length == 0 else start + length
+    return x if op.shape == op.input_shape(0) else sliced(op, x, dim, start, end)
 
 
 @aten("select.int")
