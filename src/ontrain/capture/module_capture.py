@@ -29,6 +29,7 @@ from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
 from ontrain.locks import Lock
+from ontrain.sizes import Size
 
 __all__ = ["Captured", "capture"]
 
@@ -222,7 +223,7 @@ def _traced(
         clock.lap("cache")
     captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
-    captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, counted
+    captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, _known(counted, guards)
     captured.course = exported.course
     return captured
 
@@ -250,6 +251,20 @@ def _branching_on_torch(
     except CaptureError:  # of the road that was not to be taken
         return None
     return exported if exported.course else None
+
+
+def _known(counts: Sequence[Count], guards: Guards) -> list[Count]:
+    """Counts by numbers and by sizes of the inputs. A warning tells of those by values of tensors."""
+    named = [count.named() for count in counts]
+    known = [count for count in named if not isinstance(count.after, Size) or count.after.symbols() <= guards.symbols()]
+    for count in named:
+        if count not in known:
+            warnings.warn(
+                f"forward changes the attribute {count.name!r} of {type(count.module).__name__} by the values of "
+                "tensors; a graph leaves it as it is. Keep the number in a buffer.",
+                stacklevel=2,
+            )
+    return known
 
 
 _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}

@@ -124,8 +124,10 @@ class Engine:
                 tried[site.entry] = error
                 draws.undo()
                 continue
-            for counting in site.entry.followed:
-                counting.apply()
+            if site.entry.followed:
+                sizes = site.sizes([tensor.shape for tensor in tensors])
+                for counting in site.entry.followed:
+                    counting.apply(sizes)
             return result
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
