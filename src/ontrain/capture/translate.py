@@ -197,7 +197,8 @@ class _Program(Walk):
                 raise RandomBranchError(
                     "the module branches on a number that is drawn at random", source=source,
                     reason="a graph draws its own numbers when it runs",
-                    way_out=WAY_OUT,
+                    way_out="compare what torch.rand(()) returns with a number at once, which ORTModule captures for "
+                    f"each answer; or {WAY_OUT}",
                 )  # fmt: skip
             outputs[symbol] = str(number.name)
         return Decisions(decisions, outputs)
