@@ -85,6 +85,22 @@ IDS, OFFSETS = torch.tensor([1, 4, 0, 4, 2, 2, 5]), torch.tensor([0, 3, 3, 5])
 
 CALLS = {
     "rotary_by_complex_product": (rope, f(2, 5, 8)),
+    "no_difference": (lambda x: torch.diff(x, 0, 1, prepend=x[:, :1], append=x[:, 1:]) * x, f(3, 5)),
+    "grid_of_one_axis": (lambda x: torch.meshgrid(x[0], indexing="xy")[0] * x, f(3, 5)),
+    "angle_along_a_broadcast_axis": (lambda x: F.cosine_similarity(x[None], x[:1, None], dim=2), f(3, 4, 5)),
+    "angle_along_an_axis_of_one": (lambda x: F.cosine_similarity(x, x[0, 1], dim=0), f(3, 4, 5)),
+    "angle_of_two_numbers": (lambda x: F.cosine_similarity(x[0, 0], x[1, 1], dim=0) * x, f(3, 5)),
+    "narrowed_to_nothing": (lambda x: x.narrow(1, 0, 0) * 2, f(3, 5)),
+    "narrowed_from_the_end": (lambda x: torch.cat([x.narrow(1, -2, 2), x.narrow(1, -1, 0)], 1) * 2, f(3, 5)),
+    "gathered_from_a_number": (lambda x: x.sum().gather(0, torch.zeros(2, dtype=torch.long)) * x[:2, 0], f(3, 5)),
+    "gathered_by_a_number": (lambda x: x[0].gather(-1, torch.tensor(1)) * 2, f(3, 5)),
+    "place_of_the_greatest_number": (lambda x: x.sum().argmax(-1, keepdim=True) + x, f(3, 5)),
+    "nothing_joined": (lambda x: torch.cat([x.new_zeros(0)]).sum() + x, f(3, 5)),
+    **{
+        f"smoothed_{mode}_{size[0]}": (resized(size=size, mode=mode, align_corners=True, antialias=True), f(2, 3, 7, 5))
+        for mode in ("bilinear", "bicubic")
+        for size in ((4, 9), (1, 5))
+    },
     "spectrum": (lambda x: torch.view_as_real(torch.fft.rfft(x)), f(3, 10)),
     "orthonormal_spectrum": (lambda x: torch.fft.rfft(x, n=8, norm="ortho").abs(), f(3, 10)),
     "odd_inverse": (lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9), f(3, 9)),

@@ -1,4 +1,4 @@
-"""Layers that a Hugging Face model leaves out at random while it trains: refused by line, and right in evaluation."""
+"""Layers that a Hugging Face model leaves out at random while it trains: those that eager leaves out, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from ontrain.capture import capture
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 
@@ -36,12 +37,21 @@ def wav2vec2(rate):
 
 
 @pytest.mark.parametrize("make", [bart, wav2vec2], ids=lambda make: make.__name__)
-def test_a_rate_above_zero_is_refused_by_line_in_training_and_right_in_evaluation(make):
+def test_a_rate_above_zero_leaves_out_the_layers_that_eager_leaves_out(make):
     plain, batch = make(0.5)
     model = ORTModule(copy.deepcopy(plain))
-    with pytest.raises(CaptureError, match=rf"modeling_{make.__name__}.py[\s\S]*config.layerdrop = 0"):
-        model.train()(**batch)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        expected = plain.train()(**batch)[0]
+        torch.manual_seed(seed)
+        torch.testing.assert_close(model.train()(**batch)[0], expected)
     torch.testing.assert_close(model.eval()(**batch)[0], plain.eval()(**batch)[0])
+
+
+def test_a_trainer_refuses_a_rate_above_zero_by_line():
+    plain, batch = bart(0.5)
+    with pytest.raises(CaptureError, match=r"modeling_bart.py[\s\S]*config.layerdrop = 0"):
+        capture(plain.train(), (), batch)
 
 
 @pytest.mark.parametrize("make", [bart, wav2vec2], ids=lambda make: make.__name__)

@@ -148,3 +148,9 @@ def test_a_matrix_that_is_not_definite_is_an_error_as_in_eager():
     module = Applied(lambda p, x: linalg.cholesky(x), (2, 2))
     with pytest.raises(Exception, match="positive-definite"):
         ORTModule(module)(-torch.eye(2, dtype=torch.float64))
+
+
+def test_an_empty_matrix_is_solved():
+    ours = Applied(lambda p, x: linalg.solve_ex(x, x[:, :0].sum(1))[0].sum() + p, (1,))
+    x = torch.zeros(0, 0, dtype=torch.float64)
+    torch.testing.assert_close(ORTModule(ours)(x), ours(x))

@@ -9,6 +9,7 @@ from ontrain.capture.arrays import (
 from ontrain.capture.aten import aten
 from ontrain.capture.autograd import traced_here as traced_here
 from ontrain.capture.cache import open_cache as open_cache
+from ontrain.capture.chances import Course as Course, GeneratorStates as GeneratorStates
 from ontrain.capture.changes import ChangedStateError as ChangedStateError
 from ontrain.capture.counts import Count as Count
 from ontrain.capture.decisions import Decision as Decision, Decisions as Decisions

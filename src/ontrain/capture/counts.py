@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
+
+from ontrain.capture.sympy_sizes import size_of
+from ontrain.sizes import Size
 
 __all__ = ["Count", "counts"]
 
@@ -19,17 +23,30 @@ class Count:
         module: the submodule.
         name: of the attribute.
         before: its value when forward begins.
-        after: its value when forward ends.
+        after: its value when forward ends; torch's number while it is traced, if it follows from sizes.
     """
 
     module: nn.Module
     name: str
     before: int | float
-    after: int | float
+    after: int | float | torch.SymInt | Size
+
+    def named(self) -> Count:
+        """The same, with an expression of symbols in the place of torch's number."""
+        return replace(self, after=size_of(self.after.node.expr)) if isinstance(self.after, torch.SymInt) else self
+
+    def value(self, sizes: Mapping[str, int]) -> Any:
+        """The value when a call ends that found it as it was before.
+
+        Args:
+            sizes: of the call, by symbol; all symbols of `after` are among them.
+        """
+        return self.after.value(sizes) if isinstance(self.after, Size) else self.after
 
     def __str__(self) -> str:
         kind = type(self.module).__name__
-        return f"forward changes the attribute {self.name!r} of {kind} from {self.before} to {self.after}"
+        after = "one that follows from sizes" if isinstance(self.after, Size) else self.after
+        return f"forward changes the attribute {self.name!r} of {kind} from {self.before} to {after}"
 
 
 def counts(module: nn.Module, before: Mapping[str, Any]) -> Iterator[Count]:
@@ -41,5 +58,7 @@ def counts(module: nn.Module, before: Mapping[str, Any]) -> Iterator[Count]:
     """
     for name, now in module.__dict__.items():
         value: Any = before[name] if name in before else getattr(type(module), name, None)
-        if type(value) in (int, float) and type(now) is type(value) and now != value:
+        if type(value) not in (int, float):
+            continue
+        if (type(now) is type(value) and now != value) or (type(value) is int and isinstance(now, torch.SymInt)):
             yield Count(module, name, value, now)

@@ -26,13 +26,20 @@ from ontrain.errors import CaptureError
 from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
 from ontrain.sizes import Size
 
-__all__ = ["BROKEN", "WAY_OUT", "Answers", "Decision", "Decisions", "ValueBranchError", "equality_by_elements"]
+__all__ = [
+    "BROKEN", "WAY_OUT", "Answers", "Decision", "Decisions", "RandomBranchError", "ValueBranchError",
+    "equality_by_elements",
+]  # fmt: skip
 
 _ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 
 
 class ValueBranchError(CaptureError):
     """Forward branches on the values of tensors."""
+
+
+class RandomBranchError(ValueBranchError):
+    """Forward branches on numbers that torch's generator draws."""
 
 
 BROKEN = 'ORTModule(model, breaks="allow") runs what lies between such lines'

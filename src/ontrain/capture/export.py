@@ -7,17 +7,20 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
 from ontrain.capture.autograd import check_functions
+from ontrain.capture.chances import Course
 from ontrain.capture.containers import Containers
 from ontrain.capture.counts import Count
 from ontrain.capture.decisions import BROKEN, WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
-from ontrain.capture.generators import Run, without_draws
+from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.no_grad import detached_no_grad
@@ -45,12 +48,43 @@ from ontrain.internals import (
     replaced,
 )
 
-__all__ = ["PREFIX", "Flat", "export", "quiet"]
+__all__ = ["PREFIX", "Draws", "Exported", "Flat", "export", "quiet"]
 
 PREFIX = "module."
 """What the exported program has before the module's own names."""
 
 _DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+
+
+class Draws(Enum):
+    """What is known of random numbers that forward may branch on.
+
+    Python's and numpy's are looked for if there may be some. Where there are, the first trace would be thrown away.
+    """
+
+    NONE = "forward may draw none"
+    SOME = "there may be some"
+    OF_PYTHON = "there are some"
+    OF_TORCH = "there are some of torch's generator"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A module as a program.
+
+    Attributes:
+        program: torch's.
+        output_spec: the structure of its result.
+        decisions: the conditions on values under which forward is the program.
+        counts: the numbers among the module's attributes that forward changes.
+        course: the random numbers, and answers about them, with which forward is the program.
+    """
+
+    program: torch.export.ExportedProgram
+    output_spec: Spec
+    decisions: Sequence[Decision]
+    counts: Sequence[Count]
+    course: Course = field(default_factory=Course)
 
 
 def export(
@@ -59,11 +93,9 @@ def export(
     tensors: Sequence[torch.Tensor],
     dynamic: Sequence[Mapping[int, str]],
     batch: Sequence[torch.Tensor] | None = None,
-) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:
+    draws: Draws = Draws.NONE,
+) -> Exported:
     """Export a module in its own mode as a function of tensors.
-
-    Return the program, the structure of its result, the conditions on values under which forward is the program, and
-    the numbers among the module's attributes that forward changes.
 
     Args:
         module: left as it was: attributes, buffers, configuration, gradients.
@@ -72,18 +104,18 @@ def export(
         dynamic: for each tensor the dimensions that may vary.
         batch: the tensors themselves, if forward may branch on their values; the program is of the branches that it
             takes for them.
+        draws: whether forward may branch on random numbers; the program is of the branches that it takes now.
 
     Raises:
         ValueBranchError: forward branches on values.
+        DrawnNumberError: forward draws random numbers from Python's or numpy's generators, and uses them otherwise.
         CaptureError: torch.export cannot trace the module; names the user's line.
     """
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     _refuse_sparse(module)
 
-    def trace(
-        run: Run, *, whole_numbers: bool = True, eager: bool = False
-    ) -> tuple[torch.export.ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:
+    def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
         changed: list[list[Count]] = []
         answers = None if batch is None else Answers(module, batch)
@@ -93,10 +125,10 @@ def export(
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
-        return program, spec, () if answers is None else answers.decisions, changed[-1]
+        return Exported(program, spec, () if answers is None else answers.decisions, changed[-1])
 
     try:
-        return without_draws(trace)
+        return _drawing(trace, draws)
     except CaptureError as error:
         if took_int_for_dtype(error):
             again = functools.partial(trace, whole_numbers=False)
@@ -105,7 +137,22 @@ def export(
         else:
             raise
     # Outside of the handler: what fails now has another cause.
-    return without_draws(again)
+    return _drawing(again, draws)
+
+
+def _drawing(trace: Callable[[Run], Exported], draws: Draws) -> Exported:
+    """Export a module that may branch on random numbers."""
+    if draws in (Draws.NONE, Draws.SOME):
+        try:
+            return without_draws(trace)
+        except DrawnNumberError:
+            if draws is Draws.NONE:
+                raise
+    branching = branching_on_draws(trace, from_torch=draws is Draws.OF_TORCH)
+    if branching is None:
+        return without_draws(trace)  # which says where
+    exported, course = branching
+    return replace(exported, course=course)
 
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:

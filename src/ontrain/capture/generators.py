@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import sympy.core.random
 
+from ontrain.capture.chances import Chances, Course, comparable
 from ontrain.capture.decisions import BROKEN
 from ontrain.capture.entropy import entropy_refused
 from ontrain.capture.reachable import reachable
 from ontrain.capture.source import is_foreign, line_text
 from ontrain.errors import CaptureError
 
-__all__ = ["Run", "without_draws"]
+__all__ = ["DrawnNumberError", "Run", "branching_on_draws", "without_draws"]
 
 T = TypeVar("T")
 Run = Callable[[Callable[[], Any]], Any]
@@ -34,10 +35,36 @@ _OWN = tuple(function.__self__ for function in _FUNCTIONS)
 _PASSED = frozenset({"numpy", "sympy", "mpmath"})
 """Packages whose lines are not looked at: a draw in numpy is of the line that calls it, and torch runs the others."""
 _WAY_OUT = (
+    "train it with ORTModule, which captures each branch of `if random.random() < p`; "
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
     "and choose with torch.where(torch.rand(()) < p, a, b); for layers that a library drops, set their rate to zero "
     f"(config.layerdrop = 0); or {BROKEN}"
 )
+
+
+class DrawnNumberError(CaptureError):
+    """Forward draws from a generator of Python's or numpy's."""
+
+
+def branching_on_draws(trace: Callable[[Run], T], *, from_torch: bool) -> tuple[T, Course] | None:
+    """Return what `trace` returns, and what forward draws and compares on the branches that it takes now.
+
+    None if forward does anything else with a number that it draws, or draws in another way. The generators have the
+    states again that they had.
+
+    Args:
+        trace: as for `without_draws`.
+        from_torch: whether numbers of torch's generator are meant, too; if not, they are drawn in the graph.
+    """
+    chances = Chances(from_torch=from_torch)
+    watch = _Watch(chances)
+    try:
+        result = trace(watch)
+    except Exception:  # noqa: BLE001 - whatever a user's code raises on what is no number
+        watch.restore()
+        return None
+    watch.restore()
+    return (result, chances.course) if not watch.moved_others and chances.account_for_all() else None
 
 
 def without_draws(trace: Callable[[Run], T]) -> T:
@@ -53,7 +80,7 @@ def without_draws(trace: Callable[[Run], T]) -> T:
         trace: traces forward anew at each call, and calls it by what it is handed.
 
     Raises:
-        CaptureError: names the line that draws.
+        DrawnNumberError: names the line that draws.
     """
     watch = _Watch()
     try:
@@ -75,7 +102,7 @@ def without_draws(trace: Callable[[Run], T]) -> T:
         raise
     watch.restore()
     kind, file, line, _ = watch.draws[0]
-    raise CaptureError(
+    raise DrawnNumberError(
         f"forward draws random numbers from {kind}",
         source=line_text(file, line, linecache.getline(file, line)),
         reason="the graph would keep the numbers of its capture in all steps",
@@ -86,14 +113,19 @@ def without_draws(trace: Callable[[Run], T]) -> T:
 class _Watch:
     """Runs a forward, from the same state of all generators each time.
 
+    Args:
+        chances: what lets forward branch on numbers that it draws, if it may.
+
     Attributes:
         moved: whether a generator moved in the last run.
+        moved_others: whether one did that is not of the functions of Python's and numpy's modules.
         by_line: whether the lines are looked for that move one.
         draws: those of the last run.
     """
 
-    def __init__(self) -> None:
-        self.moved, self.by_line = False, False
+    def __init__(self, chances: Chances | None = None) -> None:
+        self._chances = chances
+        self.moved, self.moved_others, self.by_line = False, False, False
         self.draws: list[_Draw] = []
         self._generators: _Generators | None = None
 
@@ -102,11 +134,15 @@ class _Watch:
             self._generators = _Generators(forward)
         self.restore()
         with entropy_refused(_WAY_OUT):
-            if self.by_line:
+            if self._chances is not None:
+                result = self._chances.run(forward)
+            elif self.by_line:
                 result, self.draws = _draws(forward, self._generators)
             else:
                 result = forward()
-        self.moved = bool(self._generators.moved())
+        moved = self._generators.moved()
+        self.moved = bool(moved)
+        self.moved_others = any(all(generator is not own for own in _OWN) for generator in moved)
         return result
 
     def look_by_line(self) -> None:
@@ -153,7 +189,7 @@ class _Generators:
     def moved(self) -> list[Any]:
         """Return those whose state is another."""
         pairs = zip(self._held, self._before, strict=True)
-        return [generator for generator, before in pairs if _comparable(_state(generator)) != _comparable(before)]
+        return [generator for generator, before in pairs if comparable(_state(generator)) != comparable(before)]
 
     def restore(self) -> None:
         """Give those that moved the state that they had."""
@@ -177,21 +213,15 @@ def _state(generator: Any) -> Any:
     return generator.bit_generator.state
 
 
-def _comparable(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _comparable(value) for key, value in state.items()}
-    return state.tobytes() if isinstance(state, np.ndarray) else state
-
-
 def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, list[_Draw]]:
     """Call a function line by line, in this thread; return its result and the lines during which a generator moved."""
     draws: list[_Draw] = []
     last: list[tuple[str, int]] = []
-    states = {id(generator): _comparable(_state(generator)) for generator in generators.moved()}
+    states = {id(generator): comparable(_state(generator)) for generator in generators.moved()}
 
     def look() -> None:
         for generator in generators.moved():
-            state = _comparable(_state(generator))
+            state = comparable(_state(generator))
             if last and states.get(id(generator)) != state:
                 states[id(generator)] = state
                 kind = type(generator)

@@ -87,6 +87,15 @@ class Guards:
                 return self._words(condition)
         return None
 
+    def symbols(self) -> set[str]:
+        """Return the symbols that stand for sizes of inputs."""
+        return {expr.as_symbol for _, _, expr in self._dims if expr.as_symbol is not None}
+
+    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Return the sizes that symbols stand for where the inputs have these shapes."""
+        named = {expr.as_symbol: shapes[name][axis] for name, axis, expr in self._dims}
+        return {symbol: size for symbol, size in named.items() if symbol is not None}
+
     def plain(self) -> dict[str, Any]:
         """Return the guards as lists, strings and numbers."""
         return {

@@ -13,13 +13,13 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from ontrain.capture.cache import CaptureCache, open_cache
 from ontrain.capture.cache.codec import Content
+from ontrain.capture.chances import Course
 from ontrain.capture.counts import Count
-from ontrain.capture.decisions import Decision, Decisions, ValueBranchError
-from ontrain.capture.export import PREFIX, export, quiet
+from ontrain.capture.decisions import Decisions, RandomBranchError, ValueBranchError
+from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
 from ontrain.capture.names import COMPLEX, Names
@@ -29,6 +29,7 @@ from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
 from ontrain.locks import Lock
+from ontrain.sizes import Size
 
 __all__ = ["Captured", "capture"]
 
@@ -58,6 +59,7 @@ class Captured:
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         decisions: conditions on values under which the graph is the module's forward.
         counts: numbers among the module's attributes that forward changes; the graph has those from before.
+        course: random numbers that forward branches on, and the branches of the graph.
         seconds: what each phase took.
     """
 
@@ -76,6 +78,7 @@ class Captured:
     inspected: Inspected = field(default_factory=Inspected)
     decisions: Decisions = field(default_factory=Decisions)
     counts: Sequence[Count] = ()
+    course: Course = field(default_factory=Course)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -125,6 +128,7 @@ def capture(
     observed: bool = False,
     sized_by_values: bool = False,
     paths: bool = False,
+    course: Course | None = None,
     complex_pairs: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
@@ -144,7 +148,8 @@ def capture(
         sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does. The graph then
             needs a session that learns such sizes as it runs.
         paths: whether the graph of a module that branches on values may be of the path that the sample call takes. The
-            caller then sees to it that `decisions` hold in a run.
+            caller then sees to it that `decisions` hold in a run, and that it draws what `course` says.
+        course: of another capture of the module, if there is one: such random numbers are looked for at once.
         complex_pairs: whether parameters, buffers, inputs and outputs may be complex. In the graph such a tensor has a
             last dimension of two, as `torch.view_as_real` shows it.
 
@@ -174,12 +179,13 @@ def capture(
     )
     samples = _enlarged(tensors, names.dynamic)
     with _alone:
-        return _traced(module, spec, samples, names, state, tensors, paths=paths, observed=observed)
+        draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
+        return _traced(module, spec, samples, names, state, tensors, draws, paths=paths, observed=observed)
 
 
 def _traced(
     module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, state: _State,
-    batch: list[torch.Tensor], *, paths: bool, observed: bool,
+    batch: list[torch.Tensor], draws: Draws, *, paths: bool, observed: bool,
 ) -> Captured:  # fmt: skip
     """The module as a graph, from the cache or by a trace."""
     folder = open_cache() if not observed else None
@@ -192,41 +198,78 @@ def _traced(
         return _captured(known.model, known.output_spec, known.guards, known.specialised, [], spec, state, names,
                          module.training, clock.seconds)  # fmt: skip
     with recording() if observed else nullcontext(marks) as marks:
-        program, output_spec, decisions, counted = _exported(module, spec, samples, names, batch, paths=paths)
+        exported = _exported(module, spec, samples, names, batch, draws, paths=paths)
     clock.lap("export")
-    if not output_spec.tensors():
+    if not exported.output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
     with quiet():
-        model, specialised, path = translate(program, names, decisions)
+        try:
+            model, specialised, path = translate(exported.program, names, exported.decisions)
+        except RandomBranchError:
+            if exported.course.from_torch or not paths:
+                raise
+            again = _branching_on_torch(module, spec, samples, names, batch)
+            if again is None:
+                raise
+            exported = again
+            model, specialised, path = translate(exported.program, names, exported.decisions)
+    program, output_spec, counted = exported.program, exported.output_spec, exported.counts
     guards = Guards.of(program, names.inputs)  # with what torch assumed while it wrote the program anew
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
-    if cache is not None and not decisions and not counted:
+    if cache is not None and not exported.decisions and not counted and not exported.course:
         cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
     captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
-    captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, counted
+    captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, _known(counted, guards)
+    captured.course = exported.course
     return captured
 
 
 def _exported(
-    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor], *,
-    paths: bool,
-) -> tuple[ExportedProgram, Spec, Sequence[Decision], Sequence[Count]]:  # fmt: skip
+    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor],
+    draws: Draws, *, paths: bool,
+) -> Exported:  # fmt: skip
     """Export the module; where it branches on values, as the path that this batch takes.
 
     Unless it may be one of several paths it must be the only one: `torch.rand(()) < 0.0` holds for no batch.
     """
+    may = draws if paths else Draws.NONE
     try:
-        return export(module, spec, samples, names.dynamic)
+        return export(module, spec, samples, names.dynamic, None, may)
     except ValueBranchError as error:
         refusal = error
-    exported = export(module, spec, samples, names.dynamic, batch)
-    if exported[2] and not paths:
+    exported = export(module, spec, samples, names.dynamic, batch, may)
+    if exported.decisions and not paths:
         raise refusal
     return exported
+
+
+def _branching_on_torch(
+    module: nn.Module, spec: CallSpec, samples: list[torch.Tensor], names: Names, batch: list[torch.Tensor]
+) -> Exported | None:
+    """Export the module again, with numbers of torch's generator among those that it may branch on."""
+    try:
+        exported = _exported(module, spec, samples, names, batch, Draws.OF_TORCH, paths=True)
+    except CaptureError:  # of the road that was not to be taken
+        return None
+    return exported if exported.course else None
+
+
+def _known(counts: Sequence[Count], guards: Guards) -> list[Count]:
+    """Counts by numbers and by sizes of the inputs. A warning tells of those by values of tensors."""
+    named = [count.named() for count in counts]
+    known = [count for count in named if not isinstance(count.after, Size) or count.after.symbols() <= guards.symbols()]
+    for count in named:
+        if count not in known:
+            warnings.warn(
+                f"forward changes the attribute {count.name!r} of {type(count.module).__name__} by the values of "
+                "tensors; a graph leaves it as it is. Keep the number in a buffer.",
+                stacklevel=2,
+            )
+    return known
 
 
 _INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}

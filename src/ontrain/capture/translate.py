@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ontrain.capture.aten.complex import Complex, pair, parts
 from ontrain.capture.context import AtenBuilder, dtype_of
-from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, ValueBranchError
+from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError
 from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
 from ontrain.capture.program import prepare
@@ -194,10 +194,11 @@ class _Program(Walk):
             number = self._output(value, f"decision_{symbol}")
             if follows_from_random(number):
                 source = next(d.source for d in decisions if symbol in d.condition.symbols())
-                raise ValueBranchError(
+                raise RandomBranchError(
                     "the module branches on a number that is drawn at random", source=source,
                     reason="a graph draws its own numbers when it runs",
-                    way_out=WAY_OUT,
+                    way_out="compare what torch.rand(()) returns with a number at once, which ORTModule captures for "
+                    f"each answer; or {WAY_OUT}",
                 )  # fmt: skip
             outputs[symbol] = str(number.name)
         return Decisions(decisions, outputs)

@@ -165,9 +165,10 @@ class _Lowering:
             return None
         source, *others = maker.inputs
         inputs = [self._as_half(op, source), *others]
-        half = op.add(ir.Node(maker.domain, maker.op_type, inputs, maker.attributes.values(), num_outputs=1))
+        copy = ir.Node(maker.domain, maker.op_type, inputs, maker.attributes.values(), num_outputs=1)
+        copy.metadata_props.update(maker.metadata_props)
+        half = op.add(copy)
         assert isinstance(half, ir.Value)
-        half.producer().metadata_props.update(maker.metadata_props)  # type: ignore[union-attr]
         return half
 
     def _bounded(self, op: Builder, mask: ir.Value) -> ir.Value:

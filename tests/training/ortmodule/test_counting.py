@@ -63,11 +63,32 @@ class ByName(Counting):
         return self.layer(x) + getattr(self, "steps")  # noqa: B009 as code that is handed a name does
 
 
+class Rows(Counting):
+    def forward(self, x):
+        self.steps += x.shape[0]
+        self.seen = self.seen + len(x) * 2 - 1
+        return self.layer(x)
+
+
+class ScaledByRows(Counting):
+    def forward(self, x):
+        self.steps += x.shape[0]
+        return self.layer(x) * self.steps
+
+
+class Width(Counting):
+    """Keeps a size for another line, which is set in each call."""
+
+    def forward(self, x):
+        self.calls = x.shape[0]
+        return self.layer(x) * self.calls
+
+
 def numbers(module):
     return [(part.steps, part.rate, part.seen, part.calls) for part in module.modules() if isinstance(part, Counting)]
 
 
-@pytest.mark.parametrize("kind", [Only, Inside, Scaled, WarmUp, Annealed, ByName])
+@pytest.mark.parametrize("kind", [Only, Inside, Scaled, WarmUp, Annealed, ByName, Rows, ScaledByRows])
 def test_attributes_and_results_are_eagers_after_each_call(kind):
     ours, eager = pair(kind())
     with warnings.catch_warnings():
@@ -83,17 +104,29 @@ def test_attributes_and_results_are_eagers_after_each_call(kind):
     assert_same_gradients(ours, eager)
 
 
-@pytest.mark.parametrize("kind", [Only, Inside])
+@pytest.mark.parametrize("kind", [Only, Inside, Rows, Width])
 def test_a_counter_that_nothing_reads_makes_no_new_capture(kind):
-    ours, _ = pair(kind())
+    ours, eager = pair(kind())
     ours(torch.randn(2, 4))
     ours(torch.randn(2, 4))  # the class's own number has become an attribute
     captures = ours._engine.captures
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(4):
-            ours(torch.randn(2, 4))
+        for rows in range(2, 6):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(ours(x), eager(x))
     assert ours._engine.captures == captures
+
+
+def test_a_number_that_follows_from_values_is_told_of():
+    class Marked(Counting):
+        def forward(self, x):
+            self.seen = int((x > 0).sum())
+            return self.layer(x)
+
+    ours, _ = pair(Marked())
+    with pytest.warns(UserWarning, match="'seen' of Marked by the values of tensors; a graph leaves it as it is"):
+        ours(torch.randn(2, 4))
 
 
 def test_a_counter_that_is_read_is_told_of_once():

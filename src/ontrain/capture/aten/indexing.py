@@ -102,7 +102,9 @@ def _put(
 def gather(op: AtenBuilder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     have, want = op.input_shape(0), op.shape
     if not have:
-        return x
+        return op.expand(x, want, have)
+    if not want:
+        return op.Squeeze(op.GatherElements(x, op.Reshape(from_start(op, index), [1]), axis=0), [0])
     dim %= len(have)
     for axis, (a, b) in enumerate(zip(have, want, strict=True)):
         # torch's index may stop short on the other axes.

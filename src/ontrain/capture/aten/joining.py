@@ -33,6 +33,7 @@ def unbind(op: AtenBuilder, x: Value, dim: int = 0) -> list[Value]:
 def cat(op: AtenBuilder, tensors: list[Any], dim: int = 0) -> Value:
     # torch lets an empty vector join anything.
     parts = [op.cast(x, op.dtype) for x, shape in zip(tensors, op.listed_shapes(), strict=True) if shape != [0]]
+    parts = parts or [op.cast(tensors[0], op.dtype)]
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=dim)
 
 

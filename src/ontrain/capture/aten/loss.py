@@ -221,8 +221,19 @@ def kl_div(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, *, log_
 def cosine_similarity(op: AtenBuilder, a: Value, b: Value, dim: int = 1, eps: float = 1e-8) -> Value:
     def length(x: Value) -> Value:
         # What bounds a length has no part in the gradient, and a vector of zeros has none.
-        norm = op.ReduceL2(x, [dim], keepdims=1)
+        norm = op.ReduceL2(x, [axis], keepdims=1)
         return norm + op.composite("Detach", op.Max(norm, op.cast(eps, x.dtype)) - norm)
 
+    shapes = [list(op.input_shape(i)) for i in (0, 1)]
+    rank = max(map(len, shapes))
+    if not rank:
+        a, b, shapes, rank = op.Unsqueeze(a, [0]), op.Unsqueeze(b, [0]), [[1], [1]], 1
+    axis = dim - rank if dim >= 0 else dim
+    wholes = [[*[1] * (-axis - len(shape)), *shape] for shape in shapes]
+    size = wholes[1][axis] if wholes[0][axis] == 1 else wholes[0][axis]
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
-    return op.ReduceSum((a / length(a)) * (b / length(b)), [dim], keepdims=0)
+    if any(whole[axis] != size for whole in wholes):  # a number stands for as many equal ones, whose length counts
+        for whole in wholes:
+            whole[axis] = size
+        a, b = (op.expand(x, whole, shape) for x, whole, shape in zip((a, b), wholes, shapes, strict=True))
+    return op.ReduceSum((a / length(a)) * (b / length(b)), [axis], keepdims=0)

@@ -164,6 +164,8 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
     if mode == "nearest":
         # torch's exact kind takes the place floor((i + 1/2) · scale), the other floor(i · scale).
         transform, rounding = ("half_pixel", "round_prefer_ceil") if "exact" in name else ("asymmetric", "floor")
+    if aligned and "_aa" in name:
+        return _smoothed(op, x, "bicubic" if mode == "cubic" else "bilinear")
     factors = _factors(op, rest[0 if mode == "nearest" else 1 :], "vec" in name)
     sizes: tuple[Any, ...] = (None, None, op.sizes(op.shape))
     if factors is not None and mode == "nearest":
@@ -176,6 +178,23 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
         cubic_coeff_a=-0.75 if mode == "cubic" and "_aa" not in name else -0.5 if mode == "cubic" else None,
         antialias=1 if "_aa" in name else None, exclude_outside=1 if "_aa" in name else None,
     )  # fmt: skip
+
+
+def _smoothed(op: AtenBuilder, x: Value, mode: str) -> Value:
+    """A product with torch's own weights for each axis: with aligned corners, only their distance is as Resize has it.
+
+    torch takes the filter's centre for place i at (i + 1/2) times this distance.
+    """
+    for axis, size, target in zip((2, 3), op.input_shape(0)[2:], op.shape[2:], strict=True):
+        if not isinstance(size, int) or not isinstance(target, int):
+            raise op.refuse("antialias=True with align_corners=True over a size that varies", "weights are constants",
+                            "fix the size, or align no corners")  # fmt: skip
+        unit = torch.eye(size, dtype=torch.float64)[None, None]
+        options: dict[str, Any] = {"mode": mode, "align_corners": True, "antialias": True}
+        weights = torch.nn.functional.interpolate(unit, (target, size), **options)
+        matrix = weights[0, 0].numpy().astype(x.dtype.numpy())
+        x = op.MatMul(op.const(matrix), x) if axis == 2 else op.MatMul(x, op.const(matrix.T))
+    return x
 
 
 def _nearest(op: AtenBuilder, x: Value, factors: Sequence[float], mode: str) -> Value:

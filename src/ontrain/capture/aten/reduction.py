@@ -89,6 +89,8 @@ def count_nonzero(op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = N
 @aten("argmax", "argmin")
 def argmax(op: AtenBuilder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     make = op.ArgMax if "argmax" in str(op.node.target) else op.ArgMin
+    if not op.input_shape(0):
+        return op.const(np.array(0, np.int64))
     if dim is None:
         return op.Squeeze(make(op.Reshape(x, [-1]), axis=0, keepdims=0), None)
     return make(x, axis=dim, keepdims=int(keepdim))

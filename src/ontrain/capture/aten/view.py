@@ -150,7 +150,8 @@ def broadcast_tensors(op: AtenBuilder, tensors: list[Any], *, indexing: str = "i
     for i, (x, val, before) in enumerate(zip(tensors, results, op.listed_shapes(), strict=True)):
         target = op.shape_of_val(val)
         if "meshgrid" in str(op.node.target):
-            axis = i if indexing == "ij" or i > 1 else 1 - i
+            exchanged = indexing == "xy" and len(target) > 1 and i < 2
+            axis = 1 - i if exchanged else i
             x = op.Reshape(x, [-1 if d == axis else 1 for d in range(len(target))])
             before = [target[d] if d == axis else 1 for d in range(len(target))]
         pieces.append(op.expand(x, target, before))
@@ -215,7 +216,8 @@ def narrow(op: AtenBuilder, x: Value, dim: int, start: Value | Dim, length: int)
         return op.Slice(x, first, first + _vector(op, length), [dim])
     if isinstance(start, Size) or isinstance(length, Size):
         return op.Slice(x, _vector(op, start), _vector(op, start) + _vector(op, length), [dim])
-    return x if op.shape == op.input_shape(0) else sliced(op, x, dim, start, start + length or _END)
+    end = _END if start < 0 and start + length == 0 else start + length
+    return x if op.shape == op.input_shape(0) else sliced(op, x, dim, start, end)
 
 
 @aten("select.int")
@@ -236,6 +238,8 @@ def select(op: AtenBuilder, x: Value, dim: int, index: int) -> Value:
 def diff(
     op: AtenBuilder, x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
 ) -> Value:
+    if n == 0:
+        return x  # whatever is to be put before or behind
     parts = [op.cast(part, op.dtype) for part in (prepend, x, append) if part is not None]
     x = op.Concat(*parts, axis=dim) if len(parts) > 1 else parts[0]
     for _ in range(n):

@@ -20,7 +20,7 @@ from ontrain.capture.cache.folder import Folder
 from ontrain.capture.cache.question import UncacheableError, describe, digest
 from ontrain.capture.cache.trace import executed_files, trace
 from ontrain.capture.export import Flat
-from ontrain.capture.generators import Run, without_draws
+from ontrain.capture.generators import DrawnNumberError, Run, without_draws
 from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec
 from ontrain.errors import OptionError
@@ -132,7 +132,10 @@ class CaptureCache:
             flat = Flat(self._module, self._call, lambda _: None, run)
             return trace(flat, self._module, shapes, self._tensors)
 
-        return without_draws(traced)
+        try:
+            return without_draws(traced)
+        except DrawnNumberError as error:
+            raise UncacheableError(error.problem) from error
 
 
 @cache

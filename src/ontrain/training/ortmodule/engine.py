@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ChangedStateError, Count, bind, capture, flatten, telling_grad_mode, tells_positions
+from ontrain.capture import ChangedStateError, Count, Course, bind, capture, flatten, telling_grad_mode, tells_positions
 from ontrain.errors import CaptureError
 from ontrain.internals import available
 from ontrain.locks import Lock
@@ -25,7 +25,7 @@ from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
-from ontrain.training.ortmodule.paths import OtherPathError, new_path, on_path
+from ontrain.training.ortmodule.paths import Draws, OtherPathError, new_path, on_path, warn_of_courses
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.settling import settled
 from ontrain.training.ortmodule.watch import Watch, check_hooks
@@ -104,10 +104,11 @@ class Engine:
         refuse_transforms(tensors)
         tried: dict[Entry, OtherPathError] = {}
         undo: Callable[[], None] | None = None
+        draws = Draws()
         while True:
             with self._lock:
                 try:
-                    site = self._site(tuple(key), args, kwargs, tensors, tried)
+                    site = self._site(tuple(key), args, kwargs, tensors, tried, draws)
                 except ChangedStateError:
                     if undo is not None:
                         undo()
@@ -121,9 +122,12 @@ class Engine:
                 result = self._run(site.entry, [as_real(tensors[i]) for i in site.order])
             except OtherPathError as error:
                 tried[site.entry] = error
+                draws.undo()
                 continue
-            for counting in site.entry.followed:
-                counting.apply()
+            if site.entry.followed:
+                sizes = site.sizes([tensor.shape for tensor in tensors])
+                for counting in site.entry.followed:
+                    counting.apply(sizes)
             return result
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
@@ -156,7 +160,7 @@ class Engine:
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
-        tried: Mapping[Entry, OtherPathError],
+        tried: Mapping[Entry, OtherPathError], draws: Draws,
     ) -> Site:  # fmt: skip
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
         try:
@@ -168,8 +172,9 @@ class Engine:
         if sites is not None:
             self._sites.move_to_end(key)
             for site in sites[::-1]:
-                if site.entry not in tried and site.accepts(shapes):
+                if site.entry not in tried and site.accepts(shapes) and draws.lead_to(site.entry.captured.course):
                     if site.entry.moved():
+                        draws.undo()
                         self._forget()
                         break
                     # Next time, what held last is tried first.
@@ -187,12 +192,21 @@ class Engine:
         entries = self._entries.setdefault((told, *canonical(named)), [])
         for entry in entries:
             site = Site(entry, places)
-            if entry not in tried and site.accepts(shapes):
+            if entry not in tried and site.accepts(shapes) and draws.lead_to(entry.captured.course):
                 break
         else:
-            resized = any(entry not in tried for entry in entries)
-            entries.append(new_path(self._capture(args, kwargs, tensors, resized=resized, first=not tried), tried))
+            resized = any(entry not in tried and not Site(entry, places).accepts(shapes) for entry in entries)
+            course = next((entry.captured.course for entry in entries if entry.captured.course), None)
+            entry = self._capture(args, kwargs, tensors, resized=resized, first=not tried and not course, course=course)
+            entries.append(new_path(entry, tried))
             site = Site(entries[-1], places)
+            warn_of_courses(type(self.module).__name__, [entry.captured.course for entry in entries])
+            if not draws.lead_to(entry.captured.course):
+                raise CaptureError(
+                    f"{type(self.module).__name__} branches on random numbers that others draw, too",
+                    source=entry.captured.course.source, reason="another thread drew from the generator meanwhile",
+                    way_out="draw from a generator that no other thread draws from",
+                )  # fmt: skip
             del entries[:-_BRANCHES]
         sites = self._sites.setdefault(key, [])
         sites.append(site)
@@ -209,13 +223,14 @@ class Engine:
 
     def _capture(
         self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, resized: bool,
-        first: bool,
+        first: bool, course: Course | None = None,
     ) -> Entry:  # fmt: skip
         """Capture the module for a call.
 
         Args:
             resized: calls of this structure came in other sizes.
             first: it takes no other path than an earlier call.
+            course: the random numbers of an earlier call that the module branched on.
         """
         device = common_device(self.module, tensors)
         check_hooks(self.module)
@@ -230,6 +245,7 @@ class Engine:
             observed=any_subscribed(),
             sized_by_values=True,
             paths=self._paths,
+            course=course,
             complex_pairs=True,
         )
         grads = torch.is_grad_enabled()

@@ -164,10 +164,16 @@ class Site:
         """Whether the capture holds for tensors of these shapes."""
         if shapes in self._accepted:
             return True
-        named = dict(zip(self.entry.captured.input_names, (shapes[i] for i in self.order), strict=True))
-        if self.entry.captured.guards.violated(named) is not None:
+        if self.entry.captured.guards.violated(self._named(shapes)) is not None:
             return False
         if len(self._accepted) >= _SHAPES:
             self._accepted.clear()
         self._accepted.add(shapes)
         return True
+
+    def sizes(self, shapes: Sequence[torch.Size]) -> dict[str, int]:
+        """The sizes that the capture's symbols stand for, where the call's tensors have these shapes."""
+        return self.entry.captured.guards.sizes(self._named(shapes))
+
+    def _named(self, shapes: Sequence[torch.Size]) -> dict[str, torch.Size]:
+        return dict(zip(self.entry.captured.input_names, (shapes[i] for i in self.order), strict=True))

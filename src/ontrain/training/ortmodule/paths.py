@@ -1,4 +1,4 @@
-"""Runs of a graph that holds one path of a forward that branches on values."""
+"""Runs of a graph that holds one path of a forward that branches on values, or on numbers that it draws."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ontrain.capture import Decision, Decisions
+from ontrain.capture import Course, Decision, Decisions, GeneratorStates
 from ontrain.errors import CaptureError, OntrainError
 
-__all__ = ["OtherPathError", "Running", "new_path", "on_path"]
+__all__ = ["Draws", "OtherPathError", "Running", "new_path", "on_path", "warn_of_courses"]
 _MANY_PATHS = 8
 
 
@@ -102,6 +102,48 @@ def _look_ahead(
                 buffer.copy_(before[name])
         if Decisions([decision]).violated(numbers) is not None:
             raise OtherPathError(decision)
+
+
+class Draws:
+    """The random numbers that a call draws to choose its path, as forward would draw them."""
+
+    def __init__(self) -> None:
+        self._start: GeneratorStates | None = None
+
+    def lead_to(self, course: Course) -> bool:
+        """Whether forward would take this path now. If so, the generators have moved as by forward."""
+        if not course:
+            return True
+        if self._start is None:
+            self._start = GeneratorStates()
+        else:
+            self._start.restore()
+        if course.follow():
+            return True
+        self._start.restore()
+        return False
+
+    def undo(self) -> None:
+        """Give the generators the states that they had before the call."""
+        if self._start is not None:
+            self._start.restore()
+
+
+def warn_of_courses(kind: str, courses: Sequence[Course]) -> None:
+    """Warn where forward has taken many paths by random numbers.
+
+    Args:
+        kind: of the module.
+        courses: those of all captures of one structure of arguments.
+    """
+    drawn = [course for course in courses if course]
+    if len(drawn) == _MANY_PATHS:
+        warnings.warn(
+            f"{kind} took {_MANY_PATHS} paths by random numbers, and each is captured once. It draws at "
+            f'{drawn[-1].source}. ORTModule(model, breaks="allow") captures the pieces between the branches instead; '
+            "for layers that a library drops, their rate may be zero (config.layerdrop = 0).",
+            stacklevel=8,
+        )
 
 
 class _Held(Protocol):

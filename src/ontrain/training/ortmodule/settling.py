@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import flatten
+from ontrain.capture import GeneratorStates, flatten
 from ontrain.internals import of
 
 __all__ = ["settled"]
@@ -58,10 +58,14 @@ def _copied(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
-    """Call a module; return the tensors of its result."""
+    """Call a module; return the tensors of its result. The generators of random numbers stay as they are."""
     args, kwargs = copy.deepcopy(call)
-    with torch.random.fork_rng(), torch.enable_grad():
-        return flatten(module(*args, **kwargs))[0]
+    states = GeneratorStates()
+    try:
+        with torch.random.fork_rng(), torch.enable_grad():
+            return flatten(module(*args, **kwargs))[0]
+    finally:
+        states.restore()
 
 
 def _dictionaries(module: nn.Module) -> list[tuple[int, str, dict[str, Any]]]:

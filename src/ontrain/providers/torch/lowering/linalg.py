@@ -55,6 +55,8 @@ def _qr(x: torch.Tensor, complete: int = 0) -> tuple[torch.Tensor, torch.Tensor]
 def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
     like = torch.empty((*pivots.shape[:-1], rows, pivots.shape[-1]), device=pivots.device)
     permutation = torch.lu_unpack(like, pivots, unpack_data=False)[0]
+    if not rows:
+        return permutation.new_zeros(permutation.shape[:-1], dtype=torch.int64)
     return permutation.argmax(-2)
 
 
