@@ -106,13 +106,13 @@ class GeneratorStates:
         return ours == theirs
 
 
-def comparable(state: Any) -> Any:
+def comparable(numbers: Any) -> Any:
     """Return the state of a generator as what can be compared with another one."""
-    if isinstance(state, dict):
-        return {key: comparable(value) for key, value in state.items()}
-    if isinstance(state, torch.Tensor):
-        state = state.numpy()
-    return state.tobytes() if isinstance(state, np.ndarray) else state
+    if isinstance(numbers, dict):
+        return {key: comparable(value) for key, value in numbers.items()}
+    if isinstance(numbers, torch.Tensor):
+        numbers = numbers.numpy()
+    return numbers.tobytes() if isinstance(numbers, np.ndarray) else numbers
 
 
 class Chances:
