@@ -42,7 +42,7 @@ test: $(STAMPS)/dev ## run the tests, the examples in the documents among them
 thorough: $(STAMPS)/dev ## run what takes too long for each commit, part by part (ARGS=--list)
 	@$(PY) -m tests.thorough $(ARGS)
 
-smoke: $(STAMPS)/smoke ## try ontrain on another torch, in a minute: make smoke VENV=.venv-other TORCH=torch==2.15.0
+smoke: $(STAMPS)/smoke ## try ontrain on another torch, in a minute: make smoke VENV=.venv-other TORCH=torch==2.15.0 [LOWEST=1]
 	@PYTHONPATH=$(CURDIR)/src $(PY) -m pytest -q -n auto --all-cases @tests/smoke.txt $(ARGS)
 
 smoke-environment: $(STAMPS)/smoke
@@ -141,11 +141,13 @@ $(STAMPS)/recipes: $(PINS) pyproject.toml
 	@$(PIP) install -qq --no-build-isolation -c $(PINS) -e '.[recipes,hf]' && touch $@
 
 # Sources are read from where they stand: an editable install would write beside them while another environment does.
-# torch is there, and is not asked for again: pip's configuration may not know this one.
+# torch is there, and is not asked for again: pip's configuration may not know this one. LOWEST=1 takes the oldest
+# version of everything that pyproject.toml admits.
 $(STAMPS)/smoke: $(PINS) pyproject.toml
 	@echo "installing what the smoke suite needs into $(VENV)"
-	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' | grep -v '^torch' > $@.txt
-	@$(PIP) install -qq -c $(PINS) -r $@.txt $(SMOKE) && touch $@
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' | grep -v '^torch' $(if $(LOWEST),| sed 's/>=/==/') > $@.txt
+	@grep -E '$(if $(LOWEST),^(torch|expecttest|hypothesis|pytest.*)==,.)' $(PINS) > $@.pins.txt
+	@$(PIP) install -qq -c $@.pins.txt -r $@.txt $(SMOKE) && touch $@
 
 # The site reads sources without importing them, so neither torch nor ontrain is installed for it.
 $(STAMPS)/docs: $(STAMPS)/venv pyproject.toml constraints.txt
