@@ -131,6 +131,29 @@ def _by(number: int, size: int) -> ir.Model:
     return model
 
 
+def test_numbers_that_are_rounded_are_told_by_sizes_that_leave_the_same_rest() -> None:
+    def halved(width: int) -> int:
+        return ((width + 1) // 2 + 1) // 2 * 3
+
+    family, bound = Family(), set[int]()
+    for width in range(20, 84, 3):
+        family.learn((width,), _by(0, halved(width)))
+    for width in range(20, 84):
+        graph = family.bind((width,))
+        if graph is not None:
+            bound.add(width)
+            assert read(graph.model).numbers == read(_by(0, halved(width))).numbers, width
+    assert bound >= set(range(32, 72))
+
+
+def test_graphs_of_which_one_alone_settles_a_term_tell_nothing() -> None:
+    """Of odd lengths, 3 batches of one size, each in another number: they fit any polynomial in it."""
+    family = Family()
+    for batch, length in [*((3, n) for n in range(5, 29, 2)), (27, 25), (29, 7), (13, 23), (3, 6), (4, 8), (3, 10)]:
+        family.learn((batch, length), _by(0, batch * length * length))
+    assert all(family.bind((5, length)) is None for length in range(7, 25, 2))
+
+
 def test_a_graph_of_another_structure_between_leaves_nothing_bound() -> None:
     family = Family()
     for size in (4, 7, 8, 12, 15, 16, 20):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -16,8 +17,10 @@ from ontrain.sizes import Features, NumberRule, UnfitError
 
 __all__ = ["Bound", "Family"]
 
-_MOST = 48
-"""Graphs of one structure that are remembered: enough for four sizes that vary and their products, twice over."""
+_MOST = 96
+"""Graphs of one structure that are remembered: enough for four sizes that vary and their products, or for one size and
+each rest that it may leave by 16."""
+_PERIODS = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class _Alike:
     sizes: list[tuple[int, ...]] = field(default_factory=list)
     sheets: list[Sheet] = field(default_factory=list)
     beside: list[tuple[int, ...]] = field(default_factory=list)
-    rules: _Rules | None = None
-    stale: bool = True
+    rules: dict[tuple[int, ...], _Rules | None] = field(default_factory=dict)
+    """By the places of graphs, what these tell."""
     lowest: list[int] = field(default_factory=list)
     highest: list[int] = field(default_factory=list)
 
@@ -49,12 +52,31 @@ class _Alike:
         self.sheets.append(sheet.sharing(self.sheets[0]) if self.sheets else sheet)
         self.sizes.append(sizes)
         self.beside.append(beside)
-        self.stale = True
+        self.rules.clear()
 
     def covers(self, sizes: Sequence[int]) -> bool:
         """Whether each size, and each difference of two, lies between those seen."""
-        bounds = zip(self.lowest, _with_differences(sizes), self.highest, strict=True)
-        return all(low <= number <= high for low, number, high in bounds)
+        return _between(self.lowest, sizes, self.highest)
+
+    def bind(self, sizes: tuple[int, ...]) -> Bound | None:
+        """Return the graph at sizes, as all graphs tell it, or those that leave the same rest by a power of two."""
+        tried: tuple[int, ...] = ()
+        for period in _PERIODS:
+            rest = [size % period for size in sizes]
+            places = tuple(i for i, seen in enumerate(self.sizes) if [size % period for size in seen] == rest)
+            if not places or places == tried:
+                continue
+            tried = places
+            numbers = np.array([_with_differences(self.sizes[i]) for i in places])
+            if not _between(numbers.min(0), sizes, numbers.max(0)):
+                break
+            if places not in self.rules:
+                self.rules[places] = _rules(self, places)
+            rules = self.rules[places]
+            if rules is not None:
+                with suppress(UnfitError):
+                    return rules.bind(sizes)
+        return None
 
 
 class Family:
@@ -65,8 +87,9 @@ class Family:
 
     A graph is bound where graphs of one structure were learned on all sides of its sizes, where these tell each number
     and constant in it exactly, as a polynomial in the sizes or as a corner of a larger constant, with more graphs than
-    that takes; and where no graph of another structure was met between them. Two sizes that were
-    always equal have to be equal.
+    that takes; and where no graph of another structure was met between them. Two sizes that were always equal have to
+    be equal. Of a network that halves its images, rounding up or down, such polynomials hold among sizes that leave the
+    same rest by 2, 4 or more.
     """
 
     def __init__(self) -> None:
@@ -104,14 +127,7 @@ class Family:
         (alike,) = around
         if any(alike.covers(seen) for other in equal if other is not alike for seen in other.sizes):
             return None  # a graph of another structure was met between those of this one
-        if alike.stale:
-            alike.rules, alike.stale = _rules(alike), False
-        if alike.rules is None:
-            return None
-        try:
-            return alike.rules.bind(sizes)
-        except UnfitError:
-            return None
+        return alike.bind(sizes)
 
 
 @dataclass(frozen=True)
@@ -132,22 +148,31 @@ class _Rules:
         return Bound(write(self.model, numbers[: self.count], arrays), tuple(numbers[self.count :]))
 
 
-def _rules(alike: _Alike) -> _Rules | None:
+def _rules(alike: _Alike, graphs: Sequence[int]) -> _Rules | None:
+    """What some of the graphs tell, by their places."""
     try:
-        features = Features(np.array(alike.sizes, np.int64))
-        rows = [(*sheet.numbers, *beside) for sheet, beside in zip(alike.sheets, alike.beside, strict=True)]
+        features = Features(np.array([alike.sizes[i] for i in graphs], np.int64))
+        if len(graphs) < len(alike.sheets) and not features.each_is_checked():
+            return None  # of many choices of graphs one may fit by chance
+        sheets = [alike.sheets[i] for i in graphs]
+        rows = [(*sheet.numbers, *alike.beside[i]) for i, sheet in zip(graphs, sheets, strict=True)]
         numbers = features.rule(np.array(rows, np.int64))
         sites: dict[tuple[int, ...], list[int]] = {}  # of what is one constant in each of the graphs
-        for place, values in enumerate(zip(*(sheet.constants for sheet in alike.sheets), strict=True)):
+        for place, values in enumerate(zip(*(sheet.constants for sheet in sheets), strict=True)):
             sites.setdefault(tuple(map(id, values)), []).append(place)
         constants = []
         for places in sites.values():
-            tensors = [sheet.constants[places[0]] for sheet in alike.sheets]
+            tensors = [sheet.constants[places[0]] for sheet in sheets]
             if any(tensor is not tensors[0] for tensor in tensors):
                 constants.append((places, constant_rule([tensor.numpy() for tensor in tensors], features)))
     except UnfitError:
         return None
-    return _Rules(alike.model, features, numbers, len(alike.sheets[0].numbers), constants)
+    return _Rules(alike.model, features, numbers, len(sheets[0].numbers), constants)
+
+
+def _between(lowest: Sequence[int], sizes: Sequence[int], highest: Sequence[int]) -> bool:
+    bounds = zip(lowest, _with_differences(sizes), highest, strict=True)
+    return all(low <= number <= high for low, number, high in bounds)
 
 
 def _with_differences(sizes: Sequence[int]) -> list[int]:

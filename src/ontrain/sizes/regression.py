@@ -76,6 +76,13 @@ class Features:
         scaled = self._matrix / np.abs(self._matrix).max(0)
         return terms if np.linalg.matrix_rank(scaled) == len(terms) else []
 
+    def each_is_checked(self) -> bool:
+        """Whether the others tell what each graph is: one that alone settles a term would fit whatever it is."""
+        if not self._terms:
+            return True
+        orthogonal, _ = np.linalg.qr(self._matrix / np.abs(self._matrix).max(0))
+        return bool((np.square(orthogonal).sum(1) < 1 - 1e-6).all())
+
     @staticmethod
     def _column(samples: Array, term: Sequence[int]) -> Array:
         column: Array = np.prod(samples[:, list(term)], axis=1, dtype=np.int64)
