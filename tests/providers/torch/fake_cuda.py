@@ -84,7 +84,11 @@ class _Bindings(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         x, index = args
         axis, tensors = 0, list[Any]()
-        for one in index if isinstance(index, tuple) else (index,):
+        index = index if isinstance(index, tuple) else (index,)
+        for place, one in enumerate(index):
+            if one is Ellipsis:
+                axis = x.dim() - (len(index) - place - 1)
+                continue
             if isinstance(one, int):
                 x = x.select(axis, one)
                 continue
@@ -98,6 +102,13 @@ class _Bindings(TorchFunctionMode):
                 tensors.append(one)
             axis += 1
         return torch.ops.aten.index(x, tensors) if tensors else x
+
+
+class _Generator:
+    """What makes a generator for the CPU in place of one for the device."""
+
+    def __new__(cls, device: Any) -> Any:
+        return torch._C.Generator("cpu")
 
 
 @contextmanager
@@ -141,7 +152,7 @@ def fake_device(**options: Any) -> Iterator[FakeDevice]:
     """
     with pytest.MonkeyPatch.context() as patch:
         # A build of torch without CUDA has no generator for it either, and no streams.
-        patch.setattr(torch, "Generator", lambda device: torch._C.Generator("cpu"))
+        patch.setattr(torch, "Generator", _Generator)
         patch.setattr(attention_cuda, "drawing_from", nullcontext)
         patch.setattr(attention, "runs_flash", lambda device: True)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

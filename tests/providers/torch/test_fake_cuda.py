@@ -1,4 +1,4 @@
-"""Whole steps planned for a GPU and run on fake tensors: all calls find their operands there, and none waits."""
+"""Operators and whole steps planned for a GPU and run on fake tensors: calls find their operands there, none waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ontrain.autodiff import ADJOINT, build_backward
+from ontrain.graph import rebuild
 from ontrain.optim import StepKind
 from ontrain.passes.rows import bucket
 from ontrain.session import TrainingSession, TrainingTask
 from ontrain.session.plans import make_plan
 from ontrain.training import ORTTrainer, optim
+from tests.autodiff.graphs import SampleGraph
+from tests.autodiff.samples import IDS, SAMPLES
+from tests.providers.bodies import with_outputs
 from tests.providers.torch.fake_cuda import fake_device
 
 
@@ -126,6 +130,23 @@ def run(name: str, precision: str, kinds: tuple[StepKind, ...], optimizer=None) 
             assert {one.device.type for one in outputs.values()} == {"cuda"}
             called.update(strict.called)
     return called
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+def test_an_operator_and_its_gradient_stay_on_the_device(sample, rng):
+    if sample.op_type == "LRN":
+        pytest.skip("its pool asks a build of torch without CUDA for the device")
+    graph = SampleGraph(sample, sample.draw(rng))
+    grads = graph.gradient(graph.y, graph.seeds(graph.y, rng, "dy"), graph.wrt)
+    outputs = dict.fromkeys(v for v in (*graph.y, *grads) if v is not None and v.producer() is not None)
+    model = with_outputs(graph, outputs) if outputs else rebuild(graph.model)
+    with fake_device() as device:
+        feeds = {name: device.move(torch.as_tensor(array)) for name, array in graph.feeds.items()}
+        with device.compiling():
+            executable = device.provider.compile(model, device.provider.create_state([]))
+        with device.running():
+            results = executable.run(feeds)
+    assert all(result.is_cuda for result in results.values() if isinstance(result, torch.Tensor))
 
 
 @pytest.mark.usefixtures("_counted")
