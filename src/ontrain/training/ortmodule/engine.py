@@ -25,7 +25,7 @@ from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
-from ontrain.training.ortmodule.paths import Draws, OtherPathError, new_path, on_path, warn_of_courses
+from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, on_path, warn_of_courses
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.settling import settled
 from ontrain.training.ortmodule.watch import Watch, check_hooks
@@ -104,7 +104,7 @@ class Engine:
         refuse_transforms(tensors)
         tried: dict[Entry, OtherPathError] = {}
         undo: Callable[[], None] | None = None
-        draws = Draws()
+        draws = PathDraws()
         while True:
             with self._lock:
                 try:
@@ -160,7 +160,7 @@ class Engine:
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
-        tried: Mapping[Entry, OtherPathError], draws: Draws,
+        tried: Mapping[Entry, OtherPathError], draws: PathDraws,
     ) -> Site:  # fmt: skip
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
         try:

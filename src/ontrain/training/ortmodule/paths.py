@@ -11,7 +11,7 @@ import torch
 from ontrain.capture import Course, Decision, Decisions, GeneratorStates
 from ontrain.errors import CaptureError, OntrainError
 
-__all__ = ["Draws", "OtherPathError", "Running", "new_path", "on_path", "warn_of_courses"]
+__all__ = ["PathDraws", "OtherPathError", "Running", "new_path", "on_path", "warn_of_courses"]
 _MANY_PATHS = 8
 
 
@@ -104,7 +104,7 @@ def _look_ahead(
             raise OtherPathError(decision)
 
 
-class Draws:
+class PathDraws:
     """The random numbers that a call draws to choose its path, as forward would draw them."""
 
     def __init__(self) -> None:
