@@ -29,7 +29,7 @@ from ontrain.inference.timeline import run_plan
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Padding, PassReport, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
-from ontrain.session import PLANS, Plan, Planner, Recent, Signature, Structure, check_feeds, explained
+from ontrain.session import FILE, PLANS, Plan, Planner, Recent, Signature, Structure, check_feeds, explained
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
 
@@ -249,7 +249,7 @@ class GraphSession:
         """What `check_feeds` says of feeds; of dtypes, devices and shapes that came before it is known."""
         signature = None if kinds is None else self._signatures.look(kinds)
         if signature is None:
-            signature = check_feeds(self._filed.raw.graph, feeds, self.device)
+            signature = check_feeds(self._filed.raw.graph, feeds, self.device, FILE)
             if kinds is not None:
                 self._signatures.put(kinds, signature)
         return signature

@@ -42,6 +42,7 @@ _OF_UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "MatMulAddFusion": ("FuseMatMulAdd", "LinearToGemm"),
     "NoopElimination": ("RemoveIdentities", "Simplify"),
     "QuickGeluFusion": ("FuseActivations",),
+    "SimplifiedLayerNormFusion": ("FuseRMSNormalization",),
     "UnsqueezeElimination": ("RemoveIdentities", "Simplify"),
 }
 """For onnxruntime's optimisers the passes that do their work here."""

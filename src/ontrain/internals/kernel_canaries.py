@@ -281,7 +281,8 @@ def convolves_fused(convolution: Any) -> None:
     filters = torch.ops.mkldnn._reorder_convolution_weight(w, *places, [2, 3, 6, 5])
     plain = torch.conv2d(x, w, bias, padding=1)
     applied = {"relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-               "swish": torch.nn.functional.silu, "hardswish": torch.nn.functional.hardswish}  # fmt: skip
+               "swish": torch.nn.functional.silu, "hardswish": torch.nn.functional.hardswish,
+               "hardsigmoid": torch.nn.functional.hardsigmoid}  # fmt: skip
     for name, function in applied.items():
         expect_close(convolution(x, filters, bias, *places, name, [], ""), function(plain), name)
     expect_close(convolution(x, w, None, *places, "none", [], ""), torch.conv2d(x, w, padding=1), "none")

@@ -128,7 +128,7 @@ def shrink(op: Op, dy: Value, x: Value, *, bias: float, lambd: float) -> Adjoint
     return op.Where(op.Greater(op.Abs(x), lambd), dy, 0.0)
 
 
-define("HardSigmoid", ELEMENTWISE, precision=Precision.FOLLOWS)
+define("HardSigmoid", ELEMENTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",))
 
 
 @gradient("HardSigmoid")

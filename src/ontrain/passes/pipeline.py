@@ -20,6 +20,7 @@ from ontrain.passes.inference import (
     FuseLayerNormalization,
     FuseLinearActivations,
     FuseMatMulAdd,
+    FuseRMSNormalization,
     RemoveIdentities,
     TransposeWeights,
 )
@@ -54,6 +55,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     EliminateUnreadRows(),
     EliminatePadding(),
     AttendSequences(),
+    FuseRMSNormalization(),
     FuseActivations(),
     FuseHardActivations(),
     FuseConvActivations(),

@@ -11,6 +11,7 @@ from ontrain.session.export import (
 )
 from ontrain.session.failures import explained as explained
 from ontrain.session.feeds import (
+    FILE as FILE,
     MixedSizesError as MixedSizesError,
     Signature as Signature,
     check_feed as check_feed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
@@ -13,7 +14,9 @@ from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.operators import Indexes, View, is_from_start, record_of
 
 __all__ = [
+    "FILE",
     "MixedSizesError",
+    "Origin",
     "Signature",
     "batch_inputs",
     "check_feed",
@@ -22,6 +25,39 @@ __all__ = [
     "check_shape",
     "explain_index_error",
 ]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the types of inputs come from, in the words of errors.
+
+    Attributes:
+        states: what leads to the type that an input has.
+        convert: how an input gets another dtype.
+        vary: how a fixed dimension is made to vary.
+        part: how two dimensions of one name get sizes of their own.
+    """
+
+    states: str
+    convert: str
+    vary: str
+    part: str
+
+
+MODULE = Origin(
+    states="the model was captured with",
+    convert="convert it with .to(torch.{dtype})",
+    vary="name the dimension by a string in model_desc to let it vary",
+    part="describe it under two names",
+)
+"""A module, and the description of its inputs."""
+FILE = Origin(
+    states="the file states",
+    convert="feed it as {dtype}",
+    vary="export the file with a dimension that varies there",
+    part="give it two names in the file",
+)
+"""A file that a session for inference runs."""
 
 
 class MixedSizesError(InputError):
@@ -37,8 +73,10 @@ def batch_inputs(graph: ir.Graph) -> list[ir.Value]:
     return by_role(graph, Role.INPUT, Role.LABEL)
 
 
-def check_feeds(graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torch.device) -> Signature:
-    """Check a batch and return its signature.
+def check_feeds(
+    graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torch.device, origin: Origin = MODULE
+) -> Signature:  # fmt: skip
+    """Check a batch and return its signature; `origin` says in errors where the types of inputs come from.
 
     Raises:
         InputError: a missing input, a wrong dtype, rank, fixed dimension or device, or one symbolic dimension with
@@ -51,27 +89,28 @@ def check_feeds(graph: ir.Graph, feeds: Mapping[str, torch.Tensor], device: torc
         if name not in feeds:
             raise InputError(f"the batch has no {name!r}", way_out=f"feed {_expected(graph)}")
         tensor = feeds[name]
-        check_feed(value, tensor, device, sizes)
+        check_feed(value, tensor, device, sizes, origin)
         signature.append((name, tuple(tensor.shape)))
     return tuple(signature)
 
 
 def check_feed(
-    value: ir.Value, tensor: torch.Tensor, device: torch.device, sizes: dict[str, tuple[int, str]]
+    value: ir.Value, tensor: torch.Tensor, device: torch.device, sizes: dict[str, tuple[int, str]],
+    origin: Origin = MODULE,
 ) -> None:  # fmt: skip
     """Check what is fed for one input; `sizes` says of dimensions by name how long they are, and in which input.
 
     Raises:
         InputError: see `check_feeds`.
     """
-    _check_dtype(value, tensor)
+    _check_dtype(value, tensor, origin)
     if tensor.device.type != device.type:
         raise InputError(
             f"input {value.name!r} is on {tensor.device}, the graph runs on {device}",
             way_out=f"move it with .to({str(device)!r}), or set the device in the options",
         )
     if value.shape is not None:
-        check_shape(value, tuple(tensor.shape), sizes)
+        check_shape(value, tuple(tensor.shape), sizes, origin)
 
 
 def check_guards(model: ir.Model, signature: Signature) -> None:
@@ -90,15 +129,15 @@ def check_guards(model: ir.Model, signature: Signature) -> None:
         )
 
 
-def _check_dtype(value: ir.Value, tensor: torch.Tensor) -> None:
+def _check_dtype(value: ir.Value, tensor: torch.Tensor, origin: Origin) -> None:
     assert value.dtype is not None
     have = str(tensor.dtype).removeprefix("torch.")
     want = _torch_name(value.dtype)
     if have != want:
         raise InputError(
             f"input {value.name!r} is {have}, the graph expects {want}",
-            reason=f"the model was captured with {value.name}: {shape_text(value)}",
-            way_out=f"convert it with .to(torch.{want})",
+            reason=f"{origin.states} {value.name}: {shape_text(value)}",
+            way_out=origin.convert.format(dtype=want),
         )
 
 
@@ -110,7 +149,9 @@ def _torch_name(dtype: ir.DataType) -> str:
         return dtype.name.lower()
 
 
-def check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]]) -> None:
+def check_shape(
+    value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[int, str]], origin: Origin = MODULE
+) -> None:  # fmt: skip
     """Check the shape of what is fed for an input whose shape the graph states; `sizes` as for `check_feed`.
 
     Raises:
@@ -126,7 +167,7 @@ def check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[in
         text = [w if isinstance(w, int) else w.value for w in wanted]
         raise InputError(
             f"input {name!r} has shape {list(shape)}, the graph expects {text}",
-            way_out="feed that shape, or name the dimension by a string in model_desc to let it vary",
+            way_out="feed that shape" + (f", or {origin.vary}" if len(wanted) == len(shape) else ""),
         )
     for dim, size in zip(wanted, shape, strict=True):
         if isinstance(dim, int) or dim.value is None:
@@ -135,7 +176,7 @@ def check_shape(value: ir.Value, shape: Sequence[int], sizes: dict[str, tuple[in
         if before[0] != size:
             raise MixedSizesError(
                 f"dimension {dim.value!r} is {size} in input {name!r} and {before[0]} in {before[1]!r}",
-                way_out="give the batch one size along it, or describe it under two names",
+                way_out=f"give the batch one size along it, or {origin.part}",
             )
 
 

@@ -15,6 +15,7 @@ ACTIVATIONS = {
     "Sigmoid": lambda op, y: op.Sigmoid(y),
     "Tanh": lambda op, y: op.Tanh(y),
     "HardSwish": lambda op, y: op.HardSwish(y),
+    "HardSigmoid": lambda op, y: op.HardSigmoid(y, alpha=1 / 6, beta=0.5),
     "LeakyRelu": lambda op, y: op.LeakyRelu(y, alpha=0.3),
     "Swish": lambda op, y: op.composite("Silu", y),
     "Clip": lambda op, y: op.Clip(y, np.float32(-0.5), np.float32(0.25)),
@@ -84,3 +85,9 @@ def test_one_of_two_convolutions_takes_the_other():
 
     made = applied(FuseConvActivations(), graph(make, **IMAGES), count=1, bitwise=False)
     assert sorted(operators(made)) == ["Conv", "FusedConv", "Tanh"]
+
+
+@pytest.mark.parametrize("numbers", [{}, {"alpha": 1 / 6, "beta": 0.25}, {"alpha": 0.25, "beta": 0.5}])
+def test_a_hard_sigmoid_of_other_numbers_keeps_its_own_node(numbers):
+    model = graph(lambda op, x, w, b: op.HardSigmoid(op.Conv(x, w, b), **numbers), **IMAGES)
+    assert operators(applied(FuseConvActivations(), model, count=0)) == ["Conv", "HardSigmoid"]

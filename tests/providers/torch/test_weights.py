@@ -83,6 +83,9 @@ USES = {
     "no bounds": {"activation": "Clip"},
     "one bound": {"activation": "Clip", "activation_params": [0.0]},
     "two bounds": {"activation": "Clip", "activation_params": [0.0, 0.5]},
+    "a hard sigmoid": {"activation": "HardSigmoid", "activation_params": [1 / 6, 0.5]},
+    "a steeper one": {"activation": "HardSigmoid", "activation_params": [0.25, 0.375]},
+    "one without numbers": {"activation": "HardSigmoid"},
     "a sum that broadcasts": {"activation": "Relu", "z": [1, 4, 1, 1]},
     "a sum": {"activation": "Relu", "z": [1, 4, 4, 4]},
     "the sigmoid of a sum": {"activation": "Sigmoid", "z": [1, 4, 4, 4]},
@@ -113,6 +116,7 @@ def test_a_fused_convolution_of_a_file_is_its_body_whether_onednn_takes_it_or_no
     wanted = {
         "LeakyRelu": lambda: torch.nn.functional.leaky_relu(total, *numbers or [0.01]),
         "Clip": lambda: total.clamp(*numbers) if numbers else total,
+        "HardSigmoid": lambda: (total * (numbers or [0.2])[0] + (numbers or [0.5])[-1]).clamp(0, 1),
         "Relu": lambda: total.relu(), "Sigmoid": lambda: total.sigmoid(),
     }[use["activation"]]()  # fmt: skip
     np.testing.assert_allclose(y, wanted.numpy(), 1e-5, 1e-5)

@@ -16,7 +16,7 @@ from ontrain.inference.stepwise.kernels import runs_as_step
 from ontrain.inference.stepwise.program import Program
 from ontrain.inference.stepwise.values import Value, is_text, owned, storage
 from ontrain.rounds import counted_rounds
-from ontrain.session import check_feed, check_shape
+from ontrain.session import FILE, check_feed, check_shape
 
 __all__ = ["StepwiseGraph", "is_numeric", "may_need_steps"]
 
@@ -81,11 +81,11 @@ class StepwiseGraph:
         if isinstance(fed, torch.Tensor):
             if value.dtype == ir.DataType.STRING:
                 raise InputError(f"input {value.name!r} is {fed.dtype}, the graph expects strings")
-            check_feed(value, fed, self._engine.device, sizes)
+            check_feed(value, fed, self._engine.device, sizes, FILE)
         elif not (isinstance(fed, np.ndarray) and is_text(fed) == (value.dtype == ir.DataType.STRING)):
             raise InputError(f"input {value.name!r} is a {type(fed).__name__}, the graph expects a tensor")
         elif value.shape is not None:
-            check_shape(value, fed.shape, sizes)
+            check_shape(value, fed.shape, sizes, FILE)
 
 
 def _check_results(graph: ir.Graph) -> None:

@@ -9,6 +9,7 @@ from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
 from ontrain.passes.inference.linear_activation import FuseLinearActivations
 from ontrain.passes.inference.numbers import SettleNumbers
+from ontrain.passes.inference.rms_norm import FuseRMSNormalization
 from ontrain.passes.inference.weights import Weights, weights_of, with_weights
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "FuseLayerNormalization",
     "FuseLinearActivations",
     "FuseMatMulAdd",
+    "FuseRMSNormalization",
     "RemoveIdentities",
     "SettleNumbers",
     "TransposeWeights",

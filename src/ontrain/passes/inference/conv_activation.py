@@ -21,9 +21,9 @@ class FuseConvActivations(Fusion):
 
         Relu(Conv(x, W, b) + z)   →   FusedConv(x, W, b, z, activation="Relu")
 
-    Equal by the definition of onnxruntime's FusedConv. Also Sigmoid, Tanh, LeakyRelu, HardSwish, Silu and Clip, of a
-    convolution without a sum. Left alone: a sum that broadcasts, bounds that are computed, and results that others
-    read.
+    Equal by the definition of onnxruntime's FusedConv. Also Sigmoid, Tanh, LeakyRelu, HardSwish, HardSigmoid, Silu and
+    Clip, of a convolution without a sum. Left alone: a sum that broadcasts, bounds that are computed, a HardSigmoid
+    of other numbers than PyTorch's, and results that others read.
     """
 
     serves, level = True, 2
@@ -46,6 +46,8 @@ class FuseConvActivations(Fusion):
             bound = match.values.get(name)
             if bound is not None and bound.const_value is None:
                 fail("a bound of the activation is computed")
+        if match.node.op_type == "HardSigmoid" and not _is_usual(*_slope(match.node)):
+            fail("no kernel of convolutions applies a HardSigmoid of these numbers")
 
     def replace(self, op: Builder, match: Match, operands: dict[str, ir.Value | None]) -> list[ir.Value | None]:
         """Emit the fused convolution."""
@@ -67,7 +69,18 @@ def _activation(match: Match) -> list[ir.Attr]:
         numbers = _bounds(match)
     elif name == "LeakyRelu":
         numbers = [float(attribute_of(node, "alpha"))]
+    elif name == "HardSigmoid":
+        numbers = _slope(node)
     return [ir.AttrString("activation", name), *([ir.AttrFloat32s("activation_params", numbers)] if numbers else [])]
+
+
+def _slope(node: ir.Node) -> Sequence[float]:
+    return [float(attribute_of(node, name)) for name in ("alpha", "beta")]
+
+
+def _is_usual(alpha: float, beta: float) -> bool:
+    """Whether a slope is the one that PyTorch's hardsigmoid has, as float32 holds it."""
+    return math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5
 
 
 def _bounds(match: Match) -> Sequence[float]:

@@ -14,6 +14,7 @@ APPLIED = {
     "": (lambda y: y, {}), "Relu": (torch.relu, {}), "Sigmoid": (torch.sigmoid, {}), "Tanh": (torch.tanh, {}),
     "LeakyRelu": (lambda y: torch.nn.functional.leaky_relu(y, 0.3), {"activation_params": [0.3]}),
     "Clip": (lambda y: y.clamp(-0.5, 0.25), {"activation_params": [-0.5, 0.25]}),
+    "HardSigmoid": (torch.nn.functional.hardsigmoid, {"activation_params": [1 / 6, 0.5]}),
     "HardSwish": (torch.nn.functional.hardswish, {}), "Swish": (torch.nn.functional.silu, {}),
 }  # fmt: skip
 GEOMETRY = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 from torch import nn
 
+import ontrain
 from tests.autodiff.samples.sample import sample
 from tests.providers.bodies import compare, lowered_in
 from tests.training.ortmodule.networks import assert_same_gradients, pair
@@ -56,3 +59,19 @@ def test_the_epsilon_of_a_mean_variance_normalization_is_added_to_the_deviation(
     """Values of the size of 1e-5: their variance is below that epsilon, their deviation far above it."""
     small = sample("MeanVarianceNormalization", lambda rng: 1e-5 * rng.standard_normal((2, 3, 4, 2)), twin=torch.clone)
     compare(small, rng, "TorchExecutionProvider")
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_squares_of_half_precision_do_not_overflow(axis):
+    """The square of 300 is beyond half precision, and the operator computes in single precision by default."""
+    x = (300 * np.random.default_rng(0).standard_normal((3, 4, 8))).astype(np.float16)
+    scale = np.linspace(0.5, 2, 8, dtype=np.float16)
+    node = helper.make_node("RMSNormalization", ["x", "scale"], ["y"], axis=axis)
+    types = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, v.shape) for n, v in (("x", x), ("scale", scale))]
+    graph = helper.make_graph([node], "norm", types, [helper.make_tensor_value_info("y", TensorProto.FLOAT16, x.shape)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    session = ontrain.InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
+    (y,) = session.run(None, {"x": x, "scale": scale})
+    wide = x.astype(np.float64)
+    root = np.sqrt(np.mean(wide * wide, tuple(range(axis % 3, 3)), keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y, wide / root * scale, rtol=2e-3)

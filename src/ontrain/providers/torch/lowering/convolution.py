@@ -121,6 +121,9 @@ def _applied(node: ir.Node) -> Applied | None:
         return "leaky_relu", list(numbers), ""
     if activation == "Clip" and len(numbers) == 2:
         return "hardtanh", list(numbers), ""
+    if activation == "HardSigmoid":
+        usual = len(numbers) == 2 and math.isclose(numbers[0], 1 / 6, rel_tol=1e-6) and numbers[1] == 0.5
+        return ("hardsigmoid", [], "") if usual else None
     name = activation.lower()
     plain = not numbers or (name == "swish" and tuple(numbers) == (1.0,))
     return (name, [], "") if plain and name in _WITHOUT_NUMBERS else None

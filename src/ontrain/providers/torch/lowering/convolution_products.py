@@ -31,6 +31,7 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
     "relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_, "hardtanh": torch.clamp_,
     "leaky_relu": _functional.leaky_relu_, "swish": partial(_functional.silu, inplace=True),
     "hardswish": partial(_functional.hardswish, inplace=True),
+    "hardsigmoid": partial(_functional.hardsigmoid, inplace=True),
 }  # fmt: skip
 """By oneDNN's names, functions of the result and the numbers."""
 

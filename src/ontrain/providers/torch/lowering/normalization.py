@@ -155,18 +155,34 @@ def _extent(x: Buf) -> tuple[int, int, int]:
     return x.shape[0], x.shape[1], math.prod(x.shape[2:])
 
 
+@lowers("RMSNormalization")
+def rms_normalization(e: Emitter, node: ir.Node) -> None:
+    """By way of the norm: one pass over x to measure it, one to scale it by rows, and one, in place, by columns."""
+    x, scale = (e.value(v) for v in node.inputs)
+    a = attributes(node)
+    axes, eps = list(range(a.get("axis", -1) % len(x.shape), len(x.shape))), a.get("epsilon", 1e-5)
+    # In half precision squares overflow from 256 on.
+    wide = x if x.dtype in (torch.float32, torch.float64) or a.get("stash_type", 1) != 1 else e.cast(x, torch.float32)
+    inverse = e.new((*x.shape[: axes[0]], *([1] * len(axes))), wide.dtype)
+    e.call(torch.linalg.vector_norm, wide, 2, axes, True, out=inverse)
+    width = max(1, math.prod(x.shape[axes[0] :]))
+    epsilon = e.there(e.constant(torch.tensor(eps, dtype=wide.dtype)))
+    e.call(torch.addcmul, epsilon, inverse, inverse, value=1 / width, out=inverse)
+    e.call(torch.rsqrt, inverse, out=inverse)
+    y = e.out(node.outputs[0], x)
+    normal = y if wide.dtype == y.dtype else e.new(x.shape, wide.dtype)
+    e.call(torch.mul, wide, inverse, out=normal, elementwise=True)
+    if normal is not y:
+        e.copy(normal, y)
+    e.run(torch.Tensor.mul_, y, scale, writes=[y])
+
+
 computed_by(
     fresh=True,
-    RMSNormalization=lambda a, x, s: _rms(x, s, a.get("axis", -1), a.get("epsilon", 1e-5)),
     LpNormalization=lambda a, x: functional.normalize(x, float(a.get("p", 2)), a.get("axis", -1)),
     LRN=lambda a, x: _across_channels(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
     MeanVarianceNormalization=lambda a, x: _standardised(x, a.get("axes", [0, 2, 3])),
 )
-
-
-def _rms(x: torch.Tensor, scale: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
-    axes = list(range(axis % x.dim(), x.dim()))
-    return x * torch.rsqrt(x.square().mean(axes, keepdim=True) + eps) * scale
 
 
 def _across_channels(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
