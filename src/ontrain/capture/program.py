@@ -27,7 +27,7 @@ _NEAR = 0.75
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
 _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-_CONTROL = ("cond", "while_loop")
+_CONTROL = ("cond", "while_loop", "scan")
 BRANCHES = "ontrain.branches"
 """Where a branch or loop has its inner programs, as flat graphs, in its node's `meta`; its arguments are the rest."""
 
