@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
-from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.map import map as mapped
 
 from ontrain.capture import capture, validate
 from ontrain.errors import CaptureError, OntrainError
@@ -195,13 +195,13 @@ def test_a_loop_runs_as_often_as_the_data_say_and_has_eagers_gradients():
     assert len(counts) > 1 and ours._engine.captures == 1
 
 
-def test_a_scan_is_refused_with_what_to_write_instead():
-    class Scanned(nn.Module):
+def test_a_map_is_refused_with_what_to_write_instead():
+    class Mapped(nn.Module):
         def forward(self, x):
-            return scan(lambda total, row: (total + row, total * row), x[0], x)[0]
+            return mapped(lambda row: row.sin(), x)
 
-    with pytest.raises(CaptureError, match=r"(?s)higher-order operator scan.*cond, while_loop.*torch\.while_loop"):
-        capture(Scanned(), (torch.ones(2, 3),))
+    with pytest.raises(CaptureError, match=r"(?s)higher-order operator map.*cond, while_loop.*torch\.vmap"):
+        capture(Mapped(), (torch.ones(2, 3),))
 
 
 def test_a_loop_that_hands_on_a_number_is_refused_or_hands_on_a_tensor():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
 from tests.capture.op_db import differences
 
 pytestmark = pytest.mark.sampled(4)
@@ -116,6 +120,9 @@ CALLS = {
     "ctc_of_what_no_softmax_made": (lambda x, t: F.ctc_loss(x, t, LENGTHS, SIZES), f(7, 3, 6), TARGETS),
     "ctc_of_one": (ctc("sum", torch.tensor(6), torch.tensor(4)), f(6, 6), TARGETS[1]),
     **{f"bag_{mode}": (bag(mode), IDS, f(6, 3), OFFSETS) for mode in ("sum", "mean", "max")},
+    **{f"bag_{mode}_begun_in_any_order": (bag(mode, padding_idx=4), IDS, f(6, 3), torch.tensor([0, 5, 2]))
+       for mode in ("sum", "mean")},
+    "bag_begun_behind_the_last": (bag("sum"), IDS, f(6, 3), torch.tensor([0, 7, 3, 7])),
     "bag_with_padding": (bag("mean", padding_idx=4), IDS, f(6, 3), OFFSETS),
     "bag_with_last_offset": (bag("sum", include_last_offset=True), IDS, f(6, 3), torch.tensor([0, 3, 5, 7])),
     "bag_of_rows": (lambda ids, w: F.embedding_bag(ids, w, mode="mean"), ints(6, 4, 3), f(6, 3)),
@@ -196,3 +203,65 @@ def test_a_call_has_eagers_result_and_gradients(name):
         pytest.skip("torch 2.11 decides by values in it, which capture refuses")
     operator, *tensors = CALLS[name]
     assert not differences(_Call(operator), _Arguments(tensors))
+
+
+class _Called(nn.Module):
+    def __init__(self, function, *shape):
+        super().__init__()
+        self.function, self.x = function, nn.Parameter(torch.randn(shape, dtype=torch.float64))
+
+    def forward(self):
+        return self.function(self.x)
+
+
+@pytest.mark.parametrize("distances", [lambda x: torch.cdist(x, x, p=0), lambda x: F.pdist(x, p=0)], ids=["two", "one"])
+def test_distances_of_order_zero_have_zeros_for_a_gradient_as_eagers(distances):
+    for module in (eager := _Called(distances, 4, 3), ORTModule(copy.deepcopy(eager))):
+        module().sum().backward()
+        assert torch.equal(next(module.parameters()).grad, torch.zeros(4, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("options", [{}, {"antialias": True}], ids=["plain", "smooth"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("factor", [1.7, (0.6, 1.3)])
+def test_images_by_a_factor_are_eagers_to_double_precision(factor, mode, options):
+    eager = _Called(lambda x: F.interpolate(x, scale_factor=factor, mode=mode, **options), 2, 3, 7, 5)
+    ours = ORTModule(copy.deepcopy(eager))
+    for module in (eager, ours):
+        module().sin().sum().backward()
+    torch.testing.assert_close(ours(), eager(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(ours.module.x.grad, eager.x.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("linear", (2, 3, 7)), ("trilinear", (1, 2, 5, 4, 3))])
+def test_lines_and_volumes_by_a_factor_are_eagers_to_double_precision(mode, shape):
+    eager = _Called(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode), *shape)
+    torch.testing.assert_close(ORTModule(copy.deepcopy(eager))(), eager(), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 0, 3), (0, 8, 2, 3)])
+def test_shuffled_pixels_of_an_empty_image_have_a_gradient(shape):
+    ours = ORTModule(_Called(lambda x: F.pixel_shuffle(x, 2), *shape))
+    y = ours()
+    assert y.shape == (shape[0], 2, 2 * shape[2], 2 * shape[3])
+    y.sum().backward()
+    assert ours.module.x.grad.shape == shape
+
+
+class _Nested(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.layer, self.made = nn.Linear(4, 4), made
+
+    def forward(self, x, offsets):
+        return self.made(self.layer(x), offsets).values()
+
+
+def _two_rows(x, offsets):
+    return torch.nested.as_nested_tensor([x[:2], x[2:]], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("made", [torch.nested.nested_tensor_from_jagged, _two_rows], ids=["offsets", "rows"])
+def test_a_forward_that_makes_a_nested_tensor_is_refused_with_its_line_and_a_way_out(made):
+    with pytest.raises(CaptureError, match=r"(?s)nested tensor.*source: .*test_calls\.py.*pad_sequence.*mask"):
+        ORTModule(_Nested(made))(torch.randn(5, 4), torch.tensor([0, 2, 5]))

@@ -48,6 +48,18 @@ def test_training_equals_eagers(kind, rank, affine):
         torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("spatial", [(), (3,)])
+def test_an_empty_batch_is_captured_and_adds_nothing(spatial):
+    ours = ORTModule(nn.GroupNorm(2, 6))
+    for batch in (0, 3, 0):
+        ours.zero_grad()
+        x = torch.randn(batch, 6, *spatial, requires_grad=True)
+        y = ours(x)
+        y.square().sum().backward()
+        assert y.shape == x.shape == x.grad.shape
+        assert all(bool(parameter.grad.any()) == bool(batch) for parameter in ours.parameters())
+
+
 class _Block(nn.Module):
     """A residual block of a diffusion model."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -53,6 +54,8 @@ __all__ = ["PREFIX", "Draws", "Exported", "Flat", "export", "quiet"]
 PREFIX = "module."
 """What the exported program has before the module's own names."""
 
+_NESTED = re.compile(r"nested_?tensor|torch\.nested\.|jagged", re.IGNORECASE)
+"""What torch's error, or the user's line, says of tensors whose rows have lengths of their own."""
 _DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -335,6 +338,14 @@ def _explained(error: BaseException) -> CaptureError:
             source=source,
             reason="reading `.data`, or making a tensor of a tensor's values, hides where the result comes from",
             way_out="use .detach() in place of .data",
+        )
+    if _NESTED.search(f"{text}\n{source}"):
+        return CaptureError(
+            f"forward makes a nested tensor, which torch.export cannot trace ({_first_line(error)})",
+            source=source,
+            reason="what a graph computes has one length in each dimension",
+            way_out="pad the rows by torch.nn.utils.rnn.pad_sequence, and mask by their lengths; or keep the rows one "
+            "after the other with their offsets, and take sums over them by index_add; or " + BROKEN,
         )
     if "Cache" in text:
         way_out = "call the model with use_cache=False, and return tensors only"

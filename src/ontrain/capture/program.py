@@ -27,7 +27,7 @@ _NEAR = 0.75
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
 _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-_CONTROL = ("cond", "while_loop")
+_CONTROL = ("cond", "while_loop", "scan")
 BRANCHES = "ontrain.branches"
 """Where a branch or loop has its inner programs, as flat graphs, in its node's `meta`; its arguments are the rest."""
 
@@ -171,7 +171,7 @@ def _missing_error(node: fx.Node) -> CaptureError:
             f"torch's higher-order operator {_higher(node)} has no translation",
             source=source_line(node),
             reason=f"of those with functions as arguments {', '.join(_CONTROL)} have one",
-            way_out="write it as torch.while_loop, as tensor operators on all rows at once, or as a loop in Python",
+            way_out="write it as torch.vmap, as torch.while_loop, as tensor operators on all rows at once, or as a loop in Python",
         )
     own = name.removeprefix("aten.").split(".")[0].strip("_")
     near = difflib.get_close_matches(own, {entry.split(".")[0] for entry in table}, cutoff=_NEAR)

@@ -23,6 +23,7 @@ from ontrain.capture.decisions import Answers, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
+from ontrain.capture.scans import undivided_scans
 from ontrain.capture.source import is_foreign
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
@@ -58,7 +59,7 @@ def tracing(
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _conditions_of_bytes(), whole,
-                      traced_autograd(), answering, passed_checks(silent), equality_by_elements(),
+                      traced_autograd(), undivided_scans(), answering, passed_checks(silent), equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield

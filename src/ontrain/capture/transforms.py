@@ -70,7 +70,7 @@ def _with_batch(own: Callable[..., Any]) -> Callable[..., Any]:
     def run(function: Callable[..., Any], in_dims: Any, out_dims: Any, *options: Any, **kwargs: Any) -> Any:
         def batched(*args: Any, **named: Any) -> Any:
             tensors = [leaf for leaf in _leaves((args, named)) if isinstance(leaf, torch.Tensor)]
-            numbers = [x.detach().reshape(-1)[:0].sum() for x in tensors]
+            numbers = [x.detach().flatten()[:0].sum() for x in tensors]  # no -1, as a batch may be empty
             _batches.numbers.append(functools.reduce(torch.add, numbers))
             try:
                 return function(*args, **named)

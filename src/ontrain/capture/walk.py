@@ -118,7 +118,7 @@ class Walk:
         if is_sparse([*args, *named.values(), node.meta["val"]]):
             return translate_sparse(self.op, node.target, args, named)
         if BRANCHES in node.meta:
-            return self._loop(*args) if node.target is _WHILE else self._choice(*args)
+            return _CONTROL.get(node.target, Walk._choice)(self, *args)
         handler = find(node.target)
         assert handler is not None, node.target
         return handler(self.op, *args, **named)
@@ -152,6 +152,16 @@ class Walk:
             return [*self._run(op, test, [*nexts, *outer]), *nexts]
 
         return self._control("Loop", [None, first, *carried], len(carried), body=self._inner([at, go, *states], step))
+
+    def _scan(self, initial: Sequence[Any], rows: Sequence[Any], outer: Sequence[Any]) -> Sequence[Any]:
+        """A Scan for torch's; what it neither hands on nor goes along is read in place."""
+        (body,) = self.op.node.meta[BRANCHES]
+        states = [ir.Value(name=self.op.fresh("state"), shape=v.shape, type=v.type) for v in initial]
+        row = [ir.Value(name=self.op.fresh("row"), shape=ir.Shape(v.shape[1:]), type=v.type) for v in rows]
+        step = self._inner([*states, *row], functools.partial(self._run, graph=body, operands=[*states, *row, *outer]))
+        operands, count = [*initial, *rows], len(step.outputs)
+        results = self.op.call("", "Scan", operands, {"body": step, "num_scan_inputs": len(rows)}, count)
+        return results if isinstance(results, tuple) else (results,)
 
     def _control(self, op_type: str, operands: Sequence[Any], outputs: int, **graphs: ir.Graph) -> Sequence[Any]:
         results = self.op.call("", op_type, operands, graphs, outputs)
@@ -244,7 +254,7 @@ def _is_number(target: Any) -> bool:
     return any(operator_of is not None and target is operator_of.default for operator_of in operators)
 
 
-_WHILE = torch.ops.higher_order.while_loop
+_CONTROL = {torch.ops.higher_order.while_loop: Walk._loop, torch.ops.higher_order.scan: Walk._scan}
 _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 

@@ -317,6 +317,17 @@ def nests_of_instance(_: object) -> None:
     expect(torch.ops.higher_order.cond._name == "cond", "cond has another name")
 
 
+def partitions(partitioner: Any) -> None:
+    """It is given a body by a method of its class."""
+    expect(callable(getattr(partitioner, "create_partitioned_graph", None)), "it divides graphs otherwise")
+
+
+def calls_forward(halves: Any) -> None:
+    """It is made of a body and its three kinds of operands, and calls the forward half."""
+    expect(len(inspect.signature(halves).parameters) == 4, "it takes other arguments")
+    expect(callable(getattr(halves, "call_forward", None)), "it calls the forward half otherwise")
+
+
 def fields_of_aliasing(info: Any) -> None:
     """It says whether there is aliasing, and what."""
     expect(info(False, "").has_aliasing is False, "it has other fields")

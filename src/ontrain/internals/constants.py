@@ -6,7 +6,7 @@ __all__ = ["LIBRARY_FUNCTIONS", "MODULE_HOOKS", "MODULE_STATE", "TALKATIVE_LOGGE
 
 LIBRARY_FUNCTIONS = frozenset({
     "torch._library.autograd", "torch.utils.checkpoint", "torch._higher_order_ops.cond",
-    "torch._higher_order_ops.while_loop",
+    "torch._higher_order_ops.scan", "torch._higher_order_ops.while_loop",
 })  # fmt: skip
 """Modules of torch's own autograd functions, whose calls are one node each."""
 TALKATIVE_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")

@@ -21,6 +21,7 @@ _CHECKPOINT = "a forward that calls torch.utils.checkpoint.checkpoint"
 _DECISIONS = "a capture of the branch on values that a batch takes; such modules are refused"
 _CONVERSIONS = "capturing a module that converts its layers in forward"
 _COND = "capturing torch.cond and torch.while_loop in a module whose parameters share memory"
+_SCAN = "capturing torch's scan over sizes that vary"
 _PIECES = 'torch.compile(backend="ontrain") and ORTModule(breaks="allow")'
 _BLOCKS = "capturing torch.no_grad, torch.autocast, torch.cond and torch.while_loop in forward"
 _PACKS = "a forward that packs sequences"
@@ -134,6 +135,10 @@ TABLE: tuple[Row, ...] = (
         replaced=True),
     Row("torch._dynamo.output_graph.SubgraphTracer.has_aliasing", "let branches share memory", None, _COND,
         replaced=True),
+    Row("torch._higher_order_ops.scan.HopGraphMinCutPartitioner", "keep the body of a scan whole", c.partitions, _SCAN,
+        replaced=True),
+    Row("torch._higher_order_ops.scan.ScanAutogradImpl", "call the whole body of a scan", c.calls_forward, _SCAN,
+        replaced=True),
     Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", c.fields_of_aliasing, _COND),
     Row("torch._dynamo.variables.builder.GraphArg", "tell numbers, parameters and buffers among the inputs of a graph",
         c.notes_inputs, _PIECES),
@@ -202,7 +207,7 @@ TABLE: tuple[Row, ...] = (
     ),
     *(
         Row(name, "know torch's own autograd functions", c.has_functions_of_its_own,
-            "modules that call torch.cond, torch.while_loop, a checkpoint, or a custom operator with a derivative")
+            "modules that call torch.cond, torch.while_loop, scan, a checkpoint, or a custom operator with a derivative")
         for name in sorted(LIBRARY_FUNCTIONS)
     ),
     Row("torch.utils._pytree", "walk through nested tensors", c.maps_trees,

@@ -272,8 +272,8 @@ def depth_to_space(op: Op, dy: Value, x: Value, *, blocksize: int, mode: str) ->
     if mode == "DCR":
         return op.SpaceToDepth(dy, blocksize=blocksize)
     n, c, h, w = static_dims(dy)
-    blocks = op.Reshape(dy, [n, c, h // blocksize, blocksize, w // blocksize, blocksize])
-    return op.Reshape(op.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4]), list(static_dims(x)))
+    blocks = op.reshaped(dy, [n, c, h // blocksize, blocksize, w // blocksize, blocksize])
+    return op.reshaped(op.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4]), static_dims(x))
 
 
 define("SpaceToDepth", precision=Precision.FOLLOWS, divides=lambda size: [(2, size), (3, size)])

@@ -263,3 +263,18 @@ def test_tangents_beside_values_are_refused_with_a_way_out(forward):
     assert "torch.func.jvp" in str(caught.value)
     x = torch.ones(3, dtype=torch.float64)
     assert func.jvp(torch.sin, (x,), (x,))[1].equal(x.cos()), "torch's own is as it was"
+
+
+def test_a_function_is_mapped_over_an_empty_batch():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return torch.vmap(lambda row: self.layer(row).tanh())(x[:0]).sum() + self.layer(x).sum()
+
+    eager = Mapped()
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(ours(x), eager(x))

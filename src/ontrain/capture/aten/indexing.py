@@ -114,15 +114,15 @@ def gather(op: AtenBuilder, x: Value, dim: int, index: Value, *, sparse_grad: bo
 
 @aten("take_along_dim")
 def take_along_dim(op: AtenBuilder, x: Value, index: Value, dim: int | None = None) -> Value:
+    """A GatherElements over axes that broadcast; with an axis negative indices count from its end."""
     if dim is None:
         return op.GatherElements(op.Reshape(x, [-1]), op.Reshape(from_start(op, index), [-1]), axis=0)
     shape = [op.input_shape(0), op.input_shape(1)]
     axis = dim % len(shape[0])
     full = [b if i == axis or b != 1 else a for i, (a, b) in enumerate(zip(*shape, strict=True))]
     source = [a if i == axis or a != 1 else b for i, (a, b) in enumerate(zip(*shape, strict=True))]
-    return op.GatherElements(
-        op.expand(x, source, shape[0]), op.expand(from_start(op, index), full, shape[1]), axis=axis
-    )
+    places = op.cast(index, _INT64)
+    return op.GatherElements(op.expand(x, source, shape[0]), op.expand(places, full, shape[1]), axis=axis)
 
 
 @aten("index_select")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,8 +171,15 @@ def group_norm(
             x, scale, shift, num_groups=num_groups, epsilon=float(eps), stash_type=precision
         )  # fmt: skip
         return op.cast(y, op.dtype)
-    y = _standardised(op, op.Reshape(x, [0, num_groups, -1]), [2], eps)
+    y = _standardised(op, _grouped(op, x, num_groups), [2], eps)
     return op.cast(_per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias), op.dtype)
+
+
+def _grouped(op: AtenBuilder, x: Value, groups: int) -> Value:
+    """[N, groups, elements of each]; the length is said where it is known, for that of no batch follows from nothing."""
+    sizes = [size for size in op.input_shape(0)[1:] if isinstance(size, int)]
+    length = math.prod(sizes) // groups if len(sizes) + 1 == len(op.input_shape(0)) else -1
+    return op.Reshape(x, [0, groups, length])
 
 
 def _as_weight(op: AtenBuilder, x: Value, weight: Value | None) -> Value:
@@ -190,7 +198,7 @@ def native_group_norm(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, n: Dim, c: Dim, hw: Dim, group: int, eps: float
 ) -> tuple[Value, Value | None, Value | None]:
     shape = op.input_shape(0)
-    flat = op.Reshape(x, [0, group, -1])
+    flat = _grouped(op, x, group)
     mean, variance = _moments(op, flat, [2])
     inverse = op.Reciprocal(op.Sqrt(variance + op.cast(eps, x.dtype)))
     y = op.reshape((flat - mean) * inverse, shape, [shape[0], group, -1])

@@ -164,12 +164,15 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
     if mode == "nearest":
         # torch's exact kind takes the place floor((i + 1/2) · scale), the other floor(i · scale).
         transform, rounding = ("half_pixel", "round_prefer_ceil") if "exact" in name else ("asymmetric", "floor")
+    image_mode = "bicubic" if mode == "cubic" else "bilinear"
     if aligned and "_aa" in name:
-        return _smoothed(op, x, "bicubic" if mode == "cubic" else "bilinear")
+        return _weighted(op, x, image_mode, align_corners=True, antialias=True)
     factors = _factors(op, rest[0 if mode == "nearest" else 1 :], "vec" in name)
     sizes: tuple[Any, ...] = (None, None, op.sizes(op.shape))
     if factors is not None and mode == "nearest":
         return _nearest(op, x, factors, "nearest-exact" if "exact" in name else "nearest")
+    if factors is not None and not aligned and x.dtype == ir.DataType.DOUBLE and _are_fixed(op):
+        return _weighted(op, x, image_mode, factors, antialias="_aa" in name)  # Resize takes factors in single precision
     if factors is not None and not aligned:
         # A factor that was given is the scale, even where the size it makes was cut to a whole number.
         sizes = (None, op.const(np.array([1.0, 1.0, *factors], np.float32)))
@@ -180,20 +183,37 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
     )  # fmt: skip
 
 
-def _smoothed(op: AtenBuilder, x: Value, mode: str) -> Value:
-    """A product with torch's own weights for each axis: with aligned corners, only their distance is as Resize has it.
+def _are_fixed(op: AtenBuilder) -> bool:
+    return all(isinstance(size, int) for size in (*op.input_shape(0)[2:], *op.shape[2:]))
 
-    torch takes the filter's centre for place i at (i + 1/2) times this distance.
+
+def _weighted(
+    op: AtenBuilder, x: Value, mode: str, factors: Sequence[float] | None = None,
+    *, align_corners: bool = False, antialias: bool = False,
+) -> Value:  # fmt: skip
+    """A product with torch's own weights for each axis.
+
+    With aligned corners and antialias, only their distance is as Resize has it: torch takes the filter's centre for
+    place i at (i + 1/2) times this distance.
     """
-    for axis, size, target in zip((2, 3), op.input_shape(0)[2:], op.shape[2:], strict=True):
-        if not isinstance(size, int) or not isinstance(target, int):
-            raise op.refuse("antialias=True with align_corners=True over a size that varies", "weights are constants",
-                            "fix the size, or align no corners")  # fmt: skip
+    if not _are_fixed(op):
+        raise op.refuse("antialias=True with align_corners=True over a size that varies", "weights are constants",
+                        "fix the size, or align no corners")  # fmt: skip
+    last = len(op.shape) - 1
+    for axis, (size, target) in enumerate(zip(op.input_shape(0)[2:], op.shape[2:], strict=True), start=2):
         unit = torch.eye(size, dtype=torch.float64)[None, None]
-        options: dict[str, Any] = {"mode": mode, "align_corners": True, "antialias": True}
-        weights = torch.nn.functional.interpolate(unit, (target, size), **options)
-        matrix = weights[0, 0].numpy().astype(x.dtype.numpy())
-        x = op.MatMul(op.const(matrix), x) if axis == 2 else op.MatMul(x, op.const(matrix.T))
+        extent: dict[str, Any] = {"size": (target, size)}
+        if factors is not None:
+            extent = {"scale_factor": (factors[axis - 2], 1.0), "recompute_scale_factor": False}
+        options: dict[str, Any] = {"mode": mode, "align_corners": align_corners, "antialias": antialias}
+        matrix = torch.nn.functional.interpolate(unit, **extent, **options)[0, 0].numpy().astype(x.dtype.numpy())
+        assert matrix.shape[0] == target, "torch makes another size of one axis"
+        if axis == last - 1:
+            x = op.MatMul(op.const(matrix), x)
+            continue
+        order = [*range(axis), *range(axis + 1, last + 1), axis]
+        x = op.MatMul(x if axis == last else op.Transpose(x, perm=order), op.const(matrix.T))
+        x = x if axis == last else op.Transpose(x, perm=[order.index(i) for i in range(last + 1)])
     return x
 
 

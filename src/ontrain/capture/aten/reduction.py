@@ -241,7 +241,7 @@ _WITHOUT_PRODUCTS = 2
 def cdist(op: AtenBuilder, a: Value, b: Value, p: float = 2, compute_mode: int | None = None) -> Value:
     if p == 2 and compute_mode != _WITHOUT_PRODUCTS:
         return op.composite("Distances", a, b)
-    return length(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p, [-1], False)
+    return _distance(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p)
 
 
 @aten("_pdist_forward", "pdist")
@@ -250,4 +250,15 @@ def pdist(op: AtenBuilder, x: Value, p: float = 2) -> Value:
     if not isinstance(rows, int):
         raise op.refuse("pdist over a number of rows that varies", "its pairs are constant", "use torch.cdist(x, x)")
     first, second = (op.const(np.asarray(i, np.int64)) for i in np.triu_indices(rows, 1))
-    return length(op, op.Gather(x, first, axis=0) - op.Gather(x, second, axis=0), p, [-1], False)
+    return _distance(op, op.Gather(x, first, axis=0) - op.Gather(x, second, axis=0), p)
+
+
+def _distance(op: AtenBuilder, difference: Value, p: float) -> Value:
+    """The p-norm over the last axis. That of order 0, torch's own included, has zeros for a gradient, and not none."""
+    if p != 0:
+        return length(op, difference, p, [-1], False)
+    zero = op.cast(0, difference.dtype)
+    is_zero = op.Equal(difference, zero)
+    # The inner choice lets pass what the outer one doesn't.
+    differs = op.Where(is_zero, op.Where(is_zero, zero, difference), op.cast(1, difference.dtype))
+    return op.ReduceSum(differs, [-1], keepdims=0)

@@ -47,7 +47,12 @@ def _rows(
     starts: torch.Tensor, shares: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The adjoint of the weight: the kernel wants to know the bag of each id, and how many ids each bag has."""
-    places = torch.arange(ids.shape[0], device=ids.device)
-    bag = torch.searchsorted(starts, places, right=True) - 1
-    sizes = torch.zeros_like(starts).index_add_(0, bag, (ids != padding).long())
+    bag = _bag_of_each(starts, ids.shape[0])
+    sizes = torch.diff(starts, append=starts.new_full((1,), len(ids))).index_add_(0, bag, -(ids == padding).long())
     return kernel(dy, ids, bag, sizes, sizes, count, False, mean, shares, padding)
+
+
+def _bag_of_each(starts: torch.Tensor, count: int) -> torch.Tensor:
+    """Which bag each of so many ids is in: one more for every bag that began, whatever the order of the starts."""
+    begun = torch.zeros(count + 1, dtype=starts.dtype, device=starts.device)  # an empty bag may begin behind the last
+    return begun.index_add_(0, starts, torch.ones_like(starts)).cumsum(0)[:count] - 1

@@ -1,0 +1,100 @@
+"""What consecutive rows have in common: reductions over segments, counts in bins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ontrain.capture.aten.registry import aten
+from ontrain.capture.context import AtenBuilder, Scalar
+from ontrain.operators import Value
+
+__all__: list[str] = []
+
+_INT64 = ir.DataType.INT64
+_REDUCTIONS = {"sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "max": ("max", -np.inf), "min": ("min", np.inf)}
+
+
+@aten("segment_reduce")
+def segment_reduce(
+    op: AtenBuilder, data: Value, reduce: str, *, lengths: Value | None = None, indices: Value | None = None,
+    offsets: Value | None = None, axis: int = 0, unsafe: bool = False, initial: Scalar | None = None,
+) -> Value:  # fmt: skip
+    """A scatter to the segment that each row is in; rows behind the last segment go to one that is cut off."""
+    shape, want = op.input_shape(0), op.shape
+    axis %= len(shape)
+    if offsets is not None:
+        offsets = op.cast(offsets, _INT64)
+        ends = op.Slice(offsets, [1], [np.iinfo(np.int64).max], [axis])
+        lengths = ends - op.Slice(offsets, [0], [-1], [axis])
+    elif lengths is not None:
+        lengths = op.cast(lengths, _INT64)
+        ends = op.CumSum(lengths, op.const(np.array(axis, np.int64)))
+    else:
+        raise op.refuse("segments by indices", "torch has no kernel for them", "give lengths or offsets")
+    places = op.Unsqueeze(op.counted(shape[axis]), [-1])  # [n, 1]
+    ended = op.LessOrEqual(op.Unsqueeze(ends, [axis]), places)  # […, n, segments]
+    segment = op.ReduceSum(op.Cast(ended, to=_INT64), [-1], keepdims=0)
+    rest = len(shape) - axis - 1
+    if rest:
+        segment = op.Unsqueeze(segment, list(range(axis + 1, len(shape))))
+    segment = op.Expand(segment, op.Shape(data))
+    how, neutral = _REDUCTIONS[reduce]
+    first = op.cast(neutral if initial is None else float(initial), data.dtype)
+    rows = [*want[:axis], want[axis] + 1, *want[axis + 1 :]]
+    y = op.ScatterElements(op.Expand(first, op.sizes(rows)), segment, data, axis=axis, reduction=how)
+    y = op.typed(op.Slice(y, [0], [-1], [axis]), want)
+    if reduce != "mean":
+        return y
+    if rest:
+        lengths = op.Unsqueeze(lengths, list(range(axis + 1, len(shape))))
+    if initial is not None:
+        lengths = op.Max(lengths, op.cast(1, _INT64))  # an empty segment keeps it
+    return y / op.cast(lengths, data.dtype)
+
+
+@aten("histogram.bin_ct")
+def histogram(
+    op: AtenBuilder, x: Value, bins: int = 100,
+    *, range: Sequence[float] | None = None, weight: Value | None = None, density: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
+    """Counts in bins of equal width between two numbers, or between the smallest and the greatest element."""
+    x = op.Reshape(x, [-1])
+    if range is not None:
+        low, high = (op.cast(float(end), x.dtype) for end in range)
+    elif op.argument(0, "self").numel() == 0:
+        low, high = op.cast(0.0, x.dtype), op.cast(1.0, x.dtype)
+    else:
+        low, high = op.ReduceMin(x, keepdims=0), op.ReduceMax(x, keepdims=0)
+    half, flat = op.cast(0.5, x.dtype), op.Equal(low, high)
+    low, high = op.Where(flat, low - half, low), op.Where(flat, high + half, high)
+    step = (high - low) / op.cast(bins, x.dtype)
+    # As torch.linspace has them, which counts from the nearer end.
+    places = np.arange(bins + 1)
+    up, down = (op.cast(op.const(p), x.dtype) for p in (places, bins - places))
+    edges = op.Where(op.const(places < (bins + 1) // 2), low + step * up, high - step * down)
+    return _counted(op, x, edges, weight, density), edges
+
+
+@aten("histogram.bins_tensor")
+def histogram_between(
+    op: AtenBuilder, x: Value, bins: Value, *, weight: Value | None = None, density: bool = False
+) -> tuple[Value, Value]:
+    return _counted(op, op.Reshape(x, [-1]), bins, weight, density), bins
+
+
+def _counted(op: AtenBuilder, x: Value, edges: Value, weight: Value | None, density: bool) -> Value:
+    """How many elements, or how much weight, lies in each bin; the last bin has its upper edge, too."""
+    x = op.Unsqueeze(x, [1])
+    begins, ends = op.Slice(edges, [0], [-1], [0]), op.Slice(edges, [1], [np.iinfo(np.int64).max], [0])
+    last = op.Slice(edges, [-1], [np.iinfo(np.int64).max], [0])
+    below = op.Or(op.Less(x, ends), op.And(op.Equal(ends, last), op.Equal(x, last)))
+    hits: Any = op.And(op.GreaterOrEqual(x, begins), below)  # [n, bins]
+    hits = op.cast(hits, edges.dtype)
+    if weight is not None:
+        hits = hits * op.Reshape(weight, [-1, 1])
+    counts = op.ReduceSum(hits, [0], keepdims=0)
+    return counts / op.ReduceSum(counts, keepdims=1) / (ends - begins) if density else counts
