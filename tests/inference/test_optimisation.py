@@ -67,6 +67,43 @@ def stock(model, feeds):
     return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
+class Normalised(nn.Module):
+    """Root-mean-square normalisations as Llama (in half precision), T5 and Gemma have them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(8)) for _ in range(4))
+
+    def forward(self, x):
+        llama, t5, gemma, last = self.weights
+        normal = self.normal(x.half().float())
+        x = (llama.half() * normal.half()).float()
+        x = t5 * self.normal(x) + x
+        x = self.normal(x) * (1.0 + gemma) + x
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6) * last
+
+    def normal(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize("disabled", [(), ("FuseRMSNormalization",), ("SimplifiedLayerNormFusion",)])
+def test_root_mean_square_normalisations_become_operators_without_changing_a_number(disabled):
+    """Eager PyTorch judges: onnxruntime computes products of half precision in single precision."""
+    module, target = Normalised(), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module, (torch.randn(2, 3, 8),), target, dynamo=False, input_names=["x"], output_names=["y"],
+            opset_version=17, dynamic_axes={"x": {0: "n", 1: "l"}, "y": {0: "n", 1: "l"}},
+        )  # fmt: skip
+    x = 400 * np.random.default_rng(0).standard_normal((4, 5, 8)).astype(np.float32)
+    session = opened(target.getvalue(), disabled_optimizers=list(disabled))
+    with torch.no_grad():
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], module(torch.from_numpy(x)), rtol=2e-6, atol=2e-6)
+    assert session.get_optimization_statistics().get("FuseRMSNormalization", 0) == (0 if disabled else 4)
+
+
 X = {"x": np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)}
 
 

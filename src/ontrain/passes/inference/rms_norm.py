@@ -20,7 +20,7 @@ def _is_cast(node: ir.Node) -> bool:
 
 
 def _normals(square: Pattern) -> tuple[Pattern, ...]:
-    """The ways to divide a value by the root of its mean square; what is cast behind them is multiplied by the scale."""
+    """The ways to divide a value by the root of its mean square, with casts of the quotient behind."""
     moment = Pattern("Add", (Pattern("ReduceMean", (square,), name="mean"), "epsilon"), name="moment", commutes=True)
     root = Pattern("Sqrt", (moment,), name="root")
     inverses = (

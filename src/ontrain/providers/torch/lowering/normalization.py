@@ -168,7 +168,7 @@ def rms_normalization(e: Emitter, node: ir.Node) -> None:
     width = max(1, math.prod(x.shape[axes[0] :]))
     epsilon = e.there(e.constant(torch.tensor(eps, dtype=wide.dtype)))
     e.call(torch.addcmul, epsilon, inverse, inverse, value=1 / width, out=inverse)
-    e.call(torch.rsqrt, inverse, out=inverse)
+    e.run(torch.Tensor.rsqrt_, inverse, writes=[inverse])
     y = e.out(node.outputs[0], x)
     normal = y if wide.dtype == y.dtype else e.new(x.shape, wide.dtype)
     e.call(torch.mul, wide, inverse, out=normal, elementwise=True)
