@@ -248,7 +248,8 @@ def nonzero_static(op: AtenBuilder, x: Value, *, size: Dim, fill_value: int = -1
     rows = op.Expand(none, op.sizes([size + 1]))
     places = op.ScatterElements(rows, target, op.Range(0, op.Squeeze(op.Shape(held), [0]), 1), axis=0)
     places = op.Slice(places, [0], [-1], [0])
-    filled, columns, stride = op.Less(places, op.cast(0, _INT64)), [], op.cast(1, _INT64)
+    filled, stride = op.Less(places, op.cast(0, _INT64)), op.cast(1, _INT64)
+    columns: list[Value] = []
     for length in reversed(shape):
         whole = op.Max(op.scalar(length), op.cast(1, _INT64))
         columns.insert(0, op.Mod(op.Div(places, stride), whole))
