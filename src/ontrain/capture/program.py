@@ -171,7 +171,8 @@ def _missing_error(node: fx.Node) -> CaptureError:
             f"torch's higher-order operator {_higher(node)} has no translation",
             source=source_line(node),
             reason=f"of those with functions as arguments {', '.join(_CONTROL)} have one",
-            way_out="write it as torch.vmap, as torch.while_loop, as tensor operators on all rows at once, or as a loop in Python",
+            way_out="write it as torch.vmap or torch.while_loop, as tensor operators on all rows at once, or as a loop "
+            "in Python",
         )
     own = name.removeprefix("aten.").split(".")[0].strip("_")
     near = difflib.get_close_matches(own, {entry.split(".")[0] for entry in table}, cutoff=_NEAR)

@@ -118,7 +118,8 @@ class Walk:
         if is_sparse([*args, *named.values(), node.meta["val"]]):
             return translate_sparse(self.op, node.target, args, named)
         if BRANCHES in node.meta:
-            return _CONTROL.get(node.target, Walk._choice)(self, *args)
+            control: Callable[..., Sequence[Any]] = _CONTROL.get(node.target, Walk._choice)
+            return control(self, *args)
         handler = find(node.target)
         assert handler is not None, node.target
         return handler(self.op, *args, **named)
@@ -254,7 +255,10 @@ def _is_number(target: Any) -> bool:
     return any(operator_of is not None and target is operator_of.default for operator_of in operators)
 
 
-_CONTROL = {torch.ops.higher_order.while_loop: Walk._loop, torch.ops.higher_order.scan: Walk._scan}
+_CONTROL: Mapping[Any, Callable[..., Sequence[Any]]] = {
+    torch.ops.higher_order.while_loop: Walk._loop,
+    torch.ops.higher_order.scan: Walk._scan,
+}
 _DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 

@@ -207,7 +207,8 @@ TABLE: tuple[Row, ...] = (
     ),
     *(
         Row(name, "know torch's own autograd functions", c.has_functions_of_its_own,
-            "modules that call torch.cond, torch.while_loop, scan, a checkpoint, or a custom operator with a derivative")
+            "modules that call torch.cond, torch.while_loop, scan, a checkpoint, or a custom operator with a "
+            "derivative")
         for name in sorted(LIBRARY_FUNCTIONS)
     ),
     Row("torch.utils._pytree", "walk through nested tensors", c.maps_trees,

@@ -26,15 +26,13 @@ def fractional_max_pool(
     rank = len(kernel_size)
     batched = len(op.input_shape(0)) == rank + 2
     have, want = op.input_shape(0)[-rank:], list(output_size)
-    for before, after in zip(have, want, strict=True):
-        if not isinstance(before, int) or not isinstance(after, int):
-            raise op.refuse(
-                f"fractional pooling from {before} to {after}", "windows over a size that varies are no constants",
-                "fix the size of the images",
-            )  # fmt: skip
+    sizes = [size for size in have if isinstance(size, int)]
+    if len(sizes) < rank or not all(isinstance(size, int) for size in want):
+        raise op.refuse(f"fractional pooling from {have} to {want}", "windows over a size that varies are no constants",
+                        "fix the size of the images")  # fmt: skip
     x = x if batched else op.Unsqueeze(x, [0])
     place: Any = None
-    for axis, (size, kernel, count) in enumerate(zip(have, kernel_size, want, strict=True)):
+    for axis, (size, kernel, count) in enumerate(zip(sizes, kernel_size, want, strict=True)):
         # The first sample is of the last axis for images, of the first one for volumes.
         sample = op.Gather(samples, op.const(np.array([axis if rank == 3 else 1 - axis])), axis=2)  # [N, C, 1]
         starts = _starts(op, op.cast(sample, x.dtype), size, kernel, count)

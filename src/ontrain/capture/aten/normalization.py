@@ -176,7 +176,7 @@ def group_norm(
 
 
 def _grouped(op: AtenBuilder, x: Value, groups: int) -> Value:
-    """[N, groups, elements of each]; the length is said where it is known, for that of no batch follows from nothing."""
+    """[N, groups, elements of each]; their number is said where it is known, as an empty batch does not tell it."""
     sizes = [size for size in op.input_shape(0)[1:] if isinstance(size, int)]
     length = math.prod(sizes) // groups if len(sizes) + 1 == len(op.input_shape(0)) else -1
     return op.Reshape(x, [0, groups, length])

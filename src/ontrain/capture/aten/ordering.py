@@ -232,3 +232,27 @@ def masked_scatter(op: AtenBuilder, x: Value, mask: Value, source: Value) -> Val
     taken = op.Gather(op.Reshape(source, [-1]), op.Min(order, last), axis=0)
     x = op.expand(x, shape, op.input_shape(0))
     return op.Where(mask, op.reshape(taken, shape, [-1]), x)
+
+
+@aten("nonzero_static")
+def nonzero_static(op: AtenBuilder, x: Value, *, size: Dim, fill_value: int = -1) -> Value:
+    """The first places that are not zero, as many as were asked for: a scatter by a running count."""
+    shape = op.input_shape(0)
+    if not shape:
+        return op.Expand(op.cast(fill_value, _INT64), op.sizes(op.shape))
+    held = op.Reshape(op.cast(x, ir.DataType.BOOL), [-1])
+    before = op.CumSum(op.Cast(held, to=_INT64), op.const(np.array(0, np.int64))) - op.cast(1, _INT64)
+    room = op.scalar(size)
+    target = op.Where(op.And(held, op.Less(before, room)), before, room)  # the others go to a row that is cut off
+    none = op.cast(-1, _INT64)
+    rows = op.Expand(none, op.sizes([size + 1]))
+    places = op.ScatterElements(rows, target, op.Range(0, op.Squeeze(op.Shape(held), [0]), 1), axis=0)
+    places = op.Slice(places, [0], [-1], [0])
+    filled, stride = op.Less(places, op.cast(0, _INT64)), op.cast(1, _INT64)
+    columns: list[Value] = []
+    for length in reversed(shape):
+        whole = op.Max(op.scalar(length), op.cast(1, _INT64))
+        columns.insert(0, op.Mod(op.Div(places, stride), whole))
+        stride = stride * whole
+    coordinates = op.Concat(*(op.Unsqueeze(column, [1]) for column in columns), axis=1)
+    return op.typed(op.Where(op.Unsqueeze(filled, [1]), op.cast(fill_value, _INT64), coordinates), op.shape)

@@ -172,7 +172,8 @@ def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Valu
     if factors is not None and mode == "nearest":
         return _nearest(op, x, factors, "nearest-exact" if "exact" in name else "nearest")
     if factors is not None and not aligned and x.dtype == ir.DataType.DOUBLE and _are_fixed(op):
-        return _weighted(op, x, image_mode, factors, antialias="_aa" in name)  # Resize takes factors in single precision
+        # Resize takes factors in single precision.
+        return _weighted(op, x, image_mode, factors, antialias="_aa" in name)
     if factors is not None and not aligned:
         # A factor that was given is the scale, even where the size it makes was cut to a whole number.
         sizes = (None, op.const(np.array([1.0, 1.0, *factors], np.float32)))
@@ -201,6 +202,7 @@ def _weighted(
                         "fix the size, or align no corners")  # fmt: skip
     last = len(op.shape) - 1
     for axis, (size, target) in enumerate(zip(op.input_shape(0)[2:], op.shape[2:], strict=True), start=2):
+        assert isinstance(size, int)
         unit = torch.eye(size, dtype=torch.float64)[None, None]
         extent: dict[str, Any] = {"size": (target, size)}
         if factors is not None:

@@ -9,19 +9,22 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Scalar
+from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
 
 __all__: list[str] = []
 
 _INT64 = ir.DataType.INT64
-_REDUCTIONS = {"sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "max": ("max", -np.inf), "min": ("min", np.inf)}
+_REDUCTIONS = {
+    "sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "max": ("max", -np.inf), "min": ("min", np.inf),
+}  # fmt: skip
+"""For each kind what a scatter does, and what it begins with."""
 
 
 @aten("segment_reduce")
 def segment_reduce(
     op: AtenBuilder, data: Value, reduce: str, *, lengths: Value | None = None, indices: Value | None = None,
-    offsets: Value | None = None, axis: int = 0, unsafe: bool = False, initial: Scalar | None = None,
+    offsets: Value | None = None, axis: int = 0, unsafe: bool = False, initial: float | None = None,
 ) -> Value:  # fmt: skip
     """A scatter to the segment that each row is in; rows behind the last segment go to one that is cut off."""
     shape, want = op.input_shape(0), op.shape
@@ -43,7 +46,7 @@ def segment_reduce(
         segment = op.Unsqueeze(segment, list(range(axis + 1, len(shape))))
     segment = op.Expand(segment, op.Shape(data))
     how, neutral = _REDUCTIONS[reduce]
-    first = op.cast(neutral if initial is None else float(initial), data.dtype)
+    first = op.cast(neutral if initial is None else initial, data.dtype)
     rows = [*want[:axis], want[axis] + 1, *want[axis + 1 :]]
     y = op.ScatterElements(op.Expand(first, op.sizes(rows)), segment, data, axis=axis, reduction=how)
     y = op.typed(op.Slice(y, [0], [-1], [axis]), want)
