@@ -80,6 +80,8 @@ def _trained(module, x):
     ids=["forward", "reverse", "columns", "nested", "associative"],
 )  # fmt: skip
 def test_a_scan_trains_as_eagers(module):
+    if isinstance(module, Nested) and torch.__version__ < (2, 12):
+        pytest.skip("torch 2.11 cannot differentiate a scan of scans itself")
     eager = copy.deepcopy(module).double()
     ours = ORTModule(copy.deepcopy(eager))
     for length in (5, 2, 7):

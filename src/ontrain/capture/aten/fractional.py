@@ -30,7 +30,8 @@ def fractional_max_pool(
     if len(sizes) < rank or not all(isinstance(size, int) for size in want):
         raise op.refuse(f"fractional pooling from {have} to {want}", "windows over a size that varies are no constants",
                         "fix the size of the images")  # fmt: skip
-    x = x if batched else op.Unsqueeze(x, [0])
+    if not batched:  # the samples may be those of a batch
+        x, samples = op.Unsqueeze(x, [0]), op.Slice(samples, [0], [1], [0])
     place: Any = None
     for axis, (size, kernel, count) in enumerate(zip(sizes, kernel_size, want, strict=True)):
         # The first sample is of the last axis for images, of the first one for volumes.
