@@ -133,14 +133,16 @@ def gather():
 
 
 def rounds():
-    """A loop of `n` rounds."""
+    """A loop of `n` rounds over a matrix."""
     inner = helper.make_graph(
         [helper.make_node("Identity", ["on"], ["goes"]), helper.make_node("Tanh", ["v"], ["w"])], "round",
-        [tensor("i", TensorProto.INT64, []), tensor("on", TensorProto.BOOL, []), tensor("v", shape=[2, 2])],
-        [tensor("goes", TensorProto.BOOL, []), tensor("w", shape=[2, 2])],
+        [tensor("i", TensorProto.INT64, []), tensor("on", TensorProto.BOOL, []), tensor("v", shape=["a", "b"])],
+        [tensor("goes", TensorProto.BOOL, []), tensor("w", shape=["a", "b"])],
     )  # fmt: skip
     nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=inner)]
-    return model(nodes, [tensor("n", TensorProto.INT64, []), tensor("x", shape=[2, 2])], [tensor("y", shape=[2, 2])])
+    return model(
+        nodes, [tensor("n", TensorProto.INT64, []), tensor("x", shape=["a", "b"])], [tensor("y", shape=["a", "b"])]
+    )
 
 
 def optional():

@@ -161,7 +161,8 @@ def terminated_meanwhile(t):
     timer = threading.Timer(0.1, lambda: setattr(options, "terminate", True))
     timer.start()
     try:
-        session.run(None, {"n": np.array(99_000), "x": X}, options)
+        # Minutes, unless it is stopped.
+        session.run(None, {"n": np.array(99_000), "x": np.ones((1000, 1000), np.float32)}, options)
     finally:
         timer.join()
 
