@@ -16,11 +16,11 @@ Engines, each in a process of its own; they take turns:
   "compile-chunked".
 
 The processes of a group start at once, so "first" is the first step beside the first steps of the others. A turn makes
-several steps without a wait between them, as far as the engine allows, and ends with one; times are per
-step, medians over the turns, and ratios are medians of (other engine's time / ontrain's) turn by turn. "done" are the
-floating-point operations of the matrix products that an engine really does, counted in ontrain's graph and, for the
-others, by torch's FlopCounterMode; their share of the device's peak rate is the model FLOP utilisation. Memory is the
-most that torch's allocator had given out, less the model. Rows go to benchmarks/results/gpu.jsonl.
+several steps without a wait between them, as far as the engine allows, and ends with one; times are per step, medians
+over the turns, and ratios are medians of (other engine's time / ontrain's) turn by turn. "done" are the floating-point
+operations of the matrix products that an engine really does, counted in ontrain's graph and, for the others, by torch's
+FlopCounterMode; their share of the device's peak rate is the model FLOP utilisation. Memory is the most that torch's
+allocator had given out, less the model. Rows go to benchmarks/results/gpu.jsonl.
 """
 
 from __future__ import annotations

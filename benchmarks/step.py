@@ -69,12 +69,16 @@ class Worker:
         self.faults: list[int] = []
         self.peak = 0
         if self.starts_alone:
-            assert self.first
+            self.wait()
 
     @functools.cached_property
     def first(self) -> dict[str, Any]:
         """What the process said of its first step, once it is made."""
         return self._read()
+
+    def wait(self) -> None:
+        """Wait until the first step is made."""
+        _ = self.first
 
     def _command(self, engine: str, model: str, layers: int) -> list[str]:
         if engine != "incumbent":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import ontrain as ort
+from tests.threads import at_once
 
 pytestmark = pytest.mark.gpu
 
@@ -73,9 +74,5 @@ def test_eight_threads_get_their_own_answers(path):
             if not np.allclose(y, wanted[i], rtol=1e-4, atol=1e-5):
                 wrong.append(i)
 
-    threads = [threading.Thread(target=ask, args=(start,)) for start in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(functools.partial(ask, start) for start in range(8)))
     assert not wrong

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import threading
+import functools
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from ontrain.errors import InputError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.checkpoint import experimental_load_checkpoint, experimental_save_checkpoint
 from ontrain.training.ortmodule import ORTModule
+from tests.threads import at_once
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 from tests.training.ortmodule.networks import LanguageModel
 
@@ -38,7 +39,7 @@ class Images(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Both kinds of cells, over packed sequences as over whole ones."""
+    """An LSTM in both directions, and a GRU over its states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,11 +182,7 @@ def test_two_modules_train_in_two_threads():
             if abs(losses[0] - losses[1]) > 1e-8:
                 problems.append(f"{i}, {step}: {losses}")
 
-    threads = [threading.Thread(target=train, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(functools.partial(train, i) for i in range(2)))
     assert not problems
 
 

@@ -59,7 +59,7 @@ class _Alike:
         return _between(self.lowest, sizes, self.highest)
 
     def bind(self, sizes: tuple[int, ...]) -> Bound | None:
-        """Return the graph at sizes, as all graphs tell it, or those that leave the same rest by a power of two."""
+        """Return the graph at covered sizes, as all graphs tell it, or those of the same rest by a power of two."""
         tried: tuple[int, ...] = ()
         for period in _PERIODS:
             rest = [size % period for size in sizes]
@@ -67,9 +67,10 @@ class _Alike:
             if not places or places == tried:
                 continue
             tried = places
-            numbers = np.array([_with_differences(self.sizes[i]) for i in places])
-            if not _between(numbers.min(0), sizes, numbers.max(0)):
-                break
+            if len(places) < len(self.sizes):  # of all of them the caller has looked
+                numbers = np.array([_with_differences(self.sizes[i]) for i in places])
+                if not _between(numbers.min(0), sizes, numbers.max(0)):
+                    break
             if places not in self.rules:
                 self.rules[places] = _rules(self, places)
             rules = self.rules[places]

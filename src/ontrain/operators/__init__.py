@@ -32,7 +32,7 @@ from ontrain.operators import (
     special,
     text,
 )
-from ontrain.operators.activation import dropped_share as dropped_share
+from ontrain.operators.activation import dropped_share as dropped_share, is_hardsigmoid as is_hardsigmoid
 from ontrain.operators.agreement import broadcast, size_of
 from ontrain.operators.classical import ML
 from ontrain.operators.contributed import MICROSOFT

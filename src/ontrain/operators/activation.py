@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,11 @@ define(
     precision=Precision.FOLLOWS,
     settings=(1, 2),
 )
+
+
+def is_hardsigmoid(alpha: float, beta: float) -> bool:
+    """Whether a HardSigmoid of these numbers is PyTorch's hardsigmoid, as float32 holds a sixth."""
+    return math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5
 
 
 def dropped_share(node: ir.Node) -> float:

@@ -39,6 +39,13 @@ class Verdict:
     specialised: tuple[str, ...] = ()
     refusal: OntrainError | None = None
 
+    def expect_eagers(self) -> None:
+        """Raise unless the model was captured, and its loss and gradients are eager PyTorch's."""
+        if self.refusal is not None:
+            raise self.refusal
+        assert self.error <= 1e-5
+        assert self.loss_error <= 1e-6
+
 
 class _Loss(nn.Module):
     """A module as a function of named tensors to its loss."""

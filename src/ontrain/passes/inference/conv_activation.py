@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ontrain.graph import Builder
-from ontrain.operators import MICROSOFT, OPERATORS, attribute_of, each
+from ontrain.operators import MICROSOFT, OPERATORS, attribute_of, each, is_hardsigmoid
 from ontrain.passes.fusion import Fusion, Match, Pattern, fail
 
 __all__ = ["FuseConvActivations"]
@@ -46,7 +46,7 @@ class FuseConvActivations(Fusion):
             bound = match.values.get(name)
             if bound is not None and bound.const_value is None:
                 fail("a bound of the activation is computed")
-        if match.node.op_type == "HardSigmoid" and not _is_usual(*_slope(match.node)):
+        if match.node.op_type == "HardSigmoid" and not is_hardsigmoid(*_slope(match.node)):
             fail("no kernel of convolutions applies a HardSigmoid of these numbers")
 
     def replace(self, op: Builder, match: Match, operands: dict[str, ir.Value | None]) -> list[ir.Value | None]:
@@ -76,11 +76,6 @@ def _activation(match: Match) -> list[ir.Attr]:
 
 def _slope(node: ir.Node) -> Sequence[float]:
     return [float(attribute_of(node, name)) for name in ("alpha", "beta")]
-
-
-def _is_usual(alpha: float, beta: float) -> bool:
-    """Whether a slope is the one that PyTorch's hardsigmoid has, as float32 holds it."""
-    return math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5
 
 
 def _bounds(match: Match) -> Sequence[float]:

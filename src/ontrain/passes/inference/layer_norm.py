@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ontrain.graph import Builder, is_float
-from ontrain.passes.inference.makers import axes_of, maker_of, number_of
+from ontrain.passes.inference.makers import is_over_last_axis, maker_of, number_of
 from ontrain.passes.inference.weights import Weights, weights_of
 from ontrain.passes.infra import RewritePass, left_alone
 
@@ -96,7 +96,7 @@ def _normal(quotient: ir.Node, weights: Weights) -> tuple[ir.Value, float, list[
         average = maker_of(mean, "ReduceMean")
         if squaring is None or average is None or x is None or average.inputs[0] is not x:
             continue
-        if _squares(squaring, d, weights) and _is_last(average) and _is_last(mean_of_squares):
+        if _squares(squaring, d, weights) and is_over_last_axis(average) and is_over_last_axis(mean_of_squares):
             return x, number, [centred, sqrt, total, mean_of_squares, squaring, average]
     return None
 
@@ -107,13 +107,6 @@ def _squares(node: ir.Node, d: ir.Value | None, weights: Weights) -> bool:
     if node.op_type == "Mul":
         return node.inputs[1] is d
     return node.op_type == "Pow" and number_of(node.inputs[1], weights) == 2
-
-
-def _is_last(mean: ir.Node) -> bool:
-    """Whether a mean is over the last axis, which it keeps."""
-    x, axes = mean.inputs[0], axes_of(mean)
-    rank = len(x.shape) if x is not None and x.shape is not None else None
-    return mean.attributes.get_int("keepdims", 1) == 1 and axes in ([-1], None if rank is None else [rank - 1])
 
 
 def _is_vector(value: ir.Value) -> bool:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ontrain.passes.inference.weights import Weights
 
-__all__ = ["axes_of", "maker_of", "number_of", "permutation_of"]
+__all__ = ["axes_of", "is_over_last_axis", "maker_of", "number_of", "permutation_of"]
 
 
 def maker_of(value: ir.Value | None, op_type: str) -> ir.Node | None:
@@ -38,3 +38,10 @@ def permutation_of(node: ir.Node) -> list[int] | None:
     if perm is not None:
         return list(perm.as_ints())
     return None if x is None or x.shape is None else list(range(len(x.shape)))[::-1]
+
+
+def is_over_last_axis(mean: ir.Node) -> bool:
+    """Whether a mean is over the last axis, which it keeps."""
+    x, axes = mean.inputs[0], axes_of(mean)
+    rank = len(x.shape) if x is not None and x.shape is not None else None
+    return mean.attributes.get_int("keepdims", 1) == 1 and axes in ([-1], None if rank is None else [rank - 1])

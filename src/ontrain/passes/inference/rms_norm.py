@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ontrain.graph import Builder
 from ontrain.operators import dims
 from ontrain.passes.fusion import Fusion, Match, Pattern, fail
-from ontrain.passes.inference.makers import axes_of
+from ontrain.passes.inference.makers import is_over_last_axis
 
 __all__ = ["FuseRMSNormalization"]
 
@@ -65,7 +65,7 @@ class FuseRMSNormalization(Fusion):
         if epsilon is None or epsilon < 0:
             fail("what is added to the mean square is no number")
         shape, sizes = dims(x), dims(scale)
-        if mean.attributes.get_int("keepdims", 1) != 1 or axes_of(mean) not in ([-1], [len(shape) - 1]):
+        if not is_over_last_axis(mean):
             fail("the mean is over other axes than the last")
         if not sizes or dims(match.node.outputs[0]) != shape or sizes[-1] != shape[-1] or {*sizes[:-1], 1} != {1}:
             fail("the scale is no vector")

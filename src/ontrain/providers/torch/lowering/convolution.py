@@ -11,7 +11,7 @@ import torch
 from ontrain.errors import InputError
 from ontrain.graph import describe, source_of, static_dims
 from ontrain.internals import private
-from ontrain.operators import MICROSOFT
+from ontrain.operators import MICROSOFT, is_hardsigmoid
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
@@ -122,8 +122,7 @@ def _applied(node: ir.Node) -> Applied | None:
     if activation == "Clip" and len(numbers) == 2:
         return "hardtanh", list(numbers), ""
     if activation == "HardSigmoid":
-        usual = len(numbers) == 2 and math.isclose(numbers[0], 1 / 6, rel_tol=1e-6) and numbers[1] == 0.5
-        return ("hardsigmoid", [], "") if usual else None
+        return ("hardsigmoid", [], "") if len(numbers) == 2 and is_hardsigmoid(*numbers) else None
     name = activation.lower()
     plain = not numbers or (name == "swish" and tuple(numbers) == (1.0,))
     return (name, [], "") if plain and name in _WITHOUT_NUMBERS else None
