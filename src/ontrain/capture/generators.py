@@ -35,7 +35,7 @@ _OWN = tuple(function.__self__ for function in _FUNCTIONS)
 _PASSED = frozenset({"numpy", "sympy", "mpmath"})
 """Packages whose lines are not looked at: a draw in numpy is of the line that calls it, and torch runs the others."""
 _WAY_OUT = (
-    "train it with ORTModule, which captures each branch of `if random.random() < p`; "
+    "compare the number itself and train it with ORTModule, which captures each branch of `if random.random() < p`; "
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
     "and choose with torch.where(torch.rand(()) < p, a, b); for layers that a library drops, set their rate to zero "
     f"(config.layerdrop = 0); or {BROKEN}"

@@ -198,7 +198,10 @@ def move_to(device: str, *modules: object) -> None:
 def _moved(name: str, tensor: torch.Tensor, device: str) -> torch.Tensor:
     """A tensor of the batch on the device; on its way from the host to a GPU nobody waits for it."""
     if tensor.is_meta:
-        raise InputError(f"input {name!r} is on the device meta", reason="tensors there have no values")
+        raise InputError(
+            f"input {name!r} is on the device meta", reason="tensors there have no values",
+            way_out="feed a tensor that has values",
+        )  # fmt: skip
     target = torch.device(device).type
     if tensor.device.type == target:
         return tensor
