@@ -29,6 +29,7 @@ from ontrain.passes.linear_to_gemm import LinearToGemm
 from ontrain.passes.powers_to_products import PowersToProducts
 from ontrain.passes.rows import (
     AttendSequences,
+    EliminateMasks,
     EliminatePadding,
     EliminateUnlabelledRows,
     EliminateUnreadRows,
@@ -53,6 +54,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     HidePaddedStates(),
     EliminateUnlabelledRows(),
     EliminateUnreadRows(),
+    EliminateMasks(),
     EliminatePadding(),
     AttendSequences(),
     FuseRMSNormalization(),

@@ -99,41 +99,62 @@ MODELS = [
 ]  # fmt: skip
 
 
+class Steps:
+    """A trainer whose weights are put back after each step."""
+
+    def __init__(self, make, feeds):
+        self.feeds, self.model = feeds, make().double().train()
+        for parameter in self.model.parameters():
+            if parameter.dim() > 1:
+                parameter.data.mul_(3.0)  # or the gradients of queries and keys would be next to nothing
+        self.weights = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+        description = {
+            "inputs": [(name, ["batch", "length"][: value.dim()]) for name, value in feeds.items()],
+            "outputs": [("loss", [], True)],
+        }
+        self.trainer = ORTTrainer(self.model, description, optim.SGDConfig(lr=1.0), None, {"device": {"id": "cpu"}})
+
+    def step(self, names):
+        """The loss, the gradients, and what the passes of these names say."""
+        loss = self.trainer.train_step(**self.feeds)
+        grads = {name: self.weights[name] - weight.detach() for name, weight in self.model.named_parameters()}
+        for name, value in self.weights.items():
+            self.model.get_parameter(name).data.copy_(value)
+        (plan,) = self.trainer._run.session.plans.values()
+        return loss, grads, [text for report in plan.passes if report.name in names for text in report.notes]
+
+    def compare_without(self, names, loss, grads):
+        """Turn passes off, and compare."""
+        session = self.trainer._run.session
+        session._planning = dataclasses.replace(session._planning, disabled_passes=names)
+        session._planner.plans.clear()
+        session._planner._row_counts._counters.clear()
+        whole_loss, whole_grads, notes = self.step(names)
+        assert not notes
+        # The causal models turn their logits to single precision.
+        tolerance = 1e-12 if loss.dtype == torch.float64 else 1e-6
+        torch.testing.assert_close(loss, whole_loss, rtol=tolerance, atol=0)
+        for name, grad in whole_grads.items():
+            # A bias of keys has no gradient but rounding, and the largest of a weight's entries sets its scale.
+            scale = max(float(grad.abs().max()), 1e-3)
+            torch.testing.assert_close(grads[name], grad, rtol=0, atol=tolerance * scale, msg=name)
+
+
 @pytest.mark.parametrize(("make", "batch", "said"), MODELS)
 def test_rows_are_left_out_and_nothing_changes(make, batch, said):
     torch.manual_seed(0)
-    feeds, model = batch(), make().double().train()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.mul_(3.0)  # or the gradients of queries and keys would be next to nothing
-    weights = {name: one.detach().clone() for name, one in model.named_parameters()}
-    description = {
-        "inputs": [(name, ["batch", "length"][: one.dim()]) for name, one in feeds.items()],
-        "outputs": [("loss", [], True)],
-    }
-    trainer = ORTTrainer(model, description, optim.SGDConfig(lr=1.0), None, {"device": {"id": "cpu"}})
-
-    def step():
-        loss = trainer.train_step(**feeds)
-        grads = {name: weights[name] - one.detach() for name, one in model.named_parameters()}
-        for name, value in weights.items():
-            model.get_parameter(name).data.copy_(value)
-        (plan,) = trainer._run.session.plans.values()
-        return loss, grads, [one for report in plan.passes if report.name in NAMES for one in report.notes]
-
-    loss, grads, notes = step()
-    found = [one for one in notes if " of 40 rows" in one]
+    steps = Steps(make, batch())
+    loss, grads, notes = steps.step(NAMES)
+    found = [text for text in notes if " of 40 rows" in text]
     assert len(found) == len(said) and all(have.startswith(want) for have, want in zip(found, said, strict=True)), notes
-    session = trainer._run.session
-    session._planning = dataclasses.replace(session._planning, disabled_passes=NAMES)
-    session._planner.plans.clear()
-    session._planner._row_counts._counters.clear()
-    whole_loss, whole_grads, without = step()
-    assert not without
-    # The causal models turn their logits to single precision.
-    tolerance = 1e-12 if loss.dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(loss, whole_loss, rtol=tolerance, atol=0)
-    for name, grad in whole_grads.items():
-        # A bias of keys has no gradient but rounding, and the largest of a weight's entries sets its scale.
-        scale = max(float(grad.abs().max()), 1e-3)
-        torch.testing.assert_close(grads[name], grad, rtol=0, atol=tolerance * scale, msg=name)
+    steps.compare_without(NAMES, loss, grads)
+
+
+@pytest.mark.parametrize(("make", "batch", "_"), MODELS)
+def test_a_mask_of_ones_is_not_added_and_nothing_changes(make, batch, _):
+    torch.manual_seed(0)
+    feeds = batch()
+    steps = Steps(make, {**feeds, "attention_mask": torch.ones_like(feeds["attention_mask"])})
+    loss, grads, notes = steps.step(["EliminateMasks"])
+    assert any("without what hides nothing" in text for text in notes), notes
+    steps.compare_without(("EliminateMasks",), loss, grads)

@@ -7,10 +7,12 @@ from ontrain.passes.rows.padding import EliminatePadding
 from ontrain.passes.rows.selection import Keep, RowPass, Selection, bucket, counting
 from ontrain.passes.rows.sequences import AttendSequences
 from ontrain.passes.rows.states import HidePaddedStates
+from ontrain.passes.rows.unmasked import EliminateMasks
 from ontrain.passes.rows.unread import EliminateUnreadRows
 
 __all__ = [
     "AttendSequences",
+    "EliminateMasks",
     "EliminatePadding",
     "EliminateUnlabelledRows",
     "EliminateUnreadRows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,11 @@ import onnx_ir as ir
 from ontrain.graph import Builder, static_dims
 from ontrain.passes.rows.selection import batch_only
 
-__all__ = ["Mask", "find_mask"]
+__all__ = ["Leaf", "Mask", "anywhere", "conditions", "find_mask", "is_low"]
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class Leaf:
     """One factor of a mask: a bool value, its negation, or a float value that is added to scores."""
 
     value: ir.Value
@@ -33,6 +34,14 @@ class _Leaf:
         widened: ir.Value = op.Reshape(value, [1] * (4 - len(static_dims(value))) + list(static_dims(value)))
         return widened
 
+    def acts(self, op: Builder, copies: dict[ir.Value, ir.Value]) -> ir.Value:
+        """Emit whether it hides a key or adds something to a score, bool [1]."""
+        value = copies[self.value]
+        acts = op.Not(value) if self.kind == "is" else value
+        if self.kind == "added":
+            acts = op.Not(op.Equal(value, op.const(0.0, value.dtype)))
+        return anywhere(op, acts)
+
     def acts_always(self) -> bool:
         """Whether it hides or adds something in every batch."""
         if self.value.const_value is None:
@@ -45,12 +54,17 @@ class _Leaf:
 class Mask:
     """The keys that queries may see: those that every leaf lets through, bool [B, H, L, S] by broadcasting."""
 
-    leaves: tuple[_Leaf, ...]
+    leaves: tuple[Leaf, ...]
 
     @property
     def computed(self) -> frozenset[tuple[ir.Value, str]]:
         """The leaves that depend on the batch."""
         return frozenset((leaf.value, leaf.kind) for leaf in self.leaves if leaf.value.const_value is None)
+
+    def acts(self, op: Builder, copies: dict[ir.Value, ir.Value]) -> ir.Value:
+        """Emit whether the batch hides a key or adds something to a score, bool [1]."""
+        computed = [leaf.acts(op, copies) for leaf in self.leaves if leaf.value.const_value is None]
+        return functools.reduce(op.Or, computed)
 
     def acts_always(self) -> bool:
         """Whether in every batch some key is hidden from some query, or something is added to a score."""
@@ -84,37 +98,38 @@ def find_mask(graph: ir.Graph, bias: ir.Value) -> Mask | None:
     return None if leaves is None else Mask(tuple(dict.fromkeys(leaves)))
 
 
-def _added(graph: ir.Graph, bias: ir.Value) -> list[_Leaf] | None:
+def _added(graph: ir.Graph, bias: ir.Value) -> list[Leaf] | None:
     """The factors of a float value that is added to scores."""
     producer = bias.producer()
     if bias.const_value is None and producer is not None and not producer.domain:
         inputs = [v for v in producer.inputs if v is not None]
         if producer.op_type == "Where":
             condition, x, y = inputs
-            if _is_low(y):
-                return _both(_condition(graph, condition, "is"), _added(graph, x))
-            if _is_low(x):
-                return _both(_condition(graph, condition, "not"), _added(graph, y))
+            if is_low(y):
+                return _both(conditions(graph, condition, "is"), _added(graph, x))
+            if is_low(x):
+                return _both(conditions(graph, condition, "not"), _added(graph, y))
         if producer.op_type == "Add":
             return _both(_added(graph, inputs[0]), _added(graph, inputs[1]))
-        if producer.op_type == "Max" and len(inputs) == 2 and any(_is_low(v) for v in inputs):
-            return _added(graph, inputs[1] if _is_low(inputs[0]) else inputs[0])
+        if producer.op_type == "Max" and len(inputs) == 2 and any(is_low(v) for v in inputs):
+            return _added(graph, inputs[1] if is_low(inputs[0]) else inputs[0])
     if bias.const_value is not None or batch_only(graph, [bias]):
-        return [_Leaf(bias, "added")]
+        return [Leaf(bias, "added")]
     return []
 
 
-def _condition(graph: ir.Graph, value: ir.Value, kind: str) -> list[_Leaf] | None:
+def conditions(graph: ir.Graph, value: ir.Value, kind: str) -> list[Leaf] | None:
+    """Return the factors of a condition that holds where a key is visible, or ("not") where it is hidden."""
     producer = value.producer()
     if kind == "is" and value.const_value is None and producer is not None and producer.op_type == "And":
         left, right = producer.inputs
         assert left is not None and right is not None
-        return _both(_condition(graph, left, kind), _condition(graph, right, kind))
+        return _both(conditions(graph, left, kind), conditions(graph, right, kind))
     known = value.const_value is not None or batch_only(graph, [value])
-    return [_Leaf(value, kind)] if known else None
+    return [Leaf(value, kind)] if known else None
 
 
-def _both(left: list[_Leaf] | None, right: list[_Leaf] | None) -> list[_Leaf] | None:
+def _both(left: list[Leaf] | None, right: list[Leaf] | None) -> list[Leaf] | None:
     return None if left is None or right is None else left + right
 
 
@@ -122,13 +137,21 @@ def _low(dtype: ir.DataType | None) -> float:
     """What hides a key: no score comes near it, and next to any other nothing is left of a weight so low."""
     assert dtype is not None
     if dtype == ir.DataType.FLOAT16:
-        return float(np.finfo(np.float16).min) / 2
+        return -3e4
     return -1e9
 
 
-def _is_low(value: ir.Value) -> bool:
+def is_low(value: ir.Value) -> bool:
+    """Whether nothing is left of the weight of a key to whose score a constant is added, or which it replaces."""
     const = value.const_value
     return const is not None and bool(np.all(np.asarray(const.numpy(), np.float64) <= _low(value.dtype)))
+
+
+def anywhere(op: Builder, value: ir.Value) -> ir.Value:
+    """Emit whether a bool value is true in any place, bool [1]."""
+    highest = op.ReduceMax(op.Cast(op.Reshape(value, [-1]), to=ir.DataType.INT32), [0], keepdims=1)
+    any_place: ir.Value = op.Greater(highest, 0)
+    return any_place
 
 
 def _any(leaves: Sequence[ir.Value], axes: Sequence[int], op: Builder) -> ir.Value:
