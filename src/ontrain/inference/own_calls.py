@@ -349,7 +349,7 @@ class OwnSession:
     def synchronize(self) -> None:
         """Wait for the device."""
         if self._session.device.type == "cuda":
-            torch.cuda.synchronize(self._session.device)
+            torch.cuda.current_stream(self._session.device).synchronize()
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs in the file's order."""

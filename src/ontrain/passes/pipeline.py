@@ -36,6 +36,7 @@ from ontrain.passes.rows import (
     HidePaddedStates,
     MultiplyPresentRows,
 )
+from ontrain.passes.share_masks import ShareMasks
 from ontrain.passes.simplify import Simplify
 
 __all__ = [
@@ -55,6 +56,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     EliminateUnlabelledRows(),
     EliminateUnreadRows(),
     EliminateMasks(),
+    ShareMasks(),
     EliminatePadding(),
     AttendSequences(),
     FuseRMSNormalization(),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 
 from tests.models.zoo.entry import Batch, Entry
 from tests.models.zoo.huggingface import (
@@ -30,6 +33,10 @@ __all__ = ["ENTRIES"]
 # The default dispatch of a mixture of experts has no kernel in double precision.
 DISPATCH = {"experts_implementation": "batched_mm"}
 
+# A tensor says where older versions cut a table.
+_IS_OLD = Version(transformers.__version__) < Version("5.20")
+DEBERTA: Any = {"refused": "size depends on", "way_out": "out of forward"} if _IS_OLD else {}
+
 
 def _in_windows(entry: Entry) -> Entry:
     """Sentences that fill windows of four words: eager PyTorch's gradients are no numbers where words are masked."""
@@ -47,8 +54,8 @@ ENTRIES = [
     encoder("distilbert"),
     encoder("electra", embedding_size=8),
     encoder("albert", embedding_size=8),
-    encoder("deberta", pos_att_type=["p2c", "c2p"], relative_attention=True),
-    encoder("deberta-v2", pos_att_type=["p2c", "c2p"], relative_attention=True),
+    encoder("deberta", **DEBERTA, pos_att_type=["p2c", "c2p"], relative_attention=True),
+    encoder("deberta-v2", **DEBERTA, pos_att_type=["p2c", "c2p"], relative_attention=True),
     encoder("xlm-roberta", max_position_embeddings=40),
     encoder("mpnet", max_position_embeddings=40),
     encoder("mobilebert", embedding_size=8, intra_bottleneck_size=8, true_hidden_size=8),

@@ -20,7 +20,7 @@ BERT = dict(
 
 
 def bert(kind, **more):
-    return lambda: getattr(transformers, f"BertFor{kind}")(transformers.BertConfig(**BERT, **more))
+    return lambda: getattr(transformers, f"BertFor{kind}")(transformers.BertConfig(**{**BERT, **more}))
 
 
 def roberta():

@@ -18,7 +18,7 @@ from ontrain.providers.torch.lowering import attention
 from ontrain.training import ORTTrainer, optim
 from tests.passes.rows.encoders import BATCH, LENGTH, Classifier, Pair, Tagger
 from tests.passes.rows.test_equality import PATTERNS, ROWS, tokens
-from tests.passes.rows.test_huggingface import MODELS, bert, tagged
+from tests.passes.rows.test_huggingface import BERT, MODELS, bert, tagged
 from tests.providers.torch.packed_kernels import packed_kernels
 
 pytestmark = pytest.mark.sampled(4)
@@ -210,6 +210,15 @@ def test_activations_that_are_computed_again_keep_attention_whole(said):
     torch.manual_seed(0)
     trained(bert("TokenClassification", num_labels=5), tagged(), graph_transformer={"attn_dropout_recompute": True})
     assert not said
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_in_single_precision_keeps_attention_whole(dtype, said):
+    """The kernel for it draws other masks of packed sequences going backward than forward."""
+    torch.manual_seed(0)
+    make = bert("TokenClassification", num_labels=5, **{**BERT, "attention_probs_dropout_prob": 0.2})
+    trained(make, tagged(), dtype=dtype)
+    assert bool(said) == (dtype == torch.float64)
 
 
 def test_dropout_is_drawn_for_the_rows_that_are_left():

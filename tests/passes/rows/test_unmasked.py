@@ -53,6 +53,8 @@ class Masked(nn.Module):
                 return seen
             case "truth, expanded":
                 return seen.expand(BATCH, 1, LENGTH, LENGTH)
+            case "truth of real rows":
+                return seen & (torch.arange(LENGTH) >= 0)[:, None]
             case "truth and causal":
                 return seen & causal()
             case "causal, filled later":
@@ -78,7 +80,8 @@ class Masked(nn.Module):
 
 
 WAYS = (
-    "zero or low", "multiplied", "truth", "truth, expanded", "truth and causal", "causal, filled later",
+    "zero or low", "multiplied", "truth", "truth, expanded", "truth of real rows", "truth and causal",
+    "causal, filled later",
     "causal, added", "causal at the end", "positions", "positions where seen", "distances",
 )  # fmt: skip
 LEFT = {"truth and causal", "causal, filled later", "causal, added", "causal at the end", "positions",

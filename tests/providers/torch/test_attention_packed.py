@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from ontrain.graph import Builder, new_model
 from ontrain.providers import get_provider
 from ontrain.providers.torch.lowering import attention
+from tests.providers.torch.lowering.test_attention_cuda import kernel
 from tests.providers.torch.packed_kernels import packed_kernels
 
 H, E = 2, 8
@@ -105,6 +106,14 @@ def test_kernels_are_given_what_they_are_documented_to_take(dtype, lengths):
 def test_a_gpu_gives_what_each_sequence_gives(dtype):
     for lengths in ([5], [3, 4], [128, 1, 77, 64], [2, 0, 3, 0]):
         check(run("TorchExecutionProvider", lengths, dtype, "cuda"), lengths, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_kernel_that_draws_other_masks_going_backward_is_not_chosen(dtype, dropout):
+    """ATen's efficient kernel does so for packed sequences."""
+    flash = "flash apart" if dtype == torch.bfloat16 else None if dropout else "efficient apart"
+    assert kernel(graph(5, 2, 3, dtype, dropout)) == flash
 
 
 @pytest.mark.gpu

@@ -29,7 +29,8 @@ def _bias(op: AtenBuilder, mask: Value, dtype: ir.DataType) -> tuple[Any, Any]:
     low = op.cast(_lowest(dtype), dtype)
     if mask.dtype == ir.DataType.BOOL:
         bias = op.Where(mask, op.cast(0, dtype), low)
-        seen = op.ReduceMax(op.Cast(mask, to=dtype), [-1], keepdims=1)
+        # Bytes: four times as large a mask is still known once for all.
+        seen = op.Cast(op.ReduceMax(op.Cast(mask, to=ir.DataType.UINT8), [-1], keepdims=1), to=dtype)
     elif mask in op.trained:
         # A learned bias is no mask, and a clamp would cost its gradient a pass.
         return op.cast(mask, dtype), None

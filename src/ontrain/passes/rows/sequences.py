@@ -34,7 +34,8 @@ class AttendSequences(RowPass):
     each batch, as one of two "rows" of a selection; a batch of which it is not so keeps the graph as it was. Rows
     that fill up the last bucket are sequences of their own. Masks of dropout are drawn for the rows that are left.
     Left alone: attention whose mask hides something in every batch, as a causal one; queries that are other rows than
-    the keys; heads for which there is no kernel; and all of them on providers that gain nothing by it.
+    the keys; heads for which there is no kernel, or none that drops out in single precision; and all of them on
+    providers that gain nothing by it.
     """
 
     level = 2
@@ -103,6 +104,8 @@ def _fits(node: ir.Node) -> bool:
     assert q is not None and k is not None and v is not None
     if len(node.inputs) != 4 or len(static_dims(q)) != 4 or probabilities_are_read(node):
         return False
+    if q.dtype == ir.DataType.FLOAT and node.attributes.get_float("dropout", 0.0) > 0:
+        return False  # of packed sequences this kernel draws other masks going backward than forward
     same = static_dims(q) == static_dims(k) == static_dims(v)
     return same and static_dims(q)[-1] in _WIDTHS and q.dtype in _TYPES
 

@@ -20,11 +20,10 @@ __all__ = ["EliminateMasks"]
 class EliminateMasks(RowPass):
     """Add no mask to the scores of a batch that has no padding.
 
-        q, k, v ─ Attention(bias = Where(padding, −∞, 0))                       →   q, k, v ─ Attention
-        q, k, v ─ Attention(bias = Where(And(causal, not padding), 0, −∞))      →   q, k, v ─ Attention(Where(causal, …))
-        q, k, v ─ Attention(bias = Add(positions, Where(padding, −∞, 0)))       →   q, k, v ─ Attention(positions)
-
-        Attention(…) · (1 where a row sees a key)                               →   Attention(…)
+        q, k, v ─ Attention(bias = Where(padding, −∞, 0))                    →   q, k, v ─ Attention
+        q, k, v ─ Attention(bias = Where(And(causal, not padding), 0, −∞))   →   q, k, v ─ Attention(Where(causal))
+        q, k, v ─ Attention(bias = Add(positions, Where(padding, −∞, 0)))    →   q, k, v ─ Attention(positions)
+        Attention(…) · (1 where a row sees a key)                            →   Attention(…)
 
     Equal where each part of the mask that the batch determines lets every key through and adds zero, and each row sees
     a key. That is looked at in each batch, as one of two "rows" of a selection; a batch with padding keeps the graph as
@@ -176,10 +175,11 @@ class _Rewriting:
         return chosen
 
     def _condition(self, op: Builder, value: ir.Value, kind: str) -> ir.Value | None:
-        """Emit the constant parts of a condition; None where it has none."""
+        """Emit the constant parts of a condition that hide something; None where it has none."""
         leaves = conditions(self._graph, value, kind)
         assert leaves is not None
-        constant = [op.const(leaf.value.const_value.numpy()) for leaf in leaves if leaf.value.const_value is not None]
+        values = [leaf.value.const_value for leaf in leaves if leaf.acts_always()]
+        constant = [op.const(tensor.numpy()) for tensor in values if tensor is not None]
         return functools.reduce(lambda x, y: _joined(op.And, x, y), constant, None)
 
 

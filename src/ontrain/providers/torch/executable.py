@@ -115,7 +115,7 @@ class TorchExecutable:
         def tick(number: int) -> None:
             nonlocal start
             if self._blocks.device.type == "cuda":
-                torch.cuda.synchronize(self._blocks.device)
+                torch.cuda.current_stream(self._blocks.device).synchronize()
             node = self._program[number].node
             name = node.op_type if node is not None else "copy"
             spent[name] += (time.perf_counter() - start) * 1e3
@@ -151,7 +151,7 @@ class TorchExecutable:
 
         def tick(number: int) -> None:
             if device.type == "cuda":
-                torch.cuda.synchronize(device)
+                torch.cuda.current_stream(device).synchronize()
             marks.append(time.perf_counter_ns())
 
         (code,) = codes([self._program], timed=True)

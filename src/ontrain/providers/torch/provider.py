@@ -32,7 +32,7 @@ class TorchExecutionProvider:
     Args:
         device: a torch device string, "cpu" or "cuda[:n]".
         logits_bytes: what the scores of a classifier may take at once where its loss is made in chunks of rows; by
-            default `ONTRAIN_LOGITS_BYTES`, or 64 MiB.
+            default `ONTRAIN_LOGITS_BYTES`, or 64 MiB (512 MiB on a GPU).
         tune: measure each large product in single precision once on this machine's CPU and take the fastest way to it,
             which may round otherwise than eager PyTorch; or the name of the formulation that every such product takes.
             By default `ONTRAIN_TUNE`, or so.
@@ -55,7 +55,7 @@ class TorchExecutionProvider:
                 f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
             )
         keep_freed_pages()
-        self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs)
+        self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs, self._device.type)
         self.recording = Recording.on(self._device, wanted=self.settings.cuda_graphs)
         self._blocks = Blocks(self._device)
 

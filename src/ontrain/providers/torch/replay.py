@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ontrain.locks import Lock
 from ontrain.operators import record_of
 from ontrain.providers.torch.code import Held
 from ontrain.providers.torch.instructions import Body, Instruction
@@ -27,6 +28,10 @@ _logger = logging.getLogger("ontrain.phases")
 
 WARM_UP = 1
 """Runs that a part makes plainly before it is recorded."""
+
+
+_recording, _drawing = Lock(), Lock()
+"""One thread at a time records, and draws from what is a device's own generator meanwhile."""
 
 
 class Recorder(Protocol):
@@ -58,7 +63,8 @@ class CudaRecorder:
 
     def record(self, calls: Callable[[], None], generators: Sequence[torch.Generator]) -> Callable[[], None]:
         """Record a graph; see `Recorder.record`."""
-        with torch.cuda.device(self._device):
+        # torch records on one stream of the whole process, and leaves a thread on it whose recording does not begin.
+        with _recording, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream(self._device)):
             sharing = next(iter(self._sharing), None)  # held meanwhile: a pool is gone with the last of its graphs
             if sharing is None:
                 self._pool = torch.cuda.graph_pool_handle()
@@ -195,9 +201,10 @@ def waits(program: Sequence[Instruction]) -> str | None:
 def drawing_from(generator: torch.Generator) -> Iterator[None]:
     """Let a kernel that draws from its device's own generator draw from another one, which goes on from there."""
     own = torch.cuda.default_generators[generator.device.index or 0]
-    before = own.graphsafe_get_state()
-    own.graphsafe_set_state(generator)
-    try:
-        yield
-    finally:
-        own.graphsafe_set_state(before)
+    with _drawing:
+        before = own.graphsafe_get_state()
+        own.graphsafe_set_state(generator)
+        try:
+            yield
+        finally:
+            own.graphsafe_set_state(before)

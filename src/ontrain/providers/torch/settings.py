@@ -9,10 +9,12 @@ from ontrain.errors import OptionError
 from ontrain.providers.torch.neighbours import VARIABLE
 from ontrain.providers.torch.tuning import Choices, Forced, formulations, open_tuning
 
-__all__ = ["LOGITS_BYTES", "Settings"]
+__all__ = ["GPU_LOGITS_BYTES", "LOGITS_BYTES", "Settings"]
 
 LOGITS_BYTES = 64 << 20
 """Four chunks for 1,024 rows of a vocabulary of 50,000: as fast as all rows at once, and a quarter of the memory."""
+GPU_LOGITS_BYTES = 512 << 20
+"""On a GPU: each chunk adds to the whole gradient of the weights, and small products leave units idle."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,17 @@ class Settings:
     cuda_graphs: bool = True
 
     @classmethod
-    def chosen(cls, logits_bytes: int | None, tune: bool | str | None, cuda_graphs: bool | None = None) -> Settings:
+    def chosen(
+        cls, logits_bytes: int | None, tune: bool | str | None, cuda_graphs: bool | None = None, device: str = "cpu"
+    ) -> Settings:
         """Return the options given, for those left out what the environment says, then the defaults.
 
         Raises:
             OptionError: a value is malformed.
         """
-        size = _from_environment("ONTRAIN_LOGITS_BYTES", "logits_bytes", logits_bytes, LOGITS_BYTES)
+        size = _from_environment(
+            "ONTRAIN_LOGITS_BYTES", "logits_bytes", logits_bytes, GPU_LOGITS_BYTES if device == "cuda" else LOGITS_BYTES
+        )
         if size < 1:
             raise OptionError(f"logits_bytes is {size}", way_out="give a whole number of bytes from 1")
         graphs = _from_environment("ONTRAIN_CUDA_GRAPHS", "cuda_graphs", cuda_graphs, 1)

@@ -14,7 +14,11 @@ from onnx import helper, numpy_helper
 import ontrain
 
 FLOAT8 = [ir.DataType[f"FLOAT8E{name}"] for name in ("4M3FN", "4M3FNUZ", "5M2", "5M2FNUZ")]
-GRIDS = [ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2]
+GRIDS = [
+    getattr(ir.DataType, name)
+    for name in ("FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2")
+    if hasattr(ir.DataType, name)  # the latter two came with onnx-ir 1.1
+]
 WHOLE = [ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataType.UINT4]
 POWERS = ir.DataType.FLOAT8E8M0
 

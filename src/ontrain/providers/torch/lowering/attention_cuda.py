@@ -62,7 +62,8 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
         return None
     flash = flash and q.dtype in _HALF and width <= _WIDEST
     if bounds_of(node) is not None:
-        apart = "flash apart" if flash else "efficient apart"
+        # The efficient kernel draws other masks for packed sequences going backward than forward.
+        apart = "flash apart" if flash else None if dropout else "efficient apart"
         return apart if q.dtype in (*_HALF, torch.float32) else None
     if flash:
         if bias is None:

@@ -42,7 +42,8 @@ def _scale(unit: torch.Tensor, dy: torch.Tensor) -> None:
 class _Chunk:
     """Some rows: of the hidden states, of what is known about labels, and of the scores with columns to spare.
 
-    `raw` are the scores that products make and take; in half precision others than those that the softmax is made of.
+    `raw` are the scores that products make and take; in half precision others than those that the softmax is made of,
+    and with columns to spare where products are aligned.
     """
 
     hidden: Buf
@@ -83,13 +84,19 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     scores = e.new((height, width), exact)
     # As torch.autocast has it: products in half precision, the softmax and the loss of their results in single.
     raw = scores if hidden.dtype == exact else e.new((height, width), hidden.dtype)
-    if raw is not scores and width > classes:
+    aligned = raw is not scores and _wants_aligned(e.device, classes)
+    if aligned:
+        weight, bias = _widened(e, weight, width), None if bias is None else _widened(e, bias, width)
+    elif raw is not scores and width > classes:
         # oneDNN's products in half precision read on past the classes and multiply it by zero, which keeps a NaN.
         spare = e.narrow(raw, 1, classes, width - classes)
         e.run(torch.Tensor.zero_, spare, writes=[spare])
     bias_sums = e.new((classes,), exact) if dbias is not None and dbias.dtype != exact else dbias
     # Half precision would round the sum at each chunk.
     sums = _same_order(e, dweight, exact) if dweight is not None and raw is not scores and height < rows else None
+    total_dweight = dweight
+    if aligned and dweight is not None:
+        sums, dweight = dweight if sums is None else sums, _same_order(e, dweight, dweight.dtype, width)
     for start in range(0, rows, height):
         count = min(height, rows - start)
         full = e.narrow(scores, 0, 0, count)
@@ -100,14 +107,14 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
             losses=e.narrow(losses, 0, start, count),
             full=full,
             scores=e.narrow(full, 1, 0, classes),
-            raw=e.narrow(e.narrow(raw, 0, 0, count), 1, 0, classes),
+            raw=e.narrow(e.narrow(raw, 0, 0, count), 1, 0, width if aligned else classes),
             dhidden=e.narrow(dhidden, 0, start, count) if dhidden is not None else None,
         )
         _score(e, chunk, weight, bias)
         if any(place is not None for place in (dhidden, dweight, dbias)):
             _differentiate(e, chunk, weight, dweight, sums, bias_sums, first=start == 0)
-    if sums is not None and dweight is not None:
-        e.run(torch.Tensor.copy_, dweight, sums, writes=[dweight])
+    if sums is not None and total_dweight is not None and sums is not total_dweight:
+        e.run(torch.Tensor.copy_, total_dweight, sums, writes=[total_dweight])
     if dbias is not None and bias_sums is not None and bias_sums is not dbias:
         e.run(torch.Tensor.copy_, dbias, bias_sums, writes=[dbias])
     if loss is not None:
@@ -115,11 +122,30 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
         e.run(_total, losses, counts, total if mean else None, nothing, loss, writes=[losses, loss])
 
 
-def _same_order(e: Emitter, buf: Buf, dtype: torch.dtype) -> Buf:
-    """A temporary of another type whose elements lie in the order of a matrix's."""
-    if buf.meta.stride(0) == 1:
-        return e.view(e.new(buf.shape[::-1], dtype), torch.t)
-    return e.new(buf.shape, dtype)
+def _wants_aligned(device: torch.device, classes: int) -> bool:
+    """Whether products in half precision are several times slower for that many classes than for a few more.
+
+    Kernels of a GPU read vectors of eight; for other sizes cuBLAS takes those of two or of single elements.
+    """
+    return device.type == "cuda" and classes % 8 != 0
+
+
+def _widened(e: Emitter, x: Buf, width: int) -> Buf:
+    """A copy of weights [K, V] or a bias [V] with zeros for classes up to `width`."""
+    wide, axis = _same_order(e, x, x.dtype, width), len(x.shape) - 1
+    classes = x.shape[axis]
+    own, spare = e.narrow(wide, axis, 0, classes), e.narrow(wide, axis, classes, width - classes)
+    e.run(torch.Tensor.copy_, own, x, writes=[own])
+    e.run(torch.Tensor.zero_, spare, writes=[spare])
+    return wide
+
+
+def _same_order(e: Emitter, buf: Buf, dtype: torch.dtype, width: int | None = None) -> Buf:
+    """A temporary of another type, or with another number of columns, whose elements lie in the order of a matrix's."""
+    shape = buf.shape if width is None else (*buf.shape[:-1], width)
+    if len(shape) == 2 and buf.meta.stride(0) == 1:
+        return e.view(e.new(shape[::-1], dtype), torch.t)
+    return e.new(shape, dtype)
 
 
 def _height(rows: int, row_bytes: int, limit: int) -> int:
@@ -132,7 +158,7 @@ def _score(e: Emitter, c: _Chunk, weight: Buf, bias: Buf | None) -> None:
     """Turn the chunk's scores into probabilities, and note each row's loss."""
     multiply(e, Factors(c.hidden, weight, c.raw, bias))
     if c.raw.dtype != c.scores.dtype:
-        e.run(torch.Tensor.copy_, c.scores, c.raw, writes=[c.scores])
+        e.run(torch.Tensor.copy_, c.scores, e.narrow(c.raw, 1, 0, c.scores.shape[1]), writes=[c.scores])
     spare = c.full.shape[1] - c.scores.shape[1]
     if spare:
         rest = e.narrow(c.full, 1, c.scores.shape[1], spare)
@@ -160,7 +186,7 @@ def _differentiate(
     minus = e.view(ones, lambda t: t.expand(c.labels.shape))
     e.run(torch.Tensor.scatter_add_, c.scores, 1, c.labels, minus, writes=[c.scores])
     if c.raw.dtype != c.scores.dtype:
-        e.run(torch.Tensor.copy_, c.raw, c.scores, writes=[c.raw])
+        e.run(torch.Tensor.copy_, c.raw, e.narrow(c.full, 1, 0, c.raw.shape[1]), writes=[c.raw])
     if c.dhidden is not None:
         multiply(e, Factors(c.raw, e.view(weight, torch.t), c.dhidden))
         e.run(torch.Tensor.mul_, c.dhidden, c.share, writes=[c.dhidden])
@@ -176,15 +202,21 @@ def _differentiate(
 
 
 def _differentiate_weight(e: Emitter, f: Factors, sums: Buf | None, *, first: bool) -> None:
-    """Add a chunk's product to the gradient [K, V] of the weight, or to the sums that stand for it."""
+    """Add a chunk's product to the gradient [K, V] of the weight, or to the sums that stand for it.
+
+    The product may have columns to spare, which the sums have not.
+    """
     if f.out.meta.stride(0) == 1:
         f, sums = f.across(e), None if sums is None else e.view(sums, torch.t)
-    if e.device.type == "cpu" and f.out.dtype == torch.bfloat16 and (sums is not None or f.out.meta.is_contiguous()):
+    alike = f.out.meta.is_contiguous() if sums is None else sums.shape == f.out.shape
+    if e.device.type == "cpu" and f.out.dtype == torch.bfloat16 and alike:
         add_half_product(e, f, sums, first=first)
         return
     multiply(e, replace(f, before=None if first or sums is not None else f.out))
     if sums is not None:
-        e.run(torch.Tensor.copy_ if first else torch.Tensor.add_, sums, f.out, writes=[sums])
+        axis = next((i for i, size in enumerate(sums.shape) if size < f.out.shape[i]), 0)
+        product = e.narrow(f.out, axis, 0, sums.shape[axis])
+        e.run(torch.Tensor.copy_ if first else torch.Tensor.add_, sums, product, writes=[sums])
 
 
 def _shares(
