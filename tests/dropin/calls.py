@@ -416,6 +416,9 @@ SETTINGS: dict[str, tuple[Call, ...]] = {
         changed("add_external_initializers", ["w"], lambda t: [value_of(WEIGHT * 3)(t)], model="outside"),
         changed("add_external_initializers", ["w"], []), changed("add_external_initializers", ["w"], [3]),
         changed("add_external_initializers", 3, 3),
+        changed("add_external_initializers", ["v"], lambda t: [value_of(WEIGHT * 3)(t)], model="outside"),
+        changed("add_external_initializers", ["w"], lambda t: [value_of(WEIGHT[:1])(t)], model="outside"),
+        changed("add_external_initializers", ["w"], lambda t: [value_of(WEIGHT.astype(int))(t)], model="outside"),
     ),
     "add_external_initializers_from_files_in_memory": (
         changed("add_external_initializers_from_files_in_memory", ["a"], [b"abc"], [3]),

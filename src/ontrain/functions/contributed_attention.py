@@ -230,7 +230,7 @@ def _decoder_types(
         present = [(past.dtype, past.shape)] * 2
     if not output_qk:
         return [result, *present]
-    keys = present[0][1][2]
+    keys: Any = present[0][1][2]
     if past_present_share_buffer and past is not None:
         known = _length_of(inputs[7])
         keys = None if known is None else known + 1

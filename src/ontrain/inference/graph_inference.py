@@ -20,7 +20,7 @@ from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
 from ontrain.files import Source, infers_rank, read_proto
-from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
+from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
@@ -265,7 +265,17 @@ class GraphSession:
 
     def _lacks_any(self, filed: FiledModel) -> bool:
         """Whether the next provider of the list is to run a part of the graph."""
-        return self._following is not None and any(lacks(self._provider, node) for node in all_nodes(filed.raw.graph))
+        if self._following is None:
+            return False
+        lacking = [node for node in all_nodes(filed.raw.graph) if lacks(self._provider, node)]
+        for node in lacking:
+            if node.domain and not self._following.knows(node.domain, node.op_type):
+                raise GraphError(
+                    f"operator {node.domain}.{node.op_type} is unknown", node=describe(node), source=source_of(node),
+                    reason=f"neither {self._name} nor {self._following.name} has it",
+                    way_out="register the operator with @ontrain.op, or its library with register_custom_ops_library",
+                )  # fmt: skip
+        return bool(lacking)
 
     def optimisations(self) -> dict[str, int]:
         """Return how many places each pass changed: in the file, and in the plan in which it changed most."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 
 from ontrain.capture import to_array
@@ -479,11 +480,29 @@ def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
             size = options.free_dimensions.get(dim.dim_param, options.denoted_dimensions.get(dim.denotation))
             if size is not None and not dim.HasField("dim_value"):
                 dim.dim_value = size
-    for tensor in proto.graph.initializer:
-        if tensor.name in options.initializers:
-            array = options.initializers[tensor.name].numpy()
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    there = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in options.external_initializers:
+        _check_external(name, there, options.initializers[name])
+    for name, tensor in there.items():
+        if name in options.initializers:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(options.initializers[name].numpy(), name))
     return proto
+
+
+def _check_external(name: str, there: Mapping[str, onnx.TensorProto], value: Any) -> None:
+    """Refuse a value for an initializer that the model does not have like this, as onnxruntime does."""
+    tensor = there.get(name)
+    if tensor is None:
+        problem, reason = f"the model has no initializer {name!r}", None
+        way_out = f"nearest: {nearest(name, there)}"
+    elif (tensor.data_type, list(tensor.dims)) != (value.element_type(), list(value.shape())):
+        problem = f"initializer {name!r} is {ir.DataType(tensor.data_type)} {list(tensor.dims)}"
+        reason = f"its value is {ir.DataType(value.element_type())} {list(value.shape())}"
+        way_out = "give a value of this type and shape, or replace it by add_initializer"
+    else:
+        return
+    error = OptionError(f"add_external_initializers: {problem}", reason=reason, way_out=way_out)
+    raise also(error, upstream("Fail"))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,11 @@ import pytest
 
 import ontrain
 
+
+def onnxruntime_error(name: str) -> type[Exception]:
+    return getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)
+
+
 BOTH = ["TorchExecutionProvider", "CPUExecutionProvider"]
 HASHES = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
 m (float[rows, 3] x, bool deep) => (float[rows] y, int64[two, k] places, float[rows] z)
@@ -91,6 +96,16 @@ def test_a_recurrent_layer_of_open_sizes_stays_with_the_first_provider():
         x = rng.standard_normal(shape, np.float32)
         np.testing.assert_allclose(session.run(None, {"x": x})[0], theirs.run(None, {"x": x})[0], atol=1e-6)
     assert session.get_providers()[0] == BOTH[0]
+
+
+def test_an_operator_that_no_provider_of_the_list_has_is_refused_when_the_model_is_loaded():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "my.own" : 1]>
+    m (float[n] x) => (float[n] y) { h = Relu(x) y = my.own.Thing(h) }""")
+    with pytest.raises(onnxruntime_error("Fail"), match="my.own:Thing"):
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=BOTH[1:])
+    warned = pytest.warns(UserWarning, match="neither TorchExecutionProvider nor CPUExecutionProvider has it")
+    with warned, pytest.raises(onnxruntime_error("Fail"), match="Thing"):
+        ontrain.InferenceSession(model, providers=BOTH)
 
 
 TABLE = "<float[5, 5] table = {0,9,1,2,3, 1,0,9,2,3, 1,2,0,9,3, 9,1,2,0,3, 1,2,3,9,0}>"
