@@ -32,7 +32,7 @@ from ontrain.inference.options import (
     config_entry,
     say_once,
 )  # fmt: skip
-from ontrain.inference.shared_values import numbers, shared_value
+from ontrain.inference.shared_values import array_of, numbers, shared_value
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
@@ -485,7 +485,7 @@ def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
         _check_external(name, there, options.initializers[name])
     for name, tensor in there.items():
         if name in options.initializers:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(options.initializers[name].numpy(), name))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(options.initializers[name]), name))
     return proto
 
 
