@@ -446,6 +446,10 @@ SETTINGS: dict[str, tuple[Call, ...]] = {
         lambda t: entry(t.m.SessionOptions(), key=""), lambda t: entry(t.m.SessionOptions(), key="k" * 5000),
         changed("add_session_config_entry", "session.nonsense", "1"),
     ),
+    "set_load_cancellation_flag": (
+        changed("set_load_cancellation_flag", True), changed("set_load_cancellation_flag", False),
+        changed("set_load_cancellation_flag", "text"),
+    ),
     "register_custom_ops_library": (
         changed("register_custom_ops_library", "/nonsense.so"), changed("register_custom_ops_library", 3),
     ),

@@ -49,12 +49,13 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         config_entries: entries of the configuration by key.
         custom_libraries: paths of libraries of custom operators.
         external_files: contents of files with external data, by the names that the model calls them.
+        is_load_cancelled: whether sessions that are being made end.
     """
 
     # As in onnxruntime, a misspelled setting is an AttributeError.
     __slots__ = (
         "config_entries", "custom_libraries", "denoted_dimensions", "external_files", "external_initializers",
-        "free_dimensions", "initializers",
+        "free_dimensions", "initializers", "is_load_cancelled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +67,7 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         self.config_entries: dict[str, str] = {}
         self.custom_libraries: list[str] = []
         self.external_files: dict[str, bytes] = {}
+        self.is_load_cancelled = False
 
     def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
         """Fix the dimension of this name to a size."""
@@ -103,6 +105,11 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         """Set an entry of the configuration, such as "session.disable_prepacking"."""
         super().add_session_config_entry(key, value)
         self.config_entries[key] = value
+
+    def set_load_cancellation_flag(self, is_cancelled: bool, /) -> None:
+        """End the sessions that are being made with these options, in other threads too, or let them be made."""
+        super().set_load_cancellation_flag(is_cancelled)
+        self.is_load_cancelled = bool(is_cancelled)
 
     def register_custom_ops_library(self, path: str, /) -> None:
         """Load a shared library of custom operators for onnxruntime's providers, which run these operators."""

@@ -102,10 +102,13 @@ class OwnSession:
         self._source, self._options = source, options if options is not None else SessionOptions()
         _heed(options, provider, following)
         check_places(options)
+        _check_wanted(options)
         with self._trace.event("model_loading"), _loading():
             proto = self.proto()
+        _check_wanted(options)
         with self._trace.event("session_initialization"), _loading():
             self._session = self._opened(proto, self._optimisation)
+        _check_wanted(options)
         self._nodes = tuple(AssignedNode(node.name, node.domain, node.op_type) for node in proto.graph.node)
         self._overridable = [node_arg_of(value) for value in overridable(proto)]
         self._kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
@@ -469,6 +472,13 @@ def _heed(options: Any, provider: str, following: Following | None) -> None:
             reason="a library of custom operators has kernels for onnxruntime",
             way_out="let CPUExecutionProvider follow in the list of providers, or write the operators with @ontrain.op",
         )
+
+
+def _check_wanted(options: Any) -> None:
+    """End the loading of a model that nobody wants any more."""
+    if isinstance(options, SessionOptions) and options.is_load_cancelled:
+        error = OptionError("the model is not loaded", reason="its options' set_load_cancellation_flag was called")
+        raise also(error, upstream("ModelLoadCanceled"))
 
 
 def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
