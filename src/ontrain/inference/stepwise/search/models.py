@@ -58,21 +58,15 @@ class DecoderOnly:
         mask = real if mask is None else mask
         self._ids, self._mask, self._places = (x.repeat_interleave(beams, 0) for x in (ids, mask, places))
         self._next_places = real.sum(1, keepdim=True).repeat_interleave(beams, 0)
-        self._length = ids.shape[1]
-        inputs = programs["decoder"].inputs
-        self._layers = len(inputs) - 3
-        shared = inputs[-1].shape is not None and len(inputs[-1].shape) < 5
-        self._room = settings.max_length if shared else 0
-        self._layers -= shared
-        first = inputs[3]
-        dims = [2, len(self._ids), first.shape[2], self._room, first.shape[4]]
-        empty = torch.zeros(dims, dtype=_dtype(first), device=ids.device)
-        self._pasts: list[torch.Tensor] = [empty] * self._layers
+        pasts: list[ir.Value] = programs["decoder"].inputs[3:]
+        shape: Any = pasts[0].shape
+        empty = torch.zeros([2, len(self._ids), shape[2], 0, shape[4]], dtype=_dtype(pasts[0]), device=ids.device)
+        self._pasts: list[torch.Tensor] = [empty] * len(pasts)
 
     def first(self) -> torch.Tensor:
         """Return the logits behind the ids."""
         name = "init_decoder" if "init_decoder" in self._programs else "decoder"
-        return self._run(name, self._ids, self._places, 0)
+        return self._run(name, self._ids, self._places)
 
     def next(self, sequences: torch.Tensor, origins: torch.Tensor | None) -> torch.Tensor:
         """Return the logits behind the last token of each sequence; see `Model.next`."""
@@ -80,14 +74,12 @@ class DecoderOnly:
             self._pasts = [past.index_select(1, origins) for past in self._pasts]
         self._mask = torch.nn.functional.pad(self._mask.to(torch.int32), (0, 1), value=1)
         places, self._next_places = self._next_places, self._next_places + 1
-        return self._run("decoder", sequences[:, -1:], places, sequences.shape[1] - 1)
+        return self._run("decoder", sequences[:, -1:], places)
 
-    def _run(self, name: str, ids: torch.Tensor, places: torch.Tensor, past: int) -> torch.Tensor:
-        program = self._programs[name]
-        fed: list[torch.Tensor] = [ids, places, self._mask]
-        length = [torch.tensor([past], dtype=torch.int32, device=ids.device)] if self._room else []
+    def _run(self, name: str, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        program, fed = self._programs[name], (ids, places, self._mask)
         typed = [x.to(_dtype(v)) for x, v in zip(fed, program.inputs, strict=False)]
-        logits, *self._pasts = _run(program, self._outer, [*typed, *self._pasts, *length])
+        logits, *self._pasts = _run(program, self._outer, [*typed, *self._pasts])
         return _last(logits, len(ids), self._settings.vocab_size)
 
 

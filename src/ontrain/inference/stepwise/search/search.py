@@ -27,11 +27,11 @@ class Search(Control):
     def _check_decoder(self, name: str) -> None:
         graph = self.node.attributes[name].as_graph()
         inputs, outputs = len(graph.inputs), len(graph.outputs)
-        if outputs < 2 or inputs - outputs not in (2, 3):
+        if outputs < 2 or inputs - outputs != 2:
             raise self._unfit(
                 f"graph {name!r} has {inputs} inputs and {outputs} outputs",
-                "it reads input_ids, position_ids, attention_mask, a past for each layer, and where past and present "
-                "share a buffer past_sequence_length; it gives logits and a present for each layer",
+                "it reads input_ids, position_ids, attention_mask, and a past for each layer, and gives logits and a "
+                "present for each layer; pasts and presents that share a buffer are for GPUs, in onnxruntime, too",
             )
         past = graph.inputs[3]
         dims = [] if past.shape is None else list(past.shape)
