@@ -416,6 +416,9 @@ SETTINGS: dict[str, tuple[Call, ...]] = {
         changed("add_external_initializers", ["w"], lambda t: [value_of(WEIGHT * 3)(t)], model="outside"),
         changed("add_external_initializers", ["w"], []), changed("add_external_initializers", ["w"], [3]),
         changed("add_external_initializers", 3, 3),
+        changed("add_external_initializers", ["v"], lambda t: [value_of(WEIGHT * 3)(t)], model="outside"),
+        changed("add_external_initializers", ["w"], lambda t: [value_of(WEIGHT[:1])(t)], model="outside"),
+        changed("add_external_initializers", ["w"], lambda t: [value_of(WEIGHT.astype(int))(t)], model="outside"),
     ),
     "add_external_initializers_from_files_in_memory": (
         changed("add_external_initializers_from_files_in_memory", ["a"], [b"abc"], [3]),
@@ -442,6 +445,10 @@ SETTINGS: dict[str, tuple[Call, ...]] = {
         lambda t: entry(t.m.SessionOptions()), lambda t: entry(t.m.SessionOptions(), value=1),
         lambda t: entry(t.m.SessionOptions(), key=""), lambda t: entry(t.m.SessionOptions(), key="k" * 5000),
         changed("add_session_config_entry", "session.nonsense", "1"),
+    ),
+    "set_load_cancellation_flag": (
+        changed("set_load_cancellation_flag", True), changed("set_load_cancellation_flag", False),
+        changed("set_load_cancellation_flag", "text"),
     ),
     "register_custom_ops_library": (
         changed("register_custom_ops_library", "/nonsense.so"), changed("register_custom_ops_library", 3),

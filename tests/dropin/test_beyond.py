@@ -247,3 +247,18 @@ def test_sizes_of_one_name_may_differ_from_run_to_run(provider):
             2 * v for v in x
         ]
     assert [value.shape for value in session.get_inputs()] == [["N"], ["N"], ["N"]]
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "TorchExecutionProvider"])
+def test_an_initializer_may_be_given_in_a_type_that_numpy_lacks(provider):
+    weight, given = np.ones(2, ml_dtypes.bfloat16), np.array([3, -2.5], ml_dtypes.bfloat16)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+    m (float[n] x) => (float[n] y) { wide = Cast<to = 1>(w) y = Add(x, wide) }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    options = ontrain.SessionOptions()
+    options.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_DISABLE_ALL  # else stock folds the old one
+    kind = onnx.TensorProto.BFLOAT16
+    value = ontrain.OrtValue.ortvalue_from_numpy_with_onnx_type(given.view(np.uint16), kind)
+    options.add_initializer("w", value)
+    session = ontrain.InferenceSession(model, options, providers=[provider])
+    np.testing.assert_array_equal(session.run(None, {"x": X[0]})[0], X[0] + given.astype(np.float32))

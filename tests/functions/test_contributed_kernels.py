@@ -362,6 +362,33 @@ def test_attention_of_one_query_behind_a_buffer():
     )
 
 
+def test_attention_of_one_query_gives_its_scores():
+    query, mask = real(2, 1, 16), np.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 0]], np.int32)
+    keys, values = real(2, 4, 5, 4), real(2, 4, 5, 4)
+    past, count = [real(2, 4, 6, 4) for _ in range(2)], fixed(np.array([3], np.int32))
+    behind = np.array([[1, 1, 1, 1], [0, 1, 1, 1]], np.int32)
+    scored = {"num_heads": 4, "output_qk": 1}
+    shared = {**scored, "past_present_share_buffer": 1}
+    fresh = [query, real(2, 1, 16), real(2, 1, 16)]
+    for operands, attributes in (
+        ([*fresh, None, None, *past, count], shared),
+        ([*fresh, behind, real(1, 1, 1, 4), *past, count], {**shared, "scale": 0.2, "mask_filter_value": -20.0}),
+        ([query, keys, values], scored),
+        ([query, keys, values, mask], {**scored, "mask_filter_value": -30.0}),
+        ([query, keys, values, *[None] * 7, real(48)], {**scored, "scale": 0.5}),
+    ):
+        model, feeds = model_of("DecoderMaskedMultiHeadAttention", operands, 4, attributes)
+        if "past_present_share_buffer" not in attributes:
+            del model.graph.output[1:3]
+            model.graph.node[0].output[1] = model.graph.node[0].output[2] = ""
+        for output in model.graph.output:
+            output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        stock = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = ontrain.InferenceSession(model, providers=["TorchExecutionProvider"], strict_providers=True)
+        for mine, theirs in zip(session.run(None, feeds), stock.run(None, feeds), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_packed_operands_are_the_same_side_by_side():
     q, k, v = (real(2, 5, 4, 4) for _ in range(3))
     separate, feeds = model_of("MultiHeadAttention", [x.reshape(2, 5, 16) for x in (q, k, v)], 1, {"num_heads": 4})

@@ -105,6 +105,30 @@ def test_where_the_file_contradicts_its_graph_neither_is_told(provider, stated, 
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [("float[n, 5, k]", ["n", None, "k"]), ("float[k, 5, n]", [None, None, None]),
+     ("float[4, 5, k]", [None, None, "k"]), ("float[n, 2, 7]", ["n", 2, 7])],
+)  # fmt: skip
+def test_beside_a_contradiction_sizes_are_told_in_which_file_and_graph_agree(provider, stated, told):
+    graph = f"g (float[n, 2, k] x) => ({stated} y) {{ y = Relu(x) }}"
+    theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs()) == [("y", "tensor(float)", told)]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("stated", ["float", "float[m]", "float[3, 5]"])
+def test_of_a_graph_that_is_optimised_the_sizes_are_told_whatever_the_file_says(provider, stated):
+    """Files of PaddlePaddle state outputs without dimensions."""
+    graph = f"g (float[n, 2] x) => ({stated} y) {{ copy = Identity(x) y = Relu(copy) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    if stated == "float":
+        model.graph.output[0].type.tensor_type.shape.SetInParent()
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs()) == [("y", "tensor(float)", ["n", 2])]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_optional_values_have_the_shape_of_what_they_hold(provider):
     graph = "g (optional(float[n, 3]) x) => (bool has) { has = OptionalHasElement(x) }"
     theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}'), provider)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ontrain.functions import adopted, composites, expansions
+from ontrain.inference.stepwise.search import SEARCHES
 from ontrain.operators import DOMAIN, OPERATORS, define, record_of
 from ontrain.operators.gradients import rules
 from ontrain.providers.torch.lowering.registry import _table as lowerings
@@ -16,7 +17,7 @@ OURS = {(DOMAIN, name) for name in composites}
 
 
 def test_every_operator_of_the_standard_and_of_ours_has_a_record():
-    assert set(OPERATORS) == STANDARD | OURS | set(adopted)
+    assert set(OPERATORS) == STANDARD | OURS | set(adopted) | {("com.microsoft", name) for name in SEARCHES}
 
 
 def test_nothing_is_known_elsewhere_of_an_operator_without_a_record():

@@ -220,13 +220,32 @@ def _separate(
     return [x if len(static_dims(x)) == 4 else apart(op, x, heads) for x in operands]
 
 
-def _decoder_types(inputs: Sequence[Any], *, past_present_share_buffer: int = 0, **attributes: Any) -> Types:
+def _decoder_types(
+    inputs: Sequence[Any], *, past_present_share_buffer: int = 0, output_qk: int = 0, **attributes: Any
+) -> Types:
     past = [*inputs, *[None] * 7][5]
     joined = None if past_present_share_buffer else past
     result, *present = _multi_head_types([*inputs[:3], None, None, None, joined], **attributes)
     if past_present_share_buffer and past is not None:
         present = [(past.dtype, past.shape)] * 2
-    return [result, *present]
+    if not output_qk:
+        return [result, *present]
+    keys: Any = present[0][1][2]
+    if past_present_share_buffer and past is not None:
+        known = _length_of(inputs[7])
+        keys = None if known is None else known + 1
+    return [result, *present, (result[0], ir.Shape([inputs[0].shape[0], attributes["num_heads"], 1, keys]))]
+
+
+def _length_of(past: Value | None) -> int | None:
+    """How many places of a buffer are taken, if the file says so."""
+    return None if past is None or past.const_value is None else int(past.const_value.numpy().reshape(()))
+
+
+def _decoder_scores(op: Builder, q: Value, k: Value, added: Value | None, scale: float) -> Value:
+    """What the softmax is taken of."""
+    scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * (scale or static_dims(q)[-1] ** -0.5)
+    return scores if added is None else scores + added
 
 
 @composite("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, infer=_decoder_types)
@@ -237,9 +256,21 @@ def decoder_masked_attention(
     bias: Value | None = None, *, num_heads: int = 1, scale: float = 0.0, mask_filter_value: float = _HIDDEN,
     past_present_share_buffer: int = 0, output_qk: int = 0,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """MultiHeadAttention of one query a sequence, whose key and value may go into a buffer behind the past ones."""
-    if indirection is not None or output_qk:
-        raise _refuse("beams, or the scores as output")
+    """MultiHeadAttention of one query a sequence, whose key and value may go into a buffer behind the past ones.
+
+    The scores, which are the fourth output if asked for, are those before the softmax.
+    """
+    if indirection is not None:
+        raise _refuse("beams")
+    taken = _length_of(past_length)
+    if output_qk and past_key is not None and (not past_present_share_buffer or taken is None):
+        raise _refuse("the scores as output, beside a past whose length is no constant of the file")
+    if output_qk and past_key is None:
+        assert key is not None and value is not None
+        q, k, v = _separate(op, query, key, value, bias, num_heads)
+        seen = None if mask is None else _of_mask(op, mask, 1, static_dims(k)[2], 0, mask_filter_value, q.dtype)
+        result = together(op, attended(op, q, k, v, seen, scale))
+        return result, op.Identity(k), op.Identity(v), _decoder_scores(op, q, k, seen, scale)
     if not past_present_share_buffer or past_key is None:
         attributes = {"num_heads": num_heads, "mask_filter_value": mask_filter_value}
         operands = [query, key, value, bias, mask, attention_bias, past_key, past_value]
@@ -262,7 +293,10 @@ def decoder_masked_attention(
     if attention_bias is not None:
         added = added + op.Pad(attention_bias, [0] * 7 + [room - static_dims(attention_bias)[-1]])
     added = op.Expand(added, [1, 1, 1, room]) if len(static_dims(added)) == 1 else added
-    return together(op, attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
+    results = together(op, attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
+    if not output_qk or taken is None:
+        return results
+    return *results, op.Slice(_decoder_scores(op, q, k, added, scale), [0], [taken + 1], [3])
 
 
 @composite("RotaryEmbedding", domain=MICROSOFT, like=[0])

@@ -20,7 +20,7 @@ from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
 from ontrain.files import Source, infers_rank, read_proto
-from ontrain.graph import StateKind, UntypedError, all_nodes, fed_settings, with_values
+from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
@@ -166,7 +166,10 @@ class GraphSession:
         inputs = [_node_arg(v) for v in self._model.graph.inputs if v.name in filed.input_names]
         self._inputs = [node_arg_of(v) for v in fed]
         dims = _dims_of_the_file(inputs, self._inputs)
-        self._outputs = [_stated(v, o, dims, proto) for v, o in zip(outputs, proto.graph.output, strict=True)]
+        changed = any(counted(self._reports).values())
+        self._outputs = [
+            _stated(v, o, dims, proto, changed=changed) for v, o in zip(outputs, proto.graph.output, strict=True)
+        ]
         self._settings = fed_settings(self._model.graph, filed.input_names)
         switches = Switches(self._model.graph, filed.input_names)
         self._switches = switches if switches.names else None
@@ -265,7 +268,17 @@ class GraphSession:
 
     def _lacks_any(self, filed: FiledModel) -> bool:
         """Whether the next provider of the list is to run a part of the graph."""
-        return self._following is not None and any(lacks(self._provider, node) for node in all_nodes(filed.raw.graph))
+        if self._following is None:
+            return False
+        lacking = [node for node in all_nodes(filed.raw.graph) if lacks(self._provider, node)]
+        for node in lacking:
+            if node.domain and not self._following.knows(node.domain, node.op_type):
+                raise GraphError(
+                    f"operator {node.domain}.{node.op_type} is unknown", node=describe(node), source=source_of(node),
+                    reason=f"neither {self._name} nor {self._following.name} has it",
+                    way_out="register the operator with @ontrain.op, or its library with register_custom_ops_library",
+                )  # fmt: skip
+        return bool(lacking)
 
     def optimisations(self) -> dict[str, int]:
         """Return how many places each pass changed: in the file, and in the plan in which it changed most."""
@@ -402,28 +415,45 @@ def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> d
 
 
 def _stated(
-    value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None], proto: onnx.ModelProto
+    value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None], proto: onnx.ModelProto,
+    *, changed: bool,
 ) -> NodeArg:  # fmt: skip
     """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names.
 
     As in onnxruntime, where the file contradicts the graph, neither is told: not the sizes where their number differs,
-    and not a size that is another number. A contradiction that onnxruntime does not see is told as the file has it.
+    and no size that the two have different. A contradiction that onnxruntime does not see is told as the file has it.
+    Where optimisation changed the graph, onnxruntime has inferred the sizes anew, and what the file says is forgotten.
     """
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape"):
-        if len(own) != len(stated) and not infers_rank(proto, output.name):
+        if len(own) != len(stated) and not changed and not infers_rank(proto, output.name):
             own = stated
-        pairs = zip(own, stated, strict=True) if len(own) == len(stated) else ()
-        own = [_told(size, dim) for size, dim in pairs]
+        clash = _clash(own, stated)
+        if clash is None:
+            own = [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
+        elif not changed:
+            pairs = [] if len(own) != len(stated) else zip(own, stated, strict=True)
+            own = [_agreed(size, dim, at < clash) for at, (size, dim) in enumerate(pairs)]
     return NodeArg(output.name, inferred.type, own)
+
+
+def _clash(sizes: Sequence[int | str | None], stated: Sequence[int | str | None]) -> int | None:
+    """The first place at which the file states another number than follows from the graph; 0 for another rank."""
+    if len(sizes) != len(stated):
+        return 0
+    pairs = enumerate(zip(sizes, stated, strict=True))
+    return next((at for at, pair in pairs if all(isinstance(n, int) for n in pair) and pair[0] != pair[1]), None)
+
+
+def _agreed(size: int | str | None, stated: int | str | None, is_merged: bool) -> int | str | None:
+    """What is left of a size where others clash: those before the clash have been merged."""
+    return size if size == (_told(size, stated) if is_merged else stated) else None
 
 
 def _told(size: int | str | None, stated: int | str | None) -> int | str | None:
     """What is told of a size that follows from the graph, and of which the file states a number, a name or nothing."""
-    if isinstance(size, int):
-        return None if isinstance(stated, int) and stated != size else size
-    return size if stated is None else stated
+    return size if isinstance(size, int) or stated is None else stated
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:

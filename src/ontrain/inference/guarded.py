@@ -17,7 +17,7 @@ from ontrain.inference.lending import Changes
 from ontrain.inference.options import EXTERNAL_FOLDER, SessionOptions, config_entry
 from ontrain.stock import stock_module
 
-__all__ = ["guarded"]
+__all__ = ["guarded", "is_known"]
 
 _DIVIDES = ("Div", "Mod")
 """Operators whose guard asks for the types of what they are given, so that these have to be known."""
@@ -67,6 +67,11 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
     if not guard(proto, _foreign):
         return source, Changes(plain)
     return proto.SerializeToString(), Changes(plain, os.path.abspath(str(folder)) if external and folder else "")
+
+
+def is_known(domain: str, op_type: str) -> bool:
+    """Return whether onnxruntime has an operator, without libraries of custom ones."""
+    return (domain, op_type) in _schemas()
 
 
 def _foreign(domain: str, op_type: str) -> tuple[list[str], list[str]] | None:

@@ -45,14 +45,17 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         free_dimensions: sizes by the name of the dimension.
         denoted_dimensions: sizes by the denotation of the dimension.
         initializers: values that stand for the model's initializers, by name.
+        external_initializers: which of them `add_external_initializers` put in.
         config_entries: entries of the configuration by key.
         custom_libraries: paths of libraries of custom operators.
         external_files: contents of files with external data, by the names that the model calls them.
+        is_load_cancelled: whether sessions that are being made end.
     """
 
     # As in onnxruntime, a misspelled setting is an AttributeError.
     __slots__ = (
-        "config_entries", "custom_libraries", "denoted_dimensions", "external_files", "free_dimensions", "initializers",
+        "config_entries", "custom_libraries", "denoted_dimensions", "external_files", "external_initializers",
+        "free_dimensions", "initializers", "is_load_cancelled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -60,9 +63,11 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         self.free_dimensions: dict[str, int] = {}
         self.denoted_dimensions: dict[str, int] = {}
         self.initializers: dict[str, Any] = {}
+        self.external_initializers: set[str] = set()
         self.config_entries: dict[str, str] = {}
         self.custom_libraries: list[str] = []
         self.external_files: dict[str, bytes] = {}
+        self.is_load_cancelled = False
 
     def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
         """Fix the dimension of this name to a size."""
@@ -80,8 +85,12 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         self.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any], /) -> None:
-        """Let `OrtValue`s stand for initializers whose data lie outside of the model's file."""
+        """Let `OrtValue`s stand for initializers whose data lie outside of the model's file.
+
+        Each has the name, type and shape of an initializer of the model.
+        """
         super().add_external_initializers(list(names), list(values))
+        self.external_initializers.update(names)
         self.initializers.update(zip(names, values, strict=True))
 
     def add_external_initializers_from_files_in_memory(
@@ -96,6 +105,11 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         """Set an entry of the configuration, such as "session.disable_prepacking"."""
         super().add_session_config_entry(key, value)
         self.config_entries[key] = value
+
+    def set_load_cancellation_flag(self, is_cancelled: bool, /) -> None:
+        """End the sessions that are being made with these options, in other threads too, or let them be made."""
+        super().set_load_cancellation_flag(is_cancelled)
+        self.is_load_cancelled = bool(is_cancelled)
 
     def register_custom_ops_library(self, path: str, /) -> None:
         """Load a shared library of custom operators for onnxruntime's providers, which run these operators."""

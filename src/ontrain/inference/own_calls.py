@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 
 from ontrain.capture import to_array
@@ -31,7 +32,7 @@ from ontrain.inference.options import (
     config_entry,
     say_once,
 )  # fmt: skip
-from ontrain.inference.shared_values import numbers, shared_value
+from ontrain.inference.shared_values import array_of, numbers, shared_value
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
@@ -101,10 +102,13 @@ class OwnSession:
         self._source, self._options = source, options if options is not None else SessionOptions()
         _heed(options, provider, following)
         check_places(options)
+        _check_wanted(options)
         with self._trace.event("model_loading"), _loading():
             proto = self.proto()
+        _check_wanted(options)
         with self._trace.event("session_initialization"), _loading():
             self._session = self._opened(proto, self._optimisation)
+        _check_wanted(options)
         self._nodes = tuple(AssignedNode(node.name, node.domain, node.op_type) for node in proto.graph.node)
         self._overridable = [node_arg_of(value) for value in overridable(proto)]
         self._kinds = {known.name: known.type for known in (*self.get_inputs(), *self._overridable)}
@@ -470,6 +474,13 @@ def _heed(options: Any, provider: str, following: Following | None) -> None:
         )
 
 
+def _check_wanted(options: Any) -> None:
+    """End the loading of a model that nobody wants any more."""
+    if isinstance(options, SessionOptions) and options.is_load_cancelled:
+        error = OptionError("the model is not loaded", reason="its options' set_load_cancellation_flag was called")
+        raise also(error, upstream("ModelLoadCanceled"))
+
+
 def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
     """The model with sizes and weights that the options put in."""
     if not isinstance(options, SessionOptions):
@@ -479,11 +490,29 @@ def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
             size = options.free_dimensions.get(dim.dim_param, options.denoted_dimensions.get(dim.denotation))
             if size is not None and not dim.HasField("dim_value"):
                 dim.dim_value = size
-    for tensor in proto.graph.initializer:
-        if tensor.name in options.initializers:
-            array = options.initializers[tensor.name].numpy()
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    there = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in options.external_initializers:
+        _check_external(name, there, options.initializers[name])
+    for name, tensor in there.items():
+        if name in options.initializers:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(options.initializers[name]), name))
     return proto
+
+
+def _check_external(name: str, there: Mapping[str, onnx.TensorProto], value: Any) -> None:
+    """Refuse a value for an initializer that the model does not have like this, as onnxruntime does."""
+    tensor = there.get(name)
+    if tensor is None:
+        problem, reason = f"the model has no initializer {name!r}", None
+        way_out = f"nearest: {nearest(name, there)}"
+    elif (tensor.data_type, list(tensor.dims)) != (value.element_type(), list(value.shape())):
+        problem = f"initializer {name!r} is {ir.DataType(tensor.data_type)} {list(tensor.dims)}"
+        reason = f"its value is {ir.DataType(value.element_type())} {list(value.shape())}"
+        way_out = "give a value of this type and shape, or replace it by add_initializer"
+    else:
+        return
+    error = OptionError(f"add_external_initializers: {problem}", reason=reason, way_out=way_out)
+    raise also(error, upstream("Fail"))
 
 
 @contextlib.contextmanager

@@ -190,6 +190,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
 
     def _following(self) -> Any:
         """Onnxruntime's provider that runs what one of ontrain's lacks, if it comes next in the list."""
+        from ontrain.inference.guarded import is_known
         from ontrain.inference.stepwise import Following
 
         if not self._next or self._next[0].own is not None or not self._enable_fallback:
@@ -204,7 +205,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
                 options.register_custom_ops_library(path)
             return InferenceSession(model, options, after.providers, after.provider_options)
 
-        return Following(names[0], opened)
+        return Following(names[0], opened) if libraries else Following(names[0], opened, is_known)
 
     def get_optimization_statistics(self) -> dict[str, int]:
         """Return how many places of the graph each pass of ontrain's changed, by the passes' names.

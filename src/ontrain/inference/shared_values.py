@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ontrain.capture import to_array
 from ontrain.errors import InputError
 from ontrain.inference.upstream_errors import also
 from ontrain.stock import stock
 
-__all__ = ["memory_of", "numbers", "shared_value"]
+__all__ = ["array_of", "memory_of", "numbers", "shared_value"]
 
 
 def shared_value(tensor: torch.Tensor) -> Any:
@@ -36,6 +37,19 @@ def memory_of(value: Any) -> torch.Tensor:
     except Exception as error:  # of torch and of onnxruntime, by what the value is
         reason = InputError(f"a {type(value).__name__} is bound", reason=str(error), way_out="bind an OrtValue")
         raise also(reason, AttributeError) from error
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """Return what an `OrtValue` holds, of one of ml_dtypes' dtypes where numpy has none.
+
+    Raises:
+        InputError: neither numpy nor torch has its type.
+    """
+    try:
+        array: np.ndarray[Any, Any] = value.numpy()
+        return array
+    except RuntimeError:  # onnxruntime's, for types that numpy lacks
+        return to_array(memory_of(value))
 
 
 def numbers(result: Any) -> np.ndarray[Any, Any]:

@@ -73,6 +73,7 @@ from ontrain.operators.record import (
     View,
     attribute_of,
     define,
+    holds_programs,
     record_of,
     schema_of,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "each",
     "form_of",
     "gather_adjoint",
+    "holds_programs",
     "is_float",
     "is_from_start",
     "static_dims",

@@ -7,8 +7,10 @@ from ontrain.operators.record import define
 __all__: list[str] = []
 
 MICROSOFT = "com.microsoft"
+_CHOSEN = "it chooses tokens, which are whole numbers"
 
 define("Attention", domain=MICROSOFT, in_encoders=True, mask=3)
+define("BeamSearch", domain=MICROSOFT, searches=(0, 1), no_gradient=_CHOSEN)
 define("BiasGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
 define("BiasSplitGelu", domain=MICROSOFT)
 define("CDist", domain=MICROSOFT)
@@ -27,6 +29,7 @@ define("FusedMatMul", domain=MICROSOFT, in_encoders=True)
 define("GatherBlockQuantized", domain=MICROSOFT)
 define("GatherND", domain=MICROSOFT)
 define("Gelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
+define("GreedySearch", domain=MICROSOFT, searches=(0,), no_gradient=_CHOSEN)
 define("GridSample", domain=MICROSOFT)
 define("GroupNorm", domain=MICROSOFT)
 define("GroupQueryAttention", domain=MICROSOFT, settings=(6,))
@@ -57,6 +60,7 @@ define("QuantizeLinear", domain=MICROSOFT)
 define("QuickGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
 define("Range", domain=MICROSOFT, settings=(0, 1, 2))
 define("RotaryEmbedding", domain=MICROSOFT)
+define("Sampling", domain=MICROSOFT, searches=(0,), no_gradient=_CHOSEN)
 define("SkipLayerNormalization", domain=MICROSOFT, in_encoders=True)
 define("SkipSimplifiedLayerNormalization", domain=MICROSOFT, in_encoders=True)
 define("SparseAttention", domain=MICROSOFT, settings=(5, 6, 7))

@@ -33,6 +33,7 @@ __all__ = [
     "WHEREVER",
     "attribute_of",
     "define",
+    "holds_programs",
     "record_of",
     "schema_of",
 ]
@@ -177,6 +178,7 @@ class Operator:
         zero_gradient: why nothing flows back through it, if nothing does; else "".
         no_gradient: why it cannot be differentiated, if it cannot and more is to be said than that it has no rule.
         control: whether it holds graphs: a branch or a loop of the standard's.
+        searches: of a search for text, the kinds of models (attribute `model_type`) whose graphs ontrain runs in it.
         function: what it computes of arrays in double precision, if activations are spelled out in it.
         epilogue_of: operators that may apply it to their result where it is made: "Conv" and "Gemm".
         marks_gelu: it is a form of Gelu, or stands in each formula that spells one out.
@@ -223,6 +225,7 @@ class Operator:
     zero_gradient: str = ""
     no_gradient: str = ""
     control: bool = False
+    searches: tuple[int, ...] = ()
     function: Callable[..., Any] | None = None
     epilogue_of: tuple[str, ...] = ()
     marks_gelu: bool = False
@@ -290,6 +293,12 @@ def define(name: str, base: Operator = _UNKNOWN, **known: Any) -> Operator:
 def record_of(node: ir.Node) -> Operator:
     """Return the record of a node's operator; of an operator without a page the one that says nothing."""
     return OPERATORS.get((node.domain, node.op_type), _UNKNOWN)
+
+
+def holds_programs(node: ir.Node) -> bool:
+    """Return whether ontrain runs the graphs inside a node: a branch, a loop, a search of a kind that it knows."""
+    record = record_of(node)
+    return record.control or (node.attributes.get_int("model_type", 0) or 0) in record.searches
 
 
 def attribute_of(node: ir.Node, name: str) -> Any:

@@ -12,6 +12,11 @@ import pytest
 
 import ontrain
 
+
+def onnxruntime_error(name: str) -> type[Exception]:
+    return getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)
+
+
 BOTH = ["TorchExecutionProvider", "CPUExecutionProvider"]
 HASHES = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
 m (float[rows, 3] x, bool deep) => (float[rows] y, int64[two, k] places, float[rows] z)
@@ -93,38 +98,64 @@ def test_a_recurrent_layer_of_open_sizes_stays_with_the_first_provider():
     assert session.get_providers()[0] == BOTH[0]
 
 
-def greedy() -> bytes:
-    """A search for text, whose operator reads the names of the graph inside it."""
-    decoder = onnx.parser.parse_graph("""decoder (int32[b, s] input_ids, int32[b, s] position_ids, int32[b, t]
-    attention_mask, float[2, b, 1, p, 2] past_0) => (float[b, s, 5] logits, float[2, b, 1, q, 2] present_0)
-    <float[5, 5] table = {0,9,1,2,3, 1,0,9,2,3, 1,2,0,9,3, 9,1,2,0,3, 1,2,3,9,0}, int64[1] two = {2}> {
-        logits = Gather(table, input_ids)
-        keys = Gather(table, input_ids)
+def test_an_operator_that_no_provider_of_the_list_has_is_refused_when_the_model_is_loaded():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "my.own" : 1]>
+    m (float[n] x) => (float[n] y) { h = Relu(x) y = my.own.Thing(h) }""")
+    with pytest.raises(onnxruntime_error("Fail"), match="my.own:Thing"):
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=BOTH[1:])
+    warned = pytest.warns(UserWarning, match="neither TorchExecutionProvider nor CPUExecutionProvider has it")
+    with warned, pytest.raises(onnxruntime_error("Fail"), match="Thing"):
+        ontrain.InferenceSession(model, providers=BOTH)
+
+
+TABLE = "<float[5, 5] table = {0,9,1,2,3, 1,0,9,2,3, 1,2,0,9,3, 9,1,2,0,3, 1,2,3,9,0}>"
+NEW = """logits = Gather(table, {ids})
         zero = Constant<value_ints=[0]>()
-        narrow = Slice(keys, zero, two, two)
-        inner = Constant<value_ints=[0, 2]>()
-        new = Unsqueeze(narrow, inner)
-        both = Concat<axis=0>(new, new)
-        present_0 = Concat<axis=3>(past_0, both)
-    }""")
-    names = ["input_ids", "max_length", "min_length", "repetition_penalty"]
+        two = Constant<value_ints=[2]>()
+        narrow = Slice(logits, zero, two, two)
+        heads = Constant<value_ints=[1]>()
+        new = Unsqueeze(narrow, heads)"""
+
+
+def spoken() -> bytes:
+    """A search for text behind sounds, whose operator reads the names of the graphs inside it."""
+    encoder = onnx.parser.parse_graph(f"""encoder (float[b, f, t] encoder_input_ids, int32[b, s] decoder_input_ids)
+    => (float[b, s, 5] logits, float[b, f, t] encoder_hidden_states, float[b, 1, s, 2] present_key_self_0,
+    float[b, 1, s, 2] present_value_self_0, float[b, 1, s, 2] present_key_cross_0,
+    float[b, 1, s, 2] present_value_cross_0) {TABLE} {{
+        encoder_hidden_states = Identity(encoder_input_ids)
+        {NEW.format(ids="decoder_input_ids")}
+        present_key_self_0 = Identity(new)
+        present_value_self_0 = Identity(new)
+        present_key_cross_0 = Identity(new)
+        present_value_cross_0 = Identity(new)
+    }}""")
+    decoder = onnx.parser.parse_graph(f"""decoder (int32[b, 1] input_ids, float[b, 1, p, 2] past_key_self_0,
+    float[b, 1, p, 2] past_value_self_0, float[b, 1, e, 2] past_key_cross_0, float[b, 1, e, 2] past_value_cross_0)
+    => (float[b, 1, 5] logits, float[b, 1, q, 2] present_key_self_0, float[b, 1, q, 2] present_value_self_0)
+    {TABLE} {{
+        {NEW.format(ids="input_ids")}
+        present_key_self_0 = Concat<axis=2>(past_key_self_0, new)
+        present_value_self_0 = Concat<axis=2>(past_value_self_0, new)
+    }}""")
+    names = ["input_ids", "max_length", "min_length", "num_beams", "num_return_sequences", "length_penalty"]
     node = onnx.helper.make_node(
-        "GreedySearch", names, ["sequences"], domain="com.microsoft", decoder=decoder, eos_token_id=4, pad_token_id=4,
-        model_type=0,
+        "BeamSearch", names, ["sequences"], domain="com.microsoft", encoder=encoder, decoder=decoder, eos_token_id=4,
+        pad_token_id=4, decoder_start_token_id=1, model_type=2,
     )  # fmt: skip
     whole, inputs = onnx.TensorProto.INT32, []
-    for name, shape in zip(names, [["b", "s"], [1], [1], [1]], strict=True):
-        inputs.append(onnx.helper.make_tensor_value_info(name, 1 if name == names[-1] else whole, shape))
-    output = onnx.helper.make_tensor_value_info("sequences", whole, ["b", "n"])
+    for name, shape in zip(names, [["b", "f", "t"], [1], [1], [1], [1], [1]], strict=True):
+        inputs.append(onnx.helper.make_tensor_value_info(name, 1 if name in (names[0], names[-1]) else whole, shape))
+    output = onnx.helper.make_tensor_value_info("sequences", whole, ["b", "k", "n"])
     sets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
     graph = onnx.helper.make_graph([node], "g", inputs, [output])
     return bytes(onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
 
 
 def test_a_part_that_onnxruntime_loads_within_the_whole_model_only_gives_it_the_whole_model():
-    content, numbers = greedy(), {"max_length": 6, "min_length": 0}
+    content, numbers = spoken(), {"max_length": 6, "min_length": 0, "num_beams": 2, "num_return_sequences": 1}
     feeds = {name: np.array([number], np.int32) for name, number in numbers.items()}
-    feeds |= {"input_ids": np.array([[0, 1], [2, 3]], np.int32), "repetition_penalty": np.ones(1, np.float32)}
+    feeds |= {"input_ids": np.ones((2, 3, 4), np.float32), "length_penalty": np.ones(1, np.float32)}
     (expected,) = onnxruntime.InferenceSession(content, providers=BOTH[1:]).run(None, feeds)
     with pytest.warns(UserWarning, match="so CPUExecutionProvider does"):
         session = ontrain.InferenceSession(content, providers=BOTH)
@@ -135,4 +166,4 @@ def test_a_part_that_onnxruntime_loads_within_the_whole_model_only_gives_it_the_
 
 def test_a_search_alone_is_refused_with_the_provider_that_has_it():
     with pytest.raises(ontrain.GraphError, match="how it runs the graphs inside(.|\n)*let CPUExecutionProvider follow"):
-        ontrain.InferenceSession(greedy(), providers=BOTH[:1])
+        ontrain.InferenceSession(spoken(), providers=BOTH[:1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.graph import all_nodes, evaluate
-from ontrain.operators import record_of
+from ontrain.operators import holds_programs
 
 __all__ = ["settle_constants"]
 
@@ -15,7 +15,7 @@ def settle_constants(graph: ir.Graph) -> None:
     nodes = list(all_nodes(graph))
     closed = {
         attr.value for node in nodes for attr in node.attributes.values()
-        if attr.type == ir.AttributeType.GRAPH and not record_of(node).control
+        if attr.type == ir.AttributeType.GRAPH and not holds_programs(node)
     }  # fmt: skip
     for node in nodes:
         if node.op_type != "Constant" or node.domain or node.graph is None or node.graph in closed:

@@ -24,7 +24,7 @@ from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.files import Source, check_proto, imports_of, in_order, read_proto
 from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, subgraphs, verify
-from ontrain.operators import record_of
+from ontrain.operators import holds_programs
 
 __all__ = ["FiledModel", "OnnxModel", "load_filed", "load_onnx"]
 
@@ -329,7 +329,7 @@ def _lift_initializers(graph: ir.Graph) -> None:
     for node in list(ir.traversal.RecursiveGraphIterator(graph)):
         inner = [attr.value for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
         for other in inner:
-            _lift(other, graph) if record_of(node).control else _spell_out(other)
+            _lift(other, graph) if holds_programs(node) else _spell_out(other)
 
 
 def _lift(inner: ir.Graph, graph: ir.Graph) -> None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.functions import lookup
 from ontrain.graph import OPSET, blamed_on, describe, schema_of, source_of
-from ontrain.operators import form_of, record_of
+from ontrain.operators import form_of, holds_programs, record_of
 
 __all__ = ["upgrade"]
 
@@ -148,7 +148,7 @@ def _unknown_reason(node: ir.Node) -> str:
 
 def _known(node: ir.Node) -> None:
     """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has."""
-    if lookup(node) is not None or record_of(node).foreign:
+    if lookup(node) is not None or record_of(node).foreign or (node.domain and holds_programs(node)):
         return
     schema = form_of(node) if not node.domain else schema_of(node.op_type, node.domain, node.version or 1)
     name = f"{node.domain or 'ai.onnx'}.{node.op_type}"

@@ -33,10 +33,12 @@ class Following:
     Attributes:
         name: what users call it.
         open: makes a session of a model's bytes, with a method `run` as onnxruntime's.
+        knows: whether it has an operator, by domain and name.
     """
 
     name: str
     open: Callable[[bytes], Any]
+    knows: Callable[[str, str], bool] = lambda domain, op_type: True
 
 
 class Weights(Protocol):

@@ -12,7 +12,7 @@ import torch
 
 from ontrain.autodiff import is_derivative
 from ontrain.inference.stepwise.elsewhere import Following
-from ontrain.inference.stepwise.kernels.registry import CONTROL, find_kernel
+from ontrain.inference.stepwise.kernels.registry import find_kernel, is_control
 from ontrain.inference.stepwise.values import Value, as_value, storage
 from ontrain.operators import record_of
 from ontrain.providers import Executable, ExecutionProvider, State
@@ -90,7 +90,7 @@ class Engine:
 def lacks(provider: ExecutionProvider, node: ir.Node) -> bool:
     """Whether a provider has nothing for an operator, and there is no kernel to run it as a step."""
     record = record_of(node)
-    if (not node.domain and node.op_type in CONTROL) or find_kernel(node) is not None or is_derivative(node):
+    if is_control(node) or find_kernel(node) is not None or is_derivative(node):
         return False
     # A plan has shapes, and what is made of numbers that it has, as constants.
     settled = record.reads_shape or bool(record.settings) and len(node.inputs) <= len(record.settings)

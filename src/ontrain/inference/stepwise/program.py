@@ -15,6 +15,7 @@ from ontrain.inference.stepwise.elsewhere import Elsewhere
 from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.partition import Kind, Stage, dying, partition
 from ontrain.inference.stepwise.region import Region
+from ontrain.inference.stepwise.search import SEARCHES
 from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Value
 from ontrain.rounds import stop_if_asked
@@ -61,7 +62,7 @@ class Program:
             assert self._engine.following is not None
             return Elsewhere(stage.nodes, outputs, self._engine, self._engine.following)
         (node,) = stage.nodes
-        kind = CONTROL.get(node.op_type)
+        kind = SEARCHES.get(node.op_type) if node.domain else CONTROL.get(node.op_type)
         return Step(node, self._engine) if kind is None else kind(node, self._engine, Program)
 
     def assignment(self) -> list[tuple[bool, list[ir.Node]]]:

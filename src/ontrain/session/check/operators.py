@@ -80,7 +80,8 @@ def _examples() -> Iterator[tuple[str, str, int, ir.Node]]:
         yield domain, name, schema.since_version, _example(schema)
     for name in sorted(composites):
         yield DOMAIN, name, 0, ir.Node(DOMAIN, name, [], num_outputs=1)
-    for where, name in sorted(adopted):
+    searches = {key for key, record in OPERATORS.items() if record.searches}
+    for where, name in sorted({*adopted, *searches}):
         if where not in _LISTED:  # these have had their turn
             yield where, name, 0, ir.Node(where, name, [], num_outputs=1)
 

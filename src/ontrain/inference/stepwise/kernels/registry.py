@@ -10,15 +10,15 @@ import onnx_ir as ir
 import torch
 
 from ontrain.inference.stepwise.values import Value
-from ontrain.operators import OPERATORS, record_of
+from ontrain.operators import holds_programs, record_of
 from ontrain.providers.torch import program_operator
 
-__all__ = ["CONTROL", "Call", "Kernel", "UnfitError", "find_kernel", "kernel", "runs_as_step"]
+__all__ = ["Call", "Kernel", "UnfitError", "find_kernel", "is_control", "kernel", "runs_as_step"]
 
-CONTROL = frozenset(
-    {"SequenceMap", *(name for (domain, name), known in OPERATORS.items() if known.control and not domain)}
-)
-"""Operators whose graphs are programs of their own."""
+
+def is_control(node: ir.Node) -> bool:
+    """Whether the graphs of a node are programs of their own."""
+    return holds_programs(node) or (not node.domain and node.op_type == "SequenceMap")
 
 
 @dataclass(frozen=True)
@@ -97,4 +97,4 @@ def _run_operator(call: Call) -> Sequence[Value]:
 def runs_as_step(node: ir.Node) -> bool:
     """Whether a node runs as a step wherever it stands in a graph that no plan holds whole."""
     known = find_kernel(node)
-    return (not node.domain and node.op_type in CONTROL) or (known is not None and known.always(node))
+    return is_control(node) or (known is not None and known.always(node))
