@@ -15,7 +15,7 @@ from ontrain.passes.inference import (
 from ontrain.passes.infra import Pass, PassReport, RewritePass
 from ontrain.passes.journal import Journal
 from ontrain.passes.linear_to_gemm import LinearToGemm
-from ontrain.passes.lower_precision import HALF, LowerPrecision
+from ontrain.passes.lower_precision import HALF, LowerPrecision, announce
 from ontrain.passes.pipeline import (
     FORWARD_PASSES,
     STEP_PASSES,
@@ -58,6 +58,7 @@ __all__ = [
     "Journal",
     "LinearToGemm",
     "LowerPrecision",
+    "announce",
     "NothingWrongError",
     "Pass",
     "PassReport",

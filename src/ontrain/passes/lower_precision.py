@@ -12,12 +12,26 @@ from ontrain.graph import DOMAIN, Builder, Role, by_role, rebuild, schema_of
 from ontrain.operators import Precision, View, record_of
 from ontrain.passes.infra import Pass
 
-__all__ = ["HALF", "LowerPrecision"]
+__all__ = ["HALF", "LowerPrecision", "announce", "announced"]
 
 HALF = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 """The dtypes that a graph can be lowered to, by torch's names."""
 
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
+
+
+_LOWERED = "ontrain.lowered"
+
+
+def announce(model: ir.Model, dtype: ir.DataType) -> None:
+    """Tell the passes over a forward graph that its products will run in half precision."""
+    model.graph.meta[_LOWERED] = dtype
+
+
+def announced(graph: ir.Graph) -> ir.DataType | None:
+    """Return the half precision in which a graph's products will run; None where they stay as they are."""
+    dtype = graph.meta.get(_LOWERED)
+    return dtype if isinstance(dtype, ir.DataType) else None
 
 
 @cache
@@ -36,8 +50,8 @@ def _is_truth(value: ir.Value | None) -> bool:
     if producer is None or producer.domain:
         return False
     source = producer.inputs[0] if producer.inputs else None
-    if producer.op_type == "Cast" and source is not None and source.dtype == ir.DataType.BOOL:
-        return True
+    if producer.op_type == "Cast" and source is not None:
+        return source.dtype == ir.DataType.BOOL or _is_truth(source)
     rearranged = record_of(producer).view not in (View.NONE, View.SCALED)
     return (rearranged or producer.op_type == "ReduceMax") and _is_truth(source)
 

@@ -219,6 +219,9 @@ def test_dropout_in_single_precision_keeps_attention_whole(dtype, said):
     make = bert("TokenClassification", num_labels=5, **{**BERT, "attention_probs_dropout_prob": 0.2})
     trained(make, tagged(), dtype=dtype)
     assert bool(said) == (dtype == torch.float64)
+    if dtype == torch.float32:
+        trained(make, tagged(), dtype=dtype, mixed_precision={"enabled": True, "dtype": "bfloat16"})
+        assert said
 
 
 def test_dropout_is_drawn_for_the_rows_that_are_left():

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ontrain.functions import probabilities_are_read
 from ontrain.graph import DOMAIN, Builder, Rewrite, live_nodes, rebuild, static_dims
 from ontrain.passes.infra import note
+from ontrain.passes.lower_precision import announced
 from ontrain.passes.rows.masks import find_mask
 from ontrain.passes.rows.selection import Keep, RowPass, Selection, keep_model
 
@@ -83,8 +84,9 @@ class _Space:
 
 def _find(model: ir.Model) -> list[_Space]:
     groups: dict[tuple[ir.Value, ir.Value], list[ir.Node]] = {}
+    lowered = announced(model.graph)
     for node in live_nodes(model.graph):
-        if (node.domain, node.op_type) != (DOMAIN, "Attention") or not _fits(node):
+        if (node.domain, node.op_type) != (DOMAIN, "Attention") or not _fits(node, lowered):
             continue
         operands = [_operand(value) for value in node.inputs[:3]]
         first, bias = operands[0], node.inputs[3]
@@ -99,12 +101,12 @@ def _find(model: ir.Model) -> list[_Space]:
     return spaces
 
 
-def _fits(node: ir.Node) -> bool:
+def _fits(node: ir.Node, lowered: ir.DataType | None) -> bool:
     q, k, v = node.inputs[:3]
     assert q is not None and k is not None and v is not None
     if len(node.inputs) != 4 or len(static_dims(q)) != 4 or probabilities_are_read(node):
         return False
-    if q.dtype == ir.DataType.FLOAT and node.attributes.get_float("dropout", 0.0) > 0:
+    if (lowered or q.dtype) == ir.DataType.FLOAT and node.attributes.get_float("dropout", 0.0) > 0:
         return False  # of packed sequences this kernel draws other masks going backward than forward
     same = static_dims(q) == static_dims(k) == static_dims(v)
     return same and static_dims(q)[-1] in _WIDTHS and q.dtype in _TYPES
