@@ -14,7 +14,7 @@ from torch import fx
 from ontrain.capture.source import node_text, source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.errors import CaptureError
-from ontrain.graph import Builder, is_random
+from ontrain.graph import Builder, is_float, is_random
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
@@ -141,6 +141,11 @@ class AtenBuilder(Builder):
         if isinstance(value, ir.Value):
             return cast(Value, value) if value.dtype == dtype else self.Cast(value, to=dtype)
         return self.const(value, dtype)
+
+    def constant_in(self, y: Value, *operands: Value | Scalar | None) -> Value:
+        """Return y as autograd records it: a function of operands whose derivative by each of them is zero."""
+        xs = [x for x in operands if isinstance(x, ir.Value) and x in self.trained and is_float(x)]
+        return self.composite("ConstantIn", y, *xs) if xs and is_float(y) else y
 
     def scalar(self, size: Dim) -> Value:
         """Return a size as a 0-d int64 value."""
