@@ -13,6 +13,7 @@ from torch import fx
 
 from ontrain.capture.source import node_text, source_line
 from ontrain.capture.symbols import Symbols
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.graph import Builder, is_float, is_random
 from ontrain.operators import Value
@@ -86,7 +87,8 @@ class AtenBuilder(Builder):
             raise self.refuse(
                 "forward draws random numbers behind a line that sets torch's generator",
                 "a graph draws other numbers in each step and at each place",
-                "leave the seed to the training loop; set the dropout of a layer to 0 that computes its forward again",
+                "leave the seed to the training loop; set the dropout of a layer to 0 that computes its forward again; "
+                f"or {BROKEN}",
             )
         outputs = super().add(node, names)
         if any(value in self.trained for value in node.inputs if value is not None):

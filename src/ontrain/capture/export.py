@@ -19,7 +19,7 @@ from ontrain.capture.autograd import check_functions
 from ontrain.capture.chances import Course
 from ontrain.capture.containers import Containers
 from ontrain.capture.counts import Count
-from ontrain.capture.decisions import BROKEN, WAY_OUT, Answers, Decision, ValueBranchError
+from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
@@ -38,6 +38,7 @@ from ontrain.capture.tracing import (
     unchanged_attributes,
     went_for_compilers,
 )
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
     TALKATIVE_LOGGERS,

@@ -21,6 +21,7 @@ from ontrain.capture.program import prepare
 from ontrain.capture.source import source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.walk import Walk, constant, written
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.graph import (
     DOMAIN,
@@ -260,7 +261,7 @@ def _unheld(node: fx.Node, spec: InputSpec) -> CaptureError:
         return CaptureError(
             "forward draws from a torch.Generator", source=source_line(reader),
             reason="a graph draws from a generator of its own, which torch.manual_seed sets",
-            way_out="leave generator= out, or draw before the call and pass the numbers as an input",
+            way_out=f"leave generator= out, or draw before the call and pass the numbers as an input; or {BROKEN}",
         )  # fmt: skip
     return CaptureError(
         f"the program takes a {spec.kind.name.lower()}, which no graph can hold", source=source_line(reader),
