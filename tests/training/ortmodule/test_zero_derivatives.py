@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ontrain.training import ORTTrainer, optim
+from ontrain.training.compiled import ontrain
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, gradients
 
@@ -76,7 +77,7 @@ class Weighted(nn.Module):
 
 def compiled(module):
     torch._dynamo.reset()
-    return torch.compile(module, backend="ontrain", options={"fallback": "FALLBACK_DISABLE"})
+    return torch.compile(module, backend=ontrain, options={"fallback": "FALLBACK_DISABLE"})
 
 
 @pytest.mark.parametrize("wrap", [ORTModule, compiled])

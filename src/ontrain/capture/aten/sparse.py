@@ -168,6 +168,12 @@ def mm(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value, *_: object) -> Val
     )  # fmt: skip
 
 
+@_on_sparse("linear")
+def linear(op: AtenBuilder, x: Sparse | Value, weight: Value, bias: Value | None = None) -> Value:
+    product = mm(op, x, op.Transpose(weight, perm=[1, 0]))
+    return product if bias is None else product + bias
+
+
 @_on_sparse("matmul")
 def matmul(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value) -> Value:
     if len(op.shape) == 2:
