@@ -171,13 +171,33 @@ def test_a_rule_that_needs_an_output_the_node_left_out_adds_it() -> None:
     assert static_dims(mean) == static_dims(inv_std) == (2, 1) and mean.name and mean.dtype == ir.DataType.FLOAT
 
 
-def test_an_output_behind_what_is_flat_is_not_differentiable():
+def test_an_output_behind_what_is_flat_is_differentiable_and_one_behind_a_comparison_is_not():
     x, y = (ir.Value(name=n, shape=ir.Shape(["n"]), type=ir.TensorType(ir.DataType.FLOAT)) for n in "xy")
     model = new_model([x, y], "g")
     op = Builder(model.graph)
-    made = {"smooth": op.Exp(x), "flat": op.Exp(op.Floor(x)), "other": op.Exp(y), "both": op.Add(op.Sign(x), op.Sin(x))}
+    made = {
+        "smooth": op.Exp(x), "flat": op.Exp(op.Floor(x)), "other": op.Exp(y), "both": op.Add(op.Sign(x), op.Sin(x)),
+        "compared": op.Cast(op.Greater(x, 0.0), to=ir.DataType.FLOAT), "detached": op.composite("Detach", x),
+        "filled": op.composite("ConstantIn", op.Sin(y), x), "rewritten": op.composite("Revalued", y, x),
+    }  # fmt: skip
     for name, value in made.items():
         value.name = name
         model.graph.outputs.append(value)
-    assert differentiable_outputs(model, ["x"]) == ["smooth", "both"]
-    assert differentiable_outputs(model, ["x", "y"]) == ["smooth", "other", "both"]
+    assert differentiable_outputs(model, ["x"]) == ["smooth", "flat", "both", "filled"]
+    assert differentiable_outputs(model, ["y"]) == ["other", "filled", "rewritten"]
+
+
+def test_zeros_are_given_where_autograd_gives_them_if_asked_for() -> None:
+    g = Scratch(a=(2,), b=(2,), c=(2,), d=(2,))
+    a, b, c, d, op = *g.x.values(), g.op
+    compared, filled = op.Cast(op.Greater(c, 0.0), to=ir.DataType.DOUBLE), op.composite("ConstantIn", op.Exp(b), d)
+    y = op.Sum(op.Mul(op.Sign(a), b), compared, filled)
+    loss = op.ReduceSum(y, keepdims=0)
+    assert [grad is None for grad in differentiate(op, [(loss, None)], [a, b, c, d])] == [True, False, True, True]
+    grads = differentiate(op, [(loss, None)], [a, b, c, d], zeros=True)
+    assert [grad is None for grad in grads] == [False, False, True, False]
+    numbers = {name: np.array([-1.5, 2.5]) for name in "abcd"}
+    da, db, dd = g.run(*[grad for grad in grads if grad is not None], **numbers)
+    np.testing.assert_array_equal(da, 0 * numbers["a"])
+    np.testing.assert_array_equal(dd, 0 * numbers["d"])
+    np.testing.assert_allclose(db, np.sign(numbers["a"]) + np.exp(numbers["b"]), rtol=1e-12)

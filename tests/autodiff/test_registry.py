@@ -20,8 +20,9 @@ from tests.autodiff.samples import IDS, SAMPLES, Sample
 # Sampled through the second derivatives of the operators that emit them.
 _EMITTED_ONLY = {(DOMAIN, "EmbeddingGrad")}
 # Finite differences do not know of rows without gradient (tests/passes/rows/test_labels.py), nor of a gradient that
-# is the user's own (tests/capture/test_autograd.py), nor of one past what was written (tests/capture/test_no_grad.py).
-_DETACHED = {(DOMAIN, "SpreadRows"), (DOMAIN, "Through"), (DOMAIN, "Revalued")}
+# is the user's own (tests/capture/test_autograd.py), nor of one past what was written (tests/capture/test_no_grad.py),
+# nor that there is one of zeros (tests/training/ortmodule/test_zero_derivatives.py).
+_DETACHED = {(DOMAIN, "SpreadRows"), (DOMAIN, "Through"), (DOMAIN, "Revalued"), (DOMAIN, "ConstantIn")}
 # Drawn anew by each evaluation: tests/functions/test_draws.py.
 _DRAWN = {(DOMAIN, "Dirichlet"), (DOMAIN, "StandardGamma")}
 # Their graphs are more than a sample holds: tests/control/.

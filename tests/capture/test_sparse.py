@@ -99,33 +99,176 @@ def test_places_outside_of_the_matrix_are_refused_as_eager_refuses_them(rows, us
             module(torch.randn(rows, 4), torch.tensor(places), torch.ones(2))
 
 
+LAYOUTS = {
+    "places": lambda a: a.coalesce(), "places twice": lambda a: a, "rows": lambda a: a.to_sparse_csr(),
+    "columns": lambda a: a.to_sparse_csc(),
+}  # fmt: skip
+USES = {
+    "sparse.mm": torch.sparse.mm, "matmul": lambda a, y: a @ y, "turned": lambda a, y: a.t() @ y,
+    "to_dense": lambda a, y: a.to_dense() @ y, "mean": lambda a, y: (a @ y) / a.size(0),
+    "converted": lambda a, y: a.to(y.dtype) @ y * a.dim(), "count of places": lambda a, y: a @ y * a._nnz(),
+}  # fmt: skip
+
+
+def neighbours(size, count):
+    """A square matrix, some of whose places occur twice."""
+    return torch.sparse_coo_tensor(
+        torch.randint(0, size, (2, count)), torch.rand(count, dtype=torch.float64), (size, size), check_invariants=True
+    )
+
+
+class Convolution(nn.Module):
+    """Two layers over a graph that the call brings."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.first, self.second, self.use = nn.Linear(3, 4), nn.Linear(4, 2), use
+
+    def forward(self, x, neighbours):
+        h = torch.relu(self.use(neighbours, self.first(x)))
+        return self.use(neighbours, self.second(h)).sin().sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*captured anew for each shape")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("use", USES)
+def test_matrices_of_the_call_train_as_eagers(use, layout):
+    ours, eager = pair(Convolution(USES[use]).double())
+    for size, count in ((5, 9), (5, 7), (8, 20), (1, 1)):
+        x, matrix = torch.randn(size, 3, dtype=torch.float64), LAYOUTS[layout](neighbours(size, count))
+        losses = [module(x, matrix) for module in (ours, eager)]
+        torch.testing.assert_close(*losses, rtol=1e-9, atol=1e-11)
+        for loss in losses:
+            loss.backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("use", "other"), [("sparse.mm", 5), ("matmul", 8)])
+def test_matrices_of_other_sizes_are_not_captured_again(use, other):
+    module = ORTModule(Convolution(USES[use]).double())
+    for size, count in ((5, 9), (5, 7), (other, 20)):
+        module(torch.randn(size, 3, dtype=torch.float64), neighbours(size, count))
+    assert module._engine.captures == 1
+
+
+@pytest.mark.parametrize("use", ["sparse.mm", "matmul", "turned"])
+def test_gradients_reach_the_values_of_a_matrix_of_the_call(use):
+    ours, eager = pair(Convolution(USES[use]).double())
+    x, places = torch.randn(5, 3, dtype=torch.float64), neighbours(5, 9)._indices()
+    gradients = []
+    for module in (ours, eager):
+        values = torch.arange(1.0, 10.0, dtype=torch.float64, requires_grad=True)
+        module(x, torch.sparse_coo_tensor(places, values, (5, 5))).backward()
+        gradients.append(values.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:.*captured anew for each shape")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_linear_layer_takes_a_matrix(layout, bias):
+    ours, eager = pair(nn.Linear(6, 2, bias=bias).double())
+    for rows in (4, 5):
+        matrix = LAYOUTS[layout](neighbours(6, 9).to_dense()[:rows].to_sparse())
+        for module in (ours, eager):
+            module(matrix).sin().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-11)
+
+
+def test_a_matrix_that_wants_a_gradient_itself_is_refused():
+    with pytest.raises(InputError, match="sparse") as caught:
+        ORTModule(Convolution(USES["matmul"]))(torch.randn(5, 3), MATRIX.clone().requires_grad_())
+    assert "gradient" in caught.value.reason
+
+
+def test_values_that_stand_in_another_order_than_that_of_the_places_are_refused():
+    module = ORTModule(Convolution(lambda a, y: a @ y * a.values().sum()).double())
+    with pytest.raises(CaptureError, match="coalesce"):
+        module(torch.randn(5, 3, dtype=torch.float64), neighbours(5, 9).to_sparse_csc())
+
+
 class Held(nn.Module):
-    def __init__(self, how):
+    """A layer, and a matrix that it holds between buffers."""
+
+    def __init__(self, how, matrix):
         super().__init__()
         self.layer = nn.Linear(4, 2)
+        self.register_buffer("before", torch.ones(1))
         if how == "buffer":
-            self.register_buffer("matrix", MATRIX)
-        elif how == "rows":
-            self.register_buffer("matrix", MATRIX.to_sparse_csr())
+            self.register_buffer("matrix", matrix)
         else:
-            self.matrix = MATRIX
+            self.matrix = matrix
+        self.register_buffer("count", torch.zeros(1))
 
     def forward(self, x):
-        return (self.matrix @ self.layer(x)).sum()
+        self.count += self.before
+        return (self.matrix @ self.layer(x)).sin().sum()
 
 
-@pytest.mark.parametrize("how", ["buffer", "rows", "attribute"])
-def test_sparse_state_is_refused_by_its_name(how):
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("how", ["buffer", "attribute"])
+def test_matrices_that_a_module_holds_train_as_eagers(how, layout):
+    matrix = LAYOUTS[layout](torch.sparse_coo_tensor(INDICES, torch.arange(1.0, 6.0, dtype=torch.float64), (3, 5)))
+    module, eager = (Held(how, matrix).double() for _ in range(2))
+    for mine, theirs in zip(module.parameters(), eager.parameters(), strict=True):
+        mine.data.copy_(theirs.data)
+    ours, held = ORTModule(module), module.matrix
+    names = list(eager.state_dict())
+    for _ in range(2):
+        x = torch.randn(5, 4, dtype=torch.float64)
+        for each in (ours, eager):
+            each(x).backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(ours.count, eager.count)
+    assert list(ours.state_dict()) == names and module.matrix is held
+
+
+def test_a_matrix_that_is_written_to_or_replaced_is_read_anew():
+    ours, eager = pair(Held("buffer", MATRIX.coalesce()))
+    x = torch.randn(5, 4)
+    for change in (
+        lambda m: None,
+        lambda m: m.matrix.mul_(2.0),
+        lambda m: m.load_state_dict({**m.state_dict(), "matrix": MATRIX * 3}),
+        lambda m: setattr(m, "matrix", MATRIX * 5),
+    ):
+        with torch.no_grad():
+            for module in (ours.module, eager):
+                change(module)
+        torch.testing.assert_close(ours(x), eager(x))
+
+
+def test_what_is_sparse_and_no_matrix_of_numbers_is_refused_by_name():
+    volume = torch.ones(2, 2, 2).to_sparse()
     with pytest.raises(CaptureError, match="'matrix' is sparse") as caught:
-        ORTModule(Held(how))(torch.randn(5, 4))
+        ORTModule(Held("buffer", volume))(torch.randn(5, 4))
+    assert "torch.sparse_coo_tensor" in caught.value.way_out
+    with pytest.raises(InputError, match=r"sparse \(torch.sparse_coo, 3 dimensions\)") as caught:
+        ORTModule(nn.Linear(2, 2))(volume)
     assert "torch.sparse_coo_tensor" in caught.value.way_out
 
 
-def test_a_sparse_input_is_refused_with_what_to_give_in_its_place():
-    module = ORTModule(nn.Linear(5, 2))
-    with pytest.raises(InputError, match="sparse") as caught:
-        module(MATRIX)
-    assert "torch.sparse_coo_tensor" in caught.value.way_out
+def test_a_matrix_that_is_trained_is_refused_by_name():
+    module = Held("buffer", MATRIX)
+    del module.matrix
+    module.matrix = nn.Parameter(MATRIX)
+    with pytest.raises(CaptureError, match="parameter 'matrix' is sparse"):
+        ORTModule(module)(torch.randn(5, 4))
+
+
+def test_a_matrix_in_the_result_is_refused():
+    with pytest.raises(CaptureError, match="is a sparse matrix") as caught:
+        ORTModule(Returning())(torch.randn(5, 4), MATRIX)
+    assert "to_dense" in caught.value.way_out
+
+
+class Returning(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x, a):
+        return self.layer(x), a * 2
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)

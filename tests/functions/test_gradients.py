@@ -447,6 +447,7 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     check(run("Detach", w), torch.tensor(w))
     check(run("FromStart", ids), torch.tensor(ids))
     check(run("Revalued", w, w + 1), torch.tensor(w + 1))
+    check(run("ConstantIn", w + 1, w, w), torch.tensor(w + 1))
     check(run("Inspect", w, name="w"), torch.tensor(w))
     # What the backward of a function of the user's own is written with: tests/capture/test_autograd.py.
     check(run("Adjoint", w), torch.tensor(w))

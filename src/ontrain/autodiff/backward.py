@@ -47,7 +47,7 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
         adjoint = ir.Value(name=op.fresh(name + ADJOINT), shape=ir.Shape(dims(value)), type=value.type)
         graph.inputs.append(set_adjoint_of(adjoint, name))
         seeds.append((value, adjoint))
-    grads = differentiate(op, seeds, [known[name] for name in wrt])
+    grads = differentiate(op, seeds, [known[name] for name in wrt], zeros=True)
     if all(grad is None for grad in grads):
         raise GradientError(
             f"the outputs {', '.join(outputs)} depend on nothing that wants a gradient",
@@ -56,15 +56,18 @@ def build_backward(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) 
     for name, grad in zip(wrt, grads, strict=True):
         if grad is None:
             continue
-        # An output of its own: the gradient may be another's, too, or an adjoint itself.
-        own = op.Identity(grad)
+        # An output of its own: the gradient may be another's, too, an adjoint itself, or a constant.
+        own = op.identity(grad)
         own.name = op.fresh(f"{name}.grad")
         graph.outputs.append(set_gradient_of(own, name))
     return backward
 
 
 def differentiable_outputs(model: ir.Model, wrt: Sequence[str]) -> list[str]:
-    """Return the names of the float outputs that depend on one of these inputs; shapes may be symbolic."""
+    """Return the names of the float outputs that depend on one of these inputs; shapes may be symbolic.
+
+    As for autograd, an output does so too where each derivative is zero.
+    """
     wanted = set(wrt)
-    reached = reached_from(model.graph, [v for v in model.graph.inputs if v.name in wanted])
+    reached = reached_from(model.graph, [v for v in model.graph.inputs if v.name in wanted], zeros=True)
     return [v.name or "" for v in model.graph.outputs if v in reached and updates_of(v) is None]

@@ -25,14 +25,14 @@ from ontrain.graph import (
     source_of,
     static_dims,
 )
-from ontrain.operators import find_rule, zero_gradient_of
+from ontrain.operators import find_rule, record_of, zero_gradient_of
 
 __all__ = ["differentiate", "reached_from", "unbroadcast"]
 
 
 def differentiate(
     op: Builder, outputs: Sequence[tuple[ir.Value, ir.Value | None]], wrt: Sequence[ir.Value],
-    *, within: Sequence[ir.Node] | None = None,
+    *, within: Sequence[ir.Node] | None = None, zeros: bool = False,
 ) -> list[ir.Value | None]:  # fmt: skip
     """Append to the builder's graph the gradient of `outputs` with respect to `wrt`.
 
@@ -41,6 +41,8 @@ def differentiate(
         outputs: (value, adjoint) pairs; an adjoint of None means one, for a scalar.
         wrt: float values to differentiate by.
         within: the nodes that `outputs` are functions of `wrt` through, in graph order; by default all of the graph.
+        zeros: return zeros, as autograd does, where an output depends on a value by derivatives of zero only, such as
+            that of Sign.
 
     Returns:
         For each of `wrt` its adjoint with its own shape and dtype, or None if no output depends on it.
@@ -48,7 +50,7 @@ def differentiate(
     Raises:
         GradientError: an operator between `wrt` and an output has no rule.
     """
-    nodes = op.graph if within is None else within
+    nodes = list(op.graph) if within is None else within
     active = reached_from(nodes, wrt)
     adjoints: dict[ir.Value, ir.Value] = {}
     for value, seed in outputs:
@@ -57,7 +59,31 @@ def differentiate(
     work = _needed(nodes, adjoints, active)
     with op.arithmetic():
         _walk(op, work, adjoints, active)
-    return [adjoints.get(value) for value in wrt]
+    linked = _linked_to([value for value, _ in outputs], nodes) if zeros else ()
+    return [_zeros(op, value) if value not in adjoints and value in linked else adjoints.get(value) for value in wrt]
+
+
+def _zeros(op: Builder, like: ir.Value) -> ir.Value:
+    filled: ir.Value = op.Expand(op.const(0.0, like.dtype), list(static_dims(like)))
+    return filled
+
+
+def _linked_to(outputs: Iterable[ir.Value], nodes: Reversible[ir.Node]) -> set[ir.Value]:
+    """The values that autograd takes outputs for functions of."""
+    linked = set(outputs)
+    for node in reversed(nodes):
+        if any(v in linked for v in node.outputs):
+            linked.update(v for v in _linked(node) if v is not None and is_float(v))
+    return linked
+
+
+def _linked(node: ir.Node) -> Iterable[ir.Value | None]:
+    """What a node's results are functions of as autograd records it."""
+    own = record_of(node).linked
+    if own is not None:
+        return own(node)
+    # A branch or a body, as it is captured, reads outer values in place.
+    return () if zero_gradient_of(node.domain, node.op_type) else reads(node)
 
 
 def _walk(op: Builder, work: list[ir.Node], adjoints: dict[ir.Value, ir.Value], active: set[ir.Value]) -> None:
@@ -136,13 +162,13 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
 
 
-def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value]) -> set[ir.Value]:
-    """The float values that depend on one of `wrt`."""
+def reached_from(nodes: Iterable[ir.Node], wrt: Sequence[ir.Value], *, zeros: bool = False) -> set[ir.Value]:
+    """The float values that depend on one of `wrt`, with zeros also those by derivatives of zero only."""
     reached = set(wrt)
     for node in nodes:
-        passes = not zero_gradient_of(node.domain, node.op_type)
+        passes = zeros or not zero_gradient_of(node.domain, node.op_type)
         # A branch or a body, as it is captured, reads outer values in place.
-        if passes and any(v in reached for v in reads(node)):
+        if passes and any(v in reached for v in (_linked(node) if zeros else reads(node))):
             reached.update(v for v in node.outputs if is_float(v))
     return reached
 

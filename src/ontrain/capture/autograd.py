@@ -14,13 +14,13 @@ from torch.autograd.function import BackwardCFunction
 from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.cumulative import cumulative_averages
 from ontrain.capture.custom_function import OwnBackward, current_backward, has_derivative_of_forward, own_setup_of
-from ontrain.capture.decisions import BROKEN
 from ontrain.capture.derivatives import traced_gradients
 from ontrain.capture.keys import keys_of_values
 from ontrain.capture.least_squares import lstsq
 from ontrain.capture.packing import packings
 from ontrain.capture.reseeding import reseedings
 from ontrain.capture.transforms import transforms
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import LIBRARY_FUNCTIONS, lost_calls_refused, of, private, wrapped
 

@@ -13,8 +13,9 @@ from torch import fx
 
 from ontrain.capture.source import node_text, source_line
 from ontrain.capture.symbols import Symbols
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
-from ontrain.graph import Builder, is_random
+from ontrain.graph import Builder, is_float, is_random
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
@@ -86,7 +87,8 @@ class AtenBuilder(Builder):
             raise self.refuse(
                 "forward draws random numbers behind a line that sets torch's generator",
                 "a graph draws other numbers in each step and at each place",
-                "leave the seed to the training loop; set the dropout of a layer to 0 that computes its forward again",
+                "leave the seed to the training loop; set the dropout of a layer to 0 that computes its forward again; "
+                f"or {BROKEN}",
             )
         outputs = super().add(node, names)
         if any(value in self.trained for value in node.inputs if value is not None):
@@ -141,6 +143,11 @@ class AtenBuilder(Builder):
         if isinstance(value, ir.Value):
             return cast(Value, value) if value.dtype == dtype else self.Cast(value, to=dtype)
         return self.const(value, dtype)
+
+    def constant_in(self, y: Value, *operands: Value | Scalar | None) -> Value:
+        """Return y as autograd records it: a function of operands whose derivative by each of them is zero."""
+        xs = [x for x in operands if isinstance(x, ir.Value) and x in self.trained and is_float(x)]
+        return self.composite("ConstantIn", y, *xs) if xs and is_float(y) else y
 
     def scalar(self, size: Dim) -> Value:
         """Return a size as a 0-d int64 value."""

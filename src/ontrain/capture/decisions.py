@@ -22,12 +22,13 @@ from ontrain.capture.aliases import mutates
 from ontrain.capture.draws import Bounds, bounds
 from ontrain.capture.source import current_line
 from ontrain.capture.sympy_sizes import certain, symbol_of, valued
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
 from ontrain.sizes import Size
 
 __all__ = [
-    "BROKEN", "WAY_OUT", "Answers", "Decision", "Decisions", "RandomBranchError", "ValueBranchError",
+    "WAY_OUT", "Answers", "Decision", "Decisions", "RandomBranchError", "ValueBranchError",
     "equality_by_elements",
 ]  # fmt: skip
 
@@ -42,8 +43,6 @@ class RandomBranchError(ValueBranchError):
     """Forward branches on numbers that torch's generator draws."""
 
 
-BROKEN = 'ORTModule(model, breaks="allow") runs what lies between such lines'
-"""What trains a module in whose forward some lines can be in no graph."""
 WAY_OUT = (
     f"{BROKEN}; or choose with torch.where, or move the "
     "decision out of forward; for layers that a library drops, set their rate to zero (config.layerdrop = 0)"

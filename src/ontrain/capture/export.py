@@ -19,13 +19,14 @@ from ontrain.capture.autograd import check_functions
 from ontrain.capture.chances import Course
 from ontrain.capture.containers import Containers
 from ontrain.capture.counts import Count
-from ontrain.capture.decisions import BROKEN, WAY_OUT, Answers, Decision, ValueBranchError
+from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.source import user_frame
+from ontrain.capture.sparse_state import HeldMatrix, dense_state
 from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten
 from ontrain.capture.tracing import (
     AUTOCAST,
@@ -37,6 +38,7 @@ from ontrain.capture.tracing import (
     unchanged_attributes,
     went_for_compilers,
 )
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
     TALKATIVE_LOGGERS,
@@ -116,7 +118,6 @@ def export(
     """
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
-    _refuse_sparse(module)
 
     def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
@@ -124,7 +125,11 @@ def export(
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
                     changed=changed.append)  # fmt: skip
-        with tracing(module, answers=answers, whole_numbers=whole_numbers), shared_memory():
+        with (
+            dense_state(module) as flat.matrices,
+            tracing(module, answers=answers, whole_numbers=whole_numbers),
+            shared_memory(),
+        ):
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
@@ -230,6 +235,7 @@ class Flat(nn.Module):
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
+        self.matrices: list[HeldMatrix] = []
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -246,6 +252,8 @@ class Flat(nn.Module):
             stack.enter_context(unchanged_attributes(self.module, state=False, changed=self._changed))
             self._containers.refer_to_traced()
             stack.enter_context(assigned_buffers(self.module))
+            for matrix in self.matrices:
+                matrix.assemble()
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             if self._eager:
@@ -291,24 +299,6 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*export.*", category=UserWarning)
         yield
-
-
-def _refuse_sparse(module: nn.Module) -> None:
-    """Refuse a module that holds sparse tensors: what goes into a graph is dense."""
-    state: list[tuple[str, torch.Tensor]] = []
-    state += [(f"parameter {name!r}", value) for name, value in module.named_parameters()]
-    state += [(f"buffer {name!r}", value) for name, value in module.named_buffers()]
-    for path, submodule in module.named_modules():
-        tensors = [(name, value) for name, value in vars(submodule).items() if isinstance(value, torch.Tensor)]
-        state += [(f"attribute {f'{path}.{name}'.removeprefix('.')!r}", value) for name, value in tensors]
-    for what, value in state:
-        if value.layout is not torch.strided:
-            raise CaptureError(
-                f"{what} is sparse ({value.layout})",
-                reason="what goes into a graph is dense; forward may make sparse matrices of it",
-                way_out="register its indices() and values() as buffers, and call "
-                "torch.sparse_coo_tensor(indices, values, size) in forward",
-            )
 
 
 def _located(error: CaptureError) -> CaptureError:

@@ -14,10 +14,10 @@ import numpy as np
 import sympy.core.random
 
 from ontrain.capture.chances import Chances, Course, comparable
-from ontrain.capture.decisions import BROKEN
 from ontrain.capture.entropy import entropy_refused
 from ontrain.capture.reachable import reachable
 from ontrain.capture.source import is_foreign, line_text
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 
 __all__ = ["DrawnNumberError", "Run", "branching_on_draws", "without_draws"]

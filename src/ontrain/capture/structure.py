@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from ontrain.capture.sparse_state import PARTS, assembled, parts_of
 from ontrain.errors import CaptureError, InputError
 from ontrain.internals import MODULE_HOOKS, of
 
@@ -34,7 +35,11 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 @dataclass(frozen=True)
 class Spec:
-    """The structure of a nested value: `kind` is "tensor", "plain", "unread", or how `children` are held together."""
+    """The structure of a nested value.
+
+    Its `kind` is "tensor", "plain", "unread", "sparse" of a matrix with the tensors that it consists of, or how
+    `children` are held together.
+    """
 
     kind: str
     children: tuple[Spec, ...] = ()
@@ -55,7 +60,11 @@ def flatten(value: Any, within: frozenset[int] = frozenset()) -> tuple[list[torc
         within: ids of the objects that it is an attribute of; one of them again is a plain value.
     """
     if isinstance(value, torch.Tensor):
-        return [value], Spec("tensor")
+        taken_apart = parts_of(value)
+        if taken_apart is None:
+            return [value], Spec("tensor")
+        parts, once = taken_apart
+        return parts, Spec("sparse", (Spec("tensor"),) * len(parts), PARTS, value=once)
     if isinstance(value, Mapping):
         return _group("mapping", type(value), list(value.keys()), list(value.values()), within)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -145,6 +154,8 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
         return Unread(spec.value)
     kind: Any = spec.type
     values = [_build(child, leaves) for child in spec.children]
+    if spec.kind == "sparse":
+        return assembled(values, spec.value)
     if spec.kind == "namedtuple":
         return kind(*values)
     if spec.kind == "sequence":
@@ -206,6 +217,11 @@ def check_plain(spec: Spec, name: str = "output") -> None:
             reason="a graph returns tensors, and a number kept from the capture would be wrong for other sizes",
             way_out="leave it out: the caller has the tensor whose size it is",
         )
+    if spec.kind == "sparse":
+        raise CaptureError(
+            f"{name} is a sparse matrix", reason="a graph returns dense tensors",
+            way_out="return its to_dense(), or its indices() and values()",
+        )  # fmt: skip
     if spec.kind == "plain" and not isinstance(spec.value, _PLAIN):
         cached = "Cache" in type(spec.value).__name__
         raise CaptureError(
@@ -306,7 +322,7 @@ def _compare(name: str, then: Spec, now: Spec) -> None:
             reason="the graph was made for the structure of the first call",
             way_out="give the same structure, or capture the module again",
         )
-    if then.kind == "plain" and not _same(then.value, now.value):
+    if then.kind in ("plain", "sparse") and not _same(then.value, now.value):
         raise InputError(
             f"argument {name!r} is {now.value!r} where the captured call has {then.value!r}",
             reason="values that are no tensors are baked into the graph",
@@ -321,6 +337,6 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _word(spec: Spec) -> str:
-    if spec.kind == "tensor":
-        return "a tensor"
+    if spec.kind in ("tensor", "sparse"):
+        return "a tensor" if spec.kind == "tensor" else "a sparse matrix"
     return repr(spec.value) if spec.kind == "plain" else f"a {getattr(spec.type, '__name__', '')} of {list(spec.keys)}"

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ontrain.capture.aten.complex import Complex, pair, parts
+from ontrain.capture.aten.sparse import Sparse
 from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError
 from ontrain.capture.inspection import INSPECTED
@@ -20,6 +21,7 @@ from ontrain.capture.program import prepare
 from ontrain.capture.source import source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.walk import Walk, constant, written
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.graph import (
     DOMAIN,
@@ -218,6 +220,11 @@ class _Program(Walk):
             both = self._output(pair(self.op, value), name)
             both.metadata_props[COMPLEX] = "1"
             return both
+        if isinstance(value, Sparse):
+            raise CaptureError(
+                f"output {name!r} is a sparse matrix", reason="a graph returns dense tensors",
+                way_out="return its to_dense(), or its indices() and values()",
+            )  # fmt: skip
         if value is None or isinstance(value, Complex):
             kind = "a complex tensor" if value is not None else "what torch keeps for its own backward"
             raise CaptureError(
@@ -254,7 +261,7 @@ def _unheld(node: fx.Node, spec: InputSpec) -> CaptureError:
         return CaptureError(
             "forward draws from a torch.Generator", source=source_line(reader),
             reason="a graph draws from a generator of its own, which torch.manual_seed sets",
-            way_out="leave generator= out, or draw before the call and pass the numbers as an input",
+            way_out=f"leave generator= out, or draw before the call and pass the numbers as an input; or {BROKEN}",
         )  # fmt: skip
     return CaptureError(
         f"the program takes a {spec.kind.name.lower()}, which no graph can hold", source=source_line(reader),

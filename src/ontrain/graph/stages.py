@@ -94,7 +94,9 @@ def _sink(graph: ir.Graph, settled: set[ir.Value], level: dict[ir.Value, int]) -
     inert = {value for value in graph.inputs if role_of(value) is Role.PARAMETER} | settled
     nodes = []
     for node in graph:
-        if all(value in inert or value.const_value is not None for value in reads(node)) and not is_random(node):
+        if is_random(node) or _is_step(node, settled):
+            continue
+        if all(value in inert or value.const_value is not None for value in reads(node)):
             nodes.append(node)
             inert.update(node.outputs)
     for node in reversed(nodes):

@@ -396,6 +396,22 @@ def counts_writes(_: object) -> None:
     expect(x._version > before, "a write is not counted")
 
 
+def shows_places(_: object) -> None:
+    """A sparse matrix whose places occur twice shows them as they are."""
+    places, values = torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0])
+    matrix = torch.sparse_coo_tensor(places, values, (2, 3))
+    expect(torch.equal(matrix._indices(), places), "other places")
+    expect(torch.equal(matrix._values(), values), "other values")
+
+
+def makes_sparse(make: Any) -> None:
+    """It takes numbers of sparse and dense dimensions, the shape, places and values."""
+    places, values = torch.tensor([[0, 1], [2, 0]]), torch.tensor([1.0, 2.0])
+    matrix = make(2, 0, (2, 3), places, values, dtype=values.dtype, layout=torch.sparse_coo, is_coalesced=True)
+    expect(matrix.is_coalesced(), "the matrix does not know that each place occurs once")
+    expect(torch.equal(matrix.to_dense(), torch.tensor([[0.0, 0.0, 1.0], [2.0, 0.0, 0.0]])), "another matrix")
+
+
 class _Wrapped(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -32,6 +32,7 @@ _CUDA_ATTENTION = "attention by torch's fused kernels on a GPU"
 _ONEDNN_LSTM = "LSTMs by oneDNN; they run step by step without it"
 _GAMMA = "draws from gamma and Dirichlet distributions by torch's kernels"
 _NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
+_SPARSE = "sparse matrices among the inputs and buffers of a module"
 
 TABLE: tuple[Row, ...] = (
     # What is replaced while a module is traced
@@ -225,6 +226,10 @@ TABLE: tuple[Row, ...] = (
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
     Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
         of_instance=True),
+    Row("torch.Tensor._indices", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
+    Row("torch.Tensor._values", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
+    Row("torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors", "make sparse matrices of sizes that vary",
+        c.makes_sparse, _SPARSE),
     Row("torch.Tensor._make_wrapper_subclass", "make outputs that are computed when looked at", c.wraps,
         "ORTModule with lazy outputs"),
     Row("torch._C.DisableTorchFunctionSubclass", "ask such an output for its shape", None,

@@ -9,15 +9,15 @@ import numpy as np
 from ontrain.operators.division import divided
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
-from ontrain.operators.record import POINTWISE, WHEREVER, Precision, define
+from ontrain.operators.record import FLAT, POINTWISE, Precision, define
 
 __all__: list[str] = []
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
-define("Ceil", POINTWISE, zero_gradient=WHEREVER)
-define("Floor", POINTWISE, zero_gradient=WHEREVER)
-define("Round", POINTWISE, zero_gradient=WHEREVER)
-define("Sign", POINTWISE, zero_gradient=WHEREVER)
+define("Ceil", FLAT)
+define("Floor", FLAT)
+define("Round", FLAT)
+define("Sign", FLAT)
 define("Sqrt", POINTWISE, function=np.sqrt)
 elementwise("Sqrt", lambda op, x, y: 0.5 / y)
 define("Exp", POINTWISE, function=np.exp)

@@ -17,7 +17,9 @@ define("RandomUniformLike", chance=Chance.ALWAYS, zero_gradient=WHEREVER)
 define("Binomial", ELEMENTWISE, domain=DOMAIN, chance=Chance.ALWAYS, zero_gradient=WHEREVER)
 define("Dirichlet", domain=DOMAIN, chance=Chance.ALWAYS)
 define("DirichletGrad", ELEMENTWISE, domain=DOMAIN)
-define("Poisson", ELEMENTWISE, domain=DOMAIN, chance=Chance.ALWAYS, zero_gradient=WHEREVER)
+define(
+    "Poisson", ELEMENTWISE, domain=DOMAIN, chance=Chance.ALWAYS, zero_gradient=WHEREVER, linked=lambda node: node.inputs
+)
 define("StandardGamma", ELEMENTWISE, domain=DOMAIN, chance=Chance.ALWAYS)
 define("StandardGammaGrad", ELEMENTWISE, domain=DOMAIN)
 

@@ -18,6 +18,7 @@ __all__ = [
     "DOMAIN",
     "ELEMENTWISE",
     "EVERY",
+    "FLAT",
     "OPERATORS",
     "OPSET",
     "POINTWISE",
@@ -176,6 +177,8 @@ class Operator:
             shape arithmetic and attention masks consist: onnx's takes half a millisecond a node.
         flops: floating-point operations of a node of concrete shapes, if it is a product; else one an element.
         zero_gradient: why nothing flows back through it, if nothing does; else "".
+        linked: the operands that its results are functions of as autograd records it, where these are not all of them,
+            or none if nothing flows back: what reaches a loss by derivatives of zero only has a gradient, of zeros.
         no_gradient: why it cannot be differentiated, if it cannot and more is to be said than that it has no rule.
         control: whether it holds graphs: a branch or a loop of the standard's.
         searches: of a search for text, the kinds of models (attribute `model_type`) whose graphs ontrain runs in it.
@@ -223,6 +226,7 @@ class Operator:
     evaluate: Callable[..., Any] | None = None
     flops: Callable[[ir.Node], int] | None = None
     zero_gradient: str = ""
+    linked: Callable[[ir.Node], Sequence[ir.Value | None]] | None = None
     no_gradient: str = ""
     control: bool = False
     searches: tuple[int, ...] = ()
@@ -269,6 +273,8 @@ ELEMENTWISE = Operator("", rows=Rows.ELEMENTWISE)
 """An element of the result is made of the operands' at its place, broadcast to one shape."""
 POINTWISE = Operator("", rows=Rows.ELEMENTWISE, overwrites=EVERY)
 """So it is, and in place where an operand dies."""
+FLAT = Operator("", rows=Rows.ELEMENTWISE, overwrites=EVERY, zero_gradient=WHEREVER, linked=lambda node: node.inputs)
+"""So it is, and its derivative, which autograd records, is zero."""
 
 OPERATORS: dict[tuple[str, str], Operator] = {}
 """All records by (domain, name)."""

@@ -90,7 +90,7 @@ def build_step(
             seed = seed if narrow else op.Mul(seed, weight)
     seed = op.Cast(seed, to=value.dtype)
     seed = op.Reshape(seed, list(static_dims(value))) if dims(value) else seed
-    grads = differentiate(op, [(value, seed)], wanted)
+    grads = differentiate(op, [(value, seed)], wanted, zeros=True)
     step = Step(op, hyper, optimizer, {p: g for p, g in zip(wanted, grads, strict=True) if g is not None})
     if not step.grads:
         raise GradientError(

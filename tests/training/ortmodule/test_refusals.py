@@ -47,7 +47,7 @@ def test_tensors_without_values_or_sparse(ours):
     with pytest.raises(InputError, match="meta device"):
         ours.to("meta")(torch.ones(2, 4, device="meta"))
     with pytest.raises(InputError, match="sparse"):
-        ORTModule(nn.Linear(4, 3))(torch.ones(2, 4).to_sparse())
+        ORTModule(nn.Linear(4, 3))(torch.ones(2, 4, 4).to_sparse())
 
 
 @pytest.mark.filterwarnings("ignore:.*jit:DeprecationWarning")

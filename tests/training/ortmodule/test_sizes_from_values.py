@@ -20,6 +20,17 @@ def forward(function):
     return function
 
 
+class Pruned(nn.Module):
+    """Reads places of its own weight alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[1.0, 0.0, 2.0]]))
+
+    def forward(self, x):
+        return (self.weight[self.weight != 0] * x.sum()).sum() + self.weight.nonzero().sum()
+
+
 class Layers(nn.Module):
     def __init__(self, forward):
         super().__init__()
@@ -224,6 +235,14 @@ def test_values_and_gradients_are_eagers(name):
         expected = step(eager, x, ids)
         for actual, wanted in zip(step(ours, x, ids), expected, strict=True):
             torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_size_that_follows_from_a_parameter_alone():
+    eager = Pruned()
+    ours = ORTModule(copy.deepcopy(eager))
+    for module in (eager, ours):
+        module(torch.ones(4)).backward()
+    torch.testing.assert_close(ours.weight.grad, eager.weight.grad)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 6])

@@ -341,7 +341,7 @@ def copysign(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
     a, b = op.Abs(op.cast(a, op.dtype)), op.cast(b, op.dtype)
     zero = op.cast(0, op.dtype)
     negative = op.Or(op.Less(b, zero), op.And(op.Equal(b, zero), op.Less(op.Reciprocal(b), zero)))
-    return op.Where(negative, op.Neg(a), a)
+    return op.constant_in(op.Where(negative, op.Neg(a), a), b)
 
 
 @aten("hypot")

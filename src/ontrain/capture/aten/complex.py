@@ -122,7 +122,8 @@ def to(op: AtenBuilder, x: Complex | Value, *_: object, **__: object) -> Complex
     if isinstance(x, Complex):
         real = op.cast(x.real, op.dtype)
         return Complex(real, op.cast(x.imag, op.dtype)) if op.val.is_complex() else real
-    return full_shape(op, as_complex(op, x))
+    whole = as_complex(op, x)
+    return full_shape(op, Complex(whole.real, op.constant_in(whole.imag, x)))
 
 
 @on_complex("add", "sub", "rsub")

@@ -21,7 +21,7 @@ def filled(op: AtenBuilder, value: Value | Scalar) -> Value:
     return op.expand(value, op.shape, [])
 
 
-@aten("zeros", "zeros_like", "new_zeros", "zero", "empty", "empty_like", "new_empty", "empty_permuted",
+@aten("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted",
       "new_empty_strided")  # fmt: skip
 def zeros(op: AtenBuilder, *_: object, **__: object) -> Value:
     return filled(op, 0)
@@ -32,10 +32,20 @@ def ones(op: AtenBuilder, *_: object, **__: object) -> Value:
     return filled(op, 1)
 
 
-@aten("full", "full_like", "new_full", "fill")
+@aten("full", "full_like", "new_full")
 def full(op: AtenBuilder, *arguments: Any, **named: Any) -> Value:
     value = named["fill_value"] if "fill_value" in named else arguments[-1]
     return filled(op, value)
+
+
+@aten("zero")
+def zero(op: AtenBuilder, x: Value) -> Value:
+    return op.constant_in(filled(op, 0), x)
+
+
+@aten("fill")
+def fill(op: AtenBuilder, x: Value, value: Value | Scalar) -> Value:
+    return op.constant_in(filled(op, value), x)
 
 
 @aten("scalar_tensor", "tensor")

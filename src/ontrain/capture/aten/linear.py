@@ -57,7 +57,7 @@ def addmm(op: AtenBuilder, c: Value, a: Value, b: Value, *, beta: Scalar = 1, al
     if "aten.addbmm" in str(op.node.target):
         y = op.ReduceSum(y, [0], keepdims=0)
     y = _scaled(op, y, alpha)
-    return y if beta == 0 else y + _scaled(op, c, beta)
+    return op.constant_in(y, c) if beta == 0 else y + _scaled(op, c, beta)
 
 
 def _scaled(op: AtenBuilder, x: Value, factor: Scalar) -> Value:

@@ -71,13 +71,14 @@ def _batch_norm_training(
 
 
 def _correction(op: AtenBuilder, dtype: ir.DataType) -> Value:
-    """1 / (n − 1) for the number n of values per channel; 0 for one."""
+    """1 / (n − 1) for the number n of values per channel; 0 for one, and for none."""
     shape = op.input_shape(0)
     counted = [shape[0], *shape[2:]]
     n = op.count(counted)
     if isinstance(n, int):
         return op.cast(1 / (n - 1) if n > 1 else 0.0, dtype)
-    return op.Reciprocal(op.cast(n, dtype) - op.cast(1, dtype))
+    n = op.cast(n, dtype)
+    return op.Sign(n) / (n - op.cast(1, dtype))
 
 
 @aten("batch_norm", "cudnn_batch_norm")

@@ -48,7 +48,7 @@ def rand(op: AtenBuilder, *_: object, **__: object) -> Value:
 
 @aten("uniform")
 def uniform(op: AtenBuilder, x: Value, low: float = 0.0, high: float = 1.0) -> Value:
-    return _affine(op, _uniform(op), high - low, low)
+    return op.constant_in(_affine(op, _uniform(op), high - low, low), x)
 
 
 @aten("randn", "randn_like")
@@ -58,40 +58,42 @@ def randn(op: AtenBuilder, *_: object, **__: object) -> Value:
 
 @aten("normal_functional", "normal.default", "normal.out")
 def normal_in_place(op: AtenBuilder, x: Value, mean: float = 0.0, std: float = 1.0) -> Value:
-    return _affine(op, _normal(op), std, mean)
+    return op.constant_in(_affine(op, _normal(op), std, mean), x)
 
 
 @aten("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
 def normal(op: AtenBuilder, mean: Value | float, std: Value | float = 1.0, *_: object, **__: object) -> Value:
-    return _normal(op) * op.cast(std, op.dtype) + op.cast(mean, op.dtype)
+    by, around = (op.composite("Detach", op.cast(number, op.dtype)) for number in (std, mean))
+    return op.constant_in(_normal(op) * by + around, mean, std)
 
 
 @aten("log_normal")
 def log_normal(op: AtenBuilder, x: Value, mean: float = 1.0, std: float = 2.0) -> Value:
-    return op.Exp(_affine(op, _normal(op), std, mean))
+    return op.constant_in(op.Exp(_affine(op, _normal(op), std, mean)), x)
 
 
 @aten("exponential")
 def exponential(op: AtenBuilder, x: Value, rate: float = 1.0) -> Value:
-    return op.Log(op.cast(1, op.dtype) - _uniform(op)) * op.cast(-1 / rate, op.dtype)
+    return op.constant_in(op.Log(op.cast(1, op.dtype) - _uniform(op)) * op.cast(-1 / rate, op.dtype), x)
 
 
 @aten("cauchy")
 def cauchy(op: AtenBuilder, x: Value, median: float = 0.0, sigma: float = 1.0) -> Value:
-    return _affine(op, op.Tan((_uniform(op) - op.cast(0.5, op.dtype)) * op.cast(np.pi, op.dtype)), sigma, median)
+    drawn = op.Tan((_uniform(op) - op.cast(0.5, op.dtype)) * op.cast(np.pi, op.dtype))
+    return op.constant_in(_affine(op, drawn, sigma, median), x)
 
 
 @aten("geometric")
 def geometric(op: AtenBuilder, x: Value, p: float) -> Value:
     dtype = ir.DataType.DOUBLE
     tries = op.Log(op.cast(1, dtype) - _uniform(op, dtype)) * op.cast(1 / np.log1p(-p), dtype)
-    return op.cast(op.Max(op.Ceil(tries), op.cast(1, dtype)), op.dtype)
+    return op.constant_in(op.cast(op.Max(op.Ceil(tries), op.cast(1, dtype)), op.dtype), x)
 
 
 @aten("bernoulli.default", "bernoulli.p", "bernoulli.float", "bernoulli.Tensor")
 def bernoulli(op: AtenBuilder, x: Value, p: Value | float | None = None) -> Value:
     chance = op.cast(x if p is None else p, ir.DataType.FLOAT)
-    return op.cast(op.Less(_uniform(op, ir.DataType.FLOAT), chance), op.dtype)
+    return op.constant_in(op.cast(op.Less(_uniform(op, ir.DataType.FLOAT), chance), op.dtype), x, p)
 
 
 @aten("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype", "random.from", "random.to")

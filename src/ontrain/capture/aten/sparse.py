@@ -3,7 +3,8 @@
     a = torch.sparse_coo_tensor(indices, values, (n, m))    →   kept apart: rows, columns, values
     torch.sparse.mm(a, b)                                   →   rows of b, scaled, added up at their rows of a
 
-Like a complex tensor, a sparse one lives inside a forward and never crosses the border of a graph.
+Like a complex tensor, a sparse one lives inside a forward and never crosses the border of a graph: forward makes it,
+or it is made of the parts of one that forward was given (`capture/sparse_state.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.internals import OpOverload
 from ontrain.operators import Value
 
-__all__ = ["is_sparse", "sparse_matrices", "translate_sparse"]
+__all__ = ["Sparse", "is_sparse", "sparse_matrices", "translate_sparse"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,16 @@ def same(op: AtenBuilder, x: Sparse, **_: object) -> Sparse:
     return x
 
 
+@_on_sparse("indices", "_indices")
+def places(op: AtenBuilder, x: Sparse) -> Value:
+    return op.Concat(op.Unsqueeze(x.rows, [0]), op.Unsqueeze(x.columns, [0]), axis=0)
+
+
+@_on_sparse("values", "_values")
+def values_of(op: AtenBuilder, x: Sparse) -> Value:
+    return x.values
+
+
 @_on_sparse("t", "transpose", "numpy_T", "mT")
 def transposed(op: AtenBuilder, x: Sparse, first: int = 0, second: int = 1) -> Sparse:
     return x if first % 2 == second % 2 else x.transposed()
@@ -155,6 +166,12 @@ def mm(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value, *_: object) -> Val
         "a product of two sparse matrices", "its places follow from the values of both",
         "multiply by the dense operand first: a @ (b @ x) in place of (a @ b) @ x",
     )  # fmt: skip
+
+
+@_on_sparse("linear")
+def linear(op: AtenBuilder, x: Sparse | Value, weight: Value, bias: Value | None = None) -> Value:
+    product = mm(op, x, op.Transpose(weight, perm=[1, 0]))
+    return product if bias is None else product + bias
 
 
 @_on_sparse("matmul")

@@ -94,7 +94,7 @@ def to(op: AtenBuilder, x: Value, *_: object, **__: object) -> Value:
 
 @aten("copy")
 def copy(op: AtenBuilder, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    return op.expand(op.cast(source, op.dtype), op.shape, op.input_shape(1))
+    return op.constant_in(op.expand(op.cast(source, op.dtype), op.shape, op.input_shape(1)), x)
 
 
 @aten("transpose.int", "swapaxes", "swapdims")

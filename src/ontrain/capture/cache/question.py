@@ -113,6 +113,8 @@ def _state(module: nn.Module) -> list[Any]:
     ):
         if type(tensor) not in (nn.Parameter, torch.Tensor):
             raise UncacheableError(f"{name} is a {type(tensor).__name__}")
+        if tensor.layout is not torch.strided:
+            raise UncacheableError(f"{name} is sparse, and its values are part of the graph")
         buffers.append([
             name, first.setdefault(id(tensor), name), type(tensor).__name__, str(tensor.dtype), tensor.device.type,
             list(tensor.shape), list(tensor.stride()), tensor.requires_grad, name in persistent,

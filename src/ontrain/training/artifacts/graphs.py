@@ -197,7 +197,7 @@ def _gradients(op: Builder, source: Source) -> dict[ir.Value, ir.Value]:
     if not wanted and not source.named:
         return {}  # a model without weights has a loss all the same
     seed = op.const(np.ones(static_dims(loss), loss.dtype.numpy() if loss.dtype is not None else np.float32))
-    grads = differentiate(op, [(loss, seed)], wanted)
+    grads = differentiate(op, [(loss, seed)], wanted, zeros=True)
     gradients = {param: grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
     missing = [param.name or "" for param in wanted if param not in gradients]
     if not gradients or (missing and source.named):

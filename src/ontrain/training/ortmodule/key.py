@@ -21,11 +21,12 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:
     """Append a value's tensors, and to the key everything else that a capture depends on."""
     if isinstance(value, torch.Tensor):
-        tensors.append(value)
+        leaves, spec = ([value], None) if value.layout is torch.strided else flatten(value)
+        tensors += leaves
         key.append(value.dtype)
         key.append(value.ndim)
         if value.layout is not torch.strided:
-            key.append(value.layout)
+            key += [value.layout, spec]
     elif type(value) in PLAIN:
         key.append(type(value))
         key.append(value)

@@ -48,7 +48,7 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
 
     Raises:
         DeviceError: on more than one device, or on the meta device.
-        InputError: a tensor is sparse or nested.
+        InputError: a tensor is nested, or sparse and no matrix of numbers.
     """
     for i, tensor in enumerate(tensors):
         if tensor.is_nested:
@@ -60,8 +60,10 @@ def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.d
             )
         if tensor.layout is not torch.strided:
             raise InputError(
-                f"tensor {i} of the call is sparse ({tensor.layout})",
-                reason="what goes into a graph is dense; forward may make sparse matrices of it",
+                f"tensor {i} of the call is sparse ({tensor.layout}, {tensor.dim()} dimensions)",
+                reason="it wants a gradient, and a graph has the gradients of dense tensors"
+                if tensor.requires_grad
+                else "a graph has sparse matrices of numbers, and no other sparse tensors",
                 way_out="give its indices() and values(), and call torch.sparse_coo_tensor(indices, values, size) in "
                 "forward",
             )

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ontrain.capture import sparse_tensors
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
 from ontrain.training.inspection import inspects
@@ -36,9 +37,9 @@ class Watch:
     bool, None, member of an enumeration, type, dtype or function among the attributes of a submodule, or of its
     `config`, that was changed, also within lists, tuples, dicts, sets and partials; an array, a helper object, or
     another object that forward names, that was replaced; a new attribute that forward names; a `forward` put in the
-    place of a submodule's own; a tensor attribute that is a constant of a graph, if it was replaced or written to;
-    attributes of `helpers`; class attributes, globals and closures as `Scope` says. Values of parameters are not looked
-    at.
+    place of a submodule's own; a tensor attribute that is a constant of a graph, if it was replaced or written to; a
+    sparse matrix likewise; attributes of `helpers`; class attributes, globals and closures as `Scope` says. Values of
+    parameters are not looked at.
 
     Args:
         module: what was captured.
@@ -58,6 +59,8 @@ class Watch:
         self._empty = [table for table in tables if not table]
         self._hookless = [table for table in hooks if not table]
         self._hooks = _hooks_made()
+        self._sparse = [tensor for _, _, _, tensor in sparse_tensors(module)]
+        self._written = _written(self._sparse)
         self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any]]] = []
         self._before: list[Any] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
@@ -94,6 +97,8 @@ class Watch:
         """Whether the module differs from the snapshot."""
         names, values = _entries(self._tables)
         if names != self._names or not all(map(operator.is_, values, self._values)) or any(self._empty):
+            return True
+        if self._sparse and _written(self._sparse) != self._written:
             return True
         if self._hooks != _hooks_made():
             self._hooks = _hooks_made()
@@ -160,6 +165,8 @@ class Watch:
             return tuple([(key, self._seen(item, "", value, *outer)) for key, item in value.items()])
         if isinstance(value, nn.Parameter):
             return id(value)
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            return _Same(value)
         if isinstance(value, torch.Tensor):
             watched = has_memory(value) and value.data_ptr() in self._constants
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
@@ -188,6 +195,11 @@ class _Same:
 def _config(module: nn.Module) -> dict[str, Any]:
     config = module.__dict__.get("config")
     return config.__dict__ if hasattr(config, "__dict__") else {}
+
+
+def _written(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """How often each tensor was written to."""
+    return [of("torch.Tensor._version", tensor) for tensor in tensors]
 
 
 def _unique(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

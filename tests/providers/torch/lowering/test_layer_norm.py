@@ -42,6 +42,27 @@ def test_small_values_equal_eager_to_the_bit():
     assert torch.native_layer_norm in _programs(wrapped)
 
 
+class _Columns(nn.Module):
+    """Normalises a part of each row."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(x[:, : self.norm.normalized_shape[0]])
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_rows_that_lie_apart_have_eagers_gradients(width):
+    plain = _Columns(width).double()
+    nn.init.normal_(plain.norm.weight)
+    wrapped = ORTModule(copy.deepcopy(plain))
+    x, weights = (torch.randn(5, columns, dtype=torch.float64) for columns in (3, width))
+    for ours, eager in zip(_results(wrapped, x, weights), _results(plain, x, weights), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-9, atol=1e-9)
+
+
 @pytest.fixture(params=["kernel", "places"])
 def ways(request, monkeypatch):
     """The calls that large values shall be normalised by, forward and backward."""

@@ -75,3 +75,17 @@ def test_squares_of_half_precision_do_not_overflow(axis):
     wide = x.astype(np.float64)
     root = np.sqrt(np.mean(wide * wide, tuple(range(axis % 3, 3)), keepdims=True) + 1e-5)
     np.testing.assert_allclose(y, wide / root * scale, rtol=2e-3)
+
+
+@pytest.mark.parametrize("statistics", [{}, {"momentum": None}, {"track_running_stats": False}], ids=str)
+@pytest.mark.parametrize("images", [False, True])
+def test_a_batch_without_rows_leaves_statistics_as_they_are(images, statistics):
+    norm = nn.BatchNorm2d(4, **statistics) if images else nn.BatchNorm1d(4, **statistics)
+    ours, eager = pair(nn.Sequential(nn.Conv2d(3, 4, 1) if images else nn.Linear(3, 4), norm).double())
+    for rows in (3, 0, 4):
+        x = torch.randn(rows, 3, *(2, 2)[: 2 * images], dtype=torch.float64)
+        for module in (ours, eager):
+            module(x).square().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-11)
+        for mine, theirs in zip(ours.buffers(), eager.buffers(), strict=True):
+            torch.testing.assert_close(mine, theirs)

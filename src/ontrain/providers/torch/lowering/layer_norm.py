@@ -158,7 +158,9 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     dy, x = e.contiguous(dy), e.contiguous(x)
     # The kernel for CPUs takes a number a row, in any shape: as the forward pass holds them.
     lead = (-1,) if e.device.type == "cpu" else x.shape[:axis]
-    mean, inv_std = (e.reshape(statistic, (*lead, *([1] * (len(x.shape) - axis)))) for statistic in (mean, inv_std))
+    statistics = (e.reshape(statistic, (*lead, *([1] * (len(x.shape) - axis)))) for statistic in (mean, inv_std))
+    # The kernel reads them as rows that follow one another; the mean of one element is a view of x, with its steps.
+    mean, inv_std = map(e.contiguous, statistics)
     width = math.prod(x.shape[axis:])
     whole = scale.meta.numel() == width and all(
         buf.meta.is_contiguous() for buf in (scale, dscale, dbias, mean, inv_std)

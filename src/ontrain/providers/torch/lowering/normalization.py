@@ -37,6 +37,10 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
         e.compute(torch.batch_norm, x, scale, bias, mean, var, False, 0.0, eps, False, outs=[y])
         return
     new_mean, new_var = (e.out(v) for v in node.outputs[1:3])
+    if not x.meta.numel():  # as in eager PyTorch, no rows leave the statistics as they are
+        e.copy(mean, new_mean)
+        e.copy(var, new_var)
+        return
     batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)
     # Where x has another layout than the result, this overload mixes up their elements without a word.
     x = e.ordered(x, order_of(y.meta))
@@ -80,6 +84,11 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     x = e.ordered(x, order_of(x.meta))
     dy = e.ordered(dy, order_of(x.meta))
     outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
+    if not x.meta.numel():
+        for out in outs:
+            if out is not None:
+                e.run(torch.Tensor.zero_, out, writes=[out])
+        return
     if _has_long_sums(e, x, FEW_GRADIENTS):
         dx = e.new(x.shape, x.dtype, order_of(x.meta)) if outs[0] is None else outs[0]
         e.compute(gradients_by_parts, dy, x, scale, *statistics, eps, dx, outs=outs[1:], writes=[dx], fresh=True)
