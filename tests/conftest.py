@@ -8,6 +8,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,6 +142,25 @@ def _unwritten_memory_is_nan() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Blocks, "take", poisoned)
+        yield
+
+
+@pytest.fixture(scope="session")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of captured graphs, one for all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "captures"
+
+
+@pytest.fixture(scope="module")
+def captured_once(captures: Path) -> Iterator[None]:
+    """A module's tests, and the processes that they start, find captured what was captured before.
+
+    For tests of what becomes of a graph, not of how it is captured: the trace of a model takes longer than all else
+    that a small one goes through.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONTRAIN_CACHE_DIR", str(captures))
         yield
 
 

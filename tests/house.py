@@ -14,6 +14,7 @@ import ast
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -23,8 +24,13 @@ VAGUE = ("one", "found", "made", "given", "kept")
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """What a file imports, inside functions and for types too, in the order of `ast.walk`."""
+    return [node for node in _nodes(path) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(path.read_text()))
 
 
 def modules(source: Path) -> dict[str, Path]:
@@ -38,11 +44,11 @@ def modules(source: Path) -> dict[str, Path]:
 def _imported(path: Path, known: dict[str, Path]) -> set[str]:
     """Modules of ours that a file imports."""
     names: set[str] = set()
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
+    for node in import_nodes(path):
+        if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
+        elif node.module:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return {name if name in known else name.rpartition(".")[0] for name in names if name.startswith("ontrain")}
 
 
@@ -86,13 +92,15 @@ def past_faces(source: Path) -> list[str]:
     faces = {
         name: {
             alias.asname or alias.name
-            for node in _tree(path).body if isinstance(node, ast.ImportFrom) for alias in node.names
+            for node in import_nodes(path)
+            if isinstance(node, ast.ImportFrom) and node.col_offset == 0  # in no function
+            for alias in node.names
         }
         for name, path in known.items() if path.name == "__init__.py"
     }  # fmt: skip
     for name, path in known.items():
         room = name.split(".")[1] if "." in name else ""
-        for node in ast.walk(_tree(path)):
+        for node in import_nodes(path):
             if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ontrain.")):
                 continue
             parts = (node.module or "").split(".")
@@ -108,7 +116,7 @@ def behind_faces(source: Path) -> int:
     count = 0
     for name, path in modules(source).items():
         room = name.split(".")[1] if "." in name else ""
-        for node in ast.walk(_tree(path)):
+        for node in import_nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ontrain."):
                 parts = (node.module or "").split(".")
                 count += len(parts) > 2 and parts[1] != room
@@ -119,7 +127,7 @@ def annotations(source: Path) -> tuple[int, int]:
     """Annotations that are Any and nothing else, and all of them."""
     bare = total = 0
     for path in source.rglob("*.py"):
-        for node in ast.walk(_tree(path)):
+        for node in _nodes(path):
             notes = []
             if isinstance(node, ast.FunctionDef):
                 every = [
@@ -141,7 +149,7 @@ def vague_names(source: Path) -> Counter[str]:
     """How often a variable with a vague name is bound, by file."""
     counts: Counter[str] = Counter()
     for path in sorted(source.rglob("*.py")):
-        for node in ast.walk(_tree(path)):
+        for node in _nodes(path):
             bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE
             if bound or (isinstance(node, ast.arg) and node.arg in VAGUE):
                 counts[path.relative_to(source).as_posix()] += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import annotations, behind_faces, circles, ignores, past_faces, vague_names
+from tests.house import annotations, behind_faces, circles, ignores, import_nodes, past_faces, vague_names
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ontrain"
@@ -77,10 +77,10 @@ def requirements(*, extras: bool) -> list[str]:
 def imports(path: Path) -> list[tuple[int, str]]:
     """Line and full name of everything that a file imports, inside functions and for typing too."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif node.module and not node.level:
             found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
     return found
 
@@ -132,6 +132,9 @@ TENSORS_OWN = {"_version", "_cdata", "_schema", "_overloadname", "_op", "_buffer
 """Private attributes of torch's objects, whatever the object is called."""
 
 
+_BY_NAME = ("getattr", "setattr", "hasattr")
+
+
 def private_uses(path: Path) -> list[str]:
     """What a file takes of torch that is private, or replaces, other than by the room that is for it."""
     found, file = [], named(path)
@@ -149,7 +152,7 @@ def private_uses(path: Path) -> list[str]:
                 f"{line} {name}" for name in full
                 if (name.startswith("torch.") and re.search(r"\._[a-zA-Z]", name)) or name.startswith("unittest.mock")
             ]  # fmt: skip
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr") and (
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME and (
             of_torch(node.args[0]) and isinstance(node.args[1], ast.Constant) and node.args[1].value.startswith("_")
         ):  # fmt: skip
             found.append(f"{line} {ast.unparse(node)}")

@@ -181,14 +181,13 @@ def examples_of(windows: Windows) -> Examples:
 
 def scores_of(questions: list[Question], answers: Answers, flags: Options) -> dict[str, float]:
     """Return the official scores, of the questions that were read."""
-    asked = [{"id": question.id, "answers": [{"text": text} for text in question.answers]} for question in questions]
-    data = {"data": [{"paragraphs": [{"qas": asked}]}]}
+    truths = {question.id: question.answers for question in questions}
     if not flags.version_2_with_negative:
-        return score_v1(data, answers.predictions)
+        return score_v1(truths, answers.predictions)
     # The answers that would be given were there none to refuse: the threshold then decides, and the best one is found.
     texts = {key: [answer["text"] for answer in nbest] for key, nbest in answers.nbest.items()}
     best = {key: next(filter(None, some), "") for key, some in texts.items()}
-    return score_v2(data, best, answers.null_odds, flags.null_score_diff_threshold)
+    return score_v2(truths, best, answers.null_odds, flags.null_score_diff_threshold)
 
 
 main = command(Options, fine_tune)

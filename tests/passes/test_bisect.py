@@ -12,6 +12,8 @@ from ontrain import OptionError
 from ontrain.passes import NothingWrongError, bisect, pipeline, register_pass, unregister_pass
 from tests.passes.planned import TanhByExponentials, eager_loss, loss
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 
 @pytest.fixture(params=["early", "last"])
 def planted(request):

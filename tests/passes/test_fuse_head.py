@@ -14,7 +14,7 @@ from ontrain import OptionError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 CLASSES, ROWS = 3001, 4 * 25
 CHUNKED = 3 * 3008 * 4  # bytes of the scores of three rows: 34 chunks, the last of one row

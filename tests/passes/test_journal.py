@@ -15,7 +15,7 @@ from ontrain import GraphError, OptionError
 from ontrain.passes import FORWARD_PASSES, STEP_PASSES, Pass, register_pass, run_passes, unregister_pass
 from tests.passes.planned import batch, loss, network, trainer
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 TRAINED = [graph_pass for graph_pass in FORWARD_PASSES if not graph_pass.serves]
 """The forward passes of a graph that is trained."""

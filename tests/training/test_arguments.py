@@ -15,7 +15,7 @@ from ontrain.training.options import SCHEMA
 from tests.training.artifacts.networks import perceptron
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 NO_PATH = (None, 3, True, [], {}, "", "a\0b", object())
 NO_FLAG = (None, 1, "yes", [], np.zeros(2), torch.zeros(2))

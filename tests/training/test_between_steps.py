@@ -15,6 +15,8 @@ from ontrain.training import ORTTrainerOptions, TrainStepInfo, amp, optim
 from ontrain.training.orttrainer import ORTTrainer
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 
 def test_a_parameter_that_is_set_is_trained_from_there(provider, twins):
     ours, theirs = twins

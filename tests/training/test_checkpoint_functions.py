@@ -13,6 +13,8 @@ from ontrain import CheckpointError, OptionError
 from ontrain.training import checkpoint, optim
 from tests.training.conftest import Net, batches, make_trainer
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 
 def trained(steps: int, seed: int = 0, **options: Any) -> Any:
     torch.manual_seed(seed)

@@ -13,7 +13,7 @@ from ontrain.operators.gradients import rules
 from ontrain.training import ORTTrainer, ORTTrainerOptions, amp, optim
 from tests.training.conftest import DESC, Net, batches, make_trainer
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 XY = {"inputs": [("x", ["n", 4]), ("y", ["n"])], "outputs": [("loss", [], True), ("logits", ["n", 3])]}
 X, Y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])

@@ -22,7 +22,7 @@ from tests.golden.cases import CASES, FOLDER, fresh
 from tests.golden.optimizers import Lamb
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 DTYPES = ("bfloat16", "float16")
 

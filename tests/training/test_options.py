@@ -17,6 +17,8 @@ from ontrain.training import ORTTrainerOptions, amp, optim
 from ontrain.training.options import SCHEMA
 from tests.training.conftest import Net, batches, make_trainer
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 # onnxruntime.training.ORTTrainerOptions: key → (default, another value that it allows).
 UPSTREAM: dict[str, tuple[Any, Any]] = {
     "batch.gradient_accumulation_steps": (1, 2),

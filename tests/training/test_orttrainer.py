@@ -15,7 +15,7 @@ from ontrain import InputError
 from ontrain.training import optim
 from tests.training.conftest import DESC, Net, batches, eager_losses, make_trainer, token_loss
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("captured_once")]
 
 OPTIMIZERS = {
     "sgd": (lambda: optim.SGDConfig(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1), None),

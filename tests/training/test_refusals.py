@@ -15,7 +15,7 @@ from ontrain.training import ORTTrainerOptions, amp
 from ontrain.training.optim.lr_scheduler import _LRScheduler
 from tests.training.conftest import DESC, Net, batches, make_trainer, token_loss
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 
 @pytest.mark.parametrize(

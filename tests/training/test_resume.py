@@ -10,7 +10,7 @@ import torch
 from ontrain import CheckpointError
 from tests.training.conftest import PROVIDERS, Net, batches, make_trainer
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("captured_once")]
 
 
 def _fresh(**options):

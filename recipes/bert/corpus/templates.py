@@ -6,6 +6,7 @@ Names are the English Wikipedia's.
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Callable, Iterator
 
 _NAMED = re.compile(r"\s*([\w -]+)=(.*)", re.DOTALL)
@@ -91,15 +92,10 @@ _WORDS: dict[str, Callable[[list[str]], str]] = {
     "chem": "".join,
 }
 
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
-
 
 def _date(values: list[str]) -> Iterator[str]:
     year, month, day = (*values, "", "", "")[:3]
     yield from (day,) if day else ()
     if month:
-        yield _MONTHS[int(month) - 1] if month.isdigit() and 1 <= int(month) <= 12 else month
+        yield month_name[int(month)] if month.isdigit() and 1 <= int(month) <= 12 else month
     yield year

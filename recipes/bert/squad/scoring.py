@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.files import DataError
@@ -48,50 +48,40 @@ def f1(prediction: str, truth: str, *, empty_equal: bool) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def score_v1(
-    data: Mapping[str, Any], predictions: Mapping[str, str], *, allow_missing: bool = False
-) -> dict[str, float]:
+def score_v1(truths: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:
     """Return SQuAD 1.1's exact_match and f1, in percent: for each question the best over its truths, then the mean.
 
-    `data` are the contents of a file like dev-v1.1.json, `predictions` answers by question id. A question without
-    prediction is refused; with `allow_missing` it counts as wrong, as in the official script.
+    Both are by question id: the answers of annotators, at least one, and the prediction.
     """
-    questions = _questions(data, predictions, allow_missing)
-    for identity, truths in questions.items():
-        if not truths:
+    _complete(predictions, truths, "no prediction")
+    for identity, texts in truths.items():
+        if not texts:
             raise ScoreError(f"question {identity} has no answer: data of version 2.0 is scored by score_v2")
-    answered = [(predictions[identity], truths) for identity, truths in questions.items() if identity in predictions]
-    exacts = sum(max(exact(said, truth) for truth in truths) for said, truths in answered)
-    f1s = sum(max(f1(said, truth, empty_equal=False) for truth in truths) for said, truths in answered)
-    return {"exact_match": 100 * exacts / len(questions), "f1": 100 * f1s / len(questions)}
+    exacts = sum(max(exact(predictions[i], text) for text in texts) for i, texts in truths.items())
+    f1s = sum(max(f1(predictions[i], text, empty_equal=False) for text in texts) for i, texts in truths.items())
+    return {"exact_match": 100 * exacts / len(truths), "f1": 100 * f1s / len(truths)}
 
 
 def score_v2(
-    data: Mapping[str, Any], predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None,
-    threshold: float = 1.0, *, allow_missing: bool = False,
+    truths: Mapping[str, Sequence[str]], predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
 ) -> dict[str, float]:  # fmt: skip
-    """Score SQuAD 2.0: `data` are the contents of a file like dev-v2.0.json; an empty prediction is "not answerable".
+    """Score SQuAD 2.0: a question without truths is not answerable, and the empty prediction says so.
 
     `no_answer` says how sure the model is, by question id, that there is no answer. Above `threshold` the prediction
-    counts as empty, and the thresholds that would have been best are found. A question without prediction is refused;
-    with `allow_missing` it is left out, as in the official script.
+    counts as empty, and the thresholds that would have been best are found.
 
     Returns:
         exact, f1, total; the same with HasAns_ and NoAns_ before it for either kind of question, where there is one;
         with `no_answer` also best_exact, best_exact_thresh, best_f1, best_f1_thresh. Scores are in percent.
     """
-    questions = _questions(data, predictions, allow_missing)
+    _complete(predictions, truths, "no prediction")
     exacts, f1s, answerable = {}, {}, {}
-    for identity, texts in questions.items():
-        if identity not in predictions:
-            continue
-        said = predictions[identity]
-        truths = [text for text in texts if normalise(text)] or [""]
+    for identity, texts in truths.items():
+        said, wanted = predictions[identity], [text for text in texts if normalise(text)] or [""]
         answerable[identity] = bool(texts)
-        exacts[identity] = max(exact(said, truth) for truth in truths)
-        f1s[identity] = max(f1(said, truth, empty_equal=True) for truth in truths)
-    if not exacts:
-        raise ScoreError("no question has a prediction")
+        exacts[identity] = max(exact(said, text) for text in wanted)
+        f1s[identity] = max(f1(said, text, empty_equal=True) for text in wanted)
     best: dict[str, float] = {}
     if no_answer is not None:
         _complete(no_answer, exacts, "no_answer has no number")
@@ -135,26 +125,8 @@ def _best(
     return 100 * best / len(scores), threshold
 
 
-def _questions(data: Mapping[str, Any], predictions: Mapping[str, str], allow_missing: bool) -> dict[str, list[str]]:
-    """Truths by question id."""
-    try:
-        questions = dict(_walk(data))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ScoreError(f"the data is not of SQuAD's form: {type(error).__name__} {error}") from None
-    if not questions:
-        raise ScoreError("the data holds no question")
-    if not allow_missing:
-        _complete(predictions, questions, "no prediction")
-    return questions
-
-
-def _walk(data: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    for article in data["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                yield question["id"], [str(answer["text"]) for answer in question["answers"]]
-
-
 def _complete(values: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
+    if not wanted:
+        raise ScoreError("there is no question")
     if missing := [identity for identity in wanted if identity not in values]:
         raise ScoreError(f"{what} for {len(missing):,} of {len(wanted):,} questions, {missing[0]} first")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ontrain.functions.registry import expand, has_body
+from ontrain.functions.registry import expand, expansions, has_body, lookup
 from ontrain.graph import DOMAIN, Builder, Role, clone_value, is_float, new_model, role_of
 from ontrain.operators import View, record_of, size_of
 
@@ -117,13 +117,32 @@ def _node(node: ir.Node, known: dict[Hashable, Flops]) -> Flops:
         node.domain,
         node.op_type,
         tuple(None if v is None else (v.dtype, str(v.shape)) for v in node.inputs),
-        tuple(str(attr.value) for attr in node.attributes.values() if attr.type != ir.AttributeType.TENSOR),
-        len(node.outputs),
+        tuple((n, str(attr.value)) for n, attr in node.attributes.items() if attr.type != ir.AttributeType.TENSOR),
+        tuple(str(v.shape) for v in node.outputs),
     )
-    if key not in known:
+    counted = _specified if _is_specified(node) else known
+    flops = counted.get(key)
+    if flops is None:
         body = _body(node)
-        known[key] = _graph(body, known) if body is not None else Flops(0, _elements(node))
-    return known[key]
+        flops = _graph(body, known) if body is not None else Flops(0, _elements(node))
+        if len(counted) >= _MOST:
+            counted.clear()
+        counted[key] = flops
+    return flops
+
+
+_MOST = 1 << 14
+_specified: dict[Hashable, Flops] = {}
+"""Counts of standard operators, whose bodies never change: a trainer's plans ask for the same again and again."""
+
+
+def _is_specified(node: ir.Node) -> bool:
+    """Whether nothing but the specification, and what tells nodes apart here, decides on a node's body."""
+    if node.domain or lookup(node) is not None or ("", node.op_type) in expansions:
+        return False
+    if any(attr.type == ir.AttributeType.TENSOR for attr in node.attributes.values()):
+        return False
+    return all(value is None or value.const_value is None for value in node.inputs)
 
 
 def _subgraphs(attr: ir.Attr) -> list[ir.Graph]:

@@ -25,6 +25,8 @@ def form_of(node: ir.Node) -> onnx.defs.OpSchema | None:
     one that has it.
     """
     forms = _forms(node.op_type, node.domain)
+    if len(forms) == 1:
+        return forms[0]
     return next((form for form in forms if _includes(form, node)), forms[0] if forms else None)
 
 

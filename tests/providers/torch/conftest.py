@@ -9,14 +9,6 @@ from ontrain.providers.torch.lowering import product
 from ontrain.providers.torch.tuning import formulations
 
 
-@pytest.fixture(scope="module")
-def captured_once(tmp_path_factory):
-    """Each module is captured for the first formulation, and found in the cache for the others."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("captures")))
-        yield
-
-
 @pytest.fixture(params=formulations())
 def forced(request, monkeypatch):
     monkeypatch.setenv("ONTRAIN_TUNE", request.param)

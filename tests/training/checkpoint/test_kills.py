@@ -18,7 +18,10 @@ RUN = [sys.executable, "-m", "tests.training.checkpoint.run"]
 LINE = re.compile(r"(\d+) (\S+ \S+)\n")
 POLL = 0.0002
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are Unix's")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are Unix's"),
+    pytest.mark.usefixtures("captured_once"),
+]
 
 
 class Fresh:

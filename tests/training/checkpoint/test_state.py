@@ -15,6 +15,8 @@ from ontrain.checkpoint import read_checkpoint
 from ontrain.training import amp, optim
 from tests.training.conftest import Net, batches, make_trainer
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 
 def trained(steps: int, accumulation: int = 1, model: Any = None, config: Any = None, **options: Any) -> Any:
     torch.manual_seed(1)

@@ -19,7 +19,7 @@ from ontrain.training.ortmodule.deferred import _open
 from ontrain.training.ortmodule.lazy import LazyOutput
 from tests.training.ortmodule.networks import LanguageModel, assert_same_gradients, pair
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
 
 IDS = torch.tensor([[1, 5, 3, 9, 0, 2], [7, 7, 4, 16, 11, 3]])
 
@@ -36,14 +36,6 @@ class Noisy(nn.Module):
         hidden = self.dropout(torch.tanh(self.norm(self.first(x))))
         logits = self.second(hidden)
         return {"loss": nn.functional.cross_entropy(logits, label), "logits": logits, "draws": hidden == 0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cached(tmp_path_factory):
-    """One capture of each module is enough for all that is looked at here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONTRAIN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def plans(module):

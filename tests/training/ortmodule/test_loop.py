@@ -14,6 +14,8 @@ from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import LanguageModel, Perceptron, assert_same_gradients, pair
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 DOUBLE = dict(rtol=1e-9, atol=1e-11)
 
 

@@ -16,6 +16,8 @@ from ontrain.session import make_plan
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import LanguageModel, gradients
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 VIEWS = ("Reshape", "Transpose", "Split")
 IDS = torch.arange(60).reshape(3, 20) % 17
 
