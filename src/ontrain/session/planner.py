@@ -38,6 +38,7 @@ class Structure:
         build: turns a specialised forward graph into what is run, and may run passes; None for the forward alone.
         outputs: names of the results to compute; None for all.
         journal: makes what says which passes may run in a plan, and writes its stages down.
+        precision: the half precision that `build` lowers products to; None for none.
     """
 
     key: Hashable
@@ -46,6 +47,7 @@ class Structure:
     build: Callable[[Journal, ir.Model], ir.Model] | None = None
     outputs: tuple[str, ...] | None = None
     journal: Callable[[], Journal]
+    precision: ir.DataType | None = None
 
 
 class Planner(Generic[Compiled]):
@@ -155,7 +157,7 @@ class Planner(Generic[Compiled]):
             plan = make_plan(
                 structure.model, signature, self._compiler,
                 build=None if build is None else functools.partial(build, journal), journal=journal,
-                outputs=structure.outputs, recomputing=self._recomputing, rows=keep,
+                outputs=structure.outputs, recomputing=self._recomputing, rows=keep, precision=structure.precision,
             )  # fmt: skip
             if family is not None:
                 self._learn(family, structure, signature, {} if keep is None else keep.rows, plan)

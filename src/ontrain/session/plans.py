@@ -15,7 +15,7 @@ from ontrain.capture import tell_phases, tensor_dtype
 from ontrain.functions import without_own_backwards
 from ontrain.graph import adjoint_of, check_sizes, drop_outputs, specialise, static_dims, verify, verify_requested
 from ontrain.locks import Lock
-from ontrain.passes import Journal, PassReport, RowPass, pipeline, run_passes
+from ontrain.passes import Journal, PassReport, RowPass, announce, pipeline, run_passes
 from ontrain.session.collector import collector
 from ontrain.session.feeds import Signature
 from ontrain.session.memory_limit import memory_limit
@@ -66,6 +66,7 @@ def make_plan(
     outputs: Collection[str] | None = None,
     recomputing: Recomputing | None = None,
     rows: KnownRows | None = None,
+    precision: ir.DataType | None = None,
 ) -> Plan[Compiled]:
     """Make the plan for a signature.
 
@@ -78,6 +79,7 @@ def make_plan(
         outputs: names of the results to compute; None for all.
         recomputing: what backward shall compute again instead of finding it in memory.
         rows: how many the plan keeps where a pass may leave some out; None for all.
+        precision: the half precision that `build` lowers products to; None for none.
 
     Raises:
         OptionError: a memory budget that this batch cannot fit.
@@ -85,7 +87,7 @@ def make_plan(
     if journal is None:
         journal = Journal("eval" if build is None else "step")
     with PLANNING, collector.paused(), journal:
-        plan = _make_plan(model, signature, compiler, build, journal, outputs, recomputing, rows)
+        plan = _make_plan(model, signature, compiler, build, journal, outputs, recomputing, rows, precision)
     tell_phases(f"planned {'a forward' if build is None else 'a step'} for {_written(signature)}", plan.seconds)
     return plan
 
@@ -112,6 +114,7 @@ def _make_plan(
     outputs: Collection[str] | None,
     recomputing: Recomputing | None,
     rows: KnownRows | None,
+    precision: ir.DataType | None,
 ) -> Plan[Compiled]:
     seconds = journal.seconds
     clock = time.perf_counter
@@ -127,6 +130,8 @@ def _make_plan(
     if build is None:
         graph = without_own_backwards(graph)
     check_sizes(graph, memory_limit())
+    if precision is not None:
+        announce(graph, precision)
     seconds["specialise"] = clock() - start
     journal.stage("specialised", graph)
 

@@ -17,7 +17,7 @@ import torch
 from ontrain.capture import tell_phases
 from ontrain.errors import InputError, NonFiniteLossError, OptionError
 from ontrain.optim import Hyper, OptimizerSpec, StepKind, build_step
-from ontrain.passes import Journal, LowerPrecision, announce, run_passes
+from ontrain.passes import Journal, LowerPrecision, run_passes
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
 from ontrain.session.description import PlanOptions, TrainingTask
 from ontrain.session.failures import explained
@@ -93,8 +93,6 @@ class TrainingSession:
         self.model, self.provider, self.optimizer = task.model, provider, task.optimizer
         self.loss, self.trainable, self.max_norm = task.loss, list(task.trainable), task.max_norm
         self.accumulation_steps, self.seed, self.precision = task.accumulation_steps, task.seed, task.precision
-        if self.precision is not None:
-            announce(self.model, self.precision)
         self.device = torch.device(device)
         self.counters = Counters()
         self.eval_model: ir.Model | None = None
@@ -250,6 +248,7 @@ class TrainingSession:
             model=model,
             build=None if kind is None else functools.partial(self._build, kind),
             journal=functools.partial(self._journal, key, trains=kind is not None),
+            precision=None if kind is None else self.precision,
         )
         return structure
 

@@ -100,10 +100,11 @@ def captured(name: str) -> tuple[TrainingSession, Batch]:
 
 @pytest.fixture
 def _counted(monkeypatch):
-    """Fake tensors cannot be counted: a fifth of the rows have labels."""
+    """Fake tensors cannot be counted: a fifth of the rows have labels or are no padding."""
 
     def choose(counter, feeds):
-        return {name: bucket(max(1, rows // 5), rows) for name, rows in counter.rows.items()}
+        few = {name: bucket(max(1, rows // 5), rows) for name, rows in counter.rows.items()}
+        return few | {name: rows for name, rows in counter.rows.items() if name.startswith("masks")}
 
     monkeypatch.setattr("ontrain.session.row_counts._Counter.choose", choose)
 
@@ -185,13 +186,28 @@ def test_attention_runs_on_a_fused_kernel(name, precision, kernel):
 
 
 @pytest.mark.usefixtures("_counted")
-@pytest.mark.parametrize(
-    ("precision", "kernel"), [("bfloat16", "flash"), ("float16", "flash"), ("float32", "efficient")]
-)
-def test_attention_of_a_padded_batch_runs_sequence_by_sequence(precision, kernel):
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_attention_of_a_padded_batch_runs_sequence_by_sequence(precision):
     called = run("bert", precision, (StepKind.UPDATE,))
-    assert called[f"_{kernel}_attention_forward"] == called[f"_{kernel}_attention_backward"] == 2
+    assert called["_flash_attention_forward"] == called["_flash_attention_backward"] == 2
     assert not any(called[one] for one in called if one.startswith("_scaled_dot_product")) and not called["bmm"]
+
+
+@pytest.mark.usefixtures("_counted")
+def test_dropout_in_single_precision_keeps_a_padded_batch_whole():
+    """The kernel draws other masks of packed sequences going backward than forward."""
+    called = run("bert", "float32", (StepKind.UPDATE,))
+    assert called["_scaled_dot_product_efficient_attention"] == 2 and not called["bmm"]
+
+
+@pytest.mark.parametrize(("precision", "kernel"), [("bfloat16", "flash"), ("float32", "efficient")])
+def test_attention_of_a_batch_without_padding_takes_no_mask(precision, kernel, monkeypatch):
+    def choose(counter, feeds):
+        return {name: 1 if name.startswith("masks") else rows for name, rows in counter.rows.items()}
+
+    monkeypatch.setattr("ontrain.session.row_counts._Counter.choose", choose)
+    called = run("bert", precision, (StepKind.UPDATE,))
+    assert called[f"_scaled_dot_product_{kernel}_attention"] == 2 and not called["bmm"]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
