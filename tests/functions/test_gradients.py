@@ -53,6 +53,21 @@ def t(*arrays: Any) -> list[torch.Tensor]:
     return [torch.tensor(a) for a in arrays]
 
 
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_ctc_grad(rng: np.random.Generator, zero_infinity: bool) -> None:
+    x, dy = rng.standard_normal((6, 3, 4)), rng.standard_normal(3)
+    x -= np.log(np.exp(x).sum(-1, keepdims=True))
+    numbers = np.array([[1, 1, 2], [3, 2, 3], [1, 1, 1]]), np.array([6, 5, 4]), np.array([3, 1, 3])
+    loss, alpha = aten._ctc_loss(*t(x, *numbers), 0, zero_infinity)
+    assert bool(loss[2].isinf())
+    check(
+        run("CTC", x, *numbers, zero_infinity=int(zero_infinity)),
+        loss.nan_to_num(posinf=0.0) if zero_infinity else loss,
+    )
+    expected = aten._ctc_loss_backward(*t(dy, x, *numbers), loss, alpha, 0, zero_infinity)
+    check(run("CTCGrad", dy, x, *numbers, zero_infinity=int(zero_infinity)), expected)
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_grad(rng: np.random.Generator, approximate: str) -> None:
     dy, x = rng.standard_normal((2, 3, 4))

@@ -2,6 +2,7 @@
 
 from ontrain.functions import (
     activation,
+    alignment,
     attention,
     bessel,
     classical,
@@ -96,6 +97,7 @@ __all__ = [
     "Composite",
     "NoBodyError",
     "activation",
+    "alignment",
     "adopted",
     "attention",
     "bessel",

@@ -138,6 +138,26 @@ def attention_backward(kernel: Any) -> None:
         expect_close(got, expected, "an adjoint")
 
 
+def aligns(backward: bool) -> Callable[[Any], None]:
+    """The loss of two times and one label, and sums over alignments; or the adjoint made of them."""
+
+    def check(kernel: Any) -> None:
+        scores = _numbers(2, 1, 3).log_softmax(-1)
+        operands = scores, torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1])
+        first, second = scores[:, 0].exp()
+        # The label at both times, or a blank before or behind it.
+        ways = torch.stack([first[1] * second[1], first[0] * second[1], first[1] * second[0]])
+        loss, alpha = torch.ops.aten._ctc_loss(*operands, 0, False) if backward else kernel(*operands, 0, False)
+        expect_results([loss, alpha], [((1,), torch.float32), ((1, 2, 3), torch.float32)])
+        expect_close(loss, -ways.sum().log()[None], "the loss")
+        if backward:
+            gradient = kernel(torch.ones(1), *operands, loss, alpha, 0, False)
+            share = torch.stack([ways[1], ways[0] + ways[2], ways[0] * 0]) / ways.sum()
+            expect_close(gradient[0, 0], first - share, "the adjoint")
+
+    return check
+
+
 def layer_norm_backward(kernel: Any) -> None:
     """Three results: the adjoints of input, weight and bias."""
     x, w, b = (_numbers(*shape).requires_grad_() for shape in ((2, 3), (3,), (3,)))

@@ -131,3 +131,19 @@ def binary_cross_entropy(op: Op, dy: Value, x: Value, target: Value) -> Adjoints
     """The composite BinaryCrossEntropyGrad, and dy · (log(1 − x) − log x), which torch does not bound either."""
     dtarget = dy * (op.Log(1.0 - x) - op.Log(x)) if op.wanted[1] else None
     return op.composite("BinaryCrossEntropyGrad", dy, x, target) if op.wanted[0] else None, dtarget
+
+
+define("CTC", domain=DOMAIN, asks_device=True)
+define("CTCGrad", domain=DOMAIN, asks_device=True)
+
+
+@gradient("CTC", domain=DOMAIN)
+def ctc(
+    op: Op, dy: Value, log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value,
+    *, blank: int, zero_infinity: int,
+) -> Adjoints:  # fmt: skip
+    """The composite CTCGrad."""
+    dx = op.composite(
+        "CTCGrad", dy, log_probs, targets, input_lengths, target_lengths, blank=blank, zero_infinity=zero_infinity
+    )
+    return dx, None, None, None

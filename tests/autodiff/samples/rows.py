@@ -162,7 +162,18 @@ def _loss(loss, reduction, ignore_index, scores, labels, weights=None):
     return loss(scores, labels, weights, reduction=reduction, ignore_index=ignore_index)
 
 
+def _alignment(blank, x, targets, lengths, sizes):
+    return F.ctc_loss(x, targets, lengths, sizes, blank, reduction="none")
+
+
+# torch's gradient takes log-probabilities for a result of log_softmax, and so adds probabilities to the derivative.
+# These are none beside it.
+_low = uniform(-45.0, -40.0, 5, 2, 4)
+
 LOSS = [
+    sample("CTC", _low, [[1, 1], [3, 2]], [5, 4], [2, 1], domain="ontrain", twin=partial(_alignment, 0)),
+    sample("CTC", _low, [[1, 0], [3, 3]], [4, 5], [2, 0], domain="ontrain", blank=2, fed=[1, 2, 3],
+           twin=partial(_alignment, 2)),
     *_losses("SoftmaxCrossEntropyLoss", F.cross_entropy, normal),
     sample("LinearCrossEntropy", normal(4, 3), _LABELS, normal(5, 3), normal(5), fed=[1], domain="ontrain",
            twin=lambda h, t, w, b: F.cross_entropy(F.linear(h, w, b), t)),

@@ -262,7 +262,6 @@ ENTRIES = [
         "GRU under CTC",
         Speech,
         lambda n, t: {"x": torch.randn(n, 2 * t, 4), "label": torch.randint(1, 6, (n, t // 2))},
-        fixed="the loss's recursion over time is unrolled",
     ),
     _entry("nn.TransformerEncoder", lambda: Encoder(False), padded, "transformer"),
     _entry("nn.TransformerEncoder, norm first", lambda: Encoder(True), padded, "transformer"),

@@ -237,3 +237,21 @@ def cosine_similarity(op: AtenBuilder, a: Value, b: Value, dim: int = 1, eps: fl
             whole[axis] = size
         a, b = (op.expand(x, whole, shape) for x, whole, shape in zip((a, b), wholes, shapes, strict=True))
     return op.ReduceSum((a / length(a)) * (b / length(b)), [axis], keepdims=0)
+
+
+@aten("ontrain::ctc")
+def ctc(
+    op: AtenBuilder, log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value, blank: int,
+    zero_infinity: bool,
+) -> Value:  # fmt: skip
+    operands = log_probs, targets, input_lengths, target_lengths
+    return op.composite("CTC", *operands, blank=int(blank), zero_infinity=int(zero_infinity))
+
+
+@aten("ontrain::ctc_grad")
+def ctc_grad(
+    op: AtenBuilder, dloss: Value, log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value,
+    blank: int, zero_infinity: bool,
+) -> Value:  # fmt: skip
+    operands = dloss, log_probs, targets, input_lengths, target_lengths
+    return op.composite("CTCGrad", *operands, blank=int(blank), zero_infinity=int(zero_infinity))

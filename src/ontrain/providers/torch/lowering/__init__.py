@@ -2,6 +2,7 @@
 
 from ontrain.providers.torch.lowering import (
     adaptive_pooling,
+    alignment,
     attention,
     bags,
     cast,
@@ -39,6 +40,7 @@ from ontrain.providers.torch.lowering.registry import find_lowering, lowers, low
 
 __all__ = [
     "adaptive_pooling",
+    "alignment",
     "attention",
     "bags",
     "cast",
