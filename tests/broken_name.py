@@ -52,6 +52,17 @@ _attention = _case(
 )
 _lstm = _case(lambda layer, x: layer(x)[0], lambda: nn.LSTM(4, 5), 6, 3, 4)
 _linear = _case(lambda layer, x: F.gelu(layer(x)), lambda: nn.Linear(256, 256), 128, 256)
+
+
+def _spelled(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    ones = torch.ones(2, dtype=torch.long)
+    return F.ctc_loss(layer(x).log_softmax(-1), ones[:, None], ones * 5, ones)
+
+
+def _ring() -> torch.Tensor:
+    return torch.eye(4).roll(1, 0).to_sparse()
+
+
 _plain = _case(lambda layer, x: torch.tanh(layer(x)), lambda: nn.Linear(6, 8), 4, 6)
 _FOR_CPU = "aten._scaled_dot_product_flash_attention_for_cpu"
 
@@ -73,6 +84,12 @@ CASES: dict[str, tuple[Case, str]] = {
     ),
     "aten.convolution_backward": (
         _case(lambda layer, x: layer(x).pow(2), lambda: nn.Conv2d(2, 3, 3), 2, 2, 7, 5), "refused",
+    ),
+    **dict.fromkeys(("aten._ctc_loss", "aten._ctc_loss_backward"), (
+        _case(_spelled, lambda: nn.Linear(6, 8), 5, 2, 6), "refused",
+    )),
+    "aten._sparse_coo_tensor_with_dims_and_tensors": (
+        _case(lambda layer, x: layer(torch.sparse.mm(_ring(), x)), lambda: nn.Linear(6, 8), 4, 6), "refused",
     ),
     "aten._local_scalar_dense": (
         _case(lambda layer, x: layer(x) * x.sum().item(), lambda: nn.Linear(6, 8), 4, 6), "refused",

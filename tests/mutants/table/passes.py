@@ -77,8 +77,8 @@ MUTANTS = [
     mutant("passes/rows/masks.py", "return -1e9", "return -1e2", MASKS),
     mutant(
         "passes/rows/masks.py",
-        'return _both(_condition(graph, condition, "not"), _added(graph, y))',
-        'return _both(_condition(graph, condition, "is"), _added(graph, y))',
+        'return _both(conditions(graph, condition, "not"), _added(graph, y))',
+        'return _both(conditions(graph, condition, "is"), _added(graph, y))',
         MASKS,
     ),
     mutant(

@@ -25,6 +25,8 @@ def refusal(node: ir.Node) -> str | None:
     """
     if subgraphs(node):
         return None  # If, Loop and Scan take any type; what lies inside is asked for by itself
+    if record_of(node).searches:
+        return f"{node.op_type} runs a model again and again, which no plan does"
     if record_of(node).recurrent:
         # Their kernels are registered for more than they do: they say so when they run.
         if node.inputs[0] is not None and node.inputs[0].dtype != ir.DataType.FLOAT:
