@@ -87,9 +87,7 @@ def stft(
     frames = op.Gather(op.Reshape(signal, [batch, length, parts]), starts[:, None] + np.arange(n), axis=1)
     if window is not None:
         frames = frames * op.Reshape(window, [n, 1])
-    matrix = _matrix(n, n, parts, inverse=False, onesided=bool(onesided))
-    product = op.MatMul(op.Reshape(frames, [batch * len(starts), n * parts]), op.const(matrix, signal.dtype))
-    return op.Reshape(product, [batch, len(starts), matrix.shape[1] // 2, 2])
+    return op.DFT(frames, None, op.const(np.array(2)), onesided=onesided)
 
 
 def _stft_types(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape]]:

@@ -1,7 +1,4 @@
-"""Fourier transforms as products with matrices of cosines and sines: exact, and differentiable as any product.
-
-A transform of length n costs n² and not n·log n: right for frames of a spectrogram, not for a million samples.
-"""
+"""Fourier transforms: short ones as products with matrices of cosines and sines, others as the operator DFT."""
 
 from __future__ import annotations
 
@@ -11,23 +8,57 @@ from typing import Any
 import numpy as np
 
 from ontrain.capture.aten.complex import Complex, on_complex
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
 
 __all__: list[str] = []
 
-_LONGEST = 8192
+_SHORT = 96
+"""Up to this length a product is as quick as a fast transform, and its results lie where they are wanted."""
+
+
+def _is_short(op: AtenBuilder, sizes: Sequence[Dim]) -> bool:
+    return all(isinstance(size, int) and size <= _SHORT for size in sizes)
+
+
+def _sizes(op: AtenBuilder, dim: Sequence[int]) -> list[Dim]:
+    return [op.input_shape(0)[d] for d in dim]
+
+
+def _transformed(op: AtenBuilder, x: Value | Complex, dim: int, length: Dim | None = None, **how: int) -> Any:
+    """Emit a DFT of a real or complex tensor along one axis; its result has an axis of one or two more."""
+    parts = [x.real, x.imag] if isinstance(x, Complex) else [x]
+    pairs = [op.Unsqueeze(part, [-1]) for part in parts]
+    joined = op.Concat(*pairs, axis=-1) if len(pairs) > 1 else pairs[0]
+    axis = op.const(np.array(dim % len(op.input_shape(0))))
+    return op.DFT(joined, None if length is None else op.scalar(length), axis, **how)
+
+
+def _apart(op: AtenBuilder, pairs: Any, shape: Sequence[Dim]) -> Complex:
+    """The two parts of what a DFT gives, of a shape that is known."""
+    parts = [op.Squeeze(op.Slice(pairs, [i], [i + 1], [-1]), [-1]) for i in (0, 1)]
+    return Complex(*(op.typed(part, shape) for part in parts))
+
+
+def _to_the_power(op: AtenBuilder, x: Any, sizes: Sequence[Dim], exponent: float) -> Any:
+    """x times a power of how many elements a transform has."""
+    if exponent == 0:
+        return x
+    count = op.count(sizes)
+    if isinstance(count, int):
+        return _scaled(op, x, float(count) ** exponent)
+    factor = op.Pow(op.cast(count, op.dtype), op.cast(exponent, op.dtype))
+    return Complex(x.real * factor, x.imag * factor) if isinstance(x, Complex) else x * factor
+
+
+_EXPONENTS = (0.0, -0.5, -1.0)
+"""Of that number, by torch's number of a normalisation. DFT divides by it where it is inverse."""
 
 
 def _waves(
     op: AtenBuilder, rows: int, columns: int, period: int, scale: float | np.ndarray[Any, Any] = 1.0
 ) -> tuple[Any, Any]:
     """cos and sin of 2π·row·column / period, [rows, columns], times `scale`."""
-    if period > _LONGEST:
-        raise op.refuse(
-            f"a Fourier transform of length {period}", f"it is a matrix product, and above {_LONGEST} too large a one",
-            "transform shorter frames, or do it outside of forward",
-        )  # fmt: skip
     # The product modulo the period keeps the angle small, and its cosine exact.
     turns = np.outer(np.arange(rows), np.arange(columns)) % period
     angle = 2 * np.pi * turns / period
@@ -75,6 +106,11 @@ def _scaled(op: AtenBuilder, x: Value | Complex, factor: float) -> Complex | Val
 
 @on_complex("_fft_c2c")
 def c2c(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, forward: bool) -> Complex | Value:
+    sizes = _sizes(op, dim)
+    if not _is_short(op, sizes):
+        for d in dim:
+            x = _apart(op, _transformed(op, x, d, inverse=int(not forward)), op.input_shape(0))
+        return _to_the_power(op, x, sizes, _EXPONENTS[normalization] + (not forward))
     count = int(np.prod([_length(op, d) for d in dim]))
     for d in dim:
         x = _turned(op, x, d, forward)
@@ -83,7 +119,12 @@ def c2c(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, for
 
 @on_complex("_fft_r2c")
 def r2c(op: AtenBuilder, x: Value, dim: Sequence[int], normalization: int, onesided: bool) -> Complex | Value:
-    last = dim[-1]
+    last, sizes = dim[-1], _sizes(op, dim)
+    if not _is_short(op, sizes):
+        y = _apart(op, _transformed(op, x, last, onesided=int(onesided)), op.shape)
+        for d in dim[:-1]:
+            y = _apart(op, _transformed(op, y, d), op.shape)
+        return _to_the_power(op, y, sizes, _EXPONENTS[normalization])
     n = _length(op, last)
     count = int(np.prod([_length(op, d) for d in dim]))
     cos, sin = _waves(op, n, n // 2 + 1 if onesided else n, n)
@@ -94,8 +135,16 @@ def r2c(op: AtenBuilder, x: Value, dim: Sequence[int], normalization: int, onesi
 
 
 @on_complex("_fft_c2r")
-def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: int) -> Complex | Value:
-    last, n = dim[-1], int(last_dim_size)
+def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> Complex | Value:
+    last = dim[-1]
+    sizes = [*_sizes(op, dim[:-1]), last_dim_size]
+    if not _is_short(op, sizes):
+        for d in dim[:-1]:
+            x = _apart(op, _transformed(op, x, d, inverse=1), op.input_shape(0))
+        signal = op.Squeeze(_transformed(op, x, last, last_dim_size, inverse=1, onesided=1), [-1])
+        return _to_the_power(op, op.typed(signal, op.shape), sizes, _EXPONENTS[normalization] + 1)
+    assert isinstance(last_dim_size, int)
+    n = last_dim_size
     count = int(np.prod([*(_length(op, d) for d in dim[:-1]), n]))
     for d in dim[:-1]:
         x = _turned(op, x, d, False)
