@@ -67,6 +67,30 @@ def test_transforms_of_varying_lengths_are_captured_once(name):
     assert len(ours._engine.entries) == 1
 
 
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("long", [64, 200])
+def test_spectrograms_of_recordings_of_any_length_are_captured_once(centred, long):
+    window = torch.hann_window(long, dtype=torch.float64)
+    module = Spectral(
+        lambda x: torch.stft(x, long, long // 4, window=window, center=centred, return_complex=True).abs() + 1
+    )
+    ours = ORTModule(module)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*captured anew")
+        for rows, length in ((2, 1000), (3, 1601), (4, 900), (2, 2048)):
+            x = torch.randn(rows, length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+            module.zero_grad()
+            loss = module(x)
+            loss.backward()
+            wanted = module.scale.grad.clone()
+            module.zero_grad()
+            result = ours(x)
+            result.backward()
+            torch.testing.assert_close(result, loss, rtol=1e-10, atol=0)
+            torch.testing.assert_close(module.scale.grad, wanted, rtol=1e-9, atol=1e-13)
+    assert len(ours._engine.entries) == 1
+
+
 def test_a_transform_longer_than_any_matrix():
     module, x = Spectral(CASES["half a spectrum"]), torch.randn(2, 100_000, dtype=torch.float64)
     torch.testing.assert_close(ORTModule(module)(x), module(x), rtol=1e-10, atol=0)

@@ -347,16 +347,15 @@ def pixel_shuffle(op: AtenBuilder, x: Value, upscale_factor: int) -> Value:
 
 
 @aten("unfold")
-def unfold(op: AtenBuilder, x: Value, dimension: int, size: int, step: int) -> Value:
+def unfold(op: AtenBuilder, x: Value, dimension: int, size: Dim, step: Dim) -> Value:
     shape = op.input_shape(0)
     if not shape:
         return op.expand(op.Reshape(x, [1]), op.shape, [1])
     dimension %= len(shape)
-    length = shape[dimension]
-    if not isinstance(length, int):
-        raise op.refuse("windows over a dimension that varies", "their number is no constant", "fix the dimension")
-    starts = np.arange(0, length - size + 1, step, dtype=np.int64)
-    windows = op.Gather(x, op.const(starts[:, None] + np.arange(size, dtype=np.int64)), axis=dimension)
+    if not isinstance(size, int) or not isinstance(step, int):
+        raise op.refuse("windows of a size that varies", "their places are counted by constants", "fix the size")
+    starts = op.Unsqueeze(op.counted(op.shape[dimension]) * np.int64(step), [1])
+    windows = op.Gather(x, starts + np.arange(size, dtype=np.int64), axis=dimension)
     rank = len(shape) + 1
     return _permuted(op, windows, [*(d for d in range(rank) if d != dimension + 1), dimension + 1])
 
