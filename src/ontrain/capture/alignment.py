@@ -31,7 +31,7 @@ def ctc_loss(
         targets = _in_rows(targets, target_lengths, blank)
     device = log_probs.device
     lengths, sizes = (_vector(value, device) for value in (input_lengths, target_lengths))
-    loss = _ctc(log_probs, targets.long(), lengths, sizes, blank, zero_infinity)
+    loss: torch.Tensor = _ctc(log_probs, targets.long(), lengths, sizes, blank, zero_infinity)
     if reduction == 0:
         return loss.squeeze(0) if single else loss
     return loss.sum() if reduction == 2 else (loss / sizes.clamp(min=1)).mean()

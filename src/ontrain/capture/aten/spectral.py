@@ -40,7 +40,7 @@ def _apart(op: AtenBuilder, pairs: Any, shape: Sequence[Dim]) -> Complex:
     return Complex(*(op.typed(part, shape) for part in parts))
 
 
-def _to_the_power(op: AtenBuilder, x: Any, sizes: Sequence[Dim], exponent: float) -> Any:
+def _to_the_power(op: AtenBuilder, x: Value | Complex, sizes: Sequence[Dim], exponent: float) -> Value | Complex:
     """x times a power of how many elements a transform has."""
     if exponent == 0:
         return x

@@ -24,7 +24,7 @@ def _transforms(node: ir.Node) -> bool:
 
 @lowers("DFT", when=_transforms)
 def dft(e: Emitter, node: ir.Node) -> None:
-    a, rank = attributes(node), len(static_dims(node.inputs[0]))
+    a, rank = attributes(node), len(static_dims(node.outputs[0]))
     length, axis = (_number(v) for v in [*node.inputs[1:], None, None][:2])
     axis = (-2 if axis is None else axis) % rank
     inverse, onesided = bool(a.get("inverse", 0)), bool(a.get("onesided", 0))
@@ -43,6 +43,7 @@ def _transform(x: torch.Tensor, length: int | None, axis: int, inverse: bool, on
         return torch.view_as_real(torch.fft.rfft(x[..., 0], length, axis))
     z = x[..., 0] if real else torch.view_as_complex(x.contiguous())
     if onesided and inverse:
-        return torch.fft.irfft(z, length, axis)[..., None]
+        signal: torch.Tensor = torch.fft.irfft(z, length, axis)
+        return signal[..., None]
     y = torch.view_as_real((torch.fft.ifft if inverse else torch.fft.fft)(z, length, axis))
     return y.narrow(axis, 0, y.shape[axis] // 2 + 1) if onesided else y
