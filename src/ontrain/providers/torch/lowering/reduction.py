@@ -247,13 +247,11 @@ def topk(e: Emitter, node: ir.Node) -> None:
 
 
 def _topk(x: torch.Tensor, k: int, axis: int, largest: bool, sort: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    if k == x.shape[axis] and sort:
-        # Of equal elements the first comes first; a whole topk does not keep to that, and costs more.
-        values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
-        return values, indices
-    values, indices = torch.topk(x, k, axis, largest, sorted=True)
-    if x.device.type == "cpu" and not _tied(x, values, k, axis):
-        return values, indices
+    # Of equal elements the first comes first; topk does not keep to that, and costs more where most are wanted.
+    if not (sort and 4 * k > x.shape[axis]):
+        values, indices = torch.topk(x, k, axis, largest, sorted=True)
+        if x.device.type == "cpu" and not _tied(x, values, k, axis):
+            return values, indices
     values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
     return values.narrow(axis, 0, k), indices.narrow(axis, 0, k)
 
