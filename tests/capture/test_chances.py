@@ -121,17 +121,24 @@ def test_numbers_go_on_from_call_to_call():
     assert model._engine.captures <= 8
 
 
+def doubled(x):
+    return x + x
+
+
 @pytest.mark.parametrize(
     "choose",
     [
         lambda _, layer, x: layer(x) * random.random(),
+        lambda _, layer, x: doubled(layer(x)) * random.random(),
         lambda _, layer, x: layer(x) if by_name() < 0.5 else x,
         lambda _, layer, x: layer(x) if np.random.rand(2)[0] < 0.5 else x,
         lambda _, layer, x: layer(x) * random.randint(1, 1000),
         lambda _, layer, x: layer(x) if f"{random.random():.2f}" == "0.50" else x,
         lambda _, layer, x: layer(x) if random.random() < random.random() else x,
     ],
-    ids=["computed with", "imported by its name", "many", "of many values", "as a text", "two of them"],
+    ids=[
+        "computed with", "behind a call", "imported by its name", "many", "of many values", "as a text", "two of them",
+    ],
 )  # fmt: skip
 def test_what_is_no_comparison_is_refused_by_line_and_leaves_the_generators(choose):
     model = ORTModule(Chancy(choose))

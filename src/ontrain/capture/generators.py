@@ -217,6 +217,7 @@ def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, l
     """Call a function line by line, in this thread; return its result and the lines during which a generator moved."""
     draws: list[_Draw] = []
     last: list[tuple[str, int]] = []
+    running: list[FrameType] = []
     states = {id(generator): comparable(_state(generator)) for generator in generators.moved()}
 
     def look() -> None:
@@ -229,6 +230,12 @@ def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, l
 
     def step(frame: FrameType, event: str, argument: Any) -> Any:
         look()
+        if event == "call":
+            running.append(frame)
+        elif event == "return" and running:
+            running.pop()
+        # Behind a call the rest of the caller's line goes on, be it a call of a collector of garbage.
+        frame = running[-1] if running else frame
         last[:] = [(frame.f_code.co_filename, frame.f_lineno)]
         return step
 
