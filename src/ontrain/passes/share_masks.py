@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, static_dims
+from ontrain.graph import Builder, static_dims
 from ontrain.operators import record_of
+from ontrain.passes.attention_bias import bias_of, with_bias
 from ontrain.passes.infra import RewritePass
 
 __all__ = ["ShareMasks"]
@@ -28,22 +29,18 @@ class ShareMasks(RewritePass):
         self._narrow: dict[ir.Value, ir.Value] = {}
 
     def has_work(self, graph: ir.Graph) -> bool:
-        """Whether an attention has a bias with a mask for each sequence or head."""
-        return any(_bias(node) is not None for node in graph)
+        """Whether an attention has a constant mask for each sequence or head."""
+        return any(_wide_constant(node) is not None for node in graph)
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Give an attention the mask that all sequences share."""
-        bias = _bias(node)
-        if bias is None or not _is_constant(bias):
+        bias = _wide_constant(node)
+        if bias is None:
             return None
         narrow = self._narrowed(op, bias)
         if static_dims(narrow) == static_dims(bias):
             return None
-        operands = [*inputs[:3], narrow, *inputs[4:]]
-        outputs = len(node.outputs)
-        copy = ir.Node(node.domain, node.op_type, operands, list(node.attributes.values()), num_outputs=outputs)
-        results = op.add(copy, [v.name for v in node.outputs])
-        return list(results) if isinstance(results, tuple) else [results]
+        return with_bias(op, node, inputs, narrow)
 
     def _narrowed(self, op: Builder, value: ir.Value) -> ir.Value:
         """Emit a constant, or elementwise operators on constants, once for all that repeats."""
@@ -67,12 +64,12 @@ class ShareMasks(RewritePass):
         return self._narrow[value]
 
 
-def _bias(node: ir.Node) -> ir.Value | None:
-    """What an attention adds to its scores, if it is wider than one mask."""
-    if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.inputs) < 4 or node.inputs[3] is None:
+def _wide_constant(node: ir.Node) -> ir.Value | None:
+    """What an attention adds to its scores, if it is made of constants and wider than one mask."""
+    bias = bias_of(node)
+    if bias is None or len(static_dims(bias)) != 4 or max(static_dims(bias)[:2]) == 1:
         return None
-    dims = static_dims(node.inputs[3])
-    return node.inputs[3] if len(dims) == 4 and max(dims[:2]) > 1 else None
+    return bias if _is_constant(bias) else None
 
 
 def _is_constant(value: ir.Value) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _SHORT = 96
 """Up to this length a product is as quick as a fast transform, and its results lie where they are wanted."""
 
 
-def _is_short(op: AtenBuilder, sizes: Sequence[Dim]) -> bool:
+def _is_short(sizes: Sequence[Dim]) -> TypeGuard[Sequence[int]]:
     return all(isinstance(size, int) and size <= _SHORT for size in sizes)
 
 
@@ -46,8 +46,9 @@ def _to_the_power(op: AtenBuilder, x: Value | Complex, sizes: Sequence[Dim], exp
         return x
     count = op.count(sizes)
     if isinstance(count, int):
-        return _scaled(op, x, float(count) ** exponent)
-    factor = op.Pow(op.cast(count, op.dtype), op.cast(exponent, op.dtype))
+        factor = op.cast(1 / count if exponent == -1 else count**exponent, op.dtype)
+    else:
+        factor = op.Pow(op.cast(count, op.dtype), op.cast(exponent, op.dtype))
     return Complex(x.real * factor, x.imag * factor) if isinstance(x, Complex) else x * factor
 
 
@@ -78,76 +79,53 @@ def _along(op: AtenBuilder, x: Value, dim: int, matrix: Value) -> Value:
     return op.Transpose(op.MatMul(op.Transpose(x, perm=perm), matrix), perm=back)
 
 
-def _length(op: AtenBuilder, dim: int) -> int:
-    size = op.input_shape(0)[dim]
-    if not isinstance(size, int):
-        raise op.refuse("a Fourier transform over a dimension that varies", "its matrix is constant", "fix the size")
-    return size
-
-
-def _scale(normalization: int, count: int) -> float:
-    return (1.0, count**-0.5, 1.0 / count)[normalization]
-
-
-def _turned(op: AtenBuilder, x: Complex, dim: int, forward: bool) -> Complex:
-    n = _length(op, dim)
+def _turned(op: AtenBuilder, x: Complex, dim: int, n: int, forward: bool) -> Complex:
     cos, sin = _waves(op, n, n, n)
     real = (_along(op, x.real, dim, cos), _along(op, x.imag, dim, sin))
     imag = (_along(op, x.imag, dim, cos), _along(op, x.real, dim, sin))
     return Complex(real[0] + real[1], imag[0] - imag[1]) if forward else Complex(real[0] - real[1], imag[0] + imag[1])
 
 
-def _scaled(op: AtenBuilder, x: Value | Complex, factor: float) -> Complex | Value:
-    if factor == 1:
-        return x
-    by = op.cast(factor, op.dtype)
-    return Complex(x.real * by, x.imag * by) if isinstance(x, Complex) else x * by
-
-
 @on_complex("_fft_c2c")
 def c2c(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, forward: bool) -> Complex | Value:
     sizes = _sizes(op, dim)
-    if not _is_short(op, sizes):
+    if not _is_short(sizes):
         for d in dim:
             x = _apart(op, _transformed(op, x, d, inverse=int(not forward)), op.input_shape(0))
         return _to_the_power(op, x, sizes, _EXPONENTS[normalization] + (not forward))
-    count = int(np.prod([_length(op, d) for d in dim]))
-    for d in dim:
-        x = _turned(op, x, d, forward)
-    return _scaled(op, x, _scale(normalization, count))
+    for d, n in zip(dim, sizes, strict=True):
+        x = _turned(op, x, d, n, forward)
+    return _to_the_power(op, x, sizes, _EXPONENTS[normalization])
 
 
 @on_complex("_fft_r2c")
 def r2c(op: AtenBuilder, x: Value, dim: Sequence[int], normalization: int, onesided: bool) -> Complex | Value:
     last, sizes = dim[-1], _sizes(op, dim)
-    if not _is_short(op, sizes):
+    if not _is_short(sizes):
         y = _apart(op, _transformed(op, x, last, onesided=int(onesided)), op.shape)
         for d in dim[:-1]:
             y = _apart(op, _transformed(op, y, d), op.shape)
         return _to_the_power(op, y, sizes, _EXPONENTS[normalization])
-    n = _length(op, last)
-    count = int(np.prod([_length(op, d) for d in dim]))
+    *others, n = sizes
     cos, sin = _waves(op, n, n // 2 + 1 if onesided else n, n)
     y = Complex(_along(op, x, last, cos), op.Neg(_along(op, x, last, sin)))
-    for d in dim[:-1]:
-        y = _turned(op, y, d, True)
-    return _scaled(op, y, _scale(normalization, count))
+    for d, size in zip(dim[:-1], others, strict=True):
+        y = _turned(op, y, d, size, True)
+    return _to_the_power(op, y, sizes, _EXPONENTS[normalization])
 
 
 @on_complex("_fft_c2r")
 def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> Complex | Value:
     last = dim[-1]
     sizes = [*_sizes(op, dim[:-1]), last_dim_size]
-    if not _is_short(op, sizes):
+    if not _is_short(sizes):
         for d in dim[:-1]:
             x = _apart(op, _transformed(op, x, d, inverse=1), op.input_shape(0))
         signal = op.Squeeze(_transformed(op, x, last, last_dim_size, inverse=1, onesided=1), [-1])
         return _to_the_power(op, op.typed(signal, op.shape), sizes, _EXPONENTS[normalization] + 1)
-    assert isinstance(last_dim_size, int)
-    n = last_dim_size
-    count = int(np.prod([*(_length(op, d) for d in dim[:-1]), n]))
-    for d in dim[:-1]:
-        x = _turned(op, x, d, False)
+    *others, n = sizes
+    for d, size in zip(dim[:-1], others, strict=True):
+        x = _turned(op, x, d, size, False)
     frequencies = n // 2 + 1
     # All frequencies but the first, and the middle one of an even length, stand for their mirror image too.
     weight = np.full((frequencies, 1), 2.0)
@@ -156,4 +134,4 @@ def c2r(op: AtenBuilder, x: Complex, dim: Sequence[int], normalization: int, las
         weight[-1] = 1.0
     cos, sin = _waves(op, frequencies, n, n, weight)
     y = _along(op, x.real, last, cos) - _along(op, x.imag, last, sin)
-    return _scaled(op, y, _scale(normalization, count))
+    return _to_the_power(op, y, sizes, _EXPONENTS[normalization])

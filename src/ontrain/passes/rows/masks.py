@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import Builder, static_dims
-from ontrain.passes.rows.selection import batch_only
+from ontrain.graph import Builder, live_nodes, static_dims
+from ontrain.passes.attention_bias import bias_of
+from ontrain.passes.rows.selection import anywhere, batch_only
 
-__all__ = ["Leaf", "Mask", "anywhere", "conditions", "find_mask", "is_low"]
+__all__ = ["Leaf", "Mask", "conditions", "find_mask", "is_low", "masked_attentions", "with_four_axes"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ class Leaf:
             value = op.Greater(value, _low(value.dtype))
         elif self.kind == "not":
             value = op.Not(value)
-        widened: ir.Value = op.Reshape(value, [1] * (4 - len(static_dims(value))) + list(static_dims(value)))
-        return widened
+        return with_four_axes(op, value)
 
     def acts(self, op: Builder, copies: dict[ir.Value, ir.Value]) -> ir.Value:
         """Emit whether it hides a key or adds something to a score, bool [1]."""
@@ -86,6 +86,27 @@ class Mask:
         dims = static_dims(seeing)
         per_row: ir.Value = op.Reshape(seeing, [dims[0], dims[2]])
         return per_row
+
+
+def masked_attentions(graph: ir.Graph) -> Iterator[tuple[ir.Node, Mask]]:
+    """Yield the attentions that a graph's outputs need and whose masks depend on the batch, with these."""
+    masks: dict[ir.Value, Mask | None] = {}
+    for node in live_nodes(graph):
+        bias = bias_of(node)
+        if bias is None:
+            continue
+        if bias not in masks:
+            masks[bias] = find_mask(graph, bias)
+        mask = masks[bias]
+        if mask is not None and mask.computed:
+            yield node, mask
+
+
+def with_four_axes(op: Builder, value: ir.Value) -> ir.Value:
+    """Emit a value with axes in front, so that it broadcasts to scores axis by axis."""
+    dims = static_dims(value)
+    widened: ir.Value = op.Reshape(value, [1] * (4 - len(dims)) + list(dims)) if len(dims) < 4 else value
+    return widened
 
 
 def find_mask(graph: ir.Graph, bias: ir.Value) -> Mask | None:
@@ -145,13 +166,6 @@ def is_low(value: ir.Value) -> bool:
     """Whether nothing is left of the weight of a key to whose score a constant is added, or which it replaces."""
     const = value.const_value
     return const is not None and bool(np.all(np.asarray(const.numpy(), np.float64) <= _low(value.dtype)))
-
-
-def anywhere(op: Builder, value: ir.Value) -> ir.Value:
-    """Emit whether a bool value is true in any place, bool [1]."""
-    highest = op.ReduceMax(op.Cast(op.Reshape(value, [-1]), to=ir.DataType.INT32), [0], keepdims=1)
-    any_place: ir.Value = op.Greater(highest, 0)
-    return any_place
 
 
 def _any(leaves: Sequence[ir.Value], axes: Sequence[int], op: Builder) -> ir.Value:

@@ -14,7 +14,7 @@ from ontrain.graph import DOMAIN, Builder, is_float, live_nodes, rebuild, static
 from ontrain.passes.infra import note
 from ontrain.passes.rows.labels import label_layout, labelled, losses, packed_loss
 from ontrain.passes.rows.layout import Layout
-from ontrain.passes.rows.masks import Mask, find_mask
+from ontrain.passes.rows.masks import Mask, masked_attentions
 from ontrain.passes.rows.section import WHOLE, Demand, Section, Sections, find_section
 from ontrain.passes.rows.selection import Keep, RowPass, Selection, batch_only, keep_model
 from ontrain.passes.rows.unread import rows_read
@@ -79,18 +79,11 @@ class _Group:
 
 def _groups(graph: ir.Graph) -> list[_Group]:
     groups: dict[object, _Group] = {}
-    masks: dict[ir.Value, Mask | None] = {}
-    for node in live_nodes(graph):
-        if (node.domain, node.op_type) != (DOMAIN, "Attention") or len(node.inputs) < 4:
-            continue
-        k, bias = node.inputs[1], node.inputs[3]
-        if k is None or bias is None:
-            continue
-        if bias not in masks:
-            masks[bias] = find_mask(graph, bias)
-        mask = masks[bias]
+    for node, mask in masked_attentions(graph):
+        k = node.inputs[1]
+        assert k is not None
         batch, _, length, _ = static_dims(k)
-        if mask is None or not mask.computed or batch * length < 2:
+        if batch * length < 2:
             continue
         group = groups.setdefault((mask.computed, batch, length), _Group((batch, length)))
         group.masks[node] = mask

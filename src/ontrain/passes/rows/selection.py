@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, Role, by_role, clone_value, emit, extract, new_model, reads, set_role, static_dims
@@ -13,7 +14,7 @@ from ontrain.operators import Chance, record_of
 from ontrain.passes.infra import Pass
 from ontrain.passes.rows.section import Index
 
-__all__ = ["Keep", "RowPass", "Selection", "batch_only", "bucket", "counting", "keep_model"]
+__all__ = ["Keep", "RowPass", "Selection", "anywhere", "batch_only", "bucket", "counting", "keep_model", "whether"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,36 @@ def keep_model(
         return None
     closed.graph.outputs[:] = [keep]
     return closed
+
+
+def whether(
+    name: str, model: ir.Model, values: Sequence[ir.Value], condition: Callable[[Builder, list[ir.Value]], ir.Value]
+) -> Selection | None:
+    """Return a selection of two rows: one that is always kept, and one that is where a condition holds of the batch.
+
+    Args:
+        name: of the selection.
+        model: whose values they are.
+        values: what the condition is computed from.
+        condition: emits it from copies of the values, bool [1].
+
+    Returns:
+        None if the batch alone does not determine it.
+    """
+
+    def both(op: Builder, copies: list[ir.Value]) -> ir.Value:
+        rows: ir.Value = op.Concat(op.const(np.ones(1, bool)), condition(op, copies), axis=0)
+        return rows
+
+    keep = keep_model(model, values, both)
+    return None if keep is None else Selection(name, 2, keep)
+
+
+def anywhere(op: Builder, value: ir.Value) -> ir.Value:
+    """Emit whether a bool value is true in any place, bool [1]."""
+    highest = op.ReduceMax(op.Cast(op.Reshape(value, [-1]), to=ir.DataType.INT32), [0], keepdims=1)
+    any_place: ir.Value = op.Greater(highest, 0)
+    return any_place
 
 
 def counting(model: ir.Model, selections: Sequence[Selection]) -> ir.Model:

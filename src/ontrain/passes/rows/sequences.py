@@ -13,7 +13,7 @@ from ontrain.graph import DOMAIN, Builder, Rewrite, live_nodes, rebuild, static_
 from ontrain.passes.infra import note
 from ontrain.passes.lower_precision import announced
 from ontrain.passes.rows.masks import find_mask
-from ontrain.passes.rows.selection import Keep, RowPass, Selection, keep_model
+from ontrain.passes.rows.selection import Keep, RowPass, Selection, anywhere, whether
 
 __all__ = ["AttendSequences"]
 
@@ -151,12 +151,9 @@ def _selection(model: ir.Model, number: int, bias: ir.Value, index: ir.Value, sh
         hidden = op.And(hidden, op.Reshape(seen, [batch, 1, 1, length]))
         if static_dims(added)[-2] > 1:
             hidden = op.And(hidden, op.Reshape(seen, [batch, 1, length, 1]))
-        hides = op.Greater(op.ReduceMax(op.Cast(op.Reshape(hidden, [-1]), to=ir.DataType.INT32), [0], keepdims=1), 0)
-        both: ir.Value = op.Concat(op.const(np.ones(1, bool)), hides, axis=0)
-        return both
+        return anywhere(op, hidden)
 
-    keep = keep_model(model, [bias, chosen.inputs[0]], condition)
-    return None if keep is None else Selection(f"sequences {number}", 2, keep)
+    return whether(f"sequences {number}", model, [bias, chosen.inputs[0]], condition)
 
 
 def _rewriting(spaces: Sequence[_Space]) -> Rewrite:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, static_dims
+from ontrain.graph import Builder, rebuild, static_dims
+from ontrain.passes.attention_bias import bias_of, with_bias
 from ontrain.passes.infra import note
-from ontrain.passes.rows.masks import Mask, anywhere, conditions, find_mask, is_low
-from ontrain.passes.rows.selection import Keep, RowPass, Selection, batch_only, keep_model
+from ontrain.passes.rows.masks import Mask, conditions, find_mask, is_low, masked_attentions, with_four_axes
+from ontrain.passes.rows.selection import Keep, RowPass, Selection, anywhere, batch_only, whether
 
 __all__ = ["EliminateMasks"]
 
@@ -62,16 +63,8 @@ class _Group:
 
 def _groups(model: ir.Model) -> list[_Group]:
     attentions: dict[frozenset[tuple[ir.Value, str]], tuple[Mask, list[ir.Node]]] = {}
-    masks: dict[ir.Value, Mask | None] = {}
-    for node in live_nodes(model.graph):
-        bias = node.inputs[3] if (node.domain, node.op_type) == (DOMAIN, "Attention") and len(node.inputs) > 3 else None
-        if bias is None:
-            continue
-        if bias not in masks:
-            masks[bias] = find_mask(model.graph, bias)
-        mask = masks[bias]
-        if mask is not None and mask.computed:
-            attentions.setdefault(mask.computed, (mask, []))[1].append(node)
+    for node, mask in masked_attentions(model.graph):
+        attentions.setdefault(mask.computed, (mask, []))[1].append(node)
     groups: list[_Group] = []
     for mask, nodes in attentions.values():
         factors = _factors(model.graph, nodes)
@@ -104,11 +97,9 @@ def _selection(model: ir.Model, number: int, mask: Mask, factors: Mapping[ir.Nod
         acts = mask.acts(op, copies)
         for factor in dict.fromkeys(copies[v] for v in seen if v is not None):
             acts = op.Or(acts, anywhere(op, op.Not(op.Equal(factor, op.const(1.0, factor.dtype)))))
-        both: ir.Value = op.Concat(op.const(np.ones(1, bool)), acts, axis=0)
-        return both
+        return acts
 
-    keep = keep_model(model, values, condition)
-    return None if keep is None else Selection(f"masks {number}", 2, keep)
+    return whether(f"masks {number}", model, values, condition)
 
 
 class _Rewriting:
@@ -126,23 +117,10 @@ class _Rewriting:
             return [inputs[self._factors[node]]]
         if node not in self._attentions:
             return None
-        bias = node.inputs[3]
+        bias = bias_of(node)
         assert bias is not None
-        operands = [*inputs[:3], self._left(op, bias), *inputs[4:]]
-        while operands[-1] is None:
-            operands.pop()
-        outputs = len(node.outputs)
-        copy = ir.Node(node.domain, node.op_type, operands, list(node.attributes.values()), num_outputs=outputs)
-        results = op.add(copy, [v.name for v in node.outputs])
-        return results if isinstance(results, tuple) else (results,)
-
-    def _left(self, op: Builder, bias: ir.Value) -> ir.Value | None:
-        """Emit what is added to scores besides, of four axes; None for nothing."""
         left = self._added(op, bias)
-        if left is None or len(static_dims(left)) == 4:
-            return left
-        widened: ir.Value = op.Reshape(left, [1] * (4 - len(static_dims(left))) + list(static_dims(left)))
-        return widened
+        return with_bias(op, node, inputs, None if left is None else with_four_axes(op, left))
 
     def _added(self, op: Builder, value: ir.Value) -> ir.Value | None:
         """Emit a value that is added to scores without the parts that the batch determines; None for zero."""

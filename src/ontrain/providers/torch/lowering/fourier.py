@@ -8,6 +8,7 @@ import torch
 from ontrain.operators import static_dims
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.lowering.shape import constant_ints
 
 __all__: list[str] = []
 
@@ -25,15 +26,12 @@ def _transforms(node: ir.Node) -> bool:
 @lowers("DFT", when=_transforms)
 def dft(e: Emitter, node: ir.Node) -> None:
     a, rank = attributes(node), len(static_dims(node.outputs[0]))
-    length, axis = (_number(v) for v in [*node.inputs[1:], None, None][:2])
+    settings = map(constant_ints, [*node.inputs[1:], None, None][:2])
+    length, axis = (numbers[0] if numbers else None for numbers in settings)
     axis = (-2 if axis is None else axis) % rank
     inverse, onesided = bool(a.get("inverse", 0)), bool(a.get("onesided", 0))
     x, out = e.value(node.inputs[0]), e.out(node.outputs[0])
     e.compute(_transform, x, length, axis, inverse, onesided, outs=[out], fresh=True)
-
-
-def _number(value: ir.Value | None) -> int | None:
-    return None if value is None or value.const_value is None else int(value.const_value.numpy())
 
 
 def _transform(x: torch.Tensor, length: int | None, axis: int, inverse: bool, onesided: bool) -> torch.Tensor:
