@@ -153,3 +153,14 @@ def test_lengths_that_are_not_there_are_refused(name, value):
     values = {"lengths": lengths, "sizes": sizes} | {name: torch.tensor(value)}
     with pytest.raises((InputError, ValueError), match="length"):
         ORTModule(Recogniser().double())(x, targets, values["lengths"], values["sizes"])
+
+
+@pytest.mark.parametrize("label", [-1, 5, 99])
+def test_a_label_that_is_no_class_is_refused_and_padding_is_not(label):
+    x, targets, lengths, sizes = spoken(6)
+    ours = ORTModule(Recogniser().double())
+    targets[0, 2] = label  # behind the two labels of the first sequence
+    ours(x, targets, lengths, sizes)
+    targets[0, 1] = label
+    with pytest.raises(ValueError, match=f"index {label} is out of range: there are 5 classes"):
+        ours(x, targets, lengths, sizes)

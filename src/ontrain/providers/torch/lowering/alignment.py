@@ -40,9 +40,18 @@ def ctc_grad(e: Emitter, node: ir.Node) -> None:
 
 
 def _loss(log_probs: torch.Tensor, *rest: Any) -> torch.Tensor:
+    _check_labels(rest[0], rest[2], log_probs.shape[2])
     loss, _ = private("torch.ops.aten._ctc_loss")(log_probs, *rest)
     assert isinstance(loss, torch.Tensor)
     return loss.masked_fill_(loss.isinf(), 0.0) if rest[-1] else loss
+
+
+def _check_labels(targets: torch.Tensor, lengths: torch.Tensor, classes: int) -> None:
+    """Refuse a label that is no class: the kernel would read what lies beside the scores."""
+    counts = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
+    wrong = targets[counts & ((targets < 0) | (targets >= classes))]
+    if len(wrong):
+        raise IndexError(f"index {int(wrong[0])} is out of range: there are {classes} classes of labels")
 
 
 def _gradient(dloss: torch.Tensor, *operands: Any) -> torch.Tensor:
