@@ -44,6 +44,7 @@ from ontrain.passes.rows import (
 from ontrain.passes.runner import run_passes
 from ontrain.passes.serving import Padding as Padding, Serving as Serving, serve as serve, serving_of as serving_of
 from ontrain.passes.simplify import Simplify
+from ontrain.passes.whole_images_to_gemm import WholeImagesToGemm
 
 __all__ = [
     "FORWARD_PASSES",
@@ -66,6 +67,7 @@ __all__ = [
     "RewritePass",
     "ShareCommonSubexpressions",
     "Simplify",
+    "WholeImagesToGemm",
     "bisect",
     "check_names",
     "pipeline",

@@ -38,6 +38,7 @@ from ontrain.passes.rows import (
 )
 from ontrain.passes.share_masks import ShareMasks
 from ontrain.passes.simplify import Simplify
+from ontrain.passes.whole_images_to_gemm import WholeImagesToGemm
 
 __all__ = [
     "FORWARD_PASSES", "INFERENCE_PASSES", "STEP_PASSES", "Stage", "check_names", "pipeline", "register_pass",
@@ -64,6 +65,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     FuseHardActivations(),
     FuseConvActivations(),
     PowersToProducts(),
+    WholeImagesToGemm(),
     LinearToGemm(),
     FuseHead(),
     FuseLinearActivations(),
