@@ -45,17 +45,23 @@ def asked(monkeypatch):
 
 def test_threads_sleep_while_they_wait_for_cores_and_spin_again_when_it_is_calm(asked):
     assert not asked(1.0, 0.05)
-    assert asked(1.0, 0.5)
+    assert asked(1.0, 1.5)
     assert [asked(1.0, 0.0) for _ in range(6)] == [True] * 4 + [False] * 2
+
+
+def test_a_neighbour_that_wants_a_core_half_of_the_time_leaves_threads_spinning(asked):
+    assert not any(asked(1.0, late) for late in (0.1, 0.3, 0.5, 0.7, 0.9) * 3)
+    assert asked(1.0, 1.5)
+    assert [asked(1.0, 0.7) for _ in range(6)] == [True] * 4 + [False] * 2
 
 
 def test_what_the_process_did_not_want_to_run_says_nothing(asked):
     assert not asked(0.001, 0.01)
 
 
-def test_a_little_waiting_keeps_threads_asleep(asked):
-    asked(1.0, 0.5)
-    assert all(asked(1.0, late) for late in (0, 0, 0, 0, 0.05, 0, 0, 0, 0))
+def test_threads_that_still_wait_now_and_then_stay_asleep(asked):
+    asked(1.0, 1.5)
+    assert all(asked(1.0, late) for late in (0, 0, 0, 0, 1.0, 0, 0, 0, 0))
 
 
 def test_it_can_be_declined(asked, monkeypatch):
