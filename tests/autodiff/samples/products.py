@@ -33,7 +33,29 @@ def _rotary(x, cos, sin):
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
 
 
+def _groups(ends):
+    bounds = [0, *ends.tolist()]
+    return [slice(start, max(start, end)) for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def _grouped_matmul(x, w, ends):
+    rows = [x[group] @ matrix for group, matrix in zip(_groups(ends), w, strict=True)]
+    return torch.cat([*rows, x.new_zeros(len(x) - int(ends[-1]), w.shape[2])])
+
+
+def _grouped_outer(x, y, ends):
+    return torch.stack([x[group].T @ y[group] for group in _groups(ends)])
+
+
 PRODUCTS = [
+    *(
+        sample("GroupedMatMul", normal(5, 3), normal(3, 3, 2), ends, domain="ontrain", fed=[2], twin=_grouped_matmul)
+        for ends in ([2, 4, 5], [0, 3, 3], [5, 5, 5])
+    ),
+    *(
+        sample("GroupedOuter", normal(5, 3), normal(5, 2), ends, domain="ontrain", fed=[2], twin=_grouped_outer)
+        for ends in ([2, 4, 5], [0, 3, 3])
+    ),
     sample("Linear", normal(2, 3), normal(3, 4), twin=torch.matmul, domain="ontrain"),
     sample("Linear", normal(2, 3), normal(4, 3), normal(4), normal(2, 4), domain="ontrain", transB=1,
            twin=lambda x, w, b, z: F.linear(x, w, b) + z),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
 
@@ -22,8 +20,7 @@ def grouped_mm(
 ) -> Value:  # fmt: skip
     """y[t] = x[t] w[g] for the rows t of group g: x [T, K] sorted by group, w [G, K, N], offs [G] where groups end.
 
-    Which row meets which matrix is data, so each matrix sees all rows, those of other groups as zeros: G times the
-    products of one group. Source: torch.nn.functional.grouped_mm.
+    Source: torch.nn.functional.grouped_mm.
     """
     if len(op.input_shape(0)) != 2 or len(op.input_shape(1)) != 3 or bias is not None or offs is None:
         raise op.refuse(
@@ -31,9 +28,4 @@ def grouped_mm(
             "only [rows, in] by [groups, in, out] with offsets has a translation",
             "use torch.bmm, or a loop over groups",
         )  # fmt: skip
-    ends = op.Cast(offs, to=ir.DataType.INT64)
-    starts = op.Concat(op.const(np.zeros(1, np.int64)), sliced(op, ends, 0, 0, -1), axis=0)
-    rows = op.Unsqueeze(op.counted(op.input_shape(0)[0]), [0])
-    after, before = op.GreaterOrEqual(rows, op.Unsqueeze(starts, [1])), op.Less(rows, op.Unsqueeze(ends, [1]))
-    member = op.Unsqueeze(op.Cast(op.And(after, before), to=x.dtype), [2])
-    return op.cast(op.ReduceSum(op.MatMul(op.Unsqueeze(x, [0]) * member, w), [0], keepdims=0), op.dtype)
+    return op.cast(op.composite("GroupedMatMul", x, w, op.Cast(offs, to=ir.DataType.INT64)), op.dtype)

@@ -22,7 +22,7 @@ from ontrain.providers.torch.timings import ATEN
 from ontrain.providers.torch.tuning import formulations
 from ontrain.providers.torch.weights import LINEAR
 
-__all__ = ["FORMULATIONS", "Factors", "multiply"]
+__all__ = ["FORMULATIONS", "Factors", "formulation", "multiply"]
 
 _WORTH = 1 << 24
 """Floating-point operations from which on a product is measured: below it is a matter of the call."""
@@ -72,7 +72,7 @@ class Factors:
 
 def multiply(e: Emitter, factors: Factors) -> None:
     """Emit the product, in the formulation that was measured to be the fastest; see `Tuning`."""
-    name = _formulation(e, factors)
+    name = formulation(e, factors)
     if name == ATEN:
         _aten(e, factors)
         e.program[-1].factors = factors.x, factors.w, factors.out
@@ -82,8 +82,8 @@ def multiply(e: Emitter, factors: Factors) -> None:
         e.program[-1].factors = block.x, block.w, block.out
 
 
-def _formulation(e: Emitter, factors: Factors) -> str:
-    """The name of the formulation in which `multiply` emits a product."""
+def formulation(e: Emitter, factors: Factors) -> str:
+    """Return the name of the formulation in which `multiply` emits a product."""
     tuning = e.settings.tuning
     if tuning is None or len(FORMULATIONS) == 1 or e.device.type != "cpu" or 2 * math.prod(factors.sizes) < _WORTH:
         return ATEN
