@@ -1,4 +1,4 @@
-"""Functions whose backward calls `backward`, as reversible layers do, or is nearly the derivative: eager's gradients."""
+"""Functions whose backward calls `backward`, or is nearly the derivative of their forward: gradients are eager's."""
 
 from __future__ import annotations
 

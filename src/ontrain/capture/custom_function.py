@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -287,10 +287,8 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
             agrees, flow = _agree_on(function, sample)
         except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
             return False
-        try:
+        with suppress(Exception):  # as above; it may hold tensors of single precision
             agrees = agrees and _agree_on(function, _pytree().tree_map(_doubled, sample))[0]
-        except Exception:  # noqa: BLE001 (as above; it may hold tensors of single precision)
-            pass
         if not agrees:
             return False
         flows = flows or flow
