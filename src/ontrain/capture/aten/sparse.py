@@ -108,9 +108,9 @@ def translate_sparse(op: AtenBuilder, target: object, args: Sequence[Any], named
 @_on_sparse("_sparse_coo_tensor_with_dims_and_tensors")
 def with_dims(
     op: AtenBuilder, sparse_dim: int, dense_dim: int, size: Sequence[Dim], indices: Value, values: Value,
-    **named: object,
+    *, is_coalesced: bool | None = None, **_: object,
 ) -> Sparse:  # fmt: skip
-    return coo_tensor(op, indices, values, size, **named)
+    return coo_tensor(op, indices, values, size, is_coalesced=is_coalesced)
 
 
 @_on_sparse("sparse_coo_tensor", "_sparse_coo_tensor_unsafe")
