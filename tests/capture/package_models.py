@@ -127,7 +127,7 @@ def _version(package: str) -> str:
         return version(package).split("+")[0]
     except PackageNotFoundError:
         known = re.search(rf"\b{re.escape(package)} (\d[\w.]*)", PAGE.read_text())
-        return known[1] if known else "unknown"
+        return known[1].rstrip(".") if known else "unknown"
 
 
 def _line(name: str, row: Row) -> str:

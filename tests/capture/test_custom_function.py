@@ -1,11 +1,15 @@
-"""A function whose backward calls `backward`, as reversible layers do, gives all parameters eager's gradients."""
+"""Functions whose backward calls `backward`, or is nearly the derivative of their forward: gradients are eager's."""
 
 from __future__ import annotations
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
 from ontrain.capture import capture
+from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 DOUBLE = dict(rtol=1e-9, atol=1e-11)
@@ -124,3 +128,40 @@ def test_nothing_of_the_trace_stays_in_the_gradients_of_the_module():
     module = Reversible()
     capture(module, (torch.randn(2, 6),))
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+class _Root(torch.autograd.Function):
+    """Roots by four steps towards a fixed point, with the gradient that the fixed point has."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = 1 + x.abs().clamp(max=1)
+        square = y
+        for _ in range(4):
+            y = (y + square / y) / 2
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, y = ctx.saved_tensors
+        return dy * x.sign() * (x.abs() < 1) * 0.5 / y * (1 + 1e-5)
+
+
+class Rooted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(5, dtype=torch.float64) / 2)
+
+    def forward(self, x):
+        return _Root.apply(self.weight * x).sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_backward_that_is_nearly_the_derivative_is_the_functions_own(dtype):
+    ours = Rooted().to(dtype)
+    eager = copy.deepcopy(ours)
+    x = torch.linspace(0.1, 1, 5, dtype=dtype)
+    for module in (ORTModule(ours), eager):
+        module(x).backward()
+    torch.testing.assert_close(ours.weight.grad, eager.weight.grad, rtol=1e-6, atol=0.0)

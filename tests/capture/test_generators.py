@@ -298,3 +298,41 @@ def test_what_torch_draws_while_it_traces_a_branch_is_no_draw_of_forward(monkeyp
     module, x = Branch(), torch.randn(2, 4)
     torch.testing.assert_close(ORTModule(module)(x), module(x))
     assert not searched
+
+
+def checked(forward):
+    """A forward behind a check of its argument as beartype writes it: one item of a list, chosen at random."""
+    code = """
+def checked(self, xs):
+    assert xs[getrandbits(32) % len(xs)] is not None
+    return forward(self, xs)
+"""
+    scope = {"getrandbits": random.getrandbits, "forward": forward}
+    exec(compile(code, f"<@beartype({__name__}.forward) at 0x7f00>", "exec"), scope)
+    return scope["checked"]
+
+
+class Checked(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.weight, self.factor = nn.Parameter(torch.randn(3)), factor
+
+    @checked
+    def forward(self, xs):
+        return sum(xs) * self.weight * self.factor()
+
+
+def test_what_a_check_of_arguments_draws_is_no_draw_of_forward():
+    ours = Checked(lambda: 2.0)
+    eager = copy.deepcopy(ours)
+    xs = [torch.randn(3), torch.randn(3)]
+    before = random.getstate()
+    result = ORTModule(ours)(xs)
+    assert random.getstate() == before
+    torch.testing.assert_close(result, eager(xs))
+
+
+def test_a_draw_beside_that_of_a_check_is_refused_by_line():
+    with pytest.raises(CaptureError, match="draws random numbers") as refusal:
+        capture(Checked(lambda: 1 + random.random()), ([torch.randn(3)],))
+    assert "1 + random.random()" in refusal.value.source

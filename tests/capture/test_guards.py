@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sympy
+from torch.utils._sympy import functions as of_torch
 
 from ontrain.capture.guards import Guards
 from ontrain.capture.sympy_sizes import size_of
@@ -52,6 +53,13 @@ def test_a_condition_holds_up_to_its_bound_and_not_beyond(condition, holds):
     fulfils, violates = holds
     assert guards([condition]).violated(shapes(s=fulfils)) is None
     assert guards([condition]).violated(shapes(s=violates)) is not None
+
+
+@pytest.mark.parametrize("form", [lambda one: one, lambda one: Guards.from_plain(one.plain())], ids=["made", "read"])
+def test_a_float_that_torch_took_for_a_constant_holds_where_it_was_seen(form):
+    seen = form(guards([sympy.Eq(of_torch.IntTrueDiv(2 * S - 4, 3), sympy.Float((2 * 192 - 4) / 3))]))
+    assert seen.violated(shapes(s=192)) is None
+    assert seen.violated(shapes(s=193)) is not None
 
 
 def test_one_may_be_allowed_where_torch_only_assumed_two():

@@ -45,6 +45,12 @@ PRODUCTS = {
     "to_dense": (5, lambda a, y: a.to_dense() @ y),
     "scaled": (5, lambda a, y: -(a * 2.5 / 1.5) @ y),
     "sum": (5, lambda a, y: torch.sub(a + a, a * 0.3, alpha=2) @ y),
+    "detach": (5, lambda a, y: (a @ y) * (a.detach() @ y)),
+    "sparse by sparse": (3, lambda a, y: torch.sparse.mm(a, a.t()).to_dense() @ y),
+    "three sparse ones": (5, lambda a, y: (a @ a.t() @ a).coalesce().to_dense() @ y),
+    "dense by a product": (3, lambda a, y: y.t() @ (a @ a.t()).detach()),
+    "product by a vector": (3, lambda a, y: -(a.detach() @ a.detach().t() * 2.0).t() @ y[:, 0]),
+    "addmm of a product": (5, lambda a, y: torch.addmm(y, (a.t() @ a).detach(), y)),
 }
 
 
@@ -75,12 +81,23 @@ def test_another_number_of_places_trains_as_eagers():
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
-        (lambda a, y: (a @ a.t()).to_dense().sum() + y, "two sparse matrices"),
+        (lambda a, y: (a @ a.t()).coalesce().values().sum() + y, "places of a product of two sparse matrices"),
+        (lambda a, y: (a + a @ a.t() @ a) @ y, "a sum with a product of two sparse matrices"),
+        (lambda a, y: a.coalesce().values().sum() + y, "places of a coalesced matrix"),
+        (lambda a, y: a.t().coalesce().indices().sum() + y, "places of a coalesced matrix"),
         (lambda a, y: torch.relu(a) @ y, "relu"),
         (lambda a, y: (a * ones(y, 3, 5)) @ y, "element by element"),
         (lambda a, y: a, "of sparse tensors"),
     ],
-    ids=["sparse by sparse", "relu", "times a tensor", "sine of it"],
+    ids=[
+        "places of a product",
+        "sum with a product",
+        "values merged",
+        "places sorted",
+        "relu",
+        "times a tensor",
+        "sine of it",
+    ],
 )
 def test_what_a_graph_has_not_is_refused_by_name(use, reason):
     with pytest.raises(CaptureError, match=reason) as caught:

@@ -34,17 +34,19 @@ def computed(*sizes, batch, length):
     "text",
     ["0", "12", "batch", "3*batch*length + length - 2", "batch*batch", "(batch + 1)//2", "(batch - 100)//7",
      "batch//length", "(length - batch) % 5", "max(batch, length, 9)", "min(batch - length, 4)", "batch <= length",
-     "batch % 2 == 1", "batch != length", "floor(batch/length)", "ceil(batch/length)", "trunc(batch/length)"],
+     "batch % 2 == 1", "batch != length", "floor(batch/length)", "ceil(batch/length)", "trunc(batch/length)",
+     "trunc(44100000003*length/16001)", "batch/3", "ceil(7/10*float(length))", "(float(batch) - 9) % 3/2",
+     "float(batch) // 3/10", "(float(batch) - 100) // 7/2", "sqrt(length)"],
 )  # fmt: skip
 def test_nodes_compute_what_the_expression_says(text, at):
     _, (number,) = computed(parse(text), **at)
     assert number.shape == (1,) and number[0] == parse(text).value(at)
 
 
-def test_fractions_are_computed_in_single_precision():
+def test_fractions_are_computed_in_double_precision():
     size = Size.symbol("batch") * Size.symbol("length") * Fraction(1, 3)
     _, (number,) = computed(size, batch=5, length=7)
-    assert number.dtype == np.float32 and number[0] == np.float32(35) * np.float32(1 / 3)
+    assert number.dtype == np.float64 and number[0] == 35 * (1 / 3)
 
 
 def test_a_size_is_computed_once():

@@ -75,6 +75,8 @@ def test_the_same_size_is_equal_however_it_was_written(one, other):
         (B * B - S, "batch*batch - length"),
         (-B, "-batch"),
         (B * Fraction(1, 2), "1/2*batch"),
+        (B * Fraction(-1, 3), "-1/3*batch"),
+        (Size.call("/", B, 3), "batch / 3"),
         ((S + 1) // 2 * B, "batch*((length + 1)//2)"),
         (Size.call("<=", S, 512), "length <= 512"),
         (Size.call("not", Size.call("==", S % 4, 0)), "not((length % 4) == 0)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,12 @@ _SCALES = (1.0, 0.01, 30.0)
 """Of the random inputs: the usual range, around zero, and far out, where saturation and clipping show."""
 _ADJOINTS = (1.0, -1e-4, 1e4)
 """Of the adjoints: a backward may clip what is large, drop what is small, and look at signs."""
-_TOLERANCE = 1e-4
+_TOLERANCE, _FINE = 1e-4, 1e-8
+"""What rounding explains in single precision, and in double precision.
+
+A backward that is near the derivative is none: one by the implicit function theorem, say, of a fixed point that five
+steps of forward have come close to.
+"""
 
 
 def has_derivative_of_forward(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool:
@@ -279,17 +284,41 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
     for scale in _SCALES:
         sample = _pytree().tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
         try:
-            with _RealTensors():
-                for size in _ADJOINTS:
-                    own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
-                    if own is None or plain is None or len(own) != len(plain) or not all(map(_close, own, plain)):
-                        return False
-                    flows = flows or any(
-                        g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :]
-                    )
+            agrees, flow = _agree_on(function, sample)
         except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
             return False
+        with suppress(Exception):  # as above; it may hold tensors of single precision
+            agrees = agrees and _agree_on(function, _pytree().tree_map(_doubled, sample))[0]
+        if not agrees:
+            return False
+        flows = flows or flow
     return flows  # zeros and what is no number are alike in any two functions
+
+
+def _agree_on(function: type[torch.autograd.Function], sample: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether both gradients agree on these arguments, and whether anything flows back."""
+    flows = False
+    with _RealTensors():
+        for size in _ADJOINTS:
+            own, plain = _gradients(function.apply, sample, size), _gradients(_bare(function), sample, size)
+            if own is None or plain is None or len(own) != len(plain):
+                return False, flows
+            tolerance = _FINE if any(map(_is_double, plain[: -_wanting(sample)])) else _TOLERANCE
+            if not all(_close(a, b, tolerance) for a, b in zip(own, plain, strict=True)):
+                return False, flows
+            flows = flows or any(g is not None and bool((g[g.isfinite()] != 0).any()) for g in own[-_wanting(sample) :])
+    return True, flows
+
+
+def _is_double(result: torch.Tensor | None) -> bool:
+    """Whether a result was computed in double precision: not all of its numbers have their place in single."""
+    return result is not None and result.dtype is torch.float64 and not torch.equal(result, result.float().double())
+
+
+def _doubled(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
 
 
 class _RealTensors(TorchDispatchMode):
@@ -351,7 +380,7 @@ def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tenso
     return [*[t.detach() for t in outputs], *[None if g is None else g / size for g in gradients]]
 
 
-def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+def _close(a: torch.Tensor | None, b: torch.Tensor | None, tolerance: float) -> bool:
     """Whether two results differ by rounding, measured by their largest number: all of them may be small."""
     if a is None or b is None:
         return a is b
@@ -359,4 +388,4 @@ def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
         return False
     numbers = b.isfinite()
     largest = float(b[numbers].abs().max()) if bool(numbers.any()) else 0.0
-    return torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE * largest, equal_nan=True)
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * largest, equal_nan=True)

@@ -34,6 +34,8 @@ _OWN = tuple(function.__self__ for function in _FUNCTIONS)
 """What the functions of the modules draw from."""
 _PASSED = frozenset({"numpy", "sympy", "mpmath"})
 """Packages whose lines are not looked at: a draw in numpy is of the line that calls it, and torch runs the others."""
+_CHECKS = "<@beartype"
+"""What the files are called in which beartype checks arguments; a draw there picks the item of a list to check."""
 _WAY_OUT = (
     "compare the number itself and train it with ORTModule, which captures each branch of `if random.random() < p`; "
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
@@ -74,7 +76,8 @@ def without_draws(trace: Callable[[Run], T]) -> T:
     its arguments and the variables of loaded modules hold, however deep. Where one has moved, forward is traced again,
     line by line and from the same state, until two runs agree: draws of another thread don't come at the same lines,
     and go on while this one waits. Those traces are thrown away: what forward writes to buffers would be in a trace as
-    often as forward ran in it. An error leaves the generators as they were.
+    often as forward ran in it. What checks of arguments draw decides nothing, and passes. An error leaves the
+    generators as they were.
 
     Args:
         trace: traces forward anew at each call, and calls it by what it is handed.
@@ -93,6 +96,9 @@ def without_draws(trace: Callable[[Run], T]) -> T:
             trace(watch)
             if not watch.moved:
                 return result
+            if watch.draws and not any(map(_counts, watch.draws)):
+                watch.restore()
+                return result
             if watch.draws and watch.draws == before and not watch.moves_alone():
                 break
         else:
@@ -101,13 +107,18 @@ def without_draws(trace: Callable[[Run], T]) -> T:
         watch.restore()
         raise
     watch.restore()
-    kind, file, line, _ = watch.draws[0]
+    kind, file, line, _ = next(filter(_counts, watch.draws))
     raise DrawnNumberError(
         f"forward draws random numbers from {kind}",
         source=line_text(file, line, linecache.getline(file, line)),
         reason="the graph would keep the numbers of its capture in all steps",
         way_out=_WAY_OUT,
     )
+
+
+def _counts(draw: _Draw) -> bool:
+    """Whether forward draws, not a check of its arguments."""
+    return not draw[1].startswith(_CHECKS)
 
 
 class _Watch:
@@ -241,8 +252,9 @@ def _draws(function: Callable[[], Any], generators: _Generators) -> tuple[Any, l
 
     def enter(frame: FrameType, event: str, argument: Any) -> Any:
         package = str(frame.f_globals.get("__name__")).split(".")[0]
+        file = frame.f_code.co_filename
         # What was typed at a prompt is in no file.
-        if package not in _PASSED and (is_foreign(frame.f_code.co_filename) or package == "__main__"):
+        if package not in _PASSED and (is_foreign(file) or file.startswith(_CHECKS) or package == "__main__"):
             return step(frame, event, argument)
         return None
 

@@ -159,7 +159,7 @@ class Symbols:
         return [str(size) if isinstance(size, Size) else int(size) for size in converted]
 
     def emit(self, op: Builder, size: Size) -> Value:
-        """Return the size as an int64 (or, for a quotient, float32) vector of one element."""
+        """Return the size as an int64 (or, for a quotient, double) vector of one element."""
         return self._arithmetic.value(op, size)
 
     def _locate(self, op: Builder, symbol: str) -> Value:

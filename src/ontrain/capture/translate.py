@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ontrain.capture.aten.complex import Complex, pair, parts
-from ontrain.capture.aten.sparse import Sparse
+from ontrain.capture.aten.sparse import Product, Sparse
 from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError
 from ontrain.capture.inspection import INSPECTED
@@ -220,7 +220,7 @@ class _Program(Walk):
             both = self._output(pair(self.op, value), name)
             both.metadata_props[COMPLEX] = "1"
             return both
-        if isinstance(value, Sparse):
+        if isinstance(value, Sparse | Product):
             raise CaptureError(
                 f"output {name!r} is a sparse matrix", reason="a graph returns dense tensors",
                 way_out="return its to_dense(), or its indices() and values()",

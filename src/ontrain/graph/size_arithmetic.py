@@ -34,7 +34,7 @@ class SizeArithmetic:
         return arithmetic
 
     def value(self, op: Builder, size: Size) -> Value:
-        """Return the size as a vector of one element: int64, float32 for what may be a fraction, bool for a condition.
+        """Return the size as a vector of one element: int64, double for what may be a fraction, bool for a condition.
 
         Raises:
             CaptureError: a function in it has no translation.
@@ -51,7 +51,7 @@ class SizeArithmetic:
         if coefficient == 1 and product is not None:
             return product
         whole = isinstance(coefficient, int)
-        number = op.const(np.array([coefficient if whole else float(coefficient)], np.int64 if whole else np.float32))
+        number = op.const(np.array([coefficient if whole else float(coefficient)], np.int64 if whole else np.float64))
         return number if product is None else _chain(op, "Mul", [product, number])
 
     def _factor(self, op: Builder, factor: str | Call) -> Value:
@@ -81,7 +81,7 @@ def dimension_of_inputs(op: Builder, symbol: str) -> Value:
 def _of_one_type(op: Builder, values: list[Value]) -> list[Value]:
     if all(value.dtype == values[0].dtype for value in values):
         return values
-    return [value if value.dtype == ir.DataType.FLOAT else op.Cast(value, to=ir.DataType.FLOAT) for value in values]
+    return [_float(op, value) for value in values]
 
 
 def _chain(op: Builder, op_type: str, values: list[Value]) -> Value:
@@ -93,11 +93,21 @@ def _chain(op: Builder, op_type: str, values: list[Value]) -> Value:
 
 def _floor_div(op: Builder, a: Value, b: Value) -> Value:
     # Integer division cuts towards zero, torch's floors: take off the remainder, which has the divisor's sign.
-    return op.Div(op.Sub(a, op.Mod(a, b)), b) if a.dtype == ir.DataType.INT64 else op.Floor(op.Div(a, b))
+    whole = op.Div(op.Sub(a, _mod(op, a, b)), b)
+    return whole if a.dtype == ir.DataType.INT64 else op.Round(whole)
+
+
+def _mod(op: Builder, a: Value, b: Value) -> Value:
+    """The remainder with the divisor's sign, as Python's; of floats, `Mod` gives the one with the dividend's."""
+    if a.dtype == ir.DataType.INT64:
+        return op.Mod(a, b)
+    rest = op.Mod(a, b, fmod=1)
+    return op.Where(op.Less(op.Mul(rest, b), 0.0), op.Add(rest, b), rest)
 
 
 def _float(op: Builder, x: Value) -> Value:
-    return op.Cast(x, to=ir.DataType.FLOAT)
+    """A Python float has double precision: 44,100 times a second of audio has no room in a single one."""
+    return x if x.dtype == ir.DataType.DOUBLE else op.Cast(x, to=ir.DataType.DOUBLE)
 
 
 def _whole(rounding: str | None = None) -> Callable[..., Any]:
@@ -111,7 +121,7 @@ def _whole(rounding: str | None = None) -> Callable[..., Any]:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "//": _floor_div,
-    "%": lambda op, a, b: op.Mod(a, b),
+    "%": _mod,
     "/": lambda op, a, b: op.Div(_float(op, a), _float(op, b)),
     "**": lambda op, base, exponent: op.Pow(_float(op, base), _float(op, exponent)),
     "max": lambda op, *values: _chain(op, "Max", [*values]),

@@ -109,14 +109,14 @@ class VaryingConstants:
         return self._written[origin]
 
     def _number(self, values: Sequence[float]) -> ir.Value:
-        """A number as a vector of one element: int64 if all values are whole, else float32 or its reciprocal."""
+        """A number as a vector of one element: int64 if all values are whole, else double or its reciprocal."""
         size = fit(values, self._points)
         if size is not None:
             return self._size(size)
         inverse = fit([1 / v for v in values], self._points) if all(values) else None
         if inverse is None or isinstance(values[0], int):
             raise DiffersError(f"{', '.join(map(str, values))} is no polynomial in the sizes")
-        reciprocal: ir.Value = self._op.Reciprocal(self._op.Cast(self._size(inverse), to=ir.DataType.FLOAT))
+        reciprocal: ir.Value = self._op.Reciprocal(self._op.Cast(self._size(inverse), to=ir.DataType.DOUBLE))
         return reciprocal
 
     def _fitted(self, values: Sequence[int]) -> Size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class Size:
 
     @classmethod
     def call(cls, name: str, *arguments: Size | Number) -> Size:
-        """Return a function of sizes; its value where all of them are numbers.
+        """Return a function of sizes; its value where all of them are numbers, a float as the fraction that it is.
 
         What the divisor divides is taken out of a quotient and a remainder: (2*n + 1)//n is 2 + 1//n.
         """
@@ -94,8 +95,8 @@ class Size:
         numbers = [size.as_number for size in sizes]
         if None not in numbers and not (name in ("//", "%", "/") and numbers[1] == 0):
             value = FUNCTIONS[name](*numbers)
-            if isinstance(value, int | Fraction):
-                return cls.number(value)
+            if isinstance(value, int | Fraction) or (name in ("/", "float") and math.isfinite(value)):
+                return cls.number(Fraction(value))
         return cls((((Call(name, sizes),), 1),))
 
     @property
@@ -134,7 +135,10 @@ class Size:
         return names
 
     def value(self, sizes: Mapping[str, int]) -> Number:
-        """Return the number, or for a condition the truth value, at sizes of all symbols."""
+        """Return the number, or for a condition the truth value, at sizes of all symbols.
+
+        It is what Python computes: exact among whole numbers and fractions, a float from the first float on.
+        """
         total: Number = 0
         for factors, coefficient in self.terms:
             for factor in factors:

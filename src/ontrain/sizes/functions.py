@@ -10,6 +10,12 @@ from typing import Any
 __all__ = ["FUNCTIONS", "INFIX"]
 
 
+def _quotient(a: Any, b: Any) -> float:
+    """Python's, rounded once: exact fractions beside it are floats before they divide."""
+    quotient: float = a / b if isinstance(a, int) and isinstance(b, int) else float(a) / float(b)
+    return quotient
+
+
 def _power(base: Any, exponent: Any) -> Any:
     return Fraction(base) ** exponent if isinstance(exponent, int) else float(base) ** float(exponent)
 
@@ -17,7 +23,7 @@ def _power(base: Any, exponent: Any) -> Any:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
-    "/": lambda a, b: Fraction(a) / b,
+    "/": _quotient,
     "**": _power,
     "max": max,
     "min": min,
@@ -25,7 +31,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": math.ceil,
     "trunc": math.trunc,
     "round": round,
-    "float": lambda a: a,
+    "float": float,
     "sqrt": math.sqrt,
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
@@ -38,7 +44,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "not": lambda condition: not condition,
     "where": lambda condition, a, b: a if condition else b,
 }
-"""Name, as in Python, and value. `float` is the same number where graphs hold it as a float."""
+"""Name, as in Python, and value: a quotient, a root and `float` are floats, and so is what is computed of them."""
 
 INFIX = frozenset(("//", "%", "/", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"))
 """Functions that are written between their arguments."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import lru_cache
 
 from ontrain.sizes.expression import Size
@@ -64,7 +65,12 @@ def _size(tree: ast.expr) -> Size:
             first, second = _size(left), _size(right)
             if len(first.terms) * len(second.terms) <= _TERMS:
                 return first * second
-        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod() | ast.Div() as op, right=right):
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            top, bottom = _size(left), _size(right)
+            if top.as_number is not None and bottom.as_number:
+                return top * Fraction(1, bottom.as_number)  # an exact coefficient, as it is printed
+            return Size.call("/", top, bottom)
+        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod() as op, right=right):
             return Size.call(_OPERATORS[type(op)], _size(left), _size(right))
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             base, exponent = _size(left), _size(right)

@@ -2,6 +2,7 @@
 
     a = torch.sparse_coo_tensor(indices, values, (n, m))    →   kept apart: rows, columns, values
     torch.sparse.mm(a, b)                                   →   rows of b, scaled, added up at their rows of a
+    torch.sparse.mm(a, c) of two sparse ones                →   kept apart: both, multiplied one after the other
 
 Like a complex tensor, a sparse one lives inside a forward and never crosses the border of a graph: forward makes it,
 or it is made of the parts of one that forward was given (`capture/sparse_state.py`).
@@ -19,10 +20,11 @@ import torch
 from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.registry import Handler, Translation, entered, operator_name
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.capture.ways_out import BROKEN
 from ontrain.internals import OpOverload
 from ontrain.operators import Value
 
-__all__ = ["Sparse", "is_sparse", "sparse_matrices", "translate_sparse"]
+__all__ = ["Matrix", "Product", "Sparse", "is_sparse", "sparse_matrices", "translate_sparse"]
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,41 @@ class Sparse:
         rows: [N], int64.
         columns: [N], int64.
         values: [N].
+        once: whether each place occurs once, in the order of rows and then of columns.
+        merged: whether torch has merged values at one place; they are still apart here, in the order they came in.
     """
 
     rows: Value
     columns: Value
     values: Value
+    once: bool = False
+    merged: bool = False
 
     def transposed(self) -> Sparse:
         """Return the matrix with rows and columns changed for each other."""
         return Sparse(self.columns, self.rows, self.values)
 
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two sparse matrices, which is multiplied by what is on its right before what is on its left.
+
+    Attributes:
+        left, right: the factors.
+        inner: the columns of the left factor, rows of the right one.
+    """
+
+    left: Sparse | Product
+    right: Sparse | Product
+    inner: Dim
+
+    def transposed(self) -> Product:
+        """Return the product of both, transposed, in the other order."""
+        return Product(self.right.transposed(), self.left.transposed(), self.inner)
+
+
+Matrix = Sparse | Product
+"""A sparse matrix, as its parts or as its factors."""
 
 sparse_matrices: dict[str, Handler] = {}
 """Translations of operators that take or give sparse matrices, by name without overload."""
@@ -56,7 +83,9 @@ def is_sparse(value: object) -> bool:
     """Whether a value, a tensor as torch sees it, or one in a list of them is sparse."""
     if isinstance(value, list | tuple):
         return any(is_sparse(item) for item in value)
-    return isinstance(value, Sparse) or (isinstance(value, torch.Tensor) and value.layout is not torch.strided)
+    return isinstance(value, Sparse | Product) or (
+        isinstance(value, torch.Tensor) and value.layout is not torch.strided
+    )
 
 
 def translate_sparse(op: AtenBuilder, target: object, args: Sequence[Any], named: dict[str, Any]) -> Any:
@@ -78,50 +107,77 @@ def translate_sparse(op: AtenBuilder, target: object, args: Sequence[Any], named
 
 @_on_sparse("_sparse_coo_tensor_with_dims_and_tensors")
 def with_dims(
-    op: AtenBuilder, sparse_dim: int, dense_dim: int, size: Sequence[Dim], indices: Value, values: Value, **_: object
-) -> Sparse:
-    return coo_tensor(op, indices, values, size)
+    op: AtenBuilder, sparse_dim: int, dense_dim: int, size: Sequence[Dim], indices: Value, values: Value,
+    *, is_coalesced: bool | None = None, **_: object,
+) -> Sparse:  # fmt: skip
+    return coo_tensor(op, indices, values, size, is_coalesced=is_coalesced)
 
 
 @_on_sparse("sparse_coo_tensor", "_sparse_coo_tensor_unsafe")
-def coo_tensor(op: AtenBuilder, indices: Value, values: Value, size: Sequence[Dim], **_: object) -> Sparse:
+def coo_tensor(
+    op: AtenBuilder, indices: Value, values: Value, size: Sequence[Dim], *, is_coalesced: bool | None = None,
+    **_: object,
+) -> Sparse:  # fmt: skip
     if len(size) != 2 or (values.shape is not None and len(values.shape) != 1):
         raise op.refuse(
             f"a sparse tensor of {len(size)} dimensions", "a graph has sparse matrices of numbers",
             "flatten it to a matrix whose values are one vector",
         )  # fmt: skip
     rows, columns = (from_start(op, op.Gather(indices, i, axis=0)) for i in (0, 1))
-    return Sparse(rows, columns, op.cast(values, op.dtype))
+    return Sparse(rows, columns, op.cast(values, op.dtype), once=bool(is_coalesced))
 
 
-@_on_sparse("_coalesce", "coalesce", "clone", "detach", "alias")
-def same(op: AtenBuilder, x: Sparse, **_: object) -> Sparse:
+@_on_sparse("clone", "alias")
+def same(op: AtenBuilder, x: Matrix, **_: object) -> Matrix:
     return x
 
 
+@_on_sparse("_coalesce", "coalesce")
+def coalesced(op: AtenBuilder, x: Matrix) -> Matrix:
+    return x if isinstance(x, Product) or x.once else replace(x, merged=True)
+
+
 @_on_sparse("indices", "_indices")
-def places(op: AtenBuilder, x: Sparse) -> Value:
+def places(op: AtenBuilder, x: Matrix) -> Value:
+    x = _with_places(op, x)
     return op.Concat(op.Unsqueeze(x.rows, [0]), op.Unsqueeze(x.columns, [0]), axis=0)
 
 
 @_on_sparse("values", "_values")
-def values_of(op: AtenBuilder, x: Sparse) -> Value:
-    return x.values
+def values_of(op: AtenBuilder, x: Matrix) -> Value:
+    return _with_places(op, x).values
+
+
+def _with_places(op: AtenBuilder, x: Matrix) -> Sparse:
+    if isinstance(x, Product):
+        raise op.refuse(
+            "the places of a product of two sparse matrices", "they follow from the places of both",
+            "multiply the product by a dense matrix, or take its to_dense()",
+        )  # fmt: skip
+    if x.merged:
+        raise op.refuse(
+            "the places of a coalesced matrix", "how many there are follows from the places that it was made of",
+            "coalesce the matrix before the call and hand it in, or compute with the values that it is made of; "
+            f"or {BROKEN}",
+        )  # fmt: skip
+    return x
 
 
 @_on_sparse("t", "transpose", "numpy_T", "mT")
-def transposed(op: AtenBuilder, x: Sparse, first: int = 0, second: int = 1) -> Sparse:
+def transposed(op: AtenBuilder, x: Matrix, first: int = 0, second: int = 1) -> Matrix:
     return x if first % 2 == second % 2 else x.transposed()
 
 
 @_on_sparse("permute")
-def permuted(op: AtenBuilder, x: Sparse, axes: Sequence[int]) -> Sparse:
+def permuted(op: AtenBuilder, x: Matrix, axes: Sequence[int]) -> Matrix:
     return x.transposed() if axes[0] % 2 else x
 
 
 @_on_sparse("mul", "div")
-def scaled(op: AtenBuilder, x: Sparse, factor: Any) -> Sparse:
-    number = isinstance(factor, int | float) or not (isinstance(factor, Sparse) or factor.shape)
+def scaled(op: AtenBuilder, x: Matrix, factor: Any) -> Matrix:
+    if isinstance(x, Product):
+        return replace(x, left=scaled(op, x.left, factor))
+    number = isinstance(factor, int | float) or not (isinstance(factor, Sparse | Product) or factor.shape)
     if not isinstance(x, Sparse) or not number:
         raise op.refuse(
             "a sparse matrix times a tensor, element by element", "only a number scales one here",
@@ -134,6 +190,11 @@ def scaled(op: AtenBuilder, x: Sparse, factor: Any) -> Sparse:
 
 @_on_sparse("add", "sub")
 def added(op: AtenBuilder, x: Sparse, y: Any, *, alpha: Any = 1) -> Sparse:
+    if isinstance(x, Product) or isinstance(y, Product):
+        raise op.refuse(
+            "a sum with a product of two sparse matrices", "the places of the product follow from those of both",
+            "multiply each by the dense matrix and add the results",
+        )  # fmt: skip
     if not (isinstance(x, Sparse) and isinstance(y, Sparse)):
         raise op.refuse(
             "the sum of a sparse matrix and a dense tensor", "it is dense",
@@ -146,39 +207,50 @@ def added(op: AtenBuilder, x: Sparse, y: Any, *, alpha: Any = 1) -> Sparse:
 
 
 @_on_sparse("neg")
-def negative(op: AtenBuilder, x: Sparse) -> Sparse:
-    return replace(x, values=-x.values)
+def negative(op: AtenBuilder, x: Matrix) -> Matrix:
+    return replace(x, left=negative(op, x.left)) if isinstance(x, Product) else replace(x, values=-x.values)
+
+
+@_on_sparse("detach")
+def detached(op: AtenBuilder, x: Matrix) -> Matrix:
+    if isinstance(x, Product):
+        return replace(x, left=detached(op, x.left), right=detached(op, x.right))
+    return replace(x, values=op.composite("Detach", x.values))
 
 
 @_on_sparse("_to_dense", "to_dense")
-def dense(op: AtenBuilder, x: Sparse, *_: object, **__: object) -> Value:
+def dense(op: AtenBuilder, x: Matrix, *_: object, **__: object) -> Value:
+    return _dense(op, x, op.shape)
+
+
+def _dense(op: AtenBuilder, x: Matrix, shape: Sequence[Dim]) -> Value:
+    if isinstance(x, Product):
+        return _product(op, x.left, _dense(op, x.right, [x.inner, shape[1]]), shape)
     places = op.Concat(op.Unsqueeze(x.rows, [1]), op.Unsqueeze(x.columns, [1]), axis=1)
-    return op.ScatterND(_zeros(op, op.shape), places, x.values, reduction="add")
+    return op.ScatterND(_zeros(op, shape), places, x.values, reduction="add")
 
 
 @_on_sparse("_sparse_mm", "mm")
-def mm(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value, *_: object) -> Value:
-    if isinstance(a, Sparse) and not isinstance(b, Sparse):
+def mm(op: AtenBuilder, a: Matrix | Value, b: Matrix | Value, *_: object) -> Matrix | Value:
+    if isinstance(a, Sparse | Product):
+        if isinstance(b, Sparse | Product):
+            return Product(a, b, op.input_shape(1)[0])
         return _product(op, a, b, op.shape)
-    if isinstance(b, Sparse) and not isinstance(a, Sparse):
-        return op.Transpose(_product(op, b.transposed(), op.Transpose(a, perm=[1, 0]), op.shape[::-1]), perm=[1, 0])
-    raise op.refuse(
-        "a product of two sparse matrices", "its places follow from the values of both",
-        "multiply by the dense operand first: a @ (b @ x) in place of (a @ b) @ x",
-    )  # fmt: skip
+    assert isinstance(b, Sparse | Product)
+    return op.Transpose(_product(op, b.transposed(), op.Transpose(a, perm=[1, 0]), op.shape[::-1]), perm=[1, 0])
 
 
 @_on_sparse("linear")
-def linear(op: AtenBuilder, x: Sparse | Value, weight: Value, bias: Value | None = None) -> Value:
-    product = mm(op, x, op.Transpose(weight, perm=[1, 0]))
+def linear(op: AtenBuilder, x: Matrix, weight: Value, bias: Value | None = None) -> Value:
+    product = _product(op, x, op.Transpose(weight, perm=[1, 0]), op.shape)
     return product if bias is None else product + bias
 
 
 @_on_sparse("matmul")
-def matmul(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value) -> Value:
+def matmul(op: AtenBuilder, a: Matrix | Value, b: Matrix | Value) -> Matrix | Value:
     if len(op.shape) == 2:
         return mm(op, a, b)
-    if isinstance(a, Sparse) and isinstance(b, ir.Value) and len(op.input_shape(1)) == 1:
+    if isinstance(a, Sparse | Product) and isinstance(b, ir.Value) and len(op.input_shape(1)) == 1:
         return mv(op, a, b)
     raise op.refuse(
         "a product of a sparse matrix and a batch", "a graph has its products with a matrix and with a vector",
@@ -187,13 +259,15 @@ def matmul(op: AtenBuilder, a: Sparse | Value, b: Sparse | Value) -> Value:
 
 
 @_on_sparse("mv")
-def mv(op: AtenBuilder, a: Sparse, b: Value) -> Value:
+def mv(op: AtenBuilder, a: Matrix, b: Value) -> Value:
     return op.Squeeze(_product(op, a, op.Unsqueeze(b, [1]), [*op.shape, 1]), [1])
 
 
 @_on_sparse("_sparse_addmm", "addmm")
-def addmm(op: AtenBuilder, x: Value, a: Sparse | Value, b: Sparse | Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+def addmm(op: AtenBuilder, x: Value, a: Matrix | Value, b: Matrix | Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     product = mm(op, a, b)
+    if not isinstance(product, ir.Value):
+        raise op.refuse("a sum of sparse matrices by addmm", "it is sparse", "write it as x + a @ b")
     product = product if alpha == 1 else product * op.cast(alpha, op.dtype)
     if beta == 0:
         return product
@@ -205,8 +279,10 @@ def _called(op: AtenBuilder) -> str:
     return operator_name(op.node.target)
 
 
-def _product(op: AtenBuilder, a: Sparse, b: Value, shape: Sequence[Dim]) -> Value:
+def _product(op: AtenBuilder, a: Matrix, b: Value, shape: Sequence[Dim]) -> Value:
     """a @ b, of b [m, k]; a row of the result is the sum of rows of b."""
+    if isinstance(a, Product):
+        return _product(op, a.left, _product(op, a.right, b, [a.inner, shape[1]]), shape)
     terms = op.Gather(b, a.columns, axis=0) * op.Unsqueeze(a.values, [1])
     rows = op.Expand(op.Unsqueeze(a.rows, [1]), op.Shape(terms))
     return op.ScatterElements(_zeros(op, shape), rows, terms, axis=0, reduction="add")
