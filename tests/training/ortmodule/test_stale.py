@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import pair
 
 pytestmark = pytest.mark.sampled(4)
