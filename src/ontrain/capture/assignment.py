@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,17 +25,12 @@ def traced_assignments() -> Iterator[None]:
     Arrays and other threads get scipy's own function.
     """
     own = getattr(sys.modules.get("scipy.optimize"), _NAME, None)
-    if own is None:
-        with nullcontext():
-            yield
-        return
-    files = [file for file in [*sys.modules.values()] if getattr(file, "__dict__", {}).get(_NAME) is own]
-    function = _traceable(own)
-    with substituted([(file, _NAME, function) for file in files]):
+    files = [file for file in [*sys.modules.values()] if getattr(file, "__dict__", {}).get(_NAME) is own is not None]
+    with substituted([(file, _NAME, _traceable(own)) for file in files]):
         yield
 
 
-def _traceable(own: Callable[..., Any]) -> Callable[..., Any]:
+def _traceable(own: Any) -> Callable[..., Any]:
     def linear_sum_assignment(cost_matrix: Any, maximize: bool = False) -> Any:
         traced = isinstance(cost_matrix, torch.Tensor) and cost_matrix.ndim == 2 and traced_here()
         return _assign(cost_matrix, bool(maximize)) if traced else own(cost_matrix, maximize)
@@ -45,9 +41,8 @@ def _traceable(own: Callable[..., Any]) -> Callable[..., Any]:
 @torch.library.custom_op("ontrain::assign", mutates_args=())
 def _assign(cost: torch.Tensor, maximize: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """What stands in a trace for scipy's function: rows in ascending order and their columns, both int64."""
-    from scipy.optimize import linear_sum_assignment  # the caller has it
-
-    rows, columns = linear_sum_assignment(cost.detach().cpu().double().numpy(), maximize)
+    function: Any = getattr(importlib.import_module("scipy.optimize"), _NAME)  # the caller has it
+    rows, columns = function(cost.detach().cpu().double().numpy(), maximize)
     return torch.from_numpy(rows).to(cost.device), torch.from_numpy(columns).to(cost.device)
 
 

@@ -60,7 +60,8 @@ def tracing(
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _conditions_of_bytes(), whole,
-                      traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent), equality_by_elements(),
+                      traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent),
+                      equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield

@@ -45,7 +45,7 @@ def linear_sum_assignment(op: Builder, cost: Value, *, maximize: int = 0) -> tup
 
 
 def _columns(op: Builder, cost: Value) -> Value:
-    """The column of each row, [N], of no more rows than columns: row after row, each by the shortest path to a free one.
+    """The column of each row, [N], of no more rows than columns: one row after the other, by a shortest path.
 
     A path leads from a row to a column, from there to the row that has the column, and so on. Potentials of rows and
     columns keep all lengths from being negative.
@@ -101,14 +101,18 @@ def _shortest(op: Builder, start: Value, u: Value, v: Value, row_of: Value, cost
         owner = op.Gather(row_of, nearest)
         free = op.Less(owner, op.const(0, _INT64))
         here = op.Equal(op.const(np.arange(m)), nearest)
-        return None, [
-            op.Where(op.And(going, op.Not(free)), owner, row),
-            op.Where(op.And(going, free), nearest, sink),
-            op.Where(going, op.Gather(open_lengths, nearest), length),
-            op.Or(seen, op.And(going, here)),
-            lengths,
-            before,
-        ], []
+        return (
+            None,
+            [
+                op.Where(op.And(going, op.Not(free)), owner, row),
+                op.Where(op.And(going, free), nearest, sink),
+                op.Where(going, op.Gather(open_lengths, nearest), length),
+                op.Or(seen, op.And(going, here)),
+                lengths,
+                before,
+            ],
+            [],
+        )
 
     (_, sink, length, seen, lengths, before), _ = repeat(
         op, step, trip=n, carried=initial, captured=[cost, u, v, row_of]
