@@ -8,13 +8,14 @@ import inspect
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
+from ontrain.capture.assignment import traced_assignments
 from ontrain.capture.autograd import traced_autograd
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
@@ -59,7 +60,8 @@ def tracing(
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _conditions_of_bytes(), whole,
-                      traced_autograd(), undivided_scans(), answering, passed_checks(silent), equality_by_elements(),
+                      traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent),
+                      equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
@@ -204,13 +206,12 @@ def _no_conversions() -> Iterator[None]:
 
 @contextmanager
 def _lengths(module: nn.Module) -> Iterator[None]:
-    """Let `len(tensor)` vary in the files of the module's own classes: Python's `len` makes a number of any size."""
+    """Let `len(tensor)` vary in the files of the module's packages: Python's `len` makes a number of any size."""
 
     def length(value: Any) -> Any:
         return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else builtins.len(value)
 
-    scopes = {id(scope): scope for submodule in module.modules() if (scope := _scope(submodule)) is not None}
-    with injected(scopes.values(), "len", length):
+    with injected(_scopes(module), "len", length):
         yield
 
 
@@ -283,14 +284,7 @@ class _Int(builtins.int, metaclass=_Whole):
 @contextmanager
 def _whole_numbers(module: nn.Module) -> Iterator[None]:
     """Let `int(tensor)` vary in the files of the module's packages: Python's `int` makes a number of any tensor."""
-    files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
-    packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}
-    begun = tuple(packages)  # most of some thousand names are told by their beginning
-    loaded = [
-        vars(file) for name, file in [*sys.modules.items()]
-        if name.startswith(begun) and name.partition(".")[0] in packages and file is not None
-    ]  # fmt: skip
-    with injected({id(scope): scope for scope in (*files, *loaded)}.values(), "int", _Int):
+    with injected(_scopes(module), "int", _Int):
         yield
 
 
@@ -318,6 +312,18 @@ def telling_grad_mode(enabled: bool) -> Iterator[None]:
 
     with nullcontext() if enabled else substituted([(torch, "is_grad_enabled", told)]):
         yield
+
+
+def _scopes(module: nn.Module) -> Iterable[dict[str, Any]]:
+    """The globals of the files of a module's classes, and of all files of their packages that are loaded."""
+    files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
+    packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}
+    begun = tuple(packages)  # most of some thousand names are told by their beginning
+    loaded = [
+        vars(file) for name, file in [*sys.modules.items()]
+        if name.startswith(begun) and name.partition(".")[0] in packages and file is not None
+    ]  # fmt: skip
+    return {id(scope): scope for scope in (*files, *loaded)}.values()
 
 
 def _scope(module: nn.Module) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from ontrain.functions import (
     activation,
     alignment,
+    assignment,
     attention,
     bessel,
     classical,
@@ -100,6 +101,7 @@ __all__ = [
     "activation",
     "alignment",
     "adopted",
+    "assignment",
     "attention",
     "bessel",
     "attributes_of",

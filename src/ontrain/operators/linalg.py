@@ -8,7 +8,7 @@ from ontrain.operators.contributed import MICROSOFT
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
-from ontrain.operators.record import DOMAIN, define
+from ontrain.operators.record import DOMAIN, WHEREVER, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["inverse_rule"]
@@ -16,6 +16,7 @@ __all__ = ["inverse_rule"]
 define("Cholesky", domain=DOMAIN)
 define("CholeskyEx", domain=DOMAIN)
 define("Eigh", domain=DOMAIN)
+define("LinearSumAssignment", domain=DOMAIN, asks_device=True, zero_gradient=WHEREVER)
 define("LogAbsDet", domain=DOMAIN)
 define("Solve", domain=DOMAIN)
 define("Svd", domain=DOMAIN)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import pair
 
 pytestmark = pytest.mark.sampled(4)
@@ -107,3 +108,64 @@ def test_numbers_within_an_argument_are_part_of_the_graph(make):
     for _ in range(2):
         kept.factor += 1
         torch.testing.assert_close(ours(x, kept), eager(x, kept))
+
+
+class Phased(nn.Module):
+    """Notes what its loop does, as Lightning's modules do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.phase, self.losses, self.history, self.scales = nn.Linear(3, 2), "train", [], {}, [1.0]
+
+    def forward(self, x):
+        return (self.inner(x) * self.scales[0]).sum()
+
+
+def test_attributes_that_come_and_go_are_captured_once_for_each_value():
+    ours, eager = ORTModule(Phased()), Phased()
+    eager.load_state_dict(ours.state_dict())
+    x = torch.randn(4, 3)
+    for phase in ("train", "validate", "train", "validate", "test", "train"):
+        ours.phase = phase
+        torch.testing.assert_close(ours(x), eager(x))
+    assert ours._engine.captures == 3
+
+
+def test_a_value_that_comes_back_finds_the_parameters_of_now():
+    ours = ORTModule(Phased())
+    x = torch.randn(4, 3)
+    ours(x)
+    ours.scales[0] = 2.0
+    ours(x)
+    ours.module.inner = nn.Linear(3, 2)
+    ours(x)
+    ours.scales[0] = 1.0
+    torch.testing.assert_close(ours(x), ours.module(x))
+    with torch.no_grad():
+        ours.inner.weight.add_(1.0)
+    ours.scales[0] = 2.0
+    torch.testing.assert_close(ours(x), ours.module(x))
+
+
+def test_notes_that_a_loop_takes_in_containers_cost_no_capture():
+    ours = ORTModule(Phased())
+    x = torch.randn(4, 3)
+    for step in range(3):
+        loss = ours(x)
+        ours.losses.append(loss.detach() if step % 2 else loss.item())
+        ours.history[step] = float(loss)
+    assert ours._engine.captures == 1
+    ours.scales[0] = 3.0  # forward names this one
+    torch.testing.assert_close(ours(x), ours.module(x))
+
+
+def test_containers_that_forward_may_name_by_texts_that_it_makes_are_followed():
+    class Named(Phased):
+        def forward(self, x):
+            return (self.inner(x) * getattr(self, "sca" + "les"[: len(self.phase) - 2])[0]).sum()
+
+    ours = ORTModule(Named())
+    x = torch.randn(4, 3)
+    ours(x)
+    ours.scales[0] = 3.0
+    torch.testing.assert_close(ours(x), ours.module(x))

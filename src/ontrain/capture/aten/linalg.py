@@ -152,3 +152,9 @@ def svd(
 @aten("linalg_svdvals")
 def svdvals(op: AtenBuilder, x: Value, *, driver: str | None = None) -> Value:
     return svd(op, x, False)[1]
+
+
+@aten("ontrain::assign")
+def linear_sum_assignment(op: AtenBuilder, cost: Value, maximize: bool) -> tuple[Value, Value]:
+    rows, columns = op.composite("LinearSumAssignment", cost, outputs=2, maximize=int(maximize))
+    return rows, columns

@@ -37,6 +37,8 @@ _SITES = 64
 _BRANCHES = 32
 """Captures kept of one structure, for sizes that forward branches on or loops over; the oldest goes first."""
 _MANY_CAPTURES = 8
+_FORMER = 4
+"""For how many former values of a module's attributes captures are kept."""
 _COLOURS, _SMALLEST_IMAGE = (3, 4), 16
 """Channels of what is taken for images, and the least height and width."""
 
@@ -76,6 +78,8 @@ class Engine:
         self._watch = Watch(module)
         self._sites: OrderedDict[Hashable, list[Site]] = OrderedDict()
         self._entries: dict[Hashable, list[Entry]] = {}
+        # What was captured of the module when its attributes had other values, the latest last.
+        self._former: list[tuple[Watch, OrderedDict[Hashable, list[Site]], dict[Hashable, list[Entry]]]] = []
         self._alike: dict[Hashable, int] = {}
         self._lock = Lock()
         self.captures = 0
@@ -91,7 +95,7 @@ class Engine:
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             if self._watch.changed():
-                self._forget()
+                self._take_up()
         tensors: list[torch.Tensor] = []
         key: list[Any] = [self._watch.modes(), _autocast(), None, len(args)]
         for value in args:
@@ -305,9 +309,21 @@ class Engine:
                 )
         return followed
 
+    def _take_up(self) -> None:
+        """Go on with what was captured of the module when it was as it is now, if it was so lately.
+
+        Attributes come and go: Lightning notes in the module whether it trains or validates.
+        """
+        if not self._watch.has_state():
+            self._forget()
+            return
+        former = next((former for former in self._former if not former[0].changed()), None)
+        self._former = [f for f in self._former if f is not former][1 - _FORMER :]
+        self._former.append((self._watch, self._sites, self._entries))
+        self._watch, self._sites, self._entries = former or (Watch(self.module), OrderedDict(), {})
+
     def _forget(self) -> None:
-        self._sites.clear()
-        self._entries.clear()
+        self._former, self._sites, self._entries = [], OrderedDict(), {}
         self._watch = Watch(self.module)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import operator
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ _CONTAINERS = (list, dict, set, deque)
 _LARGEST_CONTAINER = 256  # items at each level: looking at them takes as long as a call has to spare
 _LIBRARIES = frozenset({"torch", "builtins", "typing", "abc", "collections"})
 _NOTHING = object()
+_DYNAMIC = frozenset({"__dict__", "getattr", "vars"})
 
 
 class Scope:
@@ -58,13 +60,14 @@ class Scope:
         self._objects: list[tuple[Mapping[str, Any], str, object]] = []
         self._opened: dict[int, dict[str, Any]] = {}
         self._seen: set[int] = set()
+        self._own_names: frozenset[str] | None = None
         self._kinds = list(dict.fromkeys(map(type, self._modules)))
         functions: dict[types.FunctionType, None] = {}
         kinds = _with_metaclasses(base for kind in self._kinds for base in kind.__mro__)
         for kind in kinds:
             for value in vars(kind).values():
                 _follow(value, functions)
-        called = _called(self._modules)
+        self._called = called = _called(self._modules)
         self.functions = list(dict.fromkeys([*functions, *called]))
         self.read = read = {name for function in called for name in _names(function.__code__)}
         named = [value for function in called for value in _classes_named(function)]
@@ -83,6 +86,23 @@ class Scope:
         self._add_closures(called)
         self._lengths, self._attributes = list(map(len, self._classes)), _attributes(self._classes)
         self._before = self._values()
+
+    def unread(self, kind: type, name: str) -> bool:
+        """Whether a submodule of a class of the user's has an attribute that no forward looks up.
+
+        What a package's base classes name counts as looked up. If a function of the user's makes the names that it
+        looks up, every attribute does.
+        """
+        if name in self.read or not is_users(_file_of(kind)):
+            return False
+        if self._own_names is None:
+            own = (function for function in self._called if is_users(function.__code__.co_filename))
+            self._own_names = frozenset().union(*(_names(function.__code__) for function in own))
+        if not self._own_names.isdisjoint(_DYNAMIC):
+            return False
+        bases = [base for base in kind.__mro__ if _is_own(base) and not is_users(_file_of(base))]
+        functions = (_function(value) for base in bases for value in vars(base).values())
+        return not any(function is not None and name in _names(function.__code__) for function in functions)
 
     def changed(self) -> bool:
         """Whether a value is another one now.
@@ -322,6 +342,10 @@ def _classes_named(function: types.FunctionType) -> Iterator[type]:
 
 
 @functools.lru_cache(maxsize=4096)
+def _file_of(kind: type) -> str | None:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
+
+
 def _names(code: types.CodeType) -> set[str]:
     """The names that a function, and what is defined in it, may look up: of globals, and of attributes by `getattr`."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))

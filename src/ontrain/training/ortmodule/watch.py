@@ -36,7 +36,8 @@ class Watch:
     Noticed are: a parameter, buffer, submodule or hook that was replaced, added or removed anywhere; a number, string,
     bool, None, member of an enumeration, type, dtype or function among the attributes of a submodule, or of its
     `config`, that was changed, also within lists, tuples, dicts, sets and partials; an array, a helper object, or
-    another object that forward names, that was replaced; a new attribute that forward names; a `forward` put in the
+    another object that forward names, that was replaced (a container of a class of the user's only if forward names
+    it, for loops write their notes into such); a new attribute that forward names; a `forward` put in the
     place of a submodule's own; a tensor attribute that is a constant of a graph, if it was replaced or written to; a
     sparse matrix likewise; attributes of `helpers`; class attributes, globals and closures as `Scope` says. Values of
     parameters are not looked at.
@@ -71,12 +72,14 @@ class Watch:
             for submodule in self.modules
             for attributes in (submodule.__dict__, _config(submodule), *helpers(submodule))
         ]
+        kinds = {id(submodule.__dict__): type(submodule) for submodule in self.modules}
         for attributes in _unique(held):
-            self._look_at(attributes)
+            self._look_at(attributes, kinds.get(id(attributes)))
         self._known = [frozenset(attributes) for attributes in self._without_forward]
         self._sizes = list(map(len, self._without_forward))
 
-    def _look_at(self, attributes: dict[str, Any]) -> None:
+    def _look_at(self, attributes: dict[str, Any], kind: type | None) -> None:
+        """Take up attributes: of a submodule of a class, or of a configuration or a helper."""
         names = [name for name in attributes if name not in _OWN and (id(attributes), name) not in self._counted]
         numbers = [name for name in names if type(attributes[name]) in PLAIN]
         if numbers:
@@ -87,6 +90,8 @@ class Watch:
             self._without_forward.append(attributes)
         for name in set(names) - set(numbers):
             value = attributes[name]
+            if kind is not None and isinstance(value, list | dict | set | deque) and self._scope.unread(kind, name):
+                continue  # notes that a loop takes, such as a list of losses
             seen = self._seen(value, name)
             if seen is not _UNSEEN:
                 fixed = isinstance(seen, _Same) or seen is value
@@ -95,8 +100,7 @@ class Watch:
 
     def changed(self) -> bool:
         """Whether the module differs from the snapshot."""
-        names, values = _entries(self._tables)
-        if names != self._names or not all(map(operator.is_, values, self._values)) or any(self._empty):
+        if self._restructured():
             return True
         if self._sparse and _written(self._sparse) != self._written:
             return True
@@ -119,6 +123,14 @@ class Watch:
             if value is not fixed and self._seen(value, name) != seen:
                 return True
         return False
+
+    def has_state(self) -> bool:
+        """Whether the module has the parameters, buffers, submodules and hooks of the snapshot."""
+        return not self._restructured() and not any(self._hookless)
+
+    def _restructured(self) -> bool:
+        names, values = _entries(self._tables)
+        return names != self._names or not all(map(operator.is_, values, self._values)) or any(self._empty)
 
     @property
     def functions(self) -> list[types.FunctionType]:

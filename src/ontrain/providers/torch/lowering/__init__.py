@@ -3,6 +3,7 @@
 from ontrain.providers.torch.lowering import (
     adaptive_pooling,
     alignment,
+    assignment,
     attention,
     bags,
     cast,
@@ -43,6 +44,7 @@ from ontrain.providers.torch.lowering.registry import find_lowering, lowers, low
 __all__ = [
     "adaptive_pooling",
     "alignment",
+    "assignment",
     "attention",
     "bags",
     "cast",

@@ -1,0 +1,54 @@
+"""Assignments of least cost, as losses of detectors match predictions and objects: scipy's function asks for values."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ontrain.capture.autograd import traced_here
+from ontrain.internals import substituted
+
+__all__ = ["traced_assignments"]
+
+_NAME = "linear_sum_assignment"
+
+
+@contextmanager
+def traced_assignments() -> Iterator[None]:
+    """Make `scipy.optimize.linear_sum_assignment` an operator of the trace wherever a file has it under its name.
+
+    Arrays and other threads get scipy's own function.
+    """
+    own = getattr(sys.modules.get("scipy.optimize"), _NAME, None)
+    files = [file for file in [*sys.modules.values()] if getattr(file, "__dict__", {}).get(_NAME) is own is not None]
+    with substituted([(file, _NAME, _traceable(own)) for file in files]):
+        yield
+
+
+def _traceable(own: Any) -> Callable[..., Any]:
+    def linear_sum_assignment(cost_matrix: Any, maximize: bool = False) -> Any:
+        traced = isinstance(cost_matrix, torch.Tensor) and cost_matrix.ndim == 2 and traced_here()
+        return _assign(cost_matrix, bool(maximize)) if traced else own(cost_matrix, maximize)
+
+    return linear_sum_assignment
+
+
+@torch.library.custom_op("ontrain::assign", mutates_args=())
+def _assign(cost: torch.Tensor, maximize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What stands in a trace for scipy's function: rows in ascending order and their columns, both int64."""
+    function: Any = getattr(importlib.import_module("scipy.optimize"), _NAME)  # the caller has it
+    rows, columns = function(cost.detach().cpu().double().numpy(), maximize)
+    return torch.from_numpy(rows).to(cost.device), torch.from_numpy(columns).to(cost.device)
+
+
+@_assign.register_fake
+def _(cost: torch.Tensor, maximize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, columns = cost.shape
+    # A condition of the graph: mostly there are more predictions than objects, or as many, and the size stays simple.
+    count = columns if columns <= rows else rows
+    return cost.new_empty(count, dtype=torch.int64), cost.new_empty(count, dtype=torch.int64)
