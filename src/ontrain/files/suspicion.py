@@ -7,12 +7,13 @@ import os
 
 from ontrain.disk import open_file
 from ontrain.errors import InputError
+from ontrain.files.demands import DEMANDING
 
 __all__ = ["TRAPS", "suspect"]
 
 TRAPS = (
     b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
-    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform",
+    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", *DEMANDING,
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
 _EXTERNAL = b"location"

@@ -4,10 +4,12 @@ These end its process: an integer divided by zero, the least integer divided by 
 is no number, but none or several, and an operand that is left out of several, or at the end of a LayerNormalization's,
 by an empty name. One never ends: a Loop whose count and condition let it run. Empty names at the end are dropped, which
 means the same, and other ones refused, as are random numbers of a range or a deviation that there are none of, whose
-draw ends it, too. The rest become ordinary errors of a run by nodes that are put into the graph:
+draw ends it, too. Operators that take the sizes of an operand for granted end it where these are others
+(`ontrain.files.demands`). The rest become ordinary errors of a run by nodes that are put into the graph:
 
     Div(a, b)          →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
     SequenceAt(s, i)   →   SequenceAt(s, Reshape(i, [])), and so SequenceInsert and SequenceErase
+    GRU(x, …)          →   GRU(Reshape(x, s), …),   s = the s of Gather([Shape(x)], whether x has no elements)
     Loop               →   the same with one carried value more, the rounds so far; its condition comes of a Gather too
 
 A Gather whose index is 1 where there is one entry is refused by onnxruntime, with the name that the node has here.
@@ -17,7 +19,7 @@ Divisors that are constant and neither zero nor minus one stay as they are, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ import onnx
 from onnx import numpy_helper
 
 from ontrain.errors import GraphError, ProviderError
+from ontrain.files.demands import DEMANDING, demands_of
 from ontrain.files.element_types import Foreign, Types, given_types, result_types
 from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.subgraphs import subgraphs
@@ -35,7 +38,10 @@ __all__ = ["guard", "sprung"]
 
 _DIVISION, _ROUNDS = "ontrain: integer division", "ontrain: rounds of a loop"
 _POSITION = "ontrain: position in a sequence"
+_SIZES = "ontrain: sizes of operand"
 _KIND = onnx.TensorProto
+_FORMS = frozenset(TRAPS) - frozenset(DEMANDING)
+"""Operators that are looked at so closely that they must be whole."""
 _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
 _LARGEST = 2**31 - 1
@@ -46,12 +52,15 @@ _INTEGERS = frozenset({
 _LEAST: dict[int, int] = {_KIND.INT32: -(2**31), _KIND.INT64: -(2**63)}
 
 
-def guard(proto: onnx.ModelProto, foreign: Foreign = lambda domain, op_type: None) -> bool:
+def guard(
+    proto: onnx.ModelProto, foreign: Foreign = lambda domain, op_type: None, *, shapes_hold: bool = False
+) -> bool:
     """Put guards into a model, in place; return whether it needed any. Functions must be inlined before.
 
     Args:
         proto: with each node of the main graph behind those that it reads.
         foreign: knows operators that are not of the standard.
+        shapes_hold: whether values have the shapes that the model states. Those of inputs and weights hold in any case.
 
     Raises:
         GraphError: whether a division is one of integers cannot be told, or the operator set is no number of one.
@@ -69,6 +78,7 @@ def guard(proto: onnx.ModelProto, foreign: Foreign = lambda domain, op_type: Non
             reason="arithmetic knew no integers then",
             way_out=f"export the model at operator set {_OLDEST} or newer, or use one of ontrain's providers",
         )
+    guarding.learn(proto.graph, shapes_hold)
     guarding.graph(proto.graph, {}, {}, guarding.zero(proto.graph) if _loops(proto.graph.node) else None)
     return guarding.guards > 0
 
@@ -84,6 +94,15 @@ def sprung(message: str) -> ProviderError | None:
             node=at or None,
             reason="onnxruntime reads one from wherever the tensor lies, and its process may end",
             way_out="check what makes the position; the file may be damaged",
+        )
+    if _SIZES in message:
+        operand, _, rest = message.partition(f"{_SIZES} ")[2].partition(" of ")
+        at = rest.partition("'")[0]
+        return ProviderError(
+            f"operand {operand} has no elements or too few axes, or is zero",
+            node=at or None,
+            reason="onnxruntime's kernel takes its sizes for granted, and onnxruntime's process would end",
+            way_out="feed at least one row and one step, or use TorchExecutionProvider",
         )
     if _DIVISION in message:
         at = message.partition(f"{_DIVISION} before ")[2].partition("'")[0]
@@ -121,6 +140,17 @@ class _Guard:
         self._foreign, self._has_custom = foreign, False
         self._results: list[int | None] = []
         """Element types of what the graph gives that was guarded last."""
+        self._shapes: dict[str, Sequence[int]] = {}
+        """Shapes that are certain."""
+
+    def learn(self, graph: onnx.GraphProto, shapes_hold: bool) -> None:
+        """Note certain shapes: those of weights, and of inputs, which onnxruntime compares with what is fed."""
+        for value in (*graph.input, *(graph.value_info if shapes_hold else ())):
+            dims = value.type.tensor_type.shape.dim
+            if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
+                self._shapes[value.name] = [dim.dim_value for dim in dims]
+        for tensor in graph.initializer:
+            self._shapes.setdefault(tensor.name, tensor.dims)
 
     def graph(self, graph: onnx.GraphProto, types: Types, known: Mapping[str, Any], spent: str | None) -> str | None:
         """Guard a graph; return the name of the number of rounds after it."""
@@ -143,10 +173,11 @@ class _Guard:
                     f"the operator {node.op_type!r} of the domain {node.domain!r} is none",
                     reason="its name is no UTF-8", way_out="export the model again; the file may be damaged",
                 )  # fmt: skip
-            if node.op_type == "Constant" or node.op_type.encode() in TRAPS or any(subgraphs(node)):
+            if node.op_type == "Constant" or node.op_type.encode() in _FORMS or any(subgraphs(node)):
                 _check_form(node, self.opset)
             self._empty_names(node)
             _check_range(node)
+            self._sizes_asked(node)
             if node.op_type == "Constant" and not node.domain:
                 held = next((a.t for a in node.attribute if a.name == "value"), None)
                 if held is not None:
@@ -240,6 +271,44 @@ class _Guard:
         self.guards += 1
         called = f"{_POSITION} before {node.op_type} {node.name or node.output[0]}"
         node.input[at] = self._emit("Reshape", [position, self._sizes()], called=called)
+
+    # Sizes
+
+    def _sizes_asked(self, node: onnx.NodeProto) -> None:
+        if self.opset < _OLDEST or node.op_type.encode() not in DEMANDING:
+            return
+        for demand in demands_of(node, {name: len(shape) for name, shape in self._shapes.items()}):
+            operand = node.input[demand.operand]
+            known = self._shapes.get(operand)
+            if known is not None and demand.holds(known):
+                continue
+            self.guards += 1
+            shape = self._emit("Shape", [operand])
+            if demand.is_number:
+                met = self._emit("Cast", [operand], to=_KIND.BOOL)
+            elif demand.rank is None:
+                met = self._emit("Cast", [self._axes(shape, demand.axes)], to=_KIND.BOOL)
+            else:
+                rank = self._emit("Cast", [self._emit("Size", [shape])], to=_KIND.DOUBLE)
+                met = self._emit("Less", [self._constant(np.array([demand.rank - 1]), _KIND.DOUBLE), rank])
+            wrong = self._flat(self._emit("Cast", [self._emit("Not", [met])], to=_KIND.INT32))
+            index = self._emit("Cast", [self._emit("ReduceMax", [wrong], keepdims=0)], to=_KIND.INT64)
+            rows = self._emit(
+                "Reshape", [shape, self._emit("Concat", [self._sizes(1), self._emit("Shape", [shape])], axis=0)]
+            )
+            called = f"{_SIZES} {demand.operand} of {node.op_type} {node.name or node.output[0]}"
+            # Not a copy: onnxruntime gives a reshaped value the memory that it had.
+            node.input[demand.operand] = self._emit(
+                "Reshape", [operand, self._emit("Gather", [rows, index], called=called)]
+            )
+
+    def _axes(self, shape: str, axes: Sequence[int] | None) -> str:
+        """The sizes of these axes, of which an operand may lack some; or of all."""
+        if axes is None:
+            return self._emit("Concat", [shape, self._sizes(1)], axis=0)
+        if axes[0] >= 0:
+            shape = self._emit("Concat", [shape, self._sizes(*[1] * (axes[-1] + 1))], axis=0)
+        return self._emit("Gather", [shape, self._sizes(*axes)])
 
     # Loops
 

@@ -1,0 +1,78 @@
+"""Sizes and ranks of operands that stock onnxruntime takes for granted: its process ends where they are others.
+
+Found by running the cases of onnx's suite, and cases of onnxruntime's own operators, with axes of size zero and with
+operands of another rank. Other operators refuse such operands, or give results without elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["DEMANDING", "Demand", "demands_of"]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What an operand has to be.
+
+    Attributes:
+        operand: the position among the node's inputs.
+        axes: whose sizes may not be zero; none of the operand's where it is None.
+        rank: how many axes it has at least; any number where it is None.
+        is_number: whether it is a number that may not be zero.
+    """
+
+    operand: int
+    axes: tuple[int, ...] | None = None
+    rank: int | None = None
+    is_number: bool = False
+
+    def holds(self, shape: Sequence[int]) -> bool:
+        """Return whether an operand of this shape is sure to meet the demand."""
+        if self.is_number:
+            return False
+        if self.rank is not None:
+            return len(shape) >= self.rank
+        axes = range(len(shape)) if self.axes is None else self.axes
+        return all(-len(shape) <= axis < len(shape) and shape[axis] > 0 for axis in axes)
+
+
+_STANDARD, _MICROSOFT = "", "com.microsoft"
+_BATCH = (1,)
+"""The axis of the batch in recurrent layers."""
+_DEMANDS: dict[tuple[str, str], tuple[Demand, ...]] = {
+    (_STANDARD, "Attention"): (Demand(1, (1,)),),
+    (_STANDARD, "ConvInteger"): (Demand(0, rank=3),),
+    (_STANDARD, "ConvTranspose"): (Demand(0, (2, 3, 4)),),
+    (_STANDARD, "GRU"): (Demand(0),),
+    (_STANDARD, "LSTM"): (Demand(0, _BATCH),),
+    (_STANDARD, "STFT"): (Demand(0, rank=2), Demand(2), Demand(3, is_number=True)),
+    (_MICROSOFT, "CropAndResize"): (Demand(0, rank=4), Demand(1, rank=2)),
+    (_MICROSOFT, "DynamicQuantizeLSTM"): (Demand(0, _BATCH),),
+    (_MICROSOFT, "Inverse"): (Demand(0),),
+    (_MICROSOFT, "LinearAttention"): (Demand(0, (2,)), Demand(1, (2,))),
+    (_MICROSOFT, "MoE"): (Demand(0, (-1,)),),
+    (_MICROSOFT, "MultiHeadAttention"): (Demand(2, (-1,)),),
+    (_MICROSOFT, "QAttention"): (Demand(0, (0,)),),
+    (_MICROSOFT, "QMoE"): (Demand(0, (-1,)),),
+    (_MICROSOFT, "RotaryEmbedding"): (Demand(0, (-1,)),),
+}
+DEMANDING = tuple({name.encode() for _, name in _DEMANDS})
+"""Operators that a file must name to have demands."""
+
+
+def demands_of(node: onnx.NodeProto, ranks: dict[str, int]) -> tuple[Demand, ...]:
+    """Return what a node asks of its operands; `ranks` are those known of weights, by name."""
+    domain = _STANDARD if node.domain == "ai.onnx" else node.domain
+    demands = _DEMANDS.get((domain, node.op_type), ())
+    stated = {attribute.name for attribute in node.attribute}
+    if node.op_type == "Attention" and "kv_num_heads" in stated:
+        return ()  # keys of rank 3, whose heads an attribute counts
+    if node.op_type == "ConvTranspose" and len(node.input) > 1 and ranks.get(node.input[1], 5) != 5:
+        return ()  # one and two dimensions are refused or come to nothing
+    return tuple(demand for demand in demands if demand.operand < len(node.input) and node.input[demand.operand])
