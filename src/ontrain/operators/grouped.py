@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ontrain.operators.agreement import shape_of, size_of
+from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
-from ontrain.operators.emit import Value
 from ontrain.operators.record import DOMAIN, Precision, define
 
 __all__: list[str] = []
