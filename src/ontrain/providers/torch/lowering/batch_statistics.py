@@ -19,7 +19,10 @@ FEW_GRADIENTS = 2048
 """Rows whose gradients the kernel may sum up at once: of fewer, parts would cost more time than the digits are worth,
 because an error there only adds to a gradient, whereas one of the statistics may turn the sign before a rectifier."""
 _PARTS = 64
-"""At most; their sums for 64 channels take half of a first-level cache."""
+"""At most."""
+_WIDE, _WIDE_GRADIENTS = 2048, 1024
+"""Sums that a kernel makes side by side, at most: of more than these, and what they are made of, the first-level cache
+loses some from row to row, and the kernels take up to twice as long."""
 _SHORT = 128
 """Rows of a part at least; the sums of shorter ones would not be more right, and there would be more of them to add."""
 _STRIP = 1 << 19
@@ -30,14 +33,13 @@ _NEAR = 8.0
 
 def parts(rows: int) -> int:
     """Return into how many equal parts a number of rows falls."""
-    return next(count for count in range(max(1, min(_PARTS, rows // _SHORT)), 0, -1) if rows % count == 0)
+    return _divisor(rows, min(_PARTS, rows // _SHORT))
 
 
 def batch_statistics(x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return mean, biased variance and inverse deviation of each channel of images [N, C, H, W], channels last."""
-    folded, count = _folded(x)
-    means, variances = torch.batch_norm_update_stats(folded, None, None, 0.0)
-    means, variances = means.view(count, -1), variances.view(count, -1)
+    calls = [torch.batch_norm_update_stats(folded, None, None, 0.0) for folded in _folded(x, _WIDE)]
+    means, variances = (torch.cat(sums).view(-1, x.shape[1]) for sums in zip(*calls, strict=True))
     mean = means.mean(0)
     var = variances.mean(0).add_((means - mean).square_().mean(0))
     return mean, var, torch.rsqrt(var + eps)
@@ -62,16 +64,20 @@ def gradients_by_parts(
         eps: what the deviation was computed with.
         dx: [N, C, H, W], written.
     """
-    folded, count = _folded(x)
+    folded = _folded(x, _WIDE_GRADIENTS)
+    beside = folded.shape[2] // len(mean)
+    means, inverses = torch.stack((mean, inv)).unsqueeze(1).expand(2, beside, len(mean)).reshape(2, -1)
     kernel = private("torch.ops.aten.native_batch_norm_backward")
-    _, d_scale, d_bias = kernel(
-        _folded(dy)[0], folded, None, None, None, mean.repeat(count), inv.repeat(count), True, eps, [False, True, True]
-    )
-    d_scale, d_bias = d_scale.view(count, -1).sum(0), d_bias.view(count, -1).sum(0)
-    rows = x.numel() // len(scale)
+    calls = [
+        kernel(above, rows, None, None, None, means, inverses, True, eps, [False, True, True])[1:]
+        for above, rows in zip(_folded(dy, _WIDE_GRADIENTS), folded, strict=True)
+    ]
+    d_scale, d_bias = (torch.cat(sums).view(-1, len(mean)).sum(0) for sums in zip(*calls, strict=True))
+    share = -len(scale) / x.numel()
     of_dy = scale * inv
-    of_x = of_dy * inv * d_scale / -rows
-    _combine(dy, x, mean, of_dy * d_bias / -rows, of_x, of_dy, dx, near=bool((mean.abs() * inv).max() < _NEAR))
+    of_x = (of_dy * inv).mul_(d_scale).mul_(share)
+    near = bool((mean.abs() * inv).max() < _NEAR)
+    _combine(dy, x, mean, (of_dy * d_bias).mul_(share), of_x, of_dy, dx, near=near)
     return d_scale, d_bias
 
 
@@ -95,9 +101,15 @@ def _combine(
         strip.addcmul_(above[start : start + step], of_dy)
 
 
-def _folded(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The rows of images as fewer, longer ones, and how many of them each is."""
+def _folded(x: torch.Tensor, wide: int) -> torch.Tensor:
+    """The rows of images as several parts side by side, as many as `wide` has room for: [calls, rows, parts · C]."""
     channels = x.shape[1]
     rows = x.numel() // channels
     count = parts(rows)
-    return x.permute(0, 2, 3, 1).reshape(rows // count, count * channels), count
+    beside = _divisor(count, wide // channels)
+    return x.permute(0, 2, 3, 1).reshape(count // beside, rows // count, beside * channels)
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most `most`, and 1 at least."""
+    return next(divisor for divisor in range(max(1, most), 0, -1) if number % divisor == 0)
