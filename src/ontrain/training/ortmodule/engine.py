@@ -37,8 +37,8 @@ _SITES = 64
 _BRANCHES = 32
 """Captures kept of one structure, for sizes that forward branches on or loops over; the oldest goes first."""
 _MANY_CAPTURES = 8
-_FORMER = 4
-"""For how many former values of a module's attributes captures are kept."""
+_FORMER = 2
+"""For how many former values of a module's attributes captures are kept. Each set of captures has memory of its own."""
 _COLOURS, _SMALLEST_IMAGE = (3, 4), 16
 """Channels of what is taken for images, and the least height and width."""
 

@@ -341,11 +341,11 @@ def _classes_named(function: types.FunctionType) -> Iterator[type]:
     yield from (v for v in values if isinstance(v, type) and v.__module__ == function.__module__)
 
 
-@functools.lru_cache(maxsize=4096)
 def _file_of(kind: type) -> str | None:
     return getattr(sys.modules.get(kind.__module__), "__file__", None)
 
 
+@functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> set[str]:
     """The names that a function, and what is defined in it, may look up: of globals, and of attributes by `getattr`."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
