@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -36,3 +41,32 @@ def test_images_one_pixel_wide_are_convolved_along_one_axis(rng, groups, pads, f
         isinstance(arg, Buf) and tuple(arg.shape) in images
         for call in plan.executable.current._program for arg in call.args
     )  # fmt: skip
+
+
+def test_strided_filters_of_one_pixel_and_few_channels_write_nothing_beyond_their_memory():
+    """oneDNN's kernel for images with their channels last does: eager PyTorch's process ends there, too."""
+    text = """
+        import torch
+        from torch import nn
+        from ontrain.training.ortmodule import ORTModule
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.narrow, self.wide = nn.Conv2d(3, 48, 1, 2), nn.Conv2d(3, 48, 3, 2, 1)
+                self.norm, self.last = nn.BatchNorm2d(48), nn.Conv2d(48, 48, 3, padding=1)
+
+            def forward(self, x):
+                return self.last(self.norm(self.narrow(x) + self.wide(x)).relu()).mean((2, 3))
+
+        module, blocks = ORTModule(Block()), []
+        for number in range(40):
+            module(torch.randn(8, 3, 96, 96)).square().sum().backward()
+            blocks.append([torch.empty(17 + 7 * i) for i in range(20)])
+        print("done")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "MALLOC_CHECK_": "3"},
+    )  # fmt: skip
+    assert done.stdout == "done\n", done.stderr[-2000:]
