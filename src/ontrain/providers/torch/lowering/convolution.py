@@ -14,6 +14,7 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT, is_hardsigmoid
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering import few_windows
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
@@ -196,6 +197,9 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     if column:
         x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (x, w, out))
         strides, dilations, even = strides[:1], dilations[:1], even[:1]
+    if few_windows.has_few_windows(e, x, w, static_dims(node.outputs[0]), group, few_windows.LARGE):
+        e.compute(few_windows.convolve, x, w, bias, strides, even, dilations, outs=[out], fresh=True)
+        return
     # ATen's variant with out= makes a new tensor and copies it, too.
     rest = (strides, even, dilations, False, [0] * len(even), group)
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
@@ -281,11 +285,16 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
     group = a.get("group", 1)
     crop = images is not x
 
-    def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        dx, dw, db = private("torch.ops.aten.convolution_backward")(
-            dy, x, w, [w.shape[0]], strides, even, dilations, False, [0] * len(even), group, mask
-        )
-        if crop and mask[0]:
+    by_windows = few_windows.has_few_windows(e, images, w, dy.shape, group, few_windows.LARGE_GRADIENTS)
+
+    def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if by_windows:
+            dx, dw, db = few_windows.differentiate(dy, x, w, mask, strides, even, dilations)
+        else:
+            dx, dw, db = private("torch.ops.aten.convolution_backward")(
+                dy, x, w, [w.shape[0]], strides, even, dilations, False, [0] * len(even), group, mask
+            )
+        if crop and dx is not None:
             for i, (before, after) in enumerate(pads):
                 dx = dx.narrow(2 + i, before, dx.shape[2 + i] - before - after)
         return dx, dw, db
