@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def tracing(
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
-                      _conditions_of_bytes(), whole,
+                      _conditions_of_bytes(), _solved_systems(), whole,
                       traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent),
                       equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
@@ -243,6 +244,30 @@ def _conditions_of_bytes() -> Iterator[None]:
 
     with wrapped({"torch.where": by_bool}):
         yield
+
+
+@contextmanager
+def _solved_systems() -> Iterator[None]:
+    """Have functions that name torch.linalg find that nothing exports them.
+
+    Libraries ask whether they are exported before they solve a system, which other exporters cannot write: else they
+    substitute row by row, so that a delta rule, for one, becomes hundreds of nodes a layer.
+    """
+    ask, thread = torch.compiler.is_exporting, threading.get_ident()
+
+    def is_exporting() -> bool:
+        if threading.get_ident() != thread:
+            return ask()
+        asking = sys._getframe(1)
+        callers = [asking, asking.f_back] if asking.f_back is not None else [asking]  # a library has a name of its own
+        return ask() and not any(_solves(frame.f_code) for frame in callers)
+
+    with substituted([(torch.compiler, "is_exporting", is_exporting)]):
+        yield
+
+
+def _solves(code: CodeType) -> bool:
+    return "linalg" in code.co_names and is_foreign(code.co_filename)
 
 
 def _has_varying(data: Any) -> bool:
