@@ -31,8 +31,8 @@ def path_in_packages(file: str) -> str | None:
     if folder := _FOLDERS.match(file):
         return file[folder.end() :]
     path = Path(os.path.abspath(file))
-    for folder in sys.path:
-        parent = Path(os.path.abspath(folder))
+    for entry in sys.path:
+        parent = Path(os.path.abspath(entry))
         if path.is_relative_to(parent) and parent.is_dir() and path in _recorded(parent, parent.stat().st_mtime_ns):
             return str(path.relative_to(parent))
     return None
@@ -41,7 +41,7 @@ def path_in_packages(file: str) -> str | None:
 @functools.cache
 def _recorded(folder: Path, changed: int) -> frozenset[Path]:
     """The Python files that the records of a folder list, which was last changed at a time."""
-    files = set()
+    files: set[str] = set()
     for record in folder.glob("*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
             names = (line[0] for line in csv.reader(lines) if line)

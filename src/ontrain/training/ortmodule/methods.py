@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from ontrain.capture import is_installed
+
 __all__ = ["rebound"]
 
 _LIBRARIES = ("torch", "transformers")
