@@ -135,3 +135,25 @@ def test_a_system_is_solved_where_exporters_get_a_loop():
     module = ORTModule(Solved())
     torch.testing.assert_close(module(a, b), Solved()(a, b), rtol=1e-12, atol=1e-12)
     assert not torch.compiler.is_exporting()
+
+
+class Noisy(nn.Module):
+    """Noise whose bounds follow from the length, as NEFTune adds it to embeddings."""
+
+    def forward(self, x):  # x: [N, L]
+        bound = 5 / torch.sqrt(torch.tensor(x.shape[1]))
+        return x + torch.zeros_like(x).uniform_(-bound, bound)
+
+
+def test_bounds_of_noise_follow_from_the_length_in_one_graph():
+    module = ORTModule(Noisy())
+    for length in (4, 9, 64):
+        x = torch.randn(500, length, dtype=torch.float64, requires_grad=True)
+        y = module(x)
+        y.sum().backward()
+        noise, bound = (y - x).detach(), 5 / length**0.5
+        assert 0.99 * bound < noise.max() <= bound and -bound <= noise.min() < -0.99 * bound
+        assert abs(noise.mean()) < 0.1 * bound
+        torch.testing.assert_close(x.grad, torch.ones_like(x))
+        assert not torch.equal(module(x), y)
+    assert module.__dict__["_engine"].captures == 1

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ontrain.capture.assignment import traced_assignments
-from ontrain.capture.autograd import traced_autograd
+from ontrain.capture.autograd import traced_autograd, traced_here
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.counts import Count, counts
@@ -60,7 +60,7 @@ def tracing(
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
-                      _conditions_of_bytes(), _solved_systems(), whole,
+                      _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), whole,
                       traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent),
                       equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
@@ -263,6 +263,22 @@ def _solved_systems() -> Iterator[None]:
         return ask() and not any(_solves(frame.f_code) for frame in callers)
 
     with substituted([(torch.compiler, "is_exporting", is_exporting)]):
+        yield
+
+
+@contextmanager
+def _bounds_in_tensors() -> Iterator[None]:
+    """Draw between bounds that are tensors, such as those that follow from a length: torch makes numbers of them."""
+    own: Any = torch.Tensor.uniform_
+
+    def uniform_(self: torch.Tensor, *bounds: Any, **named: Any) -> torch.Tensor:
+        if named or not any(isinstance(bound, torch.Tensor) for bound in bounds) or not traced_here():
+            drawn: torch.Tensor = own(self, *bounds, **named)
+            return drawn
+        low, high = (bound.detach() if isinstance(bound, torch.Tensor) else bound for bound in (*bounds, 1.0)[:2])
+        return self.copy_(torch.rand_like(self) * (high - low) + low)
+
+    with substituted([(torch.Tensor, "uniform_", uniform_)]):
         yield
 
 
