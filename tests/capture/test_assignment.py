@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from scipy import optimize
@@ -42,6 +43,14 @@ class ByModule(Detector):
         return optimize.linear_sum_assignment(-cost, True)
 
 
+class InGroups(Detector):
+    """A detector whose groups of queries are matched each by itself."""
+
+    def match(self, cost):  # [6, K]
+        rows, columns = zip(*(linear_sum_assignment(group) for group in cost.split(3)), strict=True)
+        return np.concatenate([rows[0], rows[1] + 3]), np.concatenate(columns, axis=0)
+
+
 def batch(*counts):
     return torch.randn(len(counts), 4, dtype=torch.float64), [torch.randn(k, 3, dtype=torch.float64) for k in counts]
 
@@ -57,7 +66,7 @@ def assert_equal(ours, eager, arguments):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [Detector, lambda: Detector(maximize=True), ByModule])
+@pytest.mark.parametrize("make", [Detector, lambda: Detector(maximize=True), ByModule, InGroups])
 def test_matched_losses_and_gradients_are_eagers(make):
     eager = make().double()
     ours = ORTModule(copy.deepcopy(eager))
@@ -74,9 +83,10 @@ def test_numbers_of_objects_vary_in_one_graph():
 
 
 def test_the_function_is_scipys_again_after_a_capture():
-    own = optimize.linear_sum_assignment
+    own, joined = optimize.linear_sum_assignment, np.concatenate
     ORTModule(Detector().double())(*batch(2, 3))
     assert linear_sum_assignment is own is optimize.linear_sum_assignment
+    assert np.concatenate is joined
 
 
 def test_costs_that_are_no_numbers_are_refused():

@@ -17,10 +17,11 @@ def doubled(x):
 """
 
 
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
+@pytest.fixture(params=["site-packages", "dist-packages", "target"])
+def library(request, tmp_path, monkeypatch):
+    folder = tmp_path / request.param
+    (folder / "torchlike_numbers-1.0.dist-info").mkdir(parents=True)
+    (folder / "torchlike_numbers-1.0.dist-info" / "RECORD").write_text("torchlike_numbers.py,,\n")
     (folder / "torchlike_numbers.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(str(folder))
     yield __import__("torchlike_numbers")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.capture import capture
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 
@@ -109,3 +110,50 @@ def test_sizes_in_a_list_vary_and_a_mask_of_bytes_chooses_as_in_eager():
         for mine, eager in zip(results(module, x), results(plain, x), strict=True):
             torch.testing.assert_close(mine, eager, rtol=1e-12, atol=1e-12)
     assert module._engine.captures == 1
+
+
+def _is_exported():
+    return torch.compiler.is_exporting()
+
+
+class Solved(nn.Module):
+    """A triangular system that exporters get as a loop over its rows, as layers of delta rules have."""
+
+    def forward(self, a, b):  # a: [N, K, K], b: [N, K]
+        if not _is_exported():
+            return torch.linalg.solve_triangular(a, b.unsqueeze(-1), upper=False, unitriangular=True).squeeze(-1)
+        rows = [b[:, 0]]
+        for i in range(1, a.shape[-1]):
+            rows.append(b[:, i] - (a[:, i, :i] * torch.stack(rows, -1)).sum(-1))
+        return torch.stack(rows, -1)
+
+
+def test_a_system_is_solved_where_exporters_get_a_loop():
+    a, b = torch.randn(3, 16, 16, dtype=torch.float64).tril() / 4, torch.randn(3, 16, dtype=torch.float64)
+    nodes = list(capture(Solved(), (a, b)).model.graph)
+    assert len(nodes) < 10
+    module = ORTModule(Solved())
+    torch.testing.assert_close(module(a, b), Solved()(a, b), rtol=1e-12, atol=1e-12)
+    assert not torch.compiler.is_exporting()
+
+
+class Noisy(nn.Module):
+    """Noise whose bounds follow from the length, as NEFTune adds it to embeddings."""
+
+    def forward(self, x):  # x: [N, L]
+        bound = 5 / torch.sqrt(torch.tensor(x.shape[1]))
+        return x + torch.zeros_like(x).uniform_(-bound, bound)
+
+
+def test_bounds_of_noise_follow_from_the_length_in_one_graph():
+    module = ORTModule(Noisy())
+    for length in (4, 9, 64):
+        x = torch.randn(500, length, dtype=torch.float64, requires_grad=True)
+        y = module(x)
+        y.sum().backward()
+        noise, bound = (y - x).detach(), 5 / length**0.5
+        assert 0.99 * bound < noise.max() <= bound and -bound <= noise.min() < -0.99 * bound
+        assert abs(noise.mean()) < 0.1 * bound
+        torch.testing.assert_close(x.grad, torch.ones_like(x))
+        assert not torch.equal(module(x), y)
+    assert module.__dict__["_engine"].captures == 1

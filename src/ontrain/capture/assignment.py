@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from ontrain.capture.autograd import traced_here
@@ -22,11 +23,13 @@ _NAME = "linear_sum_assignment"
 def traced_assignments() -> Iterator[None]:
     """Make `scipy.optimize.linear_sum_assignment` an operator of the trace wherever a file has it under its name.
 
-    Arrays and other threads get scipy's own function.
+    What scipy returns are arrays, and losses that match groups of predictions join them: `numpy.concatenate` joins
+    those of the trace, too. Arrays and other threads get scipy's and numpy's own functions.
     """
     own = getattr(sys.modules.get("scipy.optimize"), _NAME, None)
     files = [file for file in [*sys.modules.values()] if getattr(file, "__dict__", {}).get(_NAME) is own is not None]
-    with substituted([(file, _NAME, _traceable(own)) for file in files]):
+    places: list[tuple[Any, str, Any]] = [(file, _NAME, _traceable(own)) for file in files]
+    with substituted([*places, (np, "concatenate", _joining(np.concatenate))] if places else []):
         yield
 
 
@@ -36,6 +39,14 @@ def _traceable(own: Any) -> Callable[..., Any]:
         return _assign(cost_matrix, bool(maximize)) if traced else own(cost_matrix, maximize)
 
     return linear_sum_assignment
+
+
+def _joining(own: Any) -> Callable[..., Any]:
+    def concatenate(arrays: Sequence[Any], axis: int = 0, **options: Any) -> Any:
+        traced = not options and any(isinstance(array, torch.Tensor) for array in arrays) and traced_here()
+        return torch.cat([torch.as_tensor(array) for array in arrays], axis) if traced else own(arrays, axis, **options)
+
+    return concatenate
 
 
 @torch.library.custom_op("ontrain::assign", mutates_args=())

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ontrain.capture.source import PACKAGES, current_line, is_foreign
+from ontrain.capture.installed import is_installed
+from ontrain.capture.source import current_line, is_foreign
 from ontrain.errors import CaptureError
 from ontrain.internals import substituted
 
@@ -67,4 +68,4 @@ def _is_for_forward() -> bool:
 
 
 def _draws_for_others(file: str) -> bool:
-    return file.startswith(_PASSED[1]) or (file.startswith((_PASSED[0], "<frozen")) and PACKAGES not in file)
+    return file.startswith(_PASSED[1]) or (file.startswith((_PASSED[0], "<frozen")) and not is_installed(file))

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-from ontrain.capture.source import PACKAGES, is_foreign
+from ontrain.capture.installed import is_installed
+from ontrain.capture.source import is_foreign
 
 __all__ = ["reachable"]
 
@@ -110,7 +111,7 @@ class _Walk:
     def _named(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
         """What a function names, but of one of an installed package's, which is left for later."""
         if not self._is_shut(str(variables.get("__name__")), code.co_filename):
-            if PACKAGES not in code.co_filename:
+            if not is_installed(code.co_filename):
                 yield from self._values(code, variables)
             elif id(code) not in _looked_at and id(code) not in self.looked_at:
                 self.looked_at[id(code)] = code

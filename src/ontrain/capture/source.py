@@ -11,8 +11,9 @@ from types import TracebackType
 import torch
 from torch import fx
 
+from ontrain.capture.installed import is_installed, path_in_packages
+
 __all__ = [
-    "PACKAGES",
     "current_line",
     "is_foreign",
     "is_users",
@@ -28,19 +29,17 @@ _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _FORWARD = os.path.join(_OURS, "capture", "export.py")
 """The file that calls a module's forward to trace it."""
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__))
-PACKAGES = f"{os.sep}site-packages{os.sep}"
-"""In the path of an installed package's file."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s*(?P<code>[^\n]+))?')
 
 
 def is_foreign(file: str) -> bool:
     """Whether a frame is the user's or a model library's, not torch's and not ours."""
-    return not file.startswith((_OURS, _TORCH, "<")) and (PACKAGES in file or not file.startswith(_PYTHON))
+    return not file.startswith((_OURS, _TORCH, "<")) and (not file.startswith(_PYTHON) or is_installed(file))
 
 
 def is_users(file: str | None) -> bool:
     """Whether a file is the user's own: neither Python's, torch's or ours nor an installed package's."""
-    return file is not None and is_foreign(file) and PACKAGES not in file
+    return file is not None and is_foreign(file) and not is_installed(file)
 
 
 def source_line(node: fx.Node) -> str | None:
@@ -81,17 +80,17 @@ def _told(frames: Sequence[tuple[str, int, str | None]]) -> str | None:
     if last is None:
         return None
     told = line_text(*frames[last])
-    if PACKAGES not in frames[last][0]:
+    if not is_installed(frames[last][0]):
         return told
     # What stands before the call of forward is outside of the model.
     begin = max((at for at, frame in enumerate(frames[:last]) if frame[0] == _FORWARD), default=last)
-    own = [frame for frame in frames[begin:last] if is_foreign(frame[0]) and PACKAGES not in frame[0]]
+    own = [frame for frame in frames[begin:last] if is_users(frame[0])]
     return f"{told} (called at {line_text(*own[-1])})" if own else told
 
 
 def line_text(file: str, line: int, code: str | None) -> str:
     """Return "file.py:12: code"."""
-    name = file.split(PACKAGES)[-1] if PACKAGES in file else os.path.basename(file)
+    name = path_in_packages(file) or os.path.basename(file)
     return f"{name}:{line}: {code.strip()}" if code else f"{name}:{line}"
 
 

@@ -10,13 +10,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
 from ontrain.capture.assignment import traced_assignments
-from ontrain.capture.autograd import traced_autograd
+from ontrain.capture.autograd import traced_autograd, traced_here
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.counts import Count, counts
@@ -59,7 +60,7 @@ def tracing(
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
-                      _conditions_of_bytes(), whole,
+                      _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), whole,
                       traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent),
                       equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
@@ -243,6 +244,46 @@ def _conditions_of_bytes() -> Iterator[None]:
 
     with wrapped({"torch.where": by_bool}):
         yield
+
+
+@contextmanager
+def _solved_systems() -> Iterator[None]:
+    """Have functions that name torch.linalg find that nothing exports them.
+
+    Libraries ask whether they are exported before they solve a system, which other exporters cannot write: else they
+    substitute row by row, so that a delta rule, for one, becomes hundreds of nodes a layer.
+    """
+    ask, thread = torch.compiler.is_exporting, threading.get_ident()
+
+    def is_exporting() -> bool:
+        if threading.get_ident() != thread:
+            return ask()
+        asking = sys._getframe(1)
+        callers = [asking, asking.f_back] if asking.f_back is not None else [asking]  # a library has a name of its own
+        return ask() and not any(_solves(frame.f_code) for frame in callers)
+
+    with substituted([(torch.compiler, "is_exporting", is_exporting)]):
+        yield
+
+
+@contextmanager
+def _bounds_in_tensors() -> Iterator[None]:
+    """Draw between bounds that are tensors, such as those that follow from a length: torch makes numbers of them."""
+    own: Any = torch.Tensor.uniform_
+
+    def uniform_(self: torch.Tensor, *bounds: Any, **named: Any) -> torch.Tensor:
+        if named or not any(isinstance(bound, torch.Tensor) for bound in bounds) or not traced_here():
+            drawn: torch.Tensor = own(self, *bounds, **named)
+            return drawn
+        low, high = (bound.detach() if isinstance(bound, torch.Tensor) else bound for bound in (*bounds, 1.0)[:2])
+        return self.copy_(torch.rand_like(self) * (high - low) + low)
+
+    with substituted([(torch.Tensor, "uniform_", uniform_)]):
+        yield
+
+
+def _solves(code: CodeType) -> bool:
+    return "linalg" in code.co_names and is_foreign(code.co_filename)
 
 
 def _has_varying(data: Any) -> bool:

@@ -54,6 +54,7 @@ from ontrain.graph.source import annotate, describe, inherit_source, name_of, sh
 from ontrain.graph.stages import Stage as Stage, is_sized_by_values as is_sized_by_values, stages as stages
 from ontrain.graph.subgraphs import all_nodes, captured, drop_dead_nodes, live_nodes, subgraphs
 from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
+from ontrain.graph.ties import order_ties_as_torch as order_ties_as_torch, orders_ties_as_torch as orders_ties_as_torch
 from ontrain.graph.verify import verify, verify_requested
 from ontrain.graph.working_memory import MemoryOf, WorkingMemory
 from ontrain.operators import DOMAIN, OPSET, Operand, dims, is_float, schema_of, static_dims

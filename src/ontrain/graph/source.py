@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
+from ontrain.graph.ties import TIES
+
 __all__ = ["annotate", "describe", "inherit_source", "name_of", "shape_text", "source_of"]
 
 _SOURCE, _MODULE, _NAME = "ontrain.source", "ontrain.module", "ontrain.name"
@@ -38,11 +40,11 @@ def name_of(node: ir.Node) -> str:
 
 @contextmanager
 def inherit_source(node: ir.Node, nodes: list[ir.Node]) -> Iterator[None]:
-    """Give every node that is appended to `nodes` inside the block the source of `node`."""
+    """Give every node that is appended to `nodes` inside the block the source of `node`, and its order of ties."""
     start = len(nodes)
     yield
     for new in nodes[start:]:
-        for key in (_SOURCE, _MODULE, _NAME):
+        for key in (_SOURCE, _MODULE, _NAME, TIES):
             if key in node.metadata_props:
                 new.metadata_props.setdefault(key, node.metadata_props[key])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import importlib
+import sys
 import types
 
 import pytest
@@ -141,6 +143,20 @@ def test_a_record_that_another_method_keeps_makes_no_new_capture(scaled, monkeyp
     model(x)
     watch = model._engine._watch
     scaled.module.note(1.0)
+    assert not watch.changed()
+
+
+def test_a_trainer_of_an_installed_package_makes_no_new_capture(scaled, tmp_path, monkeypatch):
+    (tmp_path / "trainers_of_others-1.0.dist-info").mkdir()
+    (tmp_path / "trainers_of_others-1.0.dist-info" / "RECORD").write_text("trainers_of_others.py,,\n")
+    (tmp_path / "trainers_of_others.py").write_text("class Trainer:\n    def __init__(self):\n        self.scale = 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "trainers_of_others", raising=False)
+    scaled.module.trainer = importlib.import_module("trainers_of_others").Trainer()
+    model, x = ORTModule(scaled.module), torch.randn(2, 3)
+    model(x)
+    watch = model._engine._watch
+    scaled.module.trainer.scale = 1
     assert not watch.changed()
 
 

@@ -13,6 +13,7 @@ from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.selection import indexed_places, together
 from ontrain.capture.aten.view import sliced
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.graph import order_ties_as_torch
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
@@ -195,19 +196,25 @@ def select_scatter(op: AtenBuilder, x: Value, source: Value, dim: int, index: Di
 def topk(
     op: AtenBuilder, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, ...]:
-    if not op.input_shape(0):
-        return x, op.const(np.array(0, np.int64))
-    count = op.symbols.emit(op, k) if isinstance(k, Size) else op.const(np.array([k], np.int64))
-    return op.TopK(x, count, axis=dim, largest=int(largest), sorted=int(sorted), outputs=2)
+    values, indices = _ordered(op, x, k, dim, largest, sorted)
+    order_ties_as_torch(values)
+    return values, indices
 
 
 @aten("sort.default", "sort.stable")
 def sort(
     op: AtenBuilder, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Value, ...]:
+    return _ordered(op, x, op.input_shape(0)[dim] if op.input_shape(0) else 1, dim, descending)
+
+
+def _ordered(op: AtenBuilder, x: Value, k: Dim, dim: int, largest: bool, is_sorted: bool = True) -> tuple[Value, Value]:
+    """The greatest or smallest k with their places; of equal ones those that come first, as torch.sort has them."""
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
-    return topk(op, x, op.input_shape(0)[dim], dim, descending)
+    count = op.symbols.emit(op, k) if isinstance(k, Size) else op.const(np.array([k], np.int64))
+    values, indices = op.TopK(x, count, axis=dim, largest=int(largest), sorted=int(is_sorted), outputs=2)
+    return values, indices
 
 
 @aten("argsort.default", "argsort.stable")

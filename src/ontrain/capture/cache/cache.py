@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
@@ -21,6 +20,7 @@ from ontrain.capture.cache.question import UncacheableError, describe, digest
 from ontrain.capture.cache.trace import executed_files, trace
 from ontrain.capture.export import Flat
 from ontrain.capture.generators import DrawnNumberError, Run, without_draws
+from ontrain.capture.installed import is_installed
 from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec
 from ontrain.errors import OptionError
@@ -164,8 +164,8 @@ def _files(executed: Iterable[str]) -> dict[str, str]:
             raise UncacheableError(f"forward runs code that is in no file: {file}")
         if not file.startswith("<"):
             files.add(os.path.abspath(file))
-    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    own = {os.path.dirname(file) for file in files if not file.startswith((*installed, str(_PACKAGE)))}
+    others = (os.path.dirname(os.__file__), str(_PACKAGE))
+    own = {os.path.dirname(file) for file in files if not (file.startswith(others) or is_installed(file))}
     for module in list(sys.modules.values()):
         scope = getattr(module, "__dict__", {})  # a lazy module imports a package when it is asked for anything else
         path = scope.get("__file__")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import sysconfig
 import textwrap
 import types
 import warnings
@@ -13,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
+
+from ontrain.capture import is_installed
 
 __all__ = ["rebound"]
 
@@ -91,8 +92,7 @@ def _reaches(kind: type, function: Any, seen: set[Any]) -> bool:
     if tree is None:
         return True
     own = function.__code__.co_varnames[:1]
-    installed = function.__code__.co_filename.startswith(sysconfig.get_path("purelib"))
-    if not installed and _hands_itself_on(tree, own):
+    if not is_installed(function.__code__.co_filename) and _hands_itself_on(tree, own):
         return True
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
-from ontrain.graph import static_dims
+from ontrain.graph import orders_ties_as_torch, static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import Lowering, attributes, lowers, lowers_composite
@@ -243,7 +243,8 @@ def topk(e: Emitter, node: ir.Node) -> None:
     k = (constant_ints(node.inputs[1]) or [1])[0]
     outs: list[Buf | None] = [e.out(v) for v in node.outputs]
     largest, sort = bool(a.get("largest", 1)), bool(a.get("sorted", 1))
-    e.compute(_topk, e.value(node.inputs[0]), k, a.get("axis", -1), largest, sort, outs=outs)
+    choose = torch.topk if orders_ties_as_torch(node) else _topk
+    e.compute(choose, e.value(node.inputs[0]), k, a.get("axis", -1), largest, sort, outs=outs)
 
 
 def _topk(x: torch.Tensor, k: int, axis: int, largest: bool, sort: bool) -> tuple[torch.Tensor, torch.Tensor]:
