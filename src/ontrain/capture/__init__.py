@@ -21,6 +21,7 @@ from ontrain.capture.inspection import (
     mark as mark,
     numbered as numbered,
 )
+from ontrain.capture.kept import Kept as Kept
 from ontrain.capture.module_capture import Captured, capture
 from ontrain.capture.names import REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
