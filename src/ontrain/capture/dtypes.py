@@ -27,7 +27,7 @@ class EagerDtypes(TorchFunctionMode):
         super().__init__()
         names = {"torch.Tensor._nnz": _nnz, "torch._sparse_sum": _sparse_sum}
         of_sparse = {available(name): function for name, function in names.items()}
-        self._spelled_out = {**_SPELLED_OUT, **of_sparse}
+        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **of_sparse}
 
     def __torch_function__(
         self,

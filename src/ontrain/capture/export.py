@@ -83,7 +83,7 @@ class Exported:
         output_spec: the structure of its result.
         decisions: the conditions on values under which forward is the program.
         counts: the numbers among the module's attributes that forward changes.
-        kept: tensors that forward leaves in the module.
+        retained: tensors that forward leaves in the module.
         course: the random numbers, and answers about them, with which forward is the program.
     """
 
@@ -91,7 +91,7 @@ class Exported:
     output_spec: Spec
     decisions: Sequence[Decision]
     counts: Sequence[Count]
-    kept: Sequence[Kept] = ()
+    retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
 
 
@@ -125,10 +125,10 @@ def export(
     def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
         changed: list[list[Count]] = []
-        kept: list[list[Kept]] = []
+        left: list[list[Kept]] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
-                    changed=changed.append, keeps=kept.append)  # fmt: skip
+                    changed=changed.append, keeps=left.append)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
             tracing(module, answers=answers, whole_numbers=whole_numbers),
@@ -137,7 +137,7 @@ def export(
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
-        return Exported(program, spec, () if answers is None else answers.decisions, changed[-1], tuple(kept[-1]))
+        return Exported(program, spec, () if answers is None else answers.decisions, changed[-1], tuple(left[-1]))
 
     try:
         return _drawing(trace, draws)

@@ -46,13 +46,13 @@ def attributes_before(module: nn.Module) -> list[tuple[nn.Module, dict[str, Any]
 
 def kept_tensors(before: list[tuple[nn.Module, dict[str, Any]]]) -> list[Kept]:
     """Return what forward has put into its module, and buffers that it leaves with a gradient, at its end."""
-    kept = []
+    tensors = []
     for part, attributes in before:
         for name, buffer in of("torch.nn.Module._buffers", part).items():
             if buffer is not None and buffer.requires_grad:
-                kept.append(Kept(part, name, is_buffer=True, differentiable=True))
-        kept += _attributes(part, attributes)
-    return kept
+                tensors.append(Kept(part, name, is_buffer=True, differentiable=True))
+        tensors += _attributes(part, attributes)
+    return tensors
 
 
 def _attributes(part: nn.Module, before: Mapping[str, Any]) -> Iterator[Kept]:

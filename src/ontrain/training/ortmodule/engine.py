@@ -176,9 +176,9 @@ class Engine:
             dict(zip(entry.places, (*entry.tensors, *inputs), strict=True)), entry.differentiated.gradients,
         )  # fmt: skip
         with without_autocast(session.device.type):
-            outputs = call.run()
+            results = call.run()
         self._carried.note(entry, call)
-        return entry.result(outputs)
+        return entry.result(results)
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],

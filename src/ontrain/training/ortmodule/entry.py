@@ -91,8 +91,8 @@ class Entry:
 
     def _carried(self) -> dict[str, torch.Tensor]:
         """The buffers that forward leaves with a gradient, and whose old values its results follow by derivatives."""
-        kept = {id(getattr(k.module, k.name)) for k in self.captured.kept if k.is_buffer}
-        buffers = [(name, buffer) for name, buffer in self.captured.buffers.items() if id(buffer) in kept]
+        attached = {id(getattr(k.module, k.name)) for k in self.captured.retained if k.is_buffer}
+        buffers = [(name, buffer) for name, buffer in self.captured.buffers.items() if id(buffer) in attached]
         return {name: buffer for name, buffer in buffers if self.session.differentiable((name,))}
 
     @property

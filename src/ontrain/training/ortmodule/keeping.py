@@ -35,18 +35,18 @@ def attributes_carried(
     Warns:
         UserWarning: forward leaves tensors with gradients among the attributes, and does not read them itself.
     """
-    attributes = [kept for kept in captured.kept if not kept.is_buffer]
+    attributes = [attribute for attribute in captured.retained if not attribute.is_buffer]
     if not attributes:
         return []
     numbers = {id(part): number for number, part in enumerate(module.modules())}
-    names = {(numbers[id(kept.module)], kept.name): kept for kept in attributes}
+    names = {(numbers[id(attribute.module)], attribute.name): attribute for attribute in attributes}
     carried = [names[name] for name in carrying(module, args, kwargs, list(names))]
-    for kept in attributes:
-        if kept.differentiable and kept not in carried:
+    for attribute in attributes:
+        if attribute.differentiable and attribute not in carried:
             warnings.warn(
-                f"forward leaves a tensor with a gradient in the attribute {kept.name!r} of "
-                f"{type(kept.module).__name__}; a graph leaves the attribute as it was. If the loss needs it, return "
-                "it from forward.",
+                f"forward leaves a tensor with a gradient in the attribute {attribute.name!r} of "
+                f"{type(attribute.module).__name__}; a graph leaves the attribute as it was. If the loss needs it, "
+                "return it from forward.",
                 stacklevel=7,
             )
     return carried
@@ -55,8 +55,8 @@ def attributes_carried(
 class Left:
     """Stands in an attribute for the tensor that eager PyTorch would have left there for the next call."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._name, self._kind = kept.name, type(kept.module).__name__
+    def __init__(self, attribute: Kept) -> None:
+        self._name, self._kind = attribute.name, type(attribute.module).__name__
 
     def error(self) -> CaptureError:
         """Return the refusal of a call that would read it."""
@@ -75,8 +75,8 @@ class Left:
 
 def leave(carried: Sequence[Kept]) -> None:
     """Have attributes tell whether they are set anew before the next call."""
-    for kept in carried:
-        kept.module.__dict__[kept.name] = Left(kept)
+    for attribute in carried:
+        attribute.module.__dict__[attribute.name] = Left(attribute)
 
 
 def check_left(carried: Sequence[Kept]) -> None:
@@ -85,8 +85,8 @@ def check_left(carried: Sequence[Kept]) -> None:
     Raises:
         OntrainError: an attribute was not set anew. No fallback takes it, because the tensor is lost.
     """
-    for kept in carried:
-        left = kept.module.__dict__.get(kept.name)
+    for attribute in carried:
+        left = attribute.module.__dict__.get(attribute.name)
         if isinstance(left, Left):
             error = left.error()
             raise OntrainError(error.problem, reason=error.reason, way_out=error.way_out)
@@ -127,8 +127,8 @@ def refuse_carried(entry: Entry) -> None:
     Raises:
         CaptureError: it does.
     """
-    for kept in entry.left:
-        raise Left(kept).error()
+    for attribute in entry.left:
+        raise Left(attribute).error()
     for name in entry.carried:
         raise CaptureError(
             f"forward leaves buffer {name!r} with a gradient, and reads it in the next call",
