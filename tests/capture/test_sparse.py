@@ -51,6 +51,12 @@ PRODUCTS = {
     "dense by a product": (3, lambda a, y: y.t() @ (a @ a.t()).detach()),
     "product by a vector": (3, lambda a, y: -(a.detach() @ a.detach().t() * 2.0).t() @ y[:, 0]),
     "addmm of a product": (5, lambda a, y: torch.addmm(y, (a.t() @ a).detach(), y)),
+    "sum of all": (5, lambda a, y: torch.sparse.sum(a) * torch.sparse.sum(a.coalesce(), (0, 1)) * a.sum() + y),
+    "softmax of rows": (5, lambda a, y: torch.sparse.softmax(a, 1).to_dense() @ y),
+    "softmax of columns": (5, lambda a, y: torch.sparse.softmax(a.coalesce(), 0).to_dense() @ y),
+    "softmax of a sum": (5, lambda a, y: torch.sparse.softmax(a + a.t().t() * 3, 1).to_dense() @ y),
+    "log_softmax": (3, lambda a, y: torch.sparse.log_softmax(a.t(), 1).to_dense() @ y),
+    "number of places": (5, lambda a, y: a @ y * a._nnz()),
 }
 
 
@@ -88,6 +94,11 @@ def test_another_number_of_places_trains_as_eagers():
         (lambda a, y: torch.relu(a) @ y, "relu"),
         (lambda a, y: (a * ones(y, 3, 5)) @ y, "element by element"),
         (lambda a, y: a, "of sparse tensors"),
+        (lambda a, y: a @ y / a.coalesce()._nnz(), "how many places a sparse matrix has"),
+        (lambda a, y: a @ y * (a * 2)._nnz(), "how many places a sparse matrix has"),
+        (lambda a, y: (a * 2)._values().mean() + y, "places of a sparse matrix that forward computes"),
+        (lambda a, y: torch.sparse.sum(a, 1).to_dense() + y[:3, 0], "over one dimension"),
+        (lambda a, y: torch.sparse.softmax(a @ a.t(), 1).to_dense() @ y[:3], "softmax of a product"),
     ],
     ids=[
         "places of a product",
@@ -97,6 +108,11 @@ def test_another_number_of_places_trains_as_eagers():
         "relu",
         "times a tensor",
         "sine of it",
+        "number of places merged",
+        "number of places scaled",
+        "values scaled",
+        "sum of rows",
+        "softmax of a product",
     ],
 )
 def test_what_a_graph_has_not_is_refused_by_name(use, reason):

@@ -10,6 +10,10 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ontrain.capture.ways_out import BROKEN
+from ontrain.errors import CaptureError
+from ontrain.internals import available, of, private
+
 __all__ = ["EagerDtypes"]
 
 
@@ -19,6 +23,12 @@ class EagerDtypes(TorchFunctionMode):
     On a GPU a cell of a recurrent layer is one kernel, of whose results torch says nothing.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        names = {"torch.Tensor._nnz": _nnz, "torch._sparse_sum": _sparse_sum}
+        of_sparse = {available(name): function for name, function in names.items()}
+        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **of_sparse}
+
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -27,7 +37,7 @@ class EagerDtypes(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call what stands in for the function, or the function itself."""
-        return _SPELLED_OUT.get(function, function)(*args, **kwargs or {})
+        return self._spelled_out.get(function, function)(*args, **kwargs or {})
 
 
 def _huber_loss(
@@ -111,6 +121,27 @@ def _gru_cell(
     h_reset, h_update, h_new = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
     candidate = (new + (reset + h_reset).sigmoid() * h_new).tanh()
     return candidate + (update + h_update).sigmoid() * (hx - candidate)
+
+
+def _nnz(input: torch.Tensor) -> Any:
+    """The number of places of a sparse matrix; torch's tracer takes what is computed of others for empty."""
+    places = of("torch.Tensor._indices", input)().shape[1] if input.layout is torch.sparse_coo else None
+    if places is None or isinstance(places, int) and places == 0:
+        raise CaptureError(
+            "forward asks how many places a sparse matrix has that it computes",
+            reason="torch's tracer does not know the number, and would say none; values at one place may be merged",
+            way_out=f"take the number from the indices that the matrix is made of; or {BROKEN}",
+        )
+    return places
+
+
+def _sparse_sum(input: torch.Tensor, dim: Any = None, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    axes = None if dim is None else {axis % input.dim() for axis in ([dim] if isinstance(dim, int) else dim)}
+    if axes is None or len(axes) == input.dim():
+        return input.sum() if dtype is None else input.sum(dtype=dtype)
+    named: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    summed: torch.Tensor = private("torch._sparse_sum")(input, dim, **named)
+    return summed
 
 
 _DATA: Any = torch.Tensor.data

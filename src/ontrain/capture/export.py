@@ -23,6 +23,7 @@ from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchErr
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
+from ontrain.capture.kept import Kept, attributes_before, kept_tensors
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.source import user_frame
@@ -82,6 +83,7 @@ class Exported:
         output_spec: the structure of its result.
         decisions: the conditions on values under which forward is the program.
         counts: the numbers among the module's attributes that forward changes.
+        retained: tensors that forward leaves in the module.
         course: the random numbers, and answers about them, with which forward is the program.
     """
 
@@ -89,6 +91,7 @@ class Exported:
     output_spec: Spec
     decisions: Sequence[Decision]
     counts: Sequence[Count]
+    retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
 
 
@@ -122,9 +125,10 @@ def export(
     def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
         changed: list[list[Count]] = []
+        left: list[list[Kept]] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
-                    changed=changed.append)  # fmt: skip
+                    changed=changed.append, keeps=left.append)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
             tracing(module, answers=answers, whole_numbers=whole_numbers),
@@ -133,7 +137,7 @@ def export(
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
-        return Exported(program, spec, () if answers is None else answers.decisions, changed[-1])
+        return Exported(program, spec, () if answers is None else answers.decisions, changed[-1], tuple(left[-1]))
 
     try:
         return _drawing(trace, draws)
@@ -215,6 +219,7 @@ class Flat(nn.Module):
         run: calls the module's forward.
         eager: whether a forward that asks whether it is compiled is told that it is not.
         changed: is told which numbers among the module's attributes forward changes.
+        keeps: is told which tensors forward leaves in the module.
     """
 
     def __init__(
@@ -226,6 +231,7 @@ class Flat(nn.Module):
         *,
         eager: bool = False,
         changed: Callable[[list[Count]], None] | None = None,
+        keeps: Callable[[list[Kept]], None] | None = None,
     ) -> None:
         super().__init__()
         self.module, self._eager = module, eager
@@ -236,6 +242,7 @@ class Flat(nn.Module):
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
+        self._keeps = keeps
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -258,7 +265,10 @@ class Flat(nn.Module):
                 stack.enter_context(torch.autocast(device, dtype))
             if self._eager:
                 stack.enter_context(as_eager())
+            before = attributes_before(self.module)
             leaves, spec = flatten(self._run(lambda: self._call(named)))
+            if self._keeps is not None:
+                self._keeps(kept_tensors(before))
         self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)

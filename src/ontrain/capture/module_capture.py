@@ -22,6 +22,7 @@ from ontrain.capture.decisions import Decisions, RandomBranchError, ValueBranchE
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
+from ontrain.capture.kept import Kept
 from ontrain.capture.names import COMPLEX, Names
 from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
@@ -59,6 +60,7 @@ class Captured:
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         decisions: conditions on values under which the graph is the module's forward.
         counts: numbers among the module's attributes that forward changes; the graph has those from before.
+        retained: tensors that forward leaves in the module, for the next call or for whoever reads them.
         course: random numbers that forward branches on, and the branches of the graph.
         seconds: what each phase took.
     """
@@ -78,6 +80,7 @@ class Captured:
     inspected: Inspected = field(default_factory=Inspected)
     decisions: Decisions = field(default_factory=Decisions)
     counts: Sequence[Count] = ()
+    retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -218,13 +221,14 @@ def _traced(
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
-    if cache is not None and not exported.decisions and not counted and not exported.course:
+    whole = not (exported.decisions or counted or exported.course or exported.retained)
+    if cache is not None and whole:
         cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
     captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
     captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, _known(counted, guards)
-    captured.course = exported.course
+    captured.course, captured.retained = exported.course, exported.retained
     return captured
 
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -60,7 +61,7 @@ def tracing(
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
-                      _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), whole,
+                      _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), _numbers_of_numpy(), whole,
                       traced_autograd(), traced_assignments(), undivided_scans(), answering, passed_checks(silent),
                       equality_by_elements(),
                       EagerDtypes()):  # fmt: skip
@@ -286,6 +287,27 @@ def _solves(code: CodeType) -> bool:
     return "linalg" in code.co_names and is_foreign(code.co_filename)
 
 
+@contextmanager
+def _numbers_of_numpy() -> Iterator[None]:
+    """Let numpy's functions take a number that forward reads off a tensor: they call its method of that name."""
+    kinds = torch.SymInt, torch.SymFloat
+    methods = [(kind, name, _method(name)) for kind in kinds for name in _FUNCTIONS if not hasattr(kind, name)]
+    with substituted(methods, new=True):
+        yield
+
+
+def _method(name: str) -> Callable[[Any], Any]:
+    function = getattr(np, name)
+    return lambda number: function(float(number))
+
+
+_FUNCTIONS = (
+    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cbrt", "cos", "cosh", "deg2rad", "exp", "exp2",
+    "expm1", "fabs", "log", "log10", "log1p", "log2", "rad2deg", "rint", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+"""numpy's functions of one number that take an object by a method of it."""
+
+
 def _has_varying(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(_has_varying, data))
@@ -293,7 +315,7 @@ def _has_varying(data: Any) -> bool:
 
 
 class _Whole(type):
-    """Makes `int(tensor)` a number that varies, where Python's own would have to know it."""
+    """Makes `int(tensor)` a number that varies, where Python's own would have to know it, and sizes whole numbers."""
 
     def __call__(cls, value: Any = 0, *args: Any) -> Any:
         if isinstance(value, torch.SymInt):
@@ -306,13 +328,14 @@ class _Whole(type):
         return builtins.int(value, *args)
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, builtins.int)
+        # A size that varies is an `int` in eager PyTorch, and torch's own kind of number here.
+        return isinstance(value, builtins.int | torch.SymInt)
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, builtins.int)
+        return issubclass(kind, builtins.int | torch.SymInt)
 
     def __eq__(cls, other: object) -> bool:
-        return other is cls or other is builtins.int
+        return other is cls or other is builtins.int or other is torch.SymInt
 
     def __hash__(cls) -> builtins.int:
         return hash(builtins.int)

@@ -89,17 +89,18 @@ def replaced(replacements: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def substituted(substitutes: Iterable[tuple[object, str, Any]]) -> Iterator[None]:
+def substituted(substitutes: Iterable[tuple[object, str, Any]], *, new: bool = False) -> Iterator[None]:
     """Have something else as attributes of Python's own modules and classes, for a while, for the whole process.
 
     One thread at a time replaces, here as in `replaced`.
 
     Args:
         substitutes: the module or class, the attribute, and what to put there. It must ask which thread calls.
+        new: whether there is nothing of that name otherwise.
     """
     with _replacing, ExitStack() as stack:
         for owner, attribute, substitute in substitutes:
-            stack.enter_context(mock.patch.object(owner, attribute, substitute))
+            stack.enter_context(mock.patch.object(owner, attribute, substitute, create=new))
         yield
 
 

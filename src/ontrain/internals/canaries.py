@@ -404,6 +404,19 @@ def shows_places(_: object) -> None:
     expect(torch.equal(matrix._values(), values), "other values")
 
 
+def counts_places(count: Any) -> None:
+    """It counts the places of a sparse matrix."""
+    matrix = torch.sparse_coo_tensor(torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0]), (2, 3))
+    expect(count(matrix) == 2 and count(matrix.coalesce()) == 1, "another number of places")
+
+
+def sums_sparse(add_up: Any) -> None:
+    """It sums all values of a sparse matrix, or those along a dimension."""
+    matrix = torch.sparse_coo_tensor(torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0]), (2, 3))
+    expect(float(add_up(matrix)) == 3.0, "another sum")
+    expect(torch.equal(add_up(matrix, [1]).to_dense(), torch.tensor([3.0, 0.0])), "other sums of rows")
+
+
 def makes_sparse(make: Any) -> None:
     """It takes numbers of sparse and dense dimensions, the shape, places and values."""
     places, values = torch.tensor([[0, 1], [2, 0]]), torch.tensor([1.0, 2.0])

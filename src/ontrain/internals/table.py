@@ -228,6 +228,8 @@ TABLE: tuple[Row, ...] = (
         of_instance=True),
     Row("torch.Tensor._indices", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
     Row("torch.Tensor._values", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
+    Row("torch.Tensor._nnz", "know where forward counts the places of a sparse matrix", c.counts_places, _SPARSE),
+    Row("torch._sparse_sum", "sum a sparse matrix without merging its places", c.sums_sparse, _SPARSE),
     Row("torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors", "make sparse matrices of sizes that vary",
         c.makes_sparse, _SPARSE),
     Row("torch.Tensor._make_wrapper_subclass", "make outputs that are computed when looked at", c.wraps,

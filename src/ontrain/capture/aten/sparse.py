@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -148,6 +149,57 @@ def values_of(op: AtenBuilder, x: Matrix) -> Value:
     return _with_places(op, x).values
 
 
+@_on_sparse("sum")
+def total(op: AtenBuilder, x: Matrix, axes: Sequence[int] | None = None, **_: object) -> Value:
+    if axes is not None and len({axis % 2 for axis in axes}) == 1:
+        raise op.refuse(*_SPARSE_VECTOR)
+    if isinstance(x, Product):
+        raise op.refuse(
+            "the sum of a product of two sparse matrices", "the places of the product follow from those of both",
+            "multiply it by a vector of ones, and sum what comes of it",
+        )  # fmt: skip
+    return op.ReduceSum(op.cast(x.values, op.dtype), keepdims=0)
+
+
+_SPARSE_VECTOR = (
+    "the sum of a sparse matrix over one dimension", "it is a sparse vector, and a graph has sparse matrices",
+    "multiply the matrix by a vector of ones: (a @ ones) sums each row, (a.t() @ ones) each column",
+)  # fmt: skip
+
+
+@_on_sparse("_sparse_sum")
+def sparse_sum(op: AtenBuilder, x: Matrix, *_: object, **__: object) -> Value:
+    raise op.refuse(*_SPARSE_VECTOR)
+
+
+@_on_sparse("_sparse_softmax", "_sparse_log_softmax")
+def softmax(op: AtenBuilder, x: Matrix, axis: int, *_: object, **__: object) -> Sparse:
+    """The softmax over the places of a row or column that the matrix has; values at one place count as their sum."""
+    if isinstance(x, Product):
+        raise op.refuse(
+            "the softmax of a product of two sparse matrices", "its places follow from the places of both",
+            "take the product's to_dense(), and its softmax where that is not zero",
+        )  # fmt: skip
+    shape = op.input_shape(0)
+    line, lines = (x.rows, shape[0]) if axis % 2 else (x.columns, shape[1])
+    values, shares = op.cast(x.values, op.dtype), None
+    if not x.once:
+        places = op.Concat(op.Unsqueeze(x.rows, [1]), op.Unsqueeze(x.columns, [1]), axis=1)
+        counted = op.ScatterND(_zeros(op, shape), places, op.Expand(op.const(1, op.dtype), op.Shape(values)),
+                               reduction="add")  # fmt: skip
+        shares = op.GatherND(counted, places)
+        values = op.GatherND(_dense(op, replace(x, values=values), shape), places)
+    least = op.expand(op.const(-np.inf, op.dtype), [lines], [])
+    highest = op.composite("Detach", op.ScatterElements(least, line, values, axis=0, reduction="max"))
+    values = values - op.Gather(highest, line, axis=0)
+    powers = op.Exp(values) if shares is None else op.Exp(values) / shares
+    sums = op.Gather(op.ScatterElements(_zeros(op, [lines]), line, powers, axis=0, reduction="add"), line, axis=0)
+    if _called(op) == "_sparse_softmax":
+        return replace(x, values=powers / sums, merged=not x.once)
+    logarithms = values - op.Log(sums)
+    return replace(x, values=logarithms if shares is None else logarithms / shares, merged=not x.once)
+
+
 def _with_places(op: AtenBuilder, x: Matrix) -> Sparse:
     if isinstance(x, Product):
         raise op.refuse(
@@ -159,6 +211,11 @@ def _with_places(op: AtenBuilder, x: Matrix) -> Sparse:
             "the places of a coalesced matrix", "how many there are follows from the places that it was made of",
             "coalesce the matrix before the call and hand it in, or compute with the values that it is made of; "
             f"or {BROKEN}",
+        )  # fmt: skip
+    if op.shape[-1] == 0 and list(x.values.shape) != [0]:  # torch's tracer takes what is computed for empty
+        raise op.refuse(
+            "the places of a sparse matrix that forward computes", "torch does not say how many there are",
+            f"compute with the places and values that it is made of; or {BROKEN}",
         )  # fmt: skip
     return x
 

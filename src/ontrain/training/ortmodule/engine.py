@@ -13,7 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ChangedStateError, Count, Course, bind, capture, flatten, telling_grad_mode, tells_positions
+from ontrain.capture import (
+    ChangedStateError,
+    Count,
+    Course,
+    Kept,
+    bind,
+    capture,
+    flatten,
+    telling_grad_mode,
+    tells_positions,
+)  # fmt: skip
 from ontrain.errors import CaptureError
 from ontrain.internals import available
 from ontrain.locks import Lock
@@ -23,6 +33,7 @@ from ontrain.training.ortmodule.counting import Following, following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
+from ontrain.training.ortmodule.keeping import Carried, attributes_carried, check_left, leave, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, on_path, warn_of_courses
@@ -84,6 +95,8 @@ class Engine:
         self._lock = Lock()
         self.captures = 0
         self._told: set[tuple[int, str]] = set()
+        self._carried = Carried()
+        self._left: list[Kept] = []
 
     @property
     def entries(self) -> list[Entry]:
@@ -92,6 +105,7 @@ class Engine:
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
+        check_left(self._left)
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             if self._watch.changed():
@@ -128,6 +142,7 @@ class Engine:
                 tried[site.entry] = error
                 draws.undo()
                 continue
+            leave(site.entry.left)
             if site.entry.followed:
                 sizes = site.sizes([tensor.shape for tensor in tensors])
                 for counting in site.entry.followed:
@@ -151,6 +166,7 @@ class Engine:
                 outputs, _ = on_path(entry.decisions, entry.buffers, session, plan, inputs, seed)
                 entry.inspected.hand_out(outputs)
             return entry.result([outputs[name] for name in entry.outputs])
+        self._carried.check(entry)
         seeds = mode.seeds
         planned = functools.partial(entry.planned, mode)
         plan = session.plan(inputs, mode.targets, seeds, planned(seeds))
@@ -160,7 +176,9 @@ class Engine:
             dict(zip(entry.places, (*entry.tensors, *inputs), strict=True)), entry.differentiated.gradients,
         )  # fmt: skip
         with without_autocast(session.device.type):
-            return entry.result(call.run())
+            results = call.run()
+        self._carried.note(entry, call)
+        return entry.result(results)
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
@@ -269,13 +287,18 @@ class Engine:
                 warnings.warn(
                     f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
                 )
+        left = attributes_carried(self.module, captured, args, kwargs)
         # Tracing runs forward, which may set attributes itself.
         followed = self._followed(captured.counts)
         held = [*captured.constants, *(constant for entry in self.entries for constant in entry.captured.constants)]
         counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
         self._watch = Watch(self.module, held, [counting.place for counting in counted if counting.adds])
-        return Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                     followed=followed)  # fmt: skip
+        entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
+                      followed=followed, left=left)  # fmt: skip
+        self._left = list({(id(k.module), k.name): k for k in (*self._left, *left)}.values())
+        if not self._paths:  # as where the module may run in pieces
+            refuse_carried(entry)
+        return entry
 
     def _warn_of_numbers(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""

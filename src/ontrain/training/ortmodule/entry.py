@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ontrain.capture import Captured, leaf_paths
+from ontrain.capture import Captured, Kept, leaf_paths
 from ontrain.graph import is_sized_by_values, updates_of
 from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
@@ -42,15 +42,17 @@ class Entry:
     Args:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
+        left: attributes in which forward leaves tensors that its next call reads.
 
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
         differentiated: the captured graph, and the graphs of its gradients.
+        carried: buffers through which gradients flow from call to call in eager PyTorch, by their names in the graph.
     """
 
     def __init__(
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
-        recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
+        recomputation: Recomputation | None = None, followed: Sequence[Following] = (), left: Sequence[Kept] = (),
     ) -> None:  # fmt: skip
         self.captured, self.followed = captured, followed
         self.outputs = captured.output_names
@@ -76,6 +78,7 @@ class Entry:
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
+        self.carried, self.left = self._carried(), tuple(left)
         self._modes: dict[tuple[bool, ...], Mode] = {}
         # An optimizer's step on a complex parameter is not seen by what copies parameters before it.
         self._lazy = lazy and captured.training and not self._complex
@@ -85,6 +88,12 @@ class Entry:
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
         self._paths = dict(zip(self.outputs, leaf_paths(captured.output_spec), strict=True))
+
+    def _carried(self) -> dict[str, torch.Tensor]:
+        """The buffers that forward leaves with a gradient, and whose old values its results follow by derivatives."""
+        attached = {id(getattr(k.module, k.name)) for k in self.captured.retained if k.is_buffer}
+        buffers = [(name, buffer) for name, buffer in self.captured.buffers.items() if id(buffer) in attached]
+        return {name: buffer for name, buffer in buffers if self.session.differentiable((name,))}
 
     @property
     def tensors(self) -> list[torch.Tensor]:

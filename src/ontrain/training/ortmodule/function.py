@@ -95,6 +95,7 @@ class Call:
         seed: of its random numbers, so that they can be drawn again.
         named: the inputs and the module's tensors, by graph name.
         gradients: returns its gradients as values that autograd follows; see `Differentiated.gradients`.
+        differentiated: whether a backward has been here.
     """
 
     session: Session
@@ -116,6 +117,7 @@ class Call:
     versions: list[int] = field(default_factory=list)
     states: list[tuple[int, int]] = field(default_factory=list)
     before: dict[str, torch.Tensor] = field(default_factory=dict)
+    differentiated: bool = False
 
     def run(self) -> tuple[torch.Tensor, ...]:
         """Run the forward half as a node of autograd's graph; return all outputs in order."""
@@ -220,6 +222,7 @@ class Run(torch.autograd.Function):
         """Run the backward half."""
         _ = ctx.saved_tensors
         call: Call = ctx.call
+        call.differentiated = True
         seeds = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
         if not seeds:
             return (None,) * (2 + len(call.mode.wrt))

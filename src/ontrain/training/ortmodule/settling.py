@@ -12,7 +12,7 @@ from torch import nn
 from ontrain.capture import GeneratorStates, flatten
 from ontrain.internals import of
 
-__all__ = ["settled"]
+__all__ = ["carrying", "settled"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -48,6 +48,41 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return lambda: _put(module, before)
 
 
+def carrying(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[_Name]) -> list[_Name]:
+    """Return the attributes, of those that forward leaves tensors in, that change the result of the next call.
+
+    Copies of the module run the call twice, each with one of the attributes put back in between.
+
+    Args:
+        module: stays as it is.
+        args: positional arguments of the call.
+        kwargs: its keyword arguments.
+        names: the number of a submodule, and the attribute's name there.
+    """
+    try:
+        expected = _again(module, args, kwargs, None)
+        return [name for name in names if not _all_alike(expected, _again(module, args, kwargs, name))]
+    except Exception:  # noqa: BLE001 - a module of the user's, which may hold what cannot be copied
+        return []
+
+
+def _again(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], name: _Name | None) -> list[torch.Tensor]:
+    """The results of the second of two calls, before which one attribute is what it was before the first."""
+    double, call = _copied(module, args, kwargs)
+    before = None
+    if name is not None:
+        attributes = list(double.modules())[name[0]].__dict__
+        before = attributes.get(name[1], _MISSING)
+    _run(double, call)
+    if name is not None:
+        del attributes[name[1]]
+        if before is not _MISSING:
+            attributes[name[1]] = before
+    return _run(double, call)
+
+
+_MISSING = object()
+_Name = tuple[int, str]
 _Place = tuple[int, str, str]
 """The number of a submodule, which of its dictionaries it is, and the name there."""
 
@@ -126,6 +161,17 @@ def _plain(value: Any) -> Any:
 
 def _form(value: Any) -> tuple[Any, ...] | None:
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def _all_alike(results: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return len(results) == len(others) and all(map(_alike, results, others))
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two results are equal but for the order in which a device adds up."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.allclose(a.detach(), b.detach(), rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -1,0 +1,123 @@
+"""Tensors that a call leaves in the module for the next: eager's numbers, or a refusal, and never a gradient less."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.errors import CaptureError, OntrainError
+from ontrain.training.ortmodule import ORTModule
+from tests.training.ortmodule.networks import assert_same_gradients, pair
+
+DTYPE = torch.float64
+
+
+class InBuffer(nn.Module):
+    """A recurrent layer whose state is a buffer."""
+
+    def __init__(self, keep=lambda new: new, in_place=False):
+        super().__init__()
+        self.layer, self.keep, self.in_place = nn.Linear(3, 3), keep, in_place
+        self.register_buffer("hidden", torch.zeros(4, 3))
+
+    def forward(self, x):
+        new = torch.tanh(self.layer(x) + self.hidden)
+        if self.in_place:
+            self.hidden.copy_(self.keep(new))
+        else:
+            self.hidden = self.keep(new)
+        return new * 1.0
+
+
+class InAttribute(nn.Module):
+    """The same with a plain attribute, and another one that forward only leaves for others."""
+
+    def __init__(self, start=None):
+        super().__init__()
+        self.layer, self.hidden, self.seen = nn.Linear(3, 3), start, None
+
+    def forward(self, x):
+        before = torch.zeros_like(x) if self.hidden is None else self.hidden[0]
+        self.hidden = (torch.tanh(self.layer(x) + before),)
+        self.seen = self.hidden[0].detach()
+        return self.hidden[0] * 1.0
+
+
+def rows(seed=0, count=4):
+    return torch.randn(count, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_gradient_that_would_pass_from_call_to_call_through_a_buffer_is_refused(in_place):
+    model = ORTModule(InBuffer(in_place=in_place).double(), fallback="FALLBACK_FORCE_TORCH_FORWARD")
+    loss = model(rows()).sum()
+    with pytest.raises(OntrainError, match="reads buffer 'hidden', which the call before left with a gradient"):
+        model(rows(1))
+    loss.backward()
+    model(rows(1)).sum().backward()  # which eager PyTorch refuses, unless somebody detaches the buffer in between
+
+
+def test_a_buffer_that_is_set_anew_or_detached_trains_as_in_eager():
+    ours, eager = pair(InBuffer(lambda new: new.detach()).double())
+    for module in (ours, eager):
+        sum(module(rows(step)).square().sum() for step in range(3)).backward()
+    assert_same_gradients(ours, eager)
+    ours, eager = pair(InBuffer(in_place=True).double())
+    with torch.no_grad():
+        ours(rows()), eager(rows())
+    for module in (ours, eager):
+        module(rows(1)).square().sum().backward()
+    torch.testing.assert_close(ours.hidden, eager.hidden.detach())
+    assert_same_gradients(ours, eager)
+
+
+@pytest.mark.parametrize("start", [None, (torch.zeros(4, 3, dtype=DTYPE),)], ids=["none", "tensor"])
+def test_a_state_in_an_attribute_is_refused_unless_it_is_set_anew(start):
+    ours, eager = pair(InAttribute(start).double())
+    for step in range(2):
+        for module in (ours, eager):
+            module.hidden = start
+            module(rows(step)).square().sum().backward()
+    assert_same_gradients(ours, eager)
+    with pytest.raises(OntrainError, match="from call to call in the attribute 'hidden' of InAttribute") as caught:
+        ours(rows())
+    assert "register_buffer('hidden', tensor)" in caught.value.way_out
+    with pytest.raises(CaptureError, match="'hidden'"):
+        ours.module.hidden.detach()  # which is not there
+    assert type(copy.deepcopy(ours).module.hidden) is type(ours.module.hidden)
+
+
+@pytest.mark.parametrize("model", [InBuffer, InAttribute])
+def test_in_pieces_gradients_pass_from_call_to_call(model):
+    eager = model().double()
+    ours = ORTModule(copy.deepcopy(eager), breaks="allow")
+    for module in (ours, eager):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sum(module(rows(step)).square().sum() for step in range(3)).backward()
+    assert_same_gradients(ours, eager)
+
+
+class WithAuxiliaryLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.auxiliary, self.table = nn.Linear(3, 3), 0.0, None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(3.0, dtype=x.dtype)
+        y = self.layer(x)
+        self.auxiliary = y.square().mean()
+        return y * self.table
+
+
+def test_a_warning_tells_of_a_loss_that_stays_behind_in_an_attribute_and_not_of_a_table():
+    model = ORTModule(WithAuxiliaryLoss().double())
+    with pytest.warns(UserWarning, match="attribute 'auxiliary' of WithAuxiliaryLoss") as caught:
+        model(rows()).sum().backward()
+    assert not any("'table'" in str(warning.message) for warning in caught)
+    model(rows(1, count=5)).sum().backward()
