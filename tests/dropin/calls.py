@@ -572,7 +572,7 @@ DIFFERENT = (
         "gives an `OrtValue` of a sequence or map, which tells little of itself",
         "refused: `run` and `copy_outputs_to_cpu` give lists, dictionaries and strings"),
     Difference("SessionOptions.add_initializer", changed("add_initializer", "w", value_of(WEIGHT[:1])),
-        "raises `Fail` in the run for a value of another shape", "raises `InvalidGraph` when the model is loaded"),
+        "raises `Fail` in the run for a value of another shape", "raises `Fail` when the model is loaded"),
     Difference("NodeArg", lambda t: isinstance(t().get_inputs()[0], t.m.NodeArg),
         "gives its own class, which has no constructor", "gives a class of the same attributes"),
     Difference("ModelMetadata", lambda t: isinstance(t().get_modelmeta(), t.m.ModelMetadata),
