@@ -284,3 +284,16 @@ def test_a_damaged_graph_is_refused_as_onnxruntime_refuses_it(graph, provider):
     with pytest.raises(theirs.type) as ours:
         ontrain.InferenceSession(content, providers=[provider])
     assert isinstance(ours.value, ontrain.OntrainError)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_sequences_of_maps_that_are_bound_are_copied_out(provider):
+    session = ontrain.InferenceSession(MODELS["zip_map"], providers=[provider])
+    feeds = {value.name: X for value in session.get_inputs()}
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_cpu_input(name, value)
+    for value in session.get_outputs():
+        binding.bind_output(value.name)
+    session.run_with_iobinding(binding)
+    assert binding.copy_outputs_to_cpu() == session.run(None, feeds)

@@ -71,9 +71,10 @@ def numbers(result: Any) -> np.ndarray[Any, Any]:
     kind = {list: "a sequence", dict: "a map", type(None): "an empty optional value"}.get(type(result))
     array = np.asarray(None if kind else result)
     if kind is not None or array.dtype.kind in "OUS":
-        raise InputError(
+        error = InputError(
             f"a result is {kind or 'an array of strings'}",
             reason="ontrain's providers make OrtValues and tensors of numbers only",
             way_out="call run, or IOBinding.copy_outputs_to_cpu",
         )
+        raise also(error, RuntimeError)  # as onnxruntime's, where such a value is asked for its numbers
     return array
