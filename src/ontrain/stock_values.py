@@ -17,7 +17,7 @@ import numpy as np
 from ontrain.stock import stock
 
 onnxruntime = stock()
-__all__ = ["array_of", "ort_value", "speaks_numpy"]
+__all__ = ["array_of", "ort_value", "speaks_dlpack", "speaks_numpy"]
 
 Array = np.ndarray[Any, Any]
 _BINDING = frozenset({
@@ -25,6 +25,8 @@ _BINDING = frozenset({
     "string",
 })  # fmt: skip
 """Element types of which onnxruntime's binding makes arrays."""
+_DLPACK = _BINDING - {"bool", "string"} | {"bfloat16"}
+"""Element types that onnxruntime hands on by DLPack, and torch takes."""
 _BITS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16}
 """By bytes an element."""
 
@@ -32,6 +34,11 @@ _BITS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16}
 def speaks_numpy(kind: str) -> bool:
     """Whether onnxruntime's binding makes arrays of results of a type, such as "tensor(float)"."""
     return not kind.startswith("tensor(") or kind[7:-1] in _BINDING
+
+
+def speaks_dlpack(kind: str) -> bool:
+    """Return whether torch takes values of a type, such as "tensor(float)", from onnxruntime in the same memory."""
+    return kind.startswith("tensor(") and kind[7:-1] in _DLPACK
 
 
 def ort_value(array: Array) -> Any:

@@ -262,3 +262,38 @@ def test_an_initializer_may_be_given_in_a_type_that_numpy_lacks(provider):
     options.add_initializer("w", value)
     session = ontrain.InferenceSession(model, options, providers=[provider])
     np.testing.assert_array_equal(session.run(None, {"x": X[0]})[0], X[0] + given.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[2] x, float[3] z) => (float[n] y) { y = Add(x, z) }",
+        "g (float[2] x) => (float[2] y) { y = Relu(x) y = Neg(x) }",
+        "g (float[2] x) => (float[2] y) { y = nowhere.Foo(x) }",
+        "g (int64[2] x) => (float[2] y) { y = Sqrt(x) }",
+        "g (float[2] x) => (float[2] y) { y = Foo(x) }",
+    ],
+    ids=["sizes", "a name twice", "a foreign operator", "a type", "an operator"],
+)  # fmt: skip
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_damaged_graph_is_refused_as_onnxruntime_refuses_it(graph, provider):
+    text = f'<ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]> {graph}'
+    content = onnx.parser.parse_model(text).SerializeToString()
+    with pytest.raises(Exception, match="ONNXRuntimeError") as theirs:
+        onnxruntime.InferenceSession(content)
+    with pytest.raises(theirs.type) as ours:
+        ontrain.InferenceSession(content, providers=[provider])
+    assert isinstance(ours.value, ontrain.OntrainError)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_sequences_of_maps_that_are_bound_are_copied_out(provider):
+    session = ontrain.InferenceSession(MODELS["zip_map"], providers=[provider])
+    feeds = {value.name: X for value in session.get_inputs()}
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_cpu_input(name, value)
+    for value in session.get_outputs():
+        binding.bind_output(value.name)
+    session.run_with_iobinding(binding)
+    assert binding.copy_outputs_to_cpu() == session.run(None, feeds)

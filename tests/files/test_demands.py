@@ -87,6 +87,16 @@ def test_a_transform_of_windows_without_length_is_a_named_error(window):
         session.run(None, feeds)
 
 
+def test_a_transform_whose_length_is_stored_in_the_file_is_computed():
+    """torch's exporter stores the length as a number, whose lack of axes onnxruntime then knows."""
+    feeds = {"x": np.ones((1, 16, 1), np.float32), "step": np.array(4), "window": np.ones(4, np.float32)}
+    feeds["length"] = np.array(4)
+    content = model("STFT", feeds, weights=("step", "window", "length")).SerializeToString()
+    session = InferenceSession(content, providers=["CPUExecutionProvider"])
+    wanted = onnxruntime.InferenceSession(content).run(None, {"x": feeds["x"]})[0]
+    np.testing.assert_array_equal(session.run(None, {"x": feeds["x"]})[0], wanted)
+
+
 @pytest.mark.parametrize("opset", [7, 11, 14, 22])
 @pytest.mark.parametrize(
     ("op_type", "shapes"),

@@ -11,6 +11,7 @@ from onnx import helper
 
 import ontrain
 from ontrain import InputError, OntrainError
+from ontrain.stock_values import array_of, ort_value
 from tests.training.conftest import PROVIDERS
 
 KIND = onnx.TensorProto
@@ -164,3 +165,21 @@ def test_sequences_beside_a_result_that_numpy_lacks_are_refused():
     np.testing.assert_array_equal(made.run(["y"], {"x": parts})[0], [1, 1, 0])
     with pytest.raises(InputError, match="(?s)'x' is a list.*way out"):
         made.run(None, {"x": parts})
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("provider", [["TorchExecutionProvider"], ["TorchExecutionProvider", "CPUExecutionProvider"]])
+def test_values_of_onnxruntime_hold_what_numpy_lacks(name, provider):
+    """DLPack, as onnxruntime knows it, has bfloat16 of these and no float of eight bits or integer of four."""
+    array = np.array([[0, 1, 2], [3, 1, 6]], np.float32).astype(dtype_of(name))
+    ours = ontrain.InferenceSession(model("Identity", DTYPES[name]), providers=provider)
+    fed = ort_value(array)
+    (result,) = ours.run_with_ort_values(None, {"x": fed})
+    binding = ours.io_binding()
+    binding.bind_ortvalue_input("x", fed)
+    binding.bind_output("z")
+    ours.run_with_iobinding(binding)
+    for value in (result, binding.get_outputs()[0]):
+        assert (value.data_type(), value.shape()) == (fed.data_type(), [2, 3])
+        np.testing.assert_array_equal(array_of(value), array, strict=True)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], array, strict=True)

@@ -44,6 +44,8 @@ _FORMS = frozenset(TRAPS) - frozenset(DEMANDING)
 """Operators that are looked at so closely that they must be whole."""
 _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
+_AXES_FED = 13
+"""The operator set from which on axes of an Unsqueeze are an operand."""
 _LARGEST = 2**31 - 1
 """The largest version that onnx's own look-up takes."""
 _INTEGERS = frozenset({
@@ -238,9 +240,7 @@ class _Guard:
         # There may be no division at all, and nothing is the greatest of nothing.
         wrong = self._emit("Concat", [wrong, self._constant(np.zeros(1), _KIND.INT32)], axis=0)
         index = self._emit("Cast", [self._emit("ReduceMax", [wrong], keepdims=0)], to=_KIND.INT64)
-        shape = self._emit("Shape", [b])
-        rows = self._emit("Reshape", [b, self._emit("Concat", [self._sizes(1), shape], axis=0)])
-        node.input[1] = self._emit("Gather", [rows, index], called=f"{_DIVISION} before {node.op_type} {text}")
+        node.input[1] = self._emit("Gather", [self._row(b), index], called=f"{_DIVISION} before {node.op_type} {text}")
 
     # Empty names
 
@@ -293,9 +293,7 @@ class _Guard:
                 met = self._emit("Less", [self._constant(np.array([demand.rank - 1]), _KIND.DOUBLE), rank])
             wrong = self._flat(self._emit("Cast", [self._emit("Not", [met])], to=_KIND.INT32))
             index = self._emit("Cast", [self._emit("ReduceMax", [wrong], keepdims=0)], to=_KIND.INT64)
-            rows = self._emit(
-                "Reshape", [shape, self._emit("Concat", [self._sizes(1), self._emit("Shape", [shape])], axis=0)]
-            )
+            rows = self._row(shape)
             called = f"{_SIZES} {demand.operand} of {node.op_type} {node.name or node.output[0]}"
             # Not a copy: onnxruntime gives a reshaped value the memory that it had.
             node.input[demand.operand] = self._emit(
@@ -401,6 +399,14 @@ class _Guard:
 
     def _sizes(self, *sizes: int) -> str:
         return self._constant(np.array(sizes), _KIND.INT64)
+
+    def _row(self, value: str) -> str:
+        """The value as the one entry along a new first axis. To a Reshape, a size of 0 would mean another size."""
+        if self.opset >= _AXES_FED:
+            return self._emit("Unsqueeze", [value, self._sizes(0)])
+        row = self._emit("Unsqueeze", [value])
+        self._nodes[-1].attribute.add(name="axes", type=onnx.AttributeProto.INTS, ints=[0])
+        return row
 
     def _flat(self, value: str) -> str:
         return self._emit("Reshape", [value, self._sizes(-1)])

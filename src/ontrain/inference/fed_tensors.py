@@ -14,7 +14,7 @@ from ontrain.inference.fed import NUMPY, listed
 from ontrain.inference.stepwise.values import Items, Value
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.stock import stock
-from ontrain.stock_values import array_of
+from ontrain.stock_values import array_of, speaks_dlpack
 
 __all__ = ["fed_input", "fed_tensor"]
 
@@ -48,7 +48,7 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
                     InputError(f"a sparse tensor is fed for {name!r}", way_out=f"feed a dense {kind or 'tensor'}"),
                     upstream("InvalidArgument"),
                 )
-            shares = value.is_tensor() and value.data_type() != "tensor(bool)" and math.prod(value.shape())
+            shares = speaks_dlpack(value.data_type()) and math.prod(value.shape())
             return torch.utils.dlpack.from_dlpack(value) if shares else to_tensor(array_of(value))
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
             return torch.utils.dlpack.from_dlpack(value)

@@ -32,7 +32,7 @@ from ontrain.inference.options import (
     config_entry,
     say_once,
 )  # fmt: skip
-from ontrain.inference.shared_values import array_of, numbers, shared_value
+from ontrain.inference.shared_values import array_of, copied_value, numbers, shared_value
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
@@ -158,9 +158,10 @@ class OwnSession:
         say_without_adapters("run_with_iobinding", run_options)
         results = self._run(names, iobinding.inputs, run_options)
         for at, (name, value) in enumerate(zip(names, results, strict=True)):
-            memory, result = iobinding.outputs[name], self._as_tensor(value)
+            memory = iobinding.outputs[name]
             if memory is None:
                 continue
+            result = self._as_tensor(value)
             if memory.shape != result.shape or memory.dtype != result.dtype:
                 raise also(
                     InputError(
@@ -343,6 +344,8 @@ class OwnSession:
         Raises:
             InputError: it is a sequence, a map, or holds strings.
         """
+        if isinstance(result, np.ndarray) and result.dtype.isbuiltin == 2:
+            return copied_value(result)  # numbers of a few bits, which torch has no dtype for
         return shared_value(self._as_tensor(result))
 
     def _as_tensor(self, result: Any) -> torch.Tensor:
@@ -522,18 +525,20 @@ def _loading() -> Iterator[None]:
     except InputError as error:
         raise also(error, upstream("NoSuchFile")) from error
     except GraphError as error:
-        raise also(error, upstream(_kind_of_damage(error.problem))) from error
+        raise also(error, upstream(_kind_of_damage(f"{error.problem}: {error.reason}"))) from error
     except ProviderError as error:
         raise also(error, upstream("NotImplemented")) from error
 
 
-def _kind_of_damage(problem: str) -> str:
+def _kind_of_damage(text: str) -> str:
     """The name of the class that onnxruntime raises for a file with this damage."""
     kinds = {
         "no ONNX model": "InvalidProtobuf", "holds no graph": "InvalidArgument", "the external data of": "Fail",
         "is used before it is made": "InvalidArgument", "asks for opset": "Fail", "is of IR version": "Fail",
+        "is defined twice": "Fail", "ShapeInferenceError": "Fail", "is unknown to ontrain": "Fail",
+        "has no outputs": "InvalidArgument",
     }  # fmt: skip
-    return next((kind for words, kind in kinds.items() if words in problem), "InvalidGraph")
+    return next((kind for words, kind in kinds.items() if words in text), "InvalidGraph")
 
 
 def _of_a_run(error: OntrainError) -> OntrainError:

@@ -1,28 +1,42 @@
-"""Results of ontrain's providers as `OrtValue`s that share their memory."""
+"""Results of ontrain's providers as `OrtValue`s that share their memory where onnxruntime lets them."""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 
 from ontrain.capture import to_array
 from ontrain.errors import InputError
 from ontrain.inference.upstream_errors import also
 from ontrain.stock import stock
+from ontrain.stock_values import array_of as stock_array_of
 
-__all__ = ["array_of", "memory_of", "numbers", "shared_value"]
+__all__ = ["array_of", "copied_value", "memory_of", "numbers", "shared_value"]
 
 
 def shared_value(tensor: torch.Tensor) -> Any:
-    """Return an `OrtValue` over a tensor's memory, which lives as long as the value."""
+    """Return an `OrtValue` over a tensor's memory, which lives as long as the value; of 8-bit floats over a copy."""
     value, tensor = stock().OrtValue, tensor.detach().contiguous()
+    if tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1:
+        return copied_value(to_array(tensor))
     if tensor.dtype != torch.bool:
         return value.from_dlpack(tensor)
     # onnxruntime knows DLPack's older way only: truth values are bytes, and the caller says what they mean.
     carrier = stock().capi.onnxruntime_pybind11_state.OrtValue
     return value(carrier.from_dlpack(tensor.view(torch.uint8).__dlpack__(), True))
+
+
+def copied_value(array: np.ndarray[Any, Any]) -> Any:
+    """Return an `OrtValue` on the CPU with a copy of numbers of a dtype that onnxruntime's DLPack lacks."""
+    dtype = ir.DataType.from_numpy(array.dtype)
+    content = ir.Tensor(array, dtype=dtype).tobytes()
+    value = stock().OrtValue.ortvalue_from_shape_and_type(array.shape, int(dtype), "cpu", 0)
+    ctypes.memmove(value.data_ptr(), content, len(content))
+    return value
 
 
 def memory_of(value: Any) -> torch.Tensor:
@@ -45,11 +59,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
     Raises:
         InputError: neither numpy nor torch has its type.
     """
-    try:
-        array: np.ndarray[Any, Any] = value.numpy()
-        return array
-    except RuntimeError:  # onnxruntime's, for types that numpy lacks
-        return to_array(memory_of(value))
+    return to_array(memory_of(value)) if value.data_type() == "tensor(bfloat16)" else stock_array_of(value)
 
 
 def numbers(result: Any) -> np.ndarray[Any, Any]:
@@ -61,9 +71,10 @@ def numbers(result: Any) -> np.ndarray[Any, Any]:
     kind = {list: "a sequence", dict: "a map", type(None): "an empty optional value"}.get(type(result))
     array = np.asarray(None if kind else result)
     if kind is not None or array.dtype.kind in "OUS":
-        raise InputError(
+        error = InputError(
             f"a result is {kind or 'an array of strings'}",
             reason="ontrain's providers make OrtValues and tensors of numbers only",
             way_out="call run, or IOBinding.copy_outputs_to_cpu",
         )
+        raise also(error, RuntimeError)  # as onnxruntime's, where such a value is asked for its numbers
     return array

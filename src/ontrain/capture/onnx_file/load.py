@@ -334,6 +334,7 @@ def _lift_initializers(graph: ir.Graph) -> None:
 
 def _lift(inner: ir.Graph, graph: ir.Graph) -> None:
     for name in list(inner.initializers):
+        _give_a_copy(inner, inner.initializers[name])
         value = inner.initializers.pop(name)
         fresh, n = name, 0
         while fresh in graph.initializers:
@@ -341,6 +342,17 @@ def _lift(inner: ir.Graph, graph: ir.Graph) -> None:
             fresh = f"{name}_{n}"
         value.name = fresh
         graph.register_initializer(value)
+
+
+def _give_a_copy(inner: ir.Graph, value: ir.Value) -> None:
+    """Let a graph that gives its own initializer give a copy of it: what it gives must be made in it."""
+    if not value.is_graph_output():
+        return
+    copy = ir.node("Identity", [value], outputs=[ir.Value(type=value.type, shape=value.shape)])
+    inner.append(copy)
+    for at, output in enumerate(inner.outputs):
+        if output is value:
+            inner.outputs[at] = copy.outputs[0]
 
 
 def _see_through_copies(graph: ir.Graph) -> None:
@@ -359,6 +371,7 @@ def _see_through_copies(graph: ir.Graph) -> None:
 
 def _spell_out(inner: ir.Graph) -> None:
     for name in list(inner.initializers):
+        _give_a_copy(inner, inner.initializers[name])
         value = inner.initializers.pop(name)
         assert value.const_value is not None
         constant = ir.node("Constant", [], {"value": value.const_value}, outputs=[ir.Value(name=name)])
