@@ -169,22 +169,3 @@ def test_a_contradiction_that_onnxruntime_does_not_see_is_told_as_the_file_has_i
     theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 7, opset_import: ["" : 12]> {graph}'), provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
     assert ours.run(None, {"x": np.ones((3, 4), np.float32)})[0].shape == (3, 2, 2)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("stated", ["int64[n]", "int64[m, k]", "int64[m, 2]", "int64[]"])
-@pytest.mark.parametrize(
-    "sum", ["sum = Add(x, x)", "copy = Identity(x) sum = Add(x, copy)", "a = Neg(x) b = Neg(x) sum = Add(a, b)"],
-    ids=["as it is", "with a copy", "with a node twice"],
-)  # fmt: skip
-def test_sizes_beside_a_map_follow_from_the_graph(provider, stated, sum):
-    """As scikit-learn's classifiers of pairs have it: labels that the file says to be a row, and scores in maps."""
-    graph = f"""g (float[n, 3] x) => ({stated} label, seq(map(int64, float)) scores) {{
-        {sum}
-        label = ArgMax<axis=1>(sum)
-        scores = ai.onnx.ml.ZipMap<classlabels_int64s=[0, 1, 2]>(sum)
-    }}"""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
-    theirs, ours = sessions(model, provider)
-    assert described(ours.get_outputs()) == described(theirs.get_outputs())
-    assert ours.run(["label"], {"x": np.ones((2, 3), np.float32)})[0].shape == (2, 1)

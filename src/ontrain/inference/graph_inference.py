@@ -19,7 +19,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
-from ontrain.files import Source, inferred_sizes, is_optimised, read_proto
+from ontrain.files import Source, infers_rank, read_proto
 from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
@@ -39,7 +39,6 @@ _SERVING = ("TorchExecutionProvider",)
 _FEW = 64
 """Elements that such an input has at most: axes, sizes, pads. A larger one is data."""
 
-_Sizes = list[int | str | None]
 _Kinds = Hashable | None
 """Names, dtypes, sizes and devices of a batch; None where something of it is no tensor."""
 _NO_VERSION = 2**63 - 1
@@ -145,7 +144,7 @@ class GraphSession:
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
         """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
         if model is None:
-            self._inputs, self._outputs = [node_arg_of(v) for v in fed], _described_outputs(proto)
+            self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
             self._stepwise = self._in_steps()
             numbers = of_numbers and all(
                 isinstance(v.type, ir.TensorType) and is_numeric(v) for v in filed.raw.graph.inputs
@@ -415,48 +414,28 @@ def _dims_of_the_file(inputs: Sequence[NodeArg], stated: Sequence[NodeArg]) -> d
     return {own: dim for own, dim in pairs if own != dim and not isinstance(dim, int)}
 
 
-def _described_outputs(proto: onnx.ModelProto) -> list[NodeArg]:
-    """The outputs of a graph that runs in steps, with the sizes that onnx infers."""
-    inferred, changed = inferred_sizes(proto) or {}, is_optimised(proto.graph)
-    outputs = list[NodeArg]()
-    for output in proto.graph.output:
-        told = node_arg_of(output)
-        own = inferred.get(output.name, told.shape)
-        if output.type.tensor_type.HasField("shape"):
-            own = _merged(own, told.shape, changed=changed)
-        outputs.append(NodeArg(told.name, told.type, own))
-    return outputs
-
-
 def _stated(
     value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None], proto: onnx.ModelProto,
     *, changed: bool,
 ) -> NodeArg:  # fmt: skip
-    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
-    inferred, stated = _node_arg(value), node_arg_of(output).shape
-    own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
-    if output.type.tensor_type.HasField("shape"):
-        if len(own) != len(stated) and not changed:
-            sizes = inferred_sizes(proto)
-            own = own if sizes is None or output.name in sizes else stated
-        own = _merged(own, stated, changed=changed)
-    return NodeArg(output.name, inferred.type, own)
-
-
-def _merged(own: _Sizes, stated: _Sizes, *, changed: bool) -> _Sizes:
-    """The sizes that are told of an output whose sizes both follow from the graph and are stated in the file.
+    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names.
 
     As in onnxruntime, where the file contradicts the graph, neither is told: not the sizes where their number differs,
     and no size that the two have different. A contradiction that onnxruntime does not see is told as the file has it.
     Where optimisation changed the graph, onnxruntime has inferred the sizes anew, and what the file says is forgotten.
     """
-    clash = _clash(own, stated)
-    if clash is None:
-        return [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
-    if changed:
-        return own
-    pairs = [] if len(own) != len(stated) else zip(own, stated, strict=True)
-    return [_agreed(size, dim, at < clash) for at, (size, dim) in enumerate(pairs)]
+    inferred, stated = _node_arg(value), node_arg_of(output).shape
+    own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
+    if output.type.tensor_type.HasField("shape"):
+        if len(own) != len(stated) and not changed and not infers_rank(proto, output.name):
+            own = stated
+        clash = _clash(own, stated)
+        if clash is None:
+            own = [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
+        elif not changed:
+            pairs = [] if len(own) != len(stated) else zip(own, stated, strict=True)
+            own = [_agreed(size, dim, at < clash) for at, (size, dim) in enumerate(pairs)]
+    return NodeArg(output.name, inferred.type, own)
 
 
 def _clash(sizes: Sequence[int | str | None], stated: Sequence[int | str | None]) -> int | None:
