@@ -53,6 +53,19 @@ def t(*arrays: Any) -> list[torch.Tensor]:
     return [torch.tensor(a) for a in arrays]
 
 
+@pytest.mark.parametrize("ends", [[2, 4, 5], [0, 3, 3], [5, 5, 5]])
+def test_grouped_products(rng: np.random.Generator, ends: list[int]) -> None:
+    x, y, w = rng.standard_normal((5, 3)), rng.standard_normal((5, 2)), rng.standard_normal((3, 3, 2))
+    groups = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    products = np.zeros((5, 2))
+    for group, matrix in zip(groups, w, strict=True):
+        products[group] = x[group] @ matrix
+    check(run("GroupedMatMul", x, w, np.array(ends)), torch.tensor(products))
+    check(
+        run("GroupedOuter", x, y, np.array(ends)), torch.tensor(np.stack([x[group].T @ y[group] for group in groups]))
+    )
+
+
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_ctc_grad(rng: np.random.Generator, zero_infinity: bool) -> None:
     x, dy = rng.standard_normal((6, 3, 4)), rng.standard_normal(3)
@@ -489,10 +502,11 @@ def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:
 
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
     # Optimizers are tested beside them, branches and loops in tests/control, linear models, recurrent layers, linear
-    # algebra, linear layers and functions of mathematical physics by the samples of tests/autodiff.
+    # algebra, linear layers and functions of mathematical physics by the samples of tests/autodiff, assignments, which
+    # have no gradient, in test_assignment.py.
     elsewhere = (
         "optimizer", ".control", ".classical", ".linalg", ".linear", ".factorization", ".lstm", ".special", ".bessel",
-        ".draws",
+        ".draws", ".assignment",
     )  # fmt: skip
     ours = {n for n, c in composites.items() if not c.body.__module__.endswith(elsewhere)}
     with open(__file__, encoding="utf-8") as file:

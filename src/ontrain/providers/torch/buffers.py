@@ -97,6 +97,16 @@ class Buf:
         """Whether both describe the same elements in the same order."""
         return self.layout() == other.layout()
 
+    def same_elements(self, other: Buf) -> bool:
+        """Whether both show the same elements at the same places; strides of axes of size 1 say nothing of it."""
+        (sizes, strides, *rest), (others, their_strides, *their_rest) = self.layout(), other.layout()
+        steps = zip(sizes, strides, their_strides, strict=False)
+        return (
+            self.storage is other.storage
+            and (sizes, rest) == (others, their_rest)
+            and all(step == other_step for size, step, other_step in steps if size != 1)
+        )
+
     def fills_storage(self) -> bool:
         """Whether the view covers its whole storage without a gap, row after row or channels last."""
         return (

@@ -104,7 +104,7 @@ class Emitter:
     def bind(self, value: ir.Value, buf: Buf) -> None:
         """Let `value` be what `buf` holds; where the value has a place of its own, copy it there."""
         pin = self.pinned(value)
-        if pin is not None and not (pin.storage is buf.storage and pin.same_layout(buf)):
+        if pin is not None and not pin.same_elements(buf):
             self.copy(buf, pin)
             buf = pin
         self._bufs[value] = buf

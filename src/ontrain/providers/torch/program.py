@@ -138,6 +138,6 @@ def _finish_gradients(e: Emitter, gradients: Sequence[ir.Value], placement: Plac
         name, gradient = gradient_of(value) or "", _row_major(e, e.value(value))
         if name not in places:
             others[name] = e.cast(gradient, gradient.dtype) if gradient.storage in elsewhere else gradient
-        elif not (gradient.storage is places[name].storage and gradient.same_layout(places[name])):
+        elif not gradient.same_elements(places[name]):
             e.copy(gradient, places[name])
     return others
