@@ -45,7 +45,7 @@ def grouped_matmul(op: Op, dy: Value, x: Value, w: Value, ends: Value) -> Adjoin
         return dx, None, None
     maker = w.producer()
     if maker is not None and maker.op_type == "Transpose" and not maker.domain:
-        return dx, op.Transpose(op.composite("GroupedOuter", dy, x, ends), perm=[0, 2, 1]), None
+        return dx, transposed(op, op.composite("GroupedOuter", dy, x, ends)), None
     return dx, op.composite("GroupedOuter", x, dy, ends), None
 
 

@@ -147,7 +147,7 @@ class Emitter:
         if before is None:
             return None
         buf, place = self.value(before), self.placement.pins[value]
-        return place if buf.storage is place.storage and buf.same_layout(place) else buf
+        return place if buf.same_elements(place) else buf
 
     def skipped(self, node: ir.Node) -> bool:
         """Whether a node emits nothing; its output is bound then."""

@@ -261,21 +261,23 @@ _BLOCK = 16
 """Channels that oneDNN computes side by side."""
 
 
-def _writes_beyond(w: Buf, strides: Sequence[int]) -> bool:
+def _writes_beyond(e: Emitter, w: Buf, strides: Sequence[int]) -> bool:
     """Whether oneDNN's gradient of filters may write beyond its memory for images with their channels last.
 
     It does for strided filters of one pixel and fewer channels than a block, at some sizes, and ends the process.
     """
-    return math.prod(w.shape[2:]) == 1 and any(s > 1 for s in strides) and w.shape[1] % _BLOCK != 0
+    point = math.prod(w.shape[2:]) == 1 and any(s > 1 for s in strides)
+    return e.device.type == "cpu" and point and w.shape[1] % _BLOCK != 0
 
 
 @lowers_composite("ConvGrad")
 def conv_grad(e: Emitter, node: ir.Node) -> None:
     a, w = attributes(node), e.value(node.inputs[2])
-    if _writes_beyond(w, a.get("strides") or [1]):
+    steps = a.get("strides") or [1]
+    if _writes_beyond(e, w, steps):
         x = e.ordered(e.value(node.inputs[1]), torch.contiguous_format)
     else:
-        x = _images(e, node, node.inputs[1], w, a.get("strides") or [1])
+        x = _images(e, node, node.inputs[1], w, steps)
     dy = e.ordered(e.value(node.inputs[0]), order_of(x.meta))
     strides, dilations, pads = geometry(a, x, w.shape[2:])
     images, even = padded(e, x, pads)

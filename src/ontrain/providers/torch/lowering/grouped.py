@@ -5,7 +5,8 @@ Where groups end is data, so a device is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import onnx_ir as ir
 import torch
@@ -23,14 +24,13 @@ __all__: list[str] = []
 def grouped_matmul(e: Emitter, node: ir.Node) -> None:
     x, w, ends = (e.value(v) for v in node.inputs)
     x, out = e.contiguous(x), e.out(node.outputs[0])
-    rows = x.shape[0] // max(1, w.shape[0])
+    rows, multiply = x.shape[0] // max(1, w.shape[0]), _by_aten
     if rows and w.meta.numel():
         # Groups have other numbers of rows in each step; one of the mean size stands for all of them.
         typical = Factors(e.narrow(x, 0, 0, rows), e.select(w, 0, 0), e.narrow(out, 0, 0, rows))
         if formulation(e, typical) != ATEN:
-            e.run(_by_onednn, x, w, ends, out, writes=[out])
-            return
-    e.run(_by_aten, x, w, ends, out, writes=[out])
+            multiply = _by_onednn
+    e.run(multiply, x, w, ends, out, writes=[out])
 
 
 @lowers_composite("GroupedOuter")
@@ -49,21 +49,21 @@ def _groups(ends: torch.Tensor, rows: int) -> Iterator[slice]:
         start = end
 
 
-def _by_aten(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor, out: torch.Tensor) -> None:
-    last = 0
-    for group, matrix in zip(_groups(ends, len(x)), w, strict=True):
-        torch.mm(x[group], matrix, out=out[group])
-        last = group.stop
-    out[last:].zero_()
-
-
-def _by_onednn(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor, out: torch.Tensor) -> None:
+def _multiply(
+    product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object], x: torch.Tensor, w: torch.Tensor,
+    ends: torch.Tensor, out: torch.Tensor,
+) -> None:  # fmt: skip
+    """Write the product of each group, and zeros behind the last; `product` writes to its third operand."""
     last = 0
     for group, matrix in zip(_groups(ends, len(x)), w, strict=True):
         if group.start < group.stop:
-            out[group] = LINEAR(x[group], matrix.t(), None, "none", [], "")
+            product(x[group], matrix, out[group])
         last = group.stop
     out[last:].zero_()
+
+
+_by_aten = partial(_multiply, lambda x, matrix, out: torch.mm(x, matrix, out=out))
+_by_onednn = partial(_multiply, lambda x, matrix, out: out.copy_(LINEAR(x, matrix.t(), None, "none", [], "")))
 
 
 def _outer(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor, out: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ def scale_grad(e: Emitter, node: ir.Node) -> None:
     source, place = node.inputs[0], e.pinned(node.outputs[0])
     assert source is not None
     in_place = len(source.uses()) == 1 and not source.is_graph_output() and source.producer() is not None
-    if in_place and (place is None or (place.storage is unit.storage and place.same_layout(unit))):
+    if in_place and (place is None or place.same_elements(unit)):
         e.run(_scale, unit, dy, writes=[unit])
         e.bind(node.outputs[0], unit)
     else:

@@ -107,7 +107,7 @@ def _own_gradient(e: Emitter, node: ir.Node) -> Buf:
     param, grad = node.inputs[:2]
     assert param is not None
     place, have = e.placement.gradients[param.name or ""], e.value(grad)
-    if not (have.storage is place.storage and have.same_layout(place)):
+    if not have.same_elements(place):
         e.copy(have, place)
     return place
 

@@ -195,7 +195,7 @@ def _packed(e: Emitter, f: Factors) -> None:
 
 
 def _copied(e: Emitter, source: Buf, target: Buf) -> None:
-    if not (source.storage is target.storage and source.same_layout(target)):
+    if not source.same_elements(target):
         e.run(torch.Tensor.copy_, target, source, writes=[target])
 
 
