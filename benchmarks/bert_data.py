@@ -47,7 +47,7 @@ def plain_pairs(
     documents: Sequence[Document], settings: Settings, rng: random.Random
 ) -> list[tuple[list[int], list[int], int]]:
     """A, B and whether B is from elsewhere, for every document in turn, `dupe_factor` times; not yet cut to length."""
-    made = []
+    pairs = []
     for _ in range(settings.dupe_factor):
         for number, document in enumerate(documents):
             target = settings.max_seq_length - 3
@@ -73,10 +73,10 @@ def plain_pairs(
                         if len(b) >= target - len(a):
                             break
                     waiting = gathered[split:] + waiting
-                    made.append((a, b, 1))
+                    pairs.append((a, b, 1))
                 else:
-                    made.append((a, sum(map(list, gathered[split:]), []), 0))
-    return made
+                    pairs.append((a, sum(map(list, gathered[split:]), []), 0))
+    return pairs
 
 
 def plain_cut(a: list[int], b: list[int], longest: int, rng: random.Random) -> None:
@@ -109,7 +109,7 @@ def plain_shard(output: Path, shard: Path, vocab_file: Path, settings: Settings,
     tokenizer = BertWordPieceTokenizer(str(vocab_file), lowercase=settings.lower)
     lines = [line.strip() for line in shard.read_text(encoding="utf-8").split("\n")]
     if batch:
-        encoded = [one.ids for one in tokenizer.encode_batch(lines, add_special_tokens=False)]
+        encoded = [encoding.ids for encoding in tokenizer.encode_batch(lines, add_special_tokens=False)]
     else:
         encoded = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
     documents: list[list[list[int]]] = [[]]
@@ -183,7 +183,7 @@ def main() -> None:
                 runs.append({"shape": shape, "engine": engine, **figures})
         for name, pass_ in (("first_s", ""), ("second_s", ", second pass")):
             of = rates[shape + pass_] = {
-                engine: statistics.median(one["tokens"] / one[name] for one in taken[engine]) for engine in ENGINES
+                engine: statistics.median(run["tokens"] / run[name] for run in taken[engine]) for engine in ENGINES
             }
             for engine in ENGINES[1:]:
                 of[f"recipe / {engine}"] = statistics.median(

@@ -23,7 +23,7 @@ from benchmarks.rows import append_row
 IMPORTS = {"torch": "import torch", "ontrain": "import torch, ontrain, ontrain.training.ortmodule"}
 
 
-def one(layers: int) -> dict[str, float]:
+def measure_here(layers: int) -> dict[str, float]:
     """Capture BERT-base once; return the seconds of each phase and the number of nodes."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
-        report(one(arguments.one))
+        report(measure_here(arguments.one))
         return
     imports: dict[str, list[float]] = {name: [] for name in IMPORTS}
     for _ in range(arguments.repeats):

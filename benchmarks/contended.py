@@ -92,14 +92,14 @@ def measure(model: str, layers: int, rounds: int) -> dict[str, dict[str, list[fl
                 engine: _Engine(engine, model, layers, products if engine == "ontrain-polluted" else None)
                 for engine in ENGINES
             }
-            for one in workers.values():
-                one.step(_WARM, keep=False)
+            for process in workers.values():
+                process.step(_WARM, keep=False)
             for _ in range(rounds):
-                for one in workers.values():
-                    one.step()
-            for one in workers.values():
-                one.close()
-        times[case] = {engine: one.times for engine, one in workers.items()}
+                for process in workers.values():
+                    process.step()
+            for process in workers.values():
+                process.close()
+        times[case] = {engine: process.times for engine, process in workers.items()}
     return times
 
 

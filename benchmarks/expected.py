@@ -31,7 +31,7 @@ def main() -> None:
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     for name, about in table.items():
         taken = [row[1] for known in about["products"].values() for rows in known.values() for row in rows]
-        print(name, {one: taken.count(one) for one in dict.fromkeys(taken)} or "ATen's for all")
+        print(name, {formulation: taken.count(formulation) for formulation in dict.fromkeys(taken)} or "ATen's for all")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NAMES", "RESULTS", "WORKLOADS", "Row", "newest", "origin", "rows"]
+__all__ = [
+    "EPOCH_TITLES",
+    "NAMES",
+    "RESULTS",
+    "WORKLOADS",
+    "Row",
+    "marks_of",
+    "newest",
+    "newest_of_each",
+    "origin",
+    "processor",
+    "rows",
+]
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
@@ -18,6 +30,10 @@ WORKLOADS = {
     "gpt2-logits": "GPT-2, causal language model, 2 × 512, loss and logits read",
     "cola": "BERT on 16 batches of CoLA, 32 sentences padded to the longest, loss alone read",
     "xquad": "BERT on 8 batches of XQuAD, 8 windows padded to 384, loss alone read",
+}
+EPOCH_TITLES = {
+    "cola-epoch": "BERT on CoLA as it comes, 32 sentences padded to the longest",
+    "xquad-epoch": "BERT on XQuAD as it comes, 8 windows padded to the longest",
 }
 NAMES = {
     "ontrain": "ontrain, ORTTrainer",
@@ -46,13 +62,37 @@ def rows(table: str) -> list[Row]:
 
 def newest(table: str, **wanted: Any) -> Row | None:
     """Return the last row whose fields have these values."""
-    found = [row for row in rows(table) if all(row.get(key) == value for key, value in wanted.items())]
-    return found[-1] if found else None
+    matching = [row for row in rows(table) if all(row.get(key) == value for key, value in wanted.items())]
+    return matching[-1] if matching else None
+
+
+def newest_of_each(table: str, **wanted: Any) -> list[Row]:
+    """Return the last row of each processor whose fields have these values, the latest generation first.
+
+    Rows that say nothing of generations count only where there are no others.
+    """
+    matching = [row for row in rows(table) if all(row.get(key) == value for key, value in wanted.items())]
+    noted = [row for row in matching if "generation" in row["hardware"]]
+    last = {processor(row): row for row in noted or matching}
+    return [last[name] for name in sorted(last, reverse=True)]
+
+
+def marks_of(row: Row) -> list[int]:
+    """Return the numbers of steps after which an epoch's sums were written down."""
+    figures = next(iter(row["engines"].values()))
+    return [int(name.removeprefix("ratio_")) for name in figures if name.startswith("ratio_")]
+
+
+def processor(row: Row) -> str:
+    """Return the processor's name, with its generation where the row notes it."""
+    hardware = row["hardware"]
+    return f"{hardware['cpu']} ({hardware['generation']})" if hardware.get("generation") else str(hardware["cpu"])
 
 
 def origin(row: Row) -> str:
+    """Return when, with what and on what a row was measured, and the command."""
     hardware, versions = row["hardware"], row["versions"]
     return (
-        f"{row['date']}, torch {versions['torch']}, Python {row['python']}, {hardware['cpu']}, "
+        f"{row['date']}, torch {versions['torch']}, Python {row['python']}, {processor(row)}, "
         f"{hardware['cores']} cores{', AVX-512' if hardware['avx512'] else ''}; `{row['command']}`"
     )

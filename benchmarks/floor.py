@@ -42,8 +42,8 @@ def products(model: str, layers: int) -> tuple[Counter[Product], Callable[[], ob
     for _ in range(_WARM_UP):
         trainer.train_step(**batches[0])
     (plan,) = trainer._run.session.plans.values()
-    found: Counter[Product] = plan.executable.products
-    return found, functools.partial(trainer.train_step, **batches[0])
+    counts: Counter[Product] = plan.executable.products
+    return counts, functools.partial(trainer.train_step, **batches[0])
 
 
 def formulations(product: Product) -> dict[str, Callable[[], object]]:
@@ -65,18 +65,18 @@ def formulations(product: Product) -> dict[str, Callable[[], object]]:
         return lambda: multiply(a, b, out=out)
 
     by_row, by_column = [(size[1], 1) for size in sizes], [(1, size[0]) for size in sizes]
-    found = {"as planned": way(product.left, product.right, product.result)}
+    ways = {"as planned": way(product.left, product.right, product.result)}
     for left in (by_row[0], by_column[0]):
         for right in (by_row[1], by_column[1]):
-            found[f"{'NT'[left[0] == 1]}{'NT'[right[0] == 1]}"] = way(left, right, by_row[2])
+            ways[f"{'NT'[left[0] == 1]}{'NT'[right[0] == 1]}"] = way(left, right, by_row[2])
     aligned = (-(-product.columns // 16) * 16, 1)
     if not many and aligned != by_row[2]:
-        found["aligned result"] = way(product.left, product.right, aligned)
+        ways["aligned result"] = way(product.left, product.right, aligned)
     onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if onednn is not None and not many and product.dtype == "float32":
         a, w = matrix(sizes[0], by_row[0]), matrix((product.columns, product.inner), (product.inner, 1))
-        found["oneDNN"] = lambda: onednn(a, w, None, "none", [], "")
-    return found
+        ways["oneDNN"] = lambda: onednn(a, w, None, "none", [], "")
+    return ways
 
 
 def rates(product: Product, rounds: int) -> dict[str, float]:
@@ -103,9 +103,9 @@ def measure(model: str, layers: int, rounds: int = _ROUNDS) -> dict[str, Any]:
 
     table: list[dict[str, Any]] = []
     steps = list[float]()
-    found, step = products(model, layers)
+    counts, step = products(model, layers)
     with torch.no_grad():
-        for product, count in sorted(found.items(), key=lambda item: -item[0].flops * item[1]):
+        for product, count in sorted(counts.items(), key=lambda item: -item[0].flops * item[1]):
             step()  # so that the one that is timed finds its own memory in the caches
             start = time.perf_counter()
             step()
@@ -139,18 +139,19 @@ def main() -> None:
 
     torch.set_num_threads(arguments.threads)
     for model in arguments.model or ("bert", "gpt2"):
-        found = measure(model, arguments.layers, arguments.rounds)
+        figures = measure(model, arguments.layers, arguments.rounds)
         print(f"\n{model}, {arguments.layers} layers, {arguments.threads} threads")
         print(f"{'batch × rows × columns × inner':>34}{'times':>7}{'GFLOP':>8}{'planned':>10}{'best':>10} GFLOP/s")
-        for row in found["products"]:
+        for row in figures["products"]:
             size = " × ".join(map(str, row["product"]))
             planned, best = (row["gflop"] / row[key] for key in ("planned_s", "best_s"))
             print(f"{size:>34}{row['count']:>7}{row['gflop']:>8.1f}{planned:>10.1f}{best:>10.1f} {row['best']}")
-        floor, step = found["floor_s"], found["step_s"]
-        print(f"floor {floor:.3f} s of a step's {step:.3f}: {floor / step:.2f}; as planned {found['planned_s']:.3f} s")
+        floor, step = figures["floor_s"], figures["step_s"]
+        planned = figures["planned_s"]
+        print(f"floor {floor:.3f} s of a step's {step:.3f}: {floor / step:.2f}; as planned {planned:.3f} s")
         if not arguments.no_row:
             row = {"benchmark": "floor", "model": model, "layers": arguments.layers, "threads": arguments.threads}
-            append_row("floor", {**row, **found})
+            append_row("floor", {**row, **figures})
 
 
 if __name__ == "__main__":

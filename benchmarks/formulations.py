@@ -46,7 +46,7 @@ def measure() -> dict[str, Any]:
         for layout, sizes in itertools.product(LAYOUTS, SIZES):
             orders, _, added = layout.partition(" ")
             tries = (_measure(sizes, orders, f" {added}" if added else "") for _ in range(_TRIES))
-            times = next((one for one in tries if one is not None), None)
+            times = next((measured for measured in tries if measured is not None), None)
             if times is None:
                 continue  # the machine is too busy
             name = "x".join(map(str, sizes)) + " " + layout
@@ -70,11 +70,11 @@ def recorded() -> dict[str, dict[str, Any]]:
         row = json.loads(line)
         if "AMD" not in row["hardware"]["cpu"] or not row["hardware"]["avx512"] or row["hardware"]["cores"] < 2:
             continue
-        for one in row["products"]:
-            batch, rows, columns, inner = one["product"]
-            if batch != 1 or "best" not in one:
+        for product in row["products"]:
+            batch, rows, columns, inner = product["product"]
+            if batch != 1 or "best" not in product:
                 continue
-            taken = "packed" if one["best"] == "oneDNN" else ATEN
+            taken = "packed" if product["best"] == "oneDNN" else ATEN
             kinds.setdefault("amd AVX512", {})[rows, inner, columns] = taken
     return {
         name: {"products": {"2": {"": [[list(sizes), taken] for sizes, taken in sorted(known.items())]}}}

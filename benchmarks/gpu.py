@@ -65,9 +65,9 @@ class Setting:
         return [self.workload, self.size, self.device, self.dtype, str(self.batch), str(self.steps)]
 
     @classmethod
-    def parse(cls, given: list[str]) -> Setting:
+    def parse(cls, line: list[str]) -> Setting:
         """Read such a line."""
-        workload, size, device, dtype, batch, steps = given
+        workload, size, device, dtype, batch, steps = line
         return cls(workload, size, device, dtype, int(batch), int(steps))
 
     @property
@@ -108,13 +108,13 @@ def measure(
     for group in [others[i : i + size] for i in range(0, len(others), size)] or [[]]:
         started = worker(setting)
         try:
-            found = step.measure(setting.workload, 0, [engines[0], *group], rounds, started)
+            group_figures = step.measure(setting.workload, 0, [engines[0], *group], rounds, started)
         except (RuntimeError, BrokenPipeError) as error:
             print(f"{setting.workload}: {', '.join(group) or engines[0]} left out, {error}", file=sys.stderr)
-            for one in started.started:  # type: ignore[attr-defined]
-                one.process.kill()
+            for engine in started.started:  # type: ignore[attr-defined]
+                engine.process.kill()
             continue
-        figures = {**found, **figures}
+        figures = {**group_figures, **figures}
     full = statistics.fmean(
         [f["flop"] for name, f in figures.items() if name.startswith("eager") and "flop" in f] or [0.0]
     )
@@ -145,9 +145,9 @@ def _device(setting: Setting) -> dict[str, Any]:
             "bench-gpu TORCH='torch --index-url URL'), or try the code with "
             "python -m benchmarks.gpu --device cpu --size tiny"
         )
-    found = torch.cuda.get_device_properties(setting.device)
-    return {"name": found.name, "memory_gib": round(found.total_memory / 2**30), "cuda": torch.version.cuda,
-            "capability": f"{found.major}.{found.minor}"}  # fmt: skip
+    properties = torch.cuda.get_device_properties(setting.device)
+    return {"name": properties.name, "memory_gib": round(properties.total_memory / 2**30), "cuda": torch.version.cuda,
+            "capability": f"{properties.major}.{properties.minor}"}  # fmt: skip
 
 
 def show(title: str, figures: dict[str, dict[str, float]]) -> None:

@@ -61,8 +61,8 @@ def make(setting: Setting) -> tuple[torch.nn.Module, Batch]:
 
 def _precision(setting: Setting) -> torch.dtype:
     """What products run in."""
-    found: torch.dtype = getattr(torch, setting.dtype)
-    return found
+    dtype: torch.dtype = getattr(torch, setting.dtype)
+    return dtype
 
 
 def _chunked(model: Any, batch: Batch) -> torch.Tensor:
@@ -172,9 +172,10 @@ class Engine:
             return {"flop": float(count_flops(self._trainer.step_model()).products)}
         if self._module is not None:
             plans = [plan for entry in self._module._engine.entries for plan in entry.session.plans.values()]
-            halves = [(one.forward_code, one.backward_code) for one in (plan.executable.current for plan in plans)]
-            nodes = [{one.node for code in both for one in code.program if one.node is not None} for both in halves]
-            return {"flop": float(max(sum(node_flops(node).products for node in found) for found in nodes))}
+            executables = [plan.executable.current for plan in plans]
+            programs = [(*plan.forward_code.program, *plan.backward_code.program) for plan in executables]
+            nodes = [{call.node for call in program if call.node is not None} for program in programs]
+            return {"flop": float(max(sum(node_flops(node).products for node in distinct) for distinct in nodes))}
         if self.name.startswith("eager"):
             from torch.utils.flop_counter import FlopCounterMode
 

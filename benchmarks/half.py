@@ -37,8 +37,8 @@ def _curves() -> None:
     for seed in _SEEDS:
         curves = {way: curve(way, seed) for way in tqdm(WAYS[:3], desc=f"seed {seed}")}
         reference = curves[WAYS[0]]["evaluated"]
-        for way, found in curves.items():
-            print(f"seed {seed}  {way:22s} {found['evaluated']:.4f}  {found['evaluated'] / reference - 1:+.2%}")
+        for way, trained in curves.items():
+            print(f"seed {seed}  {way:22s} {trained['evaluated']:.4f}  {trained['evaluated'] / reference - 1:+.2%}")
         append_row("half", {"curves": True, "seed": seed, "steps": STEPS, "ways": curves})
 
 

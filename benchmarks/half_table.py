@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from benchmarks.figures import Row, newest, origin
+from benchmarks.figures import Row, newest, newest_of_each, origin, processor
 
 __all__ = ["half", "half_headlines", "onednn_remark"]
 
@@ -22,33 +22,43 @@ _WAYS = (
 )  # fmt: skip
 
 
-def _measured() -> list[tuple[str, Row]]:
-    measured = [(said, newest("half", model=model)) for model, said in _WORKLOADS.items()]
-    return [(said.format(steps=row["steps"]), row) for said, row in measured if row is not None]
+def _measured(name: str) -> list[tuple[str, Row]]:
+    """Titles and rows of one processor."""
+    return [
+        (title.format(steps=row["steps"]), row)
+        for model, title in _WORKLOADS.items() for row in newest_of_each("half", model=model) if processor(row) == name
+    ]  # fmt: skip
+
+
+def _processors() -> list[str]:
+    return sorted({processor(row) for model in _WORKLOADS for row in newest_of_each("half", model=model)}, reverse=True)
 
 
 def half() -> Iterable[str]:
     """Seconds of each way to take a step, and losses after as many steps in each precision."""
-    measured = _measured()
-    if not measured:
+    names = _processors()
+    if not names:
         return
     yield from ("", "### bfloat16 on the CPU", "")
     yield (
         'Seconds of a step, the loss alone read, fused AdamW over float32 weights. "products" is `BFloat16Products` in '
         'a float32 program; "oneDNN products" is torch\'s `fp32_precision = "bf16"`, which without AMX means oneDNN\'s '
-        f"products in float32. BERT and GPT-2 have 4 layers 768 wide; {origin(measured[-1][1])}."
+        "products in float32. BERT and GPT-2 have 4 layers 768 wide."
     )
-    yield from (
-        "",
-        f"| | {' | '.join(_WAYS)} | float32 / autocast | eager autocast / ours |",
-        "|---|" + "---|" * (len(_WAYS) + 2),
-    )
-    for said, row in measured:
+    for name in names:
+        yield from _seconds(_measured(name))
+    yield from _curves()
+
+
+def _seconds(measured: Sequence[tuple[str, Row]]) -> Iterable[str]:
+    yield from ("", f"{origin(measured[-1][1])}.", "")
+    yield f"| | {' | '.join(_WAYS)} | float32 / autocast | eager autocast / ours |"
+    yield "|---|" + "---|" * (len(_WAYS) + 2)
+    for title, row in measured:
         seconds = row["seconds"]
         own, ours = seconds["ORTModule"], seconds["ORTModule, autocast"]
         figures = " | ".join(f"{seconds[way]:.3f}" for way in _WAYS)
-        yield f"| {said} | {figures} | {own / ours:.2f} | {seconds['eager, autocast'] / ours:.2f} |"
-    yield from _curves()
+        yield f"| {title} | {figures} | {own / ours:.2f} | {seconds['eager, autocast'] / ours:.2f} |"
 
 
 def _curves() -> Iterable[str]:
@@ -71,19 +81,19 @@ def _curves() -> Iterable[str]:
         yield f"| {row['seed']} | {said} |"
 
 
-def half_headlines() -> Iterable[str]:
-    """Lines of the README's table."""
-    for said, row in _measured():
+def half_headlines(name: str) -> Iterable[str]:
+    """Lines of the README's table for a processor."""
+    for title, row in _measured(name):
         seconds = row["seconds"]
         yield (
-            f"| {said}; both under torch.autocast in bfloat16 | "
+            f"| {title}; both under torch.autocast in bfloat16 | "
             f"{seconds['eager, autocast'] / seconds['ORTModule, autocast']:.2f} | – | – | – | – |"
         )
 
 
-def onednn_remark() -> Iterable[str]:
+def onednn_remark(name: str) -> Iterable[str]:
     """What eager PyTorch takes with oneDNN's products in float32, in a sentence below the README's table."""
-    measured = _measured()
+    measured = _measured(name)
     if not measured:
         return
     ratios = ", ".join(
@@ -92,7 +102,7 @@ def onednn_remark() -> Iterable[str]:
     )
     yield from (
         "",
-        "MKL, which eager PyTorch multiplies float32 with, runs at half of oneDNN's rate on this AMD processor. With "
+        f"MKL, with which eager PyTorch multiplies float32, uses no AVX-512 on an {name}. With "
         f'`torch.backends.mkldnn.matmul.fp32_precision = "bf16"` eager asks oneDNN, and its time over ORTModule\'s is '
         f"{ratios}.",
     )

@@ -99,13 +99,13 @@ def main() -> None:
     parser = Command(__doc__)
     parser.add_argument("--steps", type=int, default=20, help="of training")
     arguments = parser.parse_args()
-    found = compare(arguments.steps)
+    figures = compare(arguments.steps)
     print(
-        f"{arguments.steps} steps: losses differ by {found['loss_difference']:.1e} at most "
-        f"({found['first_loss']:.4f} to {found['last_loss']:.4f}); gradients of the first step by "
-        f"{found['gradient_difference']:.1e} of their largest element"
+        f"{arguments.steps} steps: losses differ by {figures['loss_difference']:.1e} at most "
+        f"({figures['first_loss']:.4f} to {figures['last_loss']:.4f}); gradients of the first step by "
+        f"{figures['gradient_difference']:.1e} of their largest element"
     )
-    append_row("incumbent", {"benchmark": "incumbent", **found})
+    append_row("incumbent", {"benchmark": "incumbent", **figures})
 
 
 if __name__ == "__main__":

@@ -34,16 +34,16 @@ def package_files() -> Iterable[str]:
 
 def encoders() -> Iterable[str]:
     """Throughput of encoders beside stock onnxruntime's, with padding and without."""
-    found: list[Row] = [
+    newest_rows: list[Row] = [
         row for model in _MODELS for data in _TEXTS if (row := newest("padding", model=model, data=data)) is not None
     ]
-    if not found:
+    if not newest_rows:
         return
     yield from ("", "### Encoders and padding", "")
     yield (
         f'Throughput of `TorchExecutionProvider` with `padding="states"`, which leaves padding out, over stock '
-        f"onnxruntime's on the same {found[0]['threads']} threads; {origin(found[0])}."
+        f"onnxruntime's on the same {newest_rows[0]['threads']} threads; {origin(newest_rows[0])}."
     )
     yield from ("", "| model | batches | tokens and padding a token | times stock's |", "|---|---|---|---|")
-    for row in found:
+    for row in newest_rows:
         yield f"| {_MODELS[row['model']]} | {_TEXTS[row['data']]} | {row['padding']:.2f} | {row['ratio']:.2f} |"

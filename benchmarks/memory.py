@@ -39,7 +39,7 @@ _STATE = 4
 """Copies of the parameters' size that training keeps: parameters, gradients, and two moments."""
 
 
-def one(engine: str, name: str, layers: int) -> dict[str, float]:
+def measure_here(engine: str, name: str, layers: int) -> dict[str, float]:
     """Measure in this process."""
     import torch
 
@@ -78,9 +78,9 @@ def one(engine: str, name: str, layers: int) -> dict[str, float]:
 
 
 def _status(field: str) -> int:
-    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None, f"no {field} in /proc/self/status"
-    return int(found[1]) * 1024
+    match = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None, f"no {field} in /proc/self/status"
+    return int(match[1]) * 1024
 
 
 def _allocator_calls(step: Callable[[], Any]) -> dict[str, float]:
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        report(one(*arguments.one, arguments.layers))
+        report(measure_here(*arguments.one, arguments.layers))
         return
     for model in arguments.model or ("bert", "gpt2"):
         print(f"\n{model}, {arguments.layers} layers, MiB")

@@ -21,7 +21,7 @@ from benchmarks.fresh import in_fresh_process, report
 from benchmarks.rows import append_row
 
 
-def one(repeats: int) -> dict[str, float]:
+def measure_here(repeats: int) -> dict[str, float]:
     """Measure in this process."""
     import torch
 
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        report(one(arguments.repeats))
+        report(measure_here(arguments.repeats))
         return
     runs = []
     for _ in range(arguments.rounds):

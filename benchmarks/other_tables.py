@@ -19,13 +19,13 @@ _PROVIDERS = ("CPUExecutionProvider", "TorchExecutionProvider", "OnnxRuntimeExec
 
 def floor() -> Iterable[str]:
     """What of a step its own matrix products take at the best rate that was found for each."""
-    found = {model: row for model in MODELS if "step_s" in (row := newest("floor", model=model) or {})}
-    if not found:
+    newest_rows = {model: row for model in MODELS if "step_s" in (row := newest("floor", model=model) or {})}
+    if not newest_rows:
         return
     yield from ("", "### Share of the floor", "")
     yield "The matrix products of ontrain's own step, each at the best rate found for it here; and that step, in turns:"
     yield ""
-    for model, row in found.items():
+    for model, row in newest_rows.items():
         yield (
             f"- {WORKLOADS[model]}: {row['floor_s']:.3f} of {row['step_s']:.3f} s, "
             f"**{row['floor_s'] / row['step_s']:.2f}**; {row['gflop']:.0f} GFLOP, by ATen {row['planned_s']:.3f} s "
@@ -35,12 +35,12 @@ def floor() -> Iterable[str]:
 
 def memory() -> Iterable[str]:
     """Memory beyond parameters, gradients and moments, and what a step asks of the allocator."""
-    found = {model: row for model in MODELS if (row := newest("memory", model=model)) is not None}
-    if not found:
+    newest_rows = {model: row for model in MODELS if (row := newest("memory", model=model)) is not None}
+    if not newest_rows:
         return
     yield from ("", "### Memory", "")
     yield "Beyond parameters, gradients and both moments, in MiB; calls are those of torch's allocator in one step."
-    for model, row in found.items():
+    for model, row in newest_rows.items():
         yield from ("", f"{WORKLOADS[model]}; {origin(row)}.", "")
         yield from ("| engine | beyond | peak | predicted peak | calls | page faults |", "|---|---|---|---|---|---|")
         for name, f in row["engines"].items():
@@ -53,13 +53,13 @@ def memory() -> Iterable[str]:
 
 def threads() -> Iterable[str]:
     """Runs a second of one InferenceSession from several threads."""
-    found = {name: row for name in _PROVIDERS if (row := newest("threads", provider=name)) is not None}
-    if not found:
+    newest_rows = {name: row for name in _PROVIDERS if (row := newest("threads", provider=name)) is not None}
+    if not newest_rows:
         return
     yield from ("", "### One session, several threads", "")
     yield "Runs a second of one `InferenceSession`, by the number of threads that share it:"
     yield ""
-    for name, row in found.items():
+    for name, row in newest_rows.items():
         runs = ", ".join(
             f"{key.removeprefix('threads_')}: {rate:.0f}" for key, rate in row["runs_per_second"].items()
             if key.startswith("threads_")
@@ -70,15 +70,15 @@ def threads() -> Iterable[str]:
 def gpu() -> Iterable[str]:
     """The same on an NVIDIA GPU, in mixed precision, where that was run."""
     yield from ("", "### On a GPU", "")
-    found = [row for name in _GPU if (row := newest("gpu", workload=name, size="full")) is not None]
-    found = [row for row in found if row["device"]["name"] != "CPU"]
-    if not found:
+    newest_rows = [row for name in _GPU if (row := newest("gpu", workload=name, size="full")) is not None]
+    newest_rows = [row for row in newest_rows if row["device"]["name"] != "CPU"]
+    if not newest_rows:
         yield "Not run: there was no GPU. `make bench-gpu` writes this table."
         return
     yield "Parameters and moments in float32, products in half precision. Peak is what torch's allocator gave out"
     yield "beyond the model; “of peak rate” are the operations of the products really done, against the device's"
     yield "dense rate."
-    for row in found:
+    for row in newest_rows:
         device = row["device"]
         yield from ("", f"#### {_GPU[row['workload']]}, {row['rows']} × {row['length']}, {row['dtype']}", "")
         yield (
@@ -100,14 +100,14 @@ def gpu() -> Iterable[str]:
 
 def portable() -> Iterable[str]:
     """The artifacts on stock onnxruntime beside the incumbent's on-device API."""
-    found = {name: row for name in ("bert", "conv") if (row := newest("portable", model=name)) is not None}
-    if not found:
+    newest_rows = {name: row for name in ("bert", "conv") if (row := newest("portable", model=name)) is not None}
+    if not newest_rows:
         return
     yield from ("", "### Artifacts on stock onnxruntime", "")
     yield "Training graphs of standard operators in stock onnxruntime, beside onnxruntime-training's on-device API:"
     yield ""
-    for name, row in found.items():
-        ours, theirs = (row["engines"][one] for one in ("portable", "incumbent"))
+    for name, row in newest_rows.items():
+        ours, theirs = (row["engines"][engine] for engine in ("portable", "incumbent"))
         yield (
             f"- {name}: {ours['step_s']:.3f} s, theirs {theirs['step_s']:.3f} s, {theirs['ratio']:.2f} "
             f"({theirs['ratio_min']:.2f}–{theirs['ratio_max']:.2f}) times as long ({origin(row)})"

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from benchmarks.commands import Command
 from benchmarks.half_table import half
+from benchmarks.headlines import headlines
 from benchmarks.inference_tables import encoders, package_files
 from benchmarks.layers_table import layers
 from benchmarks.other_tables import floor, gpu, memory, portable, small, threads
-from benchmarks.speed_tables import contended, epochs, headlines, losses, steps
+from benchmarks.speed_tables import contended, epochs, losses, steps
 from benchmarks.zoo_table import zoo
 
 __all__ = ["PAGES", "PROJECT", "written"]

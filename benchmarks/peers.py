@@ -56,9 +56,9 @@ def _old_python() -> str:
     if sys.version_info[:2] <= (3, 11):
         return sys.executable
     for name in ("python3.11", "python3.10"):
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     raise PeerMissingError("onnxruntime-training 1.19.2 needs Python 3.11 or 3.10, and neither is on the PATH")
 
 

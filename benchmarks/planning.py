@@ -21,7 +21,7 @@ from benchmarks.rows import append_row
 PHASES = ("export", "translate", "specialise", "forward passes", "differentiate", "step passes", "compile")
 
 
-def one(layers: int) -> dict[str, float]:
+def measure_here(layers: int) -> dict[str, float]:
     """Capture and plan once; return the seconds of each phase and the number of instructions."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
-        report(one(arguments.one))
+        report(measure_here(arguments.one))
         return
     table: dict[int, dict[str, float]] = {}
     for layers in arguments.layers:

@@ -57,31 +57,31 @@ def serve(folder: Path) -> None:
         from ontrain.training import api, artifacts
 
         trainable = json.loads((folder / "trainable.json").read_text())
-        made = folder / "portable"
-        made.mkdir()
+        target = folder / "portable"
+        target.mkdir()
         artifacts.generate_artifacts(
             str(folder / "forward.onnx"), requires_grad=trainable, optimizer=artifacts.OptimType.AdamW,
-            artifact_directory=str(made),
+            artifact_directory=str(target),
         )  # fmt: skip
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1))
         options.log_severity_level = 3
-        state = api.CheckpointState.load_checkpoint(str(made / "checkpoint"))
+        state = api.CheckpointState.load_checkpoint(str(target / "checkpoint"))
         module = api.Module(
-            str(made / "training_model.onnx"), state, str(made / "eval_model.onnx"), session_options=options
+            str(target / "training_model.onnx"), state, str(target / "eval_model.onnx"), session_options=options
         )
-        optimizer = api.Optimizer(str(made / "optimizer_model.onnx"), module)
+        optimizer = api.Optimizer(str(target / "optimizer_model.onnx"), module)
         optimizer.set_learning_rate(_LR)
         module.train()
         feeds = [[held[f"{i}.{name}"] for name in module.input_names()] for i in range(count)]
 
-        def one() -> float:
+        def step() -> float:
             loss = module(*feeds[next(turns) % count])
             optimizer.step()
             module.lazy_reset_grad()
             return float(np.asarray(loss))
 
-        return one
+        return step
 
     serving.serve(start, count)
 

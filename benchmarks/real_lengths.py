@@ -36,7 +36,7 @@ def cola(count: int, size: int = 32) -> list[Batch]:
     for start in range(0, count * size, size):
         chosen = rows[start : start + size]
         encoded = tokenizer.encode_batch([sentence for sentence, _ in chosen])
-        batch = _padded([one.ids for one in encoded], [one.type_ids for one in encoded])
+        batch = _padded([encoding.ids for encoding in encoded], [encoding.type_ids for encoding in encoded])
         batches.append({**batch, "labels": torch.tensor([label for _, label in chosen])})
     return batches
 
@@ -55,7 +55,7 @@ def xquad(count: int, size: int = 8, *, own_lengths: bool = False) -> list[Batch
                 answer = question["answers"][0]
                 first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
                 encoded = tokenizer.encode(question["question"], paragraph["context"])
-                windows += [(one, *_place(one, first, last)) for one in (encoded, *encoded.overflowing)]
+                windows += [(window, *_place(window, first, last)) for window in (encoded, *encoded.overflowing)]
     random.Random(0).shuffle(windows)
     batches = []
     for start in range(0, count * size, size):
@@ -87,7 +87,7 @@ def _place(window: Any, first: int, last: int) -> tuple[int, int]:
 
 
 def _padded(ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]], length: int | None = None) -> Batch:
-    width = length or max(len(one) for one in ids)
+    width = length or max(len(tokens) for tokens in ids)
     shape = (len(ids), width)
     batch = {name: torch.zeros(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     for row, (tokens, kinds) in enumerate(zip(ids, types, strict=True)):

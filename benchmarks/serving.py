@@ -32,8 +32,8 @@ def serve(
     step = start()
     loss = step()
     first = time.perf_counter() - started
-    found = dict(facts()) if facts is not None else {}
-    _answer({"first": first, "loss": loss, "before": before, "batches": batches, "facts": found})
+    more = dict(facts()) if facts is not None else {}
+    _answer({"first": first, "loss": loss, "before": before, "batches": batches, "facts": more})
     for line in sys.stdin:
         times, faults = [], []
         for _ in range(int(line)):

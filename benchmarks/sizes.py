@@ -48,11 +48,11 @@ def measure(layers: int, batches: int) -> dict[str, Any]:
         model.zero_grad()
     plans = [plan for entry in wrapped._engine.entries for plan in entry.session.plans.values()]
     seconds = [(sum(plan.seconds.values()), "specialise" in plan.seconds) for plan in plans]
-    made = [took for took, in_full in seconds[1:] if in_full]
+    full = [took for took, in_full in seconds[1:] if in_full]
     bound = [took for took, in_full in seconds if not in_full]
     return {
-        "made": 1 + len(made), "bound": len(bound),
-        "made_s": statistics.median(made or [math.nan]), "bound_s": statistics.median(bound or [math.nan]),
+        "made": 1 + len(full), "bound": len(bound),
+        "made_s": statistics.median(full or [math.nan]), "bound_s": statistics.median(bound or [math.nan]),
         "nodes": len(plans[0].model.graph),
     }  # fmt: skip
 

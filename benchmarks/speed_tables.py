@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.figures import NAMES, WORKLOADS, Row, newest, origin
-from benchmarks.half_table import half_headlines, onednn_remark
+from benchmarks.figures import EPOCH_TITLES, NAMES, WORKLOADS, Row, marks_of, newest, newest_of_each, origin, processor
 from benchmarks.workloads import MODELS
 
-__all__ = ["contended", "epochs", "headlines", "losses", "steps"]
+__all__ = ["contended", "epochs", "losses", "steps"]
 
-_EPOCHS = {
-    "cola-epoch": "BERT on CoLA as it comes, 32 sentences padded to the longest",
-    "xquad-epoch": "BERT on XQuAD as it comes, 8 windows padded to the longest",
-}
 _CASES = {"idle": "nothing", "busy loop": "one busy loop", "multiplying": "a process that multiplies on all cores"}
 _CONTENDED = {
     "eager": "eager PyTorch",
@@ -23,107 +18,70 @@ _CONTENDED = {
 
 
 def steps() -> Iterable[str]:
-    """A table and a chart for each workload: who takes how many times as long as ontrain."""
+    """Tables and charts of each workload, by processor: who takes how many times as long as ontrain."""
     for model in MODELS:
-        row = newest("step", model=model)
-        if row is None:
-            continue
-        engines = row["engines"]
-        yield from ("", f"### {WORKLOADS[model]}", "")
+        measured = newest_of_each("step", model=model)
+        if measured:
+            yield from ("", f"### {WORKLOADS[model]}")
+        for row in measured:
+            yield from _step(row)
+
+
+def _step(row: Row) -> Iterable[str]:
+    engines = row["engines"]
+    yield ""
+    yield (
+        f"{row['layers']} layers, {row['rounds']} alternating rounds, every size planned before, {_caches(row)}; "
+        f"{origin(row)}."
+    )
+    yield from ("", "| engine | step, s | spread, s | time / ontrain | first step, s | peak, MiB | page faults |")
+    yield "|---|---|---|---|---|---|---|"
+    for name, f in engines.items():
         yield (
-            f"{row['layers']} layers, {row['rounds']} alternating rounds, every size planned before, {_caches(row)}; "
-            f"{origin(row)}."
+            f"| {NAMES[name]} | {f['step_s']:.3f} | {f['step_min_s']:.2f}–{f['step_max_s']:.2f} | "
+            f"{f['ratio']:.2f} ({f['ratio_min']:.2f}–{f['ratio_max']:.2f}) | {f['first_step_s']:.1f} | "
+            f"{f['peak_bytes'] / 2**20:.0f} | {f['faults']:.0f} |"
         )
-        yield from ("", "| engine | step, s | spread, s | time / ontrain | first step, s | peak, MiB | page faults |")
-        yield "|---|---|---|---|---|---|---|"
-        for name, f in engines.items():
-            yield (
-                f"| {NAMES[name]} | {f['step_s']:.3f} | {f['step_min_s']:.2f}–{f['step_max_s']:.2f} | "
-                f"{f['ratio']:.2f} ({f['ratio_min']:.2f}–{f['ratio_max']:.2f}) | {f['first_step_s']:.1f} | "
-                f"{f['peak_bytes'] / 2**20:.0f} | {f['faults']:.0f} |"
-            )
-        yield from ("", *chart({name: f["step_s"] for name, f in engines.items()}))
+    yield from ("", *chart({name: f["step_s"] for name, f in engines.items()}))
 
 
 def epochs() -> Iterable[str]:
     """Batches as they come: sums from the first step on."""
-    for data, said in _EPOCHS.items():
-        row = newest("epoch", data=data)
-        if row is None:
-            continue
-        engines = row["engines"]
-        marks = _marks(row)
-        yield from ("", f"### {said}", "")
+    for data, title in EPOCH_TITLES.items():
+        measured = newest_of_each("epoch", data=data)
+        if measured:
+            yield from ("", f"### {title}")
+        for row in measured:
+            yield from _epoch(row)
+
+
+def _epoch(row: Row) -> Iterable[str]:
+    marks = marks_of(row)
+    yield ""
+    yield (
+        f"{row['layers']} layers, {row['steps']} batches, none of them seen before; capture, tuning and every plan "
+        f"are in the seconds; {origin(row)}."
+    )
+    heads = " | ".join(f"{mark} steps, s | / ontrain" for mark in marks)
+    yield from ("", f"| engine | first step, s | median step, s | {heads} | peak, MiB |")
+    yield "|" + "---|" * (4 + 2 * len(marks))
+    for name, f in row["engines"].items():
+        sums = " | ".join(f"{f[f'after_{mark}_s']:.1f} | {f[f'ratio_{mark}']:.2f}" for mark in marks)
         yield (
-            f"{row['layers']} layers, {row['steps']} batches, none of them seen before; capture, tuning and every plan "
-            f"are in the seconds; {origin(row)}."
+            f"| {NAMES[name]} | {f['first_step_s']:.1f} | {f['step_s']:.3f} | {sums} | {f['peak_bytes'] / 2**20:.0f} |"
         )
-        heads = " | ".join(f"{mark} steps, s | / ontrain" for mark in marks)
-        yield from ("", f"| engine | first step, s | median step, s | {heads} | peak, MiB |")
-        yield "|" + "---|" * (4 + 2 * len(marks))
-        for name, f in engines.items():
-            sums = " | ".join(f"{f[f'after_{mark}_s']:.1f} | {f[f'ratio_{mark}']:.2f}" for mark in marks)
-            yield (
-                f"| {NAMES[name]} | {f['first_step_s']:.1f} | {f['step_s']:.3f} | {sums} | "
-                f"{f['peak_bytes'] / 2**20:.0f} |"
-            )
 
 
 def _caches(row: Row) -> str:
     return "all caches empty at the start" if row.get("caches") == "empty" else "products measured in earlier runs"
 
 
-def _marks(row: Row) -> list[int]:
-    figures = next(iter(row["engines"].values()))
-    return [int(name.removeprefix("ratio_")) for name in figures if name.startswith("ratio_")]
-
-
-def headlines() -> Iterable[str]:
-    """The table of the README: each line says what a step reads, and whether its sizes were planned before."""
-    shown = [(model, row) for model in MODELS if (row := newest("step", model=model, caches="empty")) is not None]
-    if not shown:
-        return
-    hardware, versions = shown[0][1]["hardware"], shown[0][1]["versions"]
-    vector = ", AVX-512" if hardware["avx512"] else ""
-    yield (
-        f"Measured on {hardware['cores']} cores ({hardware['cpu']}{vector}; torch {versions['torch']}, float32, "
-        "dropout 0.1, fused AdamW, 4 layers 768 wide, all caches empty), alternating step by step in one run:"
-    )
-    names = ("eager", "eager-malloc", "compile", "incumbent")
-    heads = "eager | eager, malloc told to keep memory | torch.compile | onnxruntime-training 1.19.2"
-    yield from ("", f"| their time / ours | {heads} | our first step / torch.compile's |", "|---|---|---|---|---|---|")
-    for model, row in shown:
-        engines = row["engines"]
-        ratios = " | ".join(f"{engines[name]['ratio']:.2f}" if name in engines else "–" for name in names)
-        first = (
-            f"{engines['ontrain']['first_step_s'] / engines['compile']['first_step_s']:.2f}"
-            if "compile" in engines else "–"
-        )  # fmt: skip
-        yield f"| {WORKLOADS[model]}; sizes planned before | {ratios} | {first} |"
-    for data, said in _EPOCHS.items():
-        row = newest("epoch", data=data, caches="empty")
-        if row is None:
-            continue
-        engines = row["engines"]
-        for mark in _marks(row):
-            ratios = " | ".join(f"{engines[name][f'ratio_{mark}']:.2f}" if name in engines else "–" for name in names)
-            yield f"| {said}: the first {mark} steps, capture and plans included | {ratios} | – |"
-    yield from half_headlines()
-    yield from onednn_remark()
-    yield from (
-        "",
-        "`make bench` measures all of it; its commands and rows: [docs/performance.md](docs/performance.md).",
-    )
-
-
 def losses() -> Iterable[str]:
     """Every figure in which another engine is ahead."""
     yield from ("", "### Where ontrain is behind", "")
-    found = False
-    for model in MODELS:
-        row = newest("step", model=model)
-        if row is None or len(row["engines"]) == 1:
-            continue
+    behind_somewhere = False
+    measured = [row for model in MODELS for row in newest_of_each("step", model=model) if len(row["engines"]) > 1]
+    for row in measured:
         ours = row["engines"]["ontrain"]
         for name, f in row["engines"].items():
             for what, behind in (
@@ -138,9 +96,9 @@ def losses() -> Iterable[str]:
                 ),
             ):
                 if behind and not name.startswith(("ontrain", "ortmodule")):
-                    found = True
-                    yield f"- {WORKLOADS[model]}, against {NAMES[name]}: {what}."
-    if not found:
+                    behind_somewhere = True
+                    yield f"- {WORKLOADS[row['model']]}, {processor(row)}, against {NAMES[name]}: {what}."
+    if not behind_somewhere:
         yield "In none of the figures above."
 
 

@@ -110,8 +110,8 @@ class Worker:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("@"):
-                found: dict[str, Any] = json.loads(line[1:])
-                return found
+                answer: dict[str, Any] = json.loads(line[1:])
+                return answer
         raise RuntimeError(f"the worker ended with {self.process.wait()}")
 
 
@@ -120,29 +120,29 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Return each engine's figures; the engines alternate step by step after each batch was seen once, at least two."""
     workers = {engine: worker(engine, model, layers) for engine in engines}
-    for one in workers.values():
-        one.step(max(2, one.first["batches"]), keep=False)
+    for process in workers.values():
+        process.step(max(2, process.first["batches"]), keep=False)
     for _ in range(rounds):
-        for one in workers.values():
-            one.step()
+        for process in workers.values():
+            process.step()
     figures = {}
-    for engine, one in workers.items():
-        one.close()
+    for engine, process in workers.items():
+        process.close()
         ours = workers[engines[0]].times
-        ratios = [theirs / mine for theirs, mine in zip(one.times, ours, strict=True)]
+        ratios = [theirs / mine for theirs, mine in zip(process.times, ours, strict=True)]
         figures[engine] = {
-            "step_s": statistics.median(one.times),
-            "step_min_s": min(one.times),
-            "step_max_s": max(one.times),
+            "step_s": statistics.median(process.times),
+            "step_min_s": min(process.times),
+            "step_max_s": max(process.times),
             "ratio": statistics.median(ratios),
             "ratio_min": min(ratios),
             "ratio_max": max(ratios),
-            "first_step_s": one.first["first"],
-            "peak_bytes": one.peak - one.first["before"],
-            "faults": statistics.median(one.faults),
-            "first_loss": one.first["loss"],
-            "last_loss": one.loss,
-            **one.first.get("facts", {}),
+            "first_step_s": process.first["first"],
+            "peak_bytes": process.peak - process.first["before"],
+            "faults": statistics.median(process.faults),
+            "first_loss": process.first["loss"],
+            "last_loss": process.loss,
+            **process.first.get("facts", {}),
         }
     return figures
 

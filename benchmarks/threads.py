@@ -59,10 +59,10 @@ def model(width: int) -> bytes:
         x = f"e{layer}"
     ends = [[helper.make_tensor_value_info(name, 1, ["batch", "length", width])] for name in ("x", x)]
     graph = helper.make_graph(nodes, "blocks", *ends, weights)
-    made: bytes = helper.make_model(
+    serialised: bytes = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
     ).SerializeToString()
-    return made
+    return serialised
 
 
 def session(provider: str, source: bytes) -> Any:
@@ -91,7 +91,7 @@ def throughput(provider: str, counts: list[int], runs: int) -> dict[str, float]:
     """Runs a second of one session by number of threads, each number with as many runs in all."""
     shared = session(provider, model(WIDTH))
     x = np.random.default_rng(SEED).standard_normal((4, 32, WIDTH), np.float32)
-    found = {}
+    rates = {}
     for count in counts:
         in_threads(count, lambda _: shared.run(None, {"x": x}))
         share = max(1, runs // count)
@@ -100,8 +100,8 @@ def throughput(provider: str, counts: list[int], runs: int) -> dict[str, float]:
             for _ in range(share):
                 shared.run(None, {"x": x})
 
-        found[f"threads_{count}"] = count * share / in_threads(count, work)
-    return found
+        rates[f"threads_{count}"] = count * share / in_threads(count, work)
+    return rates
 
 
 def hammer(provider: str, threads: int, seconds: float, shapes: int) -> dict[str, Any]:
@@ -177,13 +177,13 @@ def main() -> None:
     for provider in arguments.providers or PROVIDERS[1 if arguments.seconds else 0 :]:
         if arguments.seconds:
             asked = [*options, "--seconds", str(arguments.seconds), "--shapes", str(arguments.shapes)]
-            found = in_fresh_process("benchmarks.threads", "--one", provider, *asked)
-            failed |= bool(found["wrong"] or found["errors"])
-            print(f"{provider:>30}  {found}", flush=True)
+            outcome = in_fresh_process("benchmarks.threads", "--one", provider, *asked)
+            failed |= bool(outcome["wrong"] or outcome["errors"])
+            print(f"{provider:>30}  {outcome}", flush=True)
             continue
         asked = [*options, "--runs", str(arguments.runs)]
         tries = [in_fresh_process("benchmarks.threads", "--one", provider, *asked) for _ in range(arguments.repeats)]
-        best = {name: max(one[name] for one in tries) for name in tries[0]}
+        best = {name: max(repeat[name] for repeat in tries) for name in tries[0]}
         told = "".join(f"{count:>4} threads {best[f'threads_{count}']:8.1f}/s" for count in counts)
         print(f"{provider:>30}{told}", flush=True)
         append_row("threads", {"provider": provider, "runs_per_second": best, "runs": arguments.runs})

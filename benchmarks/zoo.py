@@ -74,7 +74,7 @@ def _engines(name: str, chosen: list[str]) -> dict[str, Step]:
     return {kind: engine(kind) for kind in kinds}
 
 
-def one(name: str, kinds: list[str], rounds: int) -> dict[str, float]:
+def measure_here(name: str, kinds: list[str], rounds: int) -> dict[str, float]:
     """Measure one model in this process: the median of each engine's steps, and ORTModule's first."""
     engines = _engines(name, kinds)
     figures: dict[str, float] = {}
@@ -118,7 +118,9 @@ def main() -> None:
     kinds = ["eager", "channels_last", *(["compile", "compile channels_last"] if options.compile else [])]
     kinds += ["ORTModule", "ORTTrainer"]
     if options.one:
-        report(one(options.one, kinds, options.rounds) if not options.peak else peak(options.one, options.peak))
+        report(
+            measure_here(options.one, kinds, options.rounds) if not options.peak else peak(options.one, options.peak)
+        )
         return
     from benchmarks.zoo_models import MODELS
 

@@ -14,18 +14,18 @@ _OURS = ("ORTModule", "ORTTrainer")
 
 def zoo() -> Iterable[str]:
     """Each model's newest row: time against eager PyTorch and against the best that users have without ontrain."""
-    found: dict[str, Row] = {row["model"]: row for row in rows("zoo")}
-    if not found:
+    of_models: dict[str, Row] = {row["model"]: row for row in rows("zoo")}
+    if not of_models:
         return
-    worst_first = sorted(found.values(), key=lambda row: _gain(row, "ORTModule"))
+    worst_first = sorted(of_models.values(), key=lambda row: _gain(row, "ORTModule"))
     means = {name: statistics.geometric_mean(_gain(row, name) for row in worst_first) for name in _OURS}
     below = sum(_peer(row) / row["seconds"]["ORTModule"] < 1 for row in worst_first)
     yield from ("", "### Many models", "")
     compiled = ", and torch.compile" if any("compile" in row["seconds"] for row in worst_first) else ""
     yield (
-        f"A step of {len(found)} models, forward, backward and fused AdamW, in float32, the engines taking turns, "
+        f"A step of {len(of_models)} models, forward, backward and fused AdamW, in float32, the engines taking turns, "
         f"nothing measured beforehand. Eager PyTorch's time over ORTModule's is {means['ORTModule']:.2f} in geometric "
-        f"mean, over ORTTrainer's {means['ORTTrainer']:.2f}. Of {len(found)} models, {below} are slower under "
+        f"mean, over ORTTrainer's {means['ORTTrainer']:.2f}. Of {len(of_models)} models, {below} are slower under "
         "ORTModule than the best of what users have without ontrain: eager PyTorch, its channels_last order for images"
         f"{compiled}."
     )
