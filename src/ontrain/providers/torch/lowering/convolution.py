@@ -14,7 +14,7 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT, is_hardsigmoid
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering import few_windows
+from ontrain.providers.torch.lowering import few_windows, wide_filters
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints
@@ -287,10 +287,13 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
     group = a.get("group", 1)
     crop = images is not x
 
+    by_columns = wide_filters.has_wide_filters(e, images, w, dy.shape, dilations, group)
     by_windows = few_windows.has_few_windows(e, images, w, dy.shape, group, few_windows.LARGE_GRADIENTS)
 
     def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if by_windows:
+        if by_columns:
+            dx, dw, db = wide_filters.differentiate(dy, x, w, mask, strides, even)
+        elif by_windows:
             dx, dw, db = few_windows.differentiate(dy, x, w, mask, strides, even, dilations)
         else:
             dx, dw, db = private("torch.ops.aten.convolution_backward")(

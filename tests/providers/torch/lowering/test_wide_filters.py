@@ -1,0 +1,78 @@
+"""Gradients of filters by columns are torch's, at any geometry; networks with such filters train by them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.providers.torch.lowering import wide_filters
+from ontrain.training.ortmodule import ORTModule
+
+SIZES = [(5, 5), (7, 7), (4, 6), (2, 9), (6, 4)]
+GEOMETRIES = [([1, 1], [0, 0]), ([1, 1], [3, 3]), ([2, 2], [2, 2]), ([1, 3], [0, 4]), ([3, 2], [5, 1])]
+
+
+@pytest.mark.parametrize(("size", "geometry"), list(itertools.product(SIZES, GEOMETRIES)), ids=str)
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_columns_give_torchs_gradients(size, geometry, order):
+    torch.manual_seed(0)
+    strides, pads = geometry
+    x = torch.randn(2, 18, 11, 10, dtype=torch.float32).to(memory_format=order).requires_grad_()
+    w, bias = torch.randn(18, 1, *size, requires_grad=True), torch.randn(18, requires_grad=True)
+    exact = [t.detach().double().requires_grad_() for t in (x, w, bias)]
+    y = nn.functional.conv2d(*exact, strides, pads, 1, 18)
+    dy = torch.randn(y.shape)
+    adjoints = torch.autograd.grad(y, exact, dy.double())
+    for mask in ([True, True, True], [False, True, False], [True, False, False]):
+        results = wide_filters.differentiate(dy, x.detach(), w.detach(), mask, strides, pads)
+        for asked, result, adjoint in zip(mask, results, adjoints, strict=True):
+            assert (result is not None) == asked
+            if result is not None:
+                torch.testing.assert_close(result.double(), adjoint, rtol=1e-5, atol=1e-4)
+
+
+def test_a_filter_may_reach_beyond_the_images_on_both_sides():
+    x, w = torch.randn(3, 16, 8, 4), torch.randn(16, 1, 8, 4)
+    for pad in range(7):
+        y = nn.functional.conv2d(x.double(), w.double(), None, 1, (0, pad), 1, 16)
+        dy = torch.randn(y.shape)
+        (exact,) = torch.autograd.grad(
+            nn.functional.conv2d(x.double(), v := w.double().requires_grad_(), None, 1, (0, pad), 1, 16), v, dy.double()
+        )
+        _, dw, _ = wide_filters.differentiate(dy, x, w, [False, True, False], [1, 1], [0, pad])
+        torch.testing.assert_close(dw.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+class Block(nn.Module):
+    """The middle of a ConvNeXt, and of a MobileNet with uneven pads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Conv2d(48, 48, 7, padding=3, groups=48)
+        self.strided = nn.Conv2d(48, 48, 5, stride=2, groups=48, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.strided(nn.functional.pad(self.wide(x).relu(), (1, 2, 1, 2))).mean((2, 3))
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_a_network_with_wide_filters_trains_by_columns(monkeypatch, order):
+    calls = []
+    own = wide_filters.differentiate
+    monkeypatch.setattr(wide_filters, "differentiate", lambda *args: (calls.append(0), own(*args))[1])
+    torch.manual_seed(0)
+    eager = Block()
+    ours = copy.deepcopy(eager)
+    wrapped = ORTModule(ours)
+    for images, by_columns in ((16, 2), (1, 0)):
+        calls.clear()
+        x = torch.randn(images, 48, 28, 28).to(memory_format=order)
+        wrapped(x).square().sum().backward()
+        eager(x).square().sum().backward()
+        assert len(calls) == by_columns
+    for (name, p), q in zip(ours.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-3 * float(q.grad.abs().max()), msg=name)
