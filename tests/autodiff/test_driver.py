@@ -160,6 +160,15 @@ def test_attention_without_bias_makes_no_bias_gradient() -> None:
     assert len(grads[0].producer().outputs) == 3
 
 
+@pytest.mark.parametrize(("bounds", "of_result"), [((0.0, 6.0), True), ((-1.0, 0.7), False)])
+def test_the_gradient_of_a_clamp_reads_the_result_unless_half_precision_would_round_a_bound(bounds, of_result) -> None:
+    g = Scratch(x=(4, 3))
+    low, high = (np.array(bound, np.float32).astype(np.float64) for bound in bounds)
+    y = g.op.composite("Hardtanh", g.x["x"], low, high)
+    (dx,) = differentiate(g.op, [(g.op.ReduceSum(y, keepdims=0), None)], [g.x["x"]])
+    assert dx.producer().inputs[1] is (y if of_result else g.x["x"])
+
+
 def test_a_rule_that_needs_an_output_the_node_left_out_adds_it() -> None:
     value = Scratch._value("x", (2, 4), ir.DataType.FLOAT)
     model = new_model([value], "layer_norm")

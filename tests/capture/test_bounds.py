@@ -98,3 +98,23 @@ def test_a_nan_goes_where_it_goes_in_eager(name, place):
     inputs[place][::2] = torch.nan
     module = Called(FUNCTIONS[name])
     torch.testing.assert_close(ORTModule(module)(*inputs), module(*inputs), equal_nan=True)
+
+
+class Bounded(nn.Module):
+    def __init__(self, low, high):
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x):
+        return torch.ops.aten.hardtanh(x, self.low, self.high)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_hardtanh_gives_nothing_to_what_lies_on_a_bound_in_any_precision(dtype):
+    for bounds in ((0.0, 6.0), (-0.75, 0.5), (0.25, 0.25), (2.0, 1.0)):
+        x = torch.cat([torch.linspace(-8, 8, 41), torch.tensor(bounds), torch.tensor([torch.nan])]).to(dtype)
+        ours, eager = x.clone().requires_grad_(), x.clone().requires_grad_()
+        module = Bounded(*bounds)
+        module(eager).sum().backward()
+        ORTModule(module)(ours).sum().backward()
+        torch.testing.assert_close(ours.grad, eager.grad, rtol=0, atol=0, equal_nan=True)

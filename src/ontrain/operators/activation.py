@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -147,16 +148,25 @@ def hard_swish(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("HardSwishGrad", dy, x)
 
 
+def _are_exact(numbers: Sequence[float], *dtypes: ir.DataType) -> bool:
+    with np.errstate(over="ignore"):
+        return all((np.asarray(numbers).astype(dtype.numpy()) == numbers).all() for dtype in dtypes)
+
+
 define("Hardtanh", ELEMENTWISE, overwrites=(0,), domain=DOMAIN, precision=Precision.FOLLOWS, weightless=(1, 2))
 
 
 @gradient("Hardtanh", domain=DOMAIN)
 def hardtanh(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | None = None) -> Adjoints:
-    """dy to x where low < x < high, and nothing to the bounds; the composite HardtanhGrad where they are known."""
+    """dy to x where low < x < high, and nothing to the bounds; the composite HardtanhGrad where they are known.
+
+    The saved result lies between the bounds where x does, unless a bound was rounded to the result's precision.
+    """
     known = [float(v.const_value.numpy()) for v in (low, high) if v is not None and v.const_value is not None]
     # Attributes are in single precision, in which another number would be compared with.
-    if len(known) == 2 and all(float(np.float32(bound)) == bound for bound in known):
-        return op.composite("HardtanhGrad", dy, x, low=known[0], high=known[1]), None, None
+    if len(known) == 2 and _are_exact(known, ir.DataType.FLOAT):
+        saved = op.outputs[0] if _are_exact(known, ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
+        return op.composite("HardtanhGrad", dy, saved, low=known[0], high=known[1]), None, None
     below = op.LessOrEqual(x, low) if low is not None else None
     above = op.GreaterOrEqual(x, high) if high is not None else None
     outside = op.Or(below, above) if below is not None and above is not None else below or above

@@ -16,6 +16,7 @@ from ontrain.passes.infra import Pass, PassReport, RewritePass
 from ontrain.passes.journal import Journal
 from ontrain.passes.linear_to_gemm import LinearToGemm
 from ontrain.passes.lower_precision import HALF, LowerPrecision, announce
+from ontrain.passes.pad_to_conv import PadToConv
 from ontrain.passes.pipeline import (
     FORWARD_PASSES,
     STEP_PASSES,
@@ -61,6 +62,7 @@ __all__ = [
     "LowerPrecision",
     "announce",
     "NothingWrongError",
+    "PadToConv",
     "Pass",
     "PassReport",
     "PowersToProducts",

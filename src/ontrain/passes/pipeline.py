@@ -26,6 +26,7 @@ from ontrain.passes.inference import (
 )
 from ontrain.passes.infra import Pass
 from ontrain.passes.linear_to_gemm import LinearToGemm
+from ontrain.passes.pad_to_conv import PadToConv
 from ontrain.passes.powers_to_products import PowersToProducts
 from ontrain.passes.rows import (
     AttendSequences,
@@ -65,6 +66,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     FuseHardActivations(),
     FuseConvActivations(),
     PowersToProducts(),
+    PadToConv(),
     WholeImagesToGemm(),
     LinearToGemm(),
     FuseHead(),
@@ -77,6 +79,7 @@ INFERENCE_PASSES: tuple[Pass, ...] = (
     RemoveIdentities(),
     ShareCommonSubexpressions(),
     RemoveIdentities(),
+    PadToConv(),
     FoldBatchNormalization(),
     FoldChannelArithmetic(),
     FuseLayerNormalization(),

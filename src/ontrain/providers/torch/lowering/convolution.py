@@ -17,7 +17,7 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering import few_windows, wide_filters
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
-from ontrain.providers.torch.lowering.shape import constant_ints
+from ontrain.providers.torch.lowering.shape import constant_ints, surrounded
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
 from ontrain.providers.torch.weights import CONVOLUTION, Windows
 
@@ -49,11 +49,7 @@ def padded(e: Emitter, x: Buf, pads: list[tuple[int, int]], value: float = 0.0) 
         return x, [before for before, _ in pads]
     shape = [*x.shape[:2], *(n + b + c for n, (b, c) in zip(x.shape[2:], pads, strict=True))]
     out = e.new(shape, x.dtype, order_of(x.meta))
-    e.run(torch.Tensor.fill_, out, value, writes=[out])
-    inner = out
-    for i, (before, _) in enumerate(pads):
-        inner = e.narrow(inner, 2 + i, before, x.shape[2 + i])
-    e.run(torch.Tensor.copy_, inner, x, writes=[inner])
+    e.copy(x, surrounded(e, out, [0, 0, *(before for before, _ in pads)], x.shape, value))
     return out, [0] * len(pads)
 
 

@@ -15,7 +15,7 @@ from ontrain.providers.torch.buffers import Buf, order_of, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 
-__all__: list[str] = []
+__all__ = ["constant_ints", "surrounded"]
 
 
 Repeats = Literal["reflect", "edge", "wrap"]
@@ -121,16 +121,38 @@ def pad(e: Emitter, node: ir.Node) -> None:
     if mode != "constant":
         e.bind(node.outputs[0], _pad_by_index(e, x, before, after, mode))
         return
+    lengths = [n + min(0, b) + min(0, a) for n, b, a in zip(x.shape, before, after, strict=True)]
     out = e.out(node.outputs[0], x)
     fill = e.reshape(e.value(inputs[2]), ()) if inputs[2] is not None else 0
-    e.run(torch.Tensor.fill_, out, fill, writes=[out])
-    inner = out
-    for axis in range(rank):
-        # A negative pad crops: what lies outside the result is left out of the copy.
-        length = x.shape[axis] + min(0, before[axis]) + min(0, after[axis])
-        x = e.narrow(x, axis, max(0, -before[axis]), length)
-        inner = e.narrow(inner, axis, max(0, before[axis]), length)
-    e.run(torch.Tensor.copy_, inner, x, writes=[inner])
+    for axis in range(rank):  # a negative pad crops: what lies outside of the result is left out of the copy
+        x = e.narrow(x, axis, max(0, -before[axis]), lengths[axis])
+    e.copy(x, surrounded(e, out, [max(0, b) for b in before], lengths, fill))
+
+
+_SMALL = 1 << 16
+"""Bytes up to which one call that fills all takes less time than a call for each border."""
+
+
+def surrounded(e: Emitter, out: Buf, before: Sequence[int], lengths: Sequence[int], fill: Buf | float) -> Buf:
+    """Fill what surrounds a part of a buffer, and return the part.
+
+    Args:
+        e: where the calls are emitted.
+        out: the whole.
+        before: where the part begins along each axis.
+        lengths: of the part along each axis.
+        fill: the number.
+    """
+    small, part = out.meta.nbytes <= _SMALL, out
+    if small:
+        e.run(torch.Tensor.fill_, out, fill, writes=[out])
+    for axis, (start, length) in enumerate(zip(before, lengths, strict=True)):
+        for first, count in ((0, start), (start + length, part.shape[axis] - start - length)):
+            if count and not small:
+                border = e.narrow(part, axis, first, count)
+                e.run(torch.Tensor.fill_, border, fill, writes=[border])
+        part = e.narrow(part, axis, start, length)
+    return part
 
 
 _NATIVE = {"reflect": "reflect", "edge": "replicate"}
