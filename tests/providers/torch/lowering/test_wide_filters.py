@@ -18,10 +18,13 @@ GEOMETRIES = [([1, 1], [0, 0]), ([1, 1], [3, 3]), ([2, 2], [2, 2]), ([1, 3], [0,
 
 @pytest.mark.parametrize(("size", "geometry"), list(itertools.product(SIZES, GEOMETRIES)), ids=str)
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_columns_give_torchs_gradients(size, geometry, order):
+@pytest.mark.parametrize("image", [(11, 10), (4, 4), (9, 1)], ids=str)
+def test_gradients_are_torchs(size, geometry, order, image):
     torch.manual_seed(0)
     strides, pads = geometry
-    x = torch.randn(2, 18, 11, 10, dtype=torch.float32).to(memory_format=order).requires_grad_()
+    if any(n + 2 * pad < k for n, pad, k in zip(image, pads, size, strict=True)):
+        pads = list(size)
+    x = torch.randn(2, 18, *image).to(memory_format=order).requires_grad_()
     w, bias = torch.randn(18, 1, *size, requires_grad=True), torch.randn(18, requires_grad=True)
     exact = [t.detach().double().requires_grad_() for t in (x, w, bias)]
     y = nn.functional.conv2d(*exact, strides, pads, 1, 18)
@@ -60,19 +63,20 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_a_network_with_wide_filters_trains_by_columns(monkeypatch, order):
+def test_a_network_with_wide_filters_trains_by_columns_or_pairs(monkeypatch, order):
     calls = []
-    own = wide_filters.differentiate
-    monkeypatch.setattr(wide_filters, "differentiate", lambda *args: (calls.append(0), own(*args))[1])
+    for name in ("_by_columns", "_by_pairs"):
+        own = getattr(wide_filters, name)
+        monkeypatch.setattr(wide_filters, name, lambda *args, own=own, name=name: (calls.append(name), own(*args))[1])
     torch.manual_seed(0)
     eager = Block()
     ours = copy.deepcopy(eager)
     wrapped = ORTModule(ours)
-    for images, by_columns in ((16, 2), (1, 0)):
+    for images, size, ways in ((16, 28, ["_by_columns"] * 2), (1, 28, []), (80, 4, ["_by_pairs"])):
         calls.clear()
-        x = torch.randn(images, 48, 28, 28).to(memory_format=order)
+        x = torch.randn(images, 48, size, size).to(memory_format=order)
         wrapped(x).square().sum().backward()
         eager(x).square().sum().backward()
-        assert len(calls) == by_columns
+        assert calls == ways
     for (name, p), q in zip(ours.named_parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-3 * float(q.grad.abs().max()), msg=name)

@@ -1,15 +1,19 @@
-"""Gradients of filters of one channel each that are wider than three pixels, three columns at a time.
+"""Gradients of filters of one channel each that are wider than three pixels.
 
 oneDNN's kernel for the gradient of such filters keeps a row of at most three numbers a channel in registers. For wider
-filters it takes another one, which reaches a tenth of its rate. Their height makes no difference.
+filters it takes another one, which reaches a tenth of its rate. Their height makes no difference. So filters get their
+gradient three columns at a time. Where images have a few pixels only, each pixel of the images is multiplied with each
+of the result, and a filter's number gets the sum of the products that belong to it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional
 
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
@@ -21,6 +25,10 @@ _COLUMNS = 3
 """Columns of a filter that the kernel's registers hold."""
 _WORTH_CUTTING = 2_500_000
 """Products of a gradient from which on it takes less time in parts; each part copies the images."""
+_FEW_PAIRS = 400
+"""Pairs of a pixel of the images and one of the result, up to which the product of all pairs takes the least time."""
+_WORTH_PAIRING = 1_000_000
+"""Products of a gradient from which on that is so."""
 
 
 def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: Sequence[int], group: int) -> bool:
@@ -37,8 +45,16 @@ def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: S
     if not plain or len(x.shape) != 4 or not group == x.shape[1] == w.shape[0]:
         return False
     high, wide = w.shape[2:]
-    inside = 1 < high <= x.shape[2] and _COLUMNS < wide <= x.shape[3] and set(dilations) == {1}
-    return inside and math.prod(dy) * high * wide >= _WORTH_CUTTING
+    if high == 1 or wide <= _COLUMNS or set(dilations) != {1}:
+        return False
+    products = math.prod(dy) * high * wide
+    if _pairs(x.shape, dy) <= _FEW_PAIRS:
+        return products >= _WORTH_PAIRING
+    return high <= x.shape[2] and wide <= x.shape[3] and products >= _WORTH_CUTTING
+
+
+def _pairs(x: Sequence[int], dy: Sequence[int]) -> int:
+    return math.prod(x[2:]) * math.prod(dy[2:])
 
 
 def differentiate(
@@ -57,15 +73,42 @@ def differentiate(
     if mask[0]:
         dx = _gradients(dy, x, w, [True, False, False], strides, pads)[0]
     if mask[1]:
-        last = dy.contiguous(memory_format=torch.channels_last)
-        columns = [w.narrow(3, start, min(_COLUMNS, w.shape[3] - start)) for start in range(0, w.shape[3], _COLUMNS)]
-        parts, start = [], 0
-        for part in columns:
-            seen = _columns(x, start - pads[1], (dy.shape[3] - 1) * strides[1] + part.shape[3])
-            parts.append(_gradients(last, seen, part, [False, True, False], strides, [pads[0], 0])[1])
-            start += part.shape[3]
-        dw = torch.cat([part for part in parts if part is not None], 3)
+        by = _by_pairs if _pairs(x.shape, dy.shape) <= _FEW_PAIRS else _by_columns
+        dw = by(dy, x, w, strides, pads)
     return dx, dw, dy.sum((0, 2, 3)) if mask[2] else None
+
+
+def _by_columns(
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, strides: Sequence[int], pads: Sequence[int]
+) -> torch.Tensor:
+    last, parts = dy.contiguous(memory_format=torch.channels_last), list[torch.Tensor]()
+    for start in range(0, w.shape[3], _COLUMNS):
+        part = w[..., start : start + _COLUMNS]
+        seen = _columns(x, start - pads[1], (dy.shape[3] - 1) * strides[1] + part.shape[3])
+        dw = _gradients(last, seen, part, [False, True, False], strides, [pads[0], 0])[1]
+        assert dw is not None
+        parts.append(dw)
+    return torch.cat(parts, 3)
+
+
+def _by_pairs(
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, strides: Sequence[int], pads: Sequence[int]
+) -> torch.Tensor:
+    images, channels = x.shape[:2]
+    results, pixels = dy.reshape(images, channels, -1), x.reshape(images, channels, -1)
+    pairs = torch.bmm(results.permute(1, 2, 0), pixels.permute(1, 0, 2))
+    places = _places(tuple(x.shape[2:]), tuple(w.shape[2:]), tuple(strides), tuple(pads))
+    return (pairs.view(channels, -1) @ places).view(w.shape)
+
+
+@functools.lru_cache
+def _places(
+    image: tuple[int, ...], filters: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...]
+) -> torch.Tensor:
+    """Which number of a filter multiplies a pixel for a pixel of the result, [pairs, height · width], as 1."""
+    pixels = torch.eye(math.prod(image)).view(-1, 1, *image)
+    windows = functional.unfold(pixels, filters, padding=pads, stride=strides)
+    return windows.permute(2, 0, 1).reshape(-1, math.prod(filters))
 
 
 def _gradients(
@@ -81,7 +124,8 @@ def _gradients(
 def _columns(x: torch.Tensor, first: int, count: int) -> torch.Tensor:
     """As many columns of images, with zeros where there are none, channels last."""
     columns = torch.empty((*x.shape[:3], count), memory_format=torch.channels_last)
-    begin, end = max(0, -first), min(count, x.shape[3] - first)
+    begin = min(count, max(0, -first))
+    end = max(begin, min(count, x.shape[3] - first))
     columns[..., :begin].zero_()
     columns[..., end:].zero_()
     columns[..., begin:end].copy_(x[..., first + begin : first + end])
