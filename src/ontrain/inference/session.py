@@ -24,6 +24,7 @@ from ontrain.inference.ort_format import is_ort_format
 from ontrain.inference.provider_lists import Candidate, Providers, candidates, check_known, stock_providers
 from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
 from ontrain.inference.written import not_written, warn_of_lost_profile
+from ontrain.limits import TooLargeError
 from ontrain.rounds import StoppedError
 from ontrain.stock import stock
 from ontrain.stock_values import ort_value, speaks_numpy
@@ -278,7 +279,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         own, candidate = self._own, self._candidate
         try:
             results: list[Any] = own.run(output_names, input_feed, run_options)
-        except StoppedError:
+        except (StoppedError, TooLargeError):
             raise
         except (GraphError, ProviderError) as error:
             with _switching:  # one of several threads gives the model to the next provider
