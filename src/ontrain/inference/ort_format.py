@@ -70,7 +70,8 @@ def as_ort(model: bytes) -> bytes:
     """
     with told_by_onnxruntime(
         lambda error: OptionError(
-            "onnxruntime cannot write the optimised model in its own format", reason=str(error),
+            "onnxruntime cannot write the optimised model in its own format",
+            reason=str(error),
             way_out=f"leave out the entry {_SAVED!r}, and choose a path that ends in .onnx",
         )  # fmt: skip
     ):

@@ -14,9 +14,9 @@ __all__ = ["PAD", "SIZE", "START", "decoder_search", "feeds_of", "transcription"
 SIZE, PAD, START = 13, 0, 1
 """Tokens in the vocabulary; the one of padding; the one that a translation begins with."""
 _HEADS, _WIDTH = 2, 4
-_KINDS = {
-    name: onnx.TensorProto.FLOAT for name in ("input_features", "length_penalty", "repetition_penalty", "temperature")
-}
+_KINDS = dict.fromkeys(
+    ("input_features", "length_penalty", "repetition_penalty", "temperature"), onnx.TensorProto.FLOAT
+)
 _SHAPES = {
     "input_features": ["batch", _HEADS * _WIDTH, "frames"], "decoder_input_ids": ["batch", "begun"],
     "input_ids": ["batch", "length"], "attention_mask": ["batch", "length"], "vocab_mask": [SIZE],

@@ -1,4 +1,4 @@
-"""GreedySearch, BeamSearch, WhisperBeamSearch and Sampling on the torch provider alone, token for token against stock onnxruntime."""
+"""Searches for text and in speech on the torch provider alone, token for token against stock onnxruntime."""
 
 from __future__ import annotations
 
@@ -126,10 +126,15 @@ def test_timestamps_stand_where_onnxruntime_has_them(begun):
         compare(model, *(feeds_of(STAMPED, np.array(begun), numbers(**changed), seed) for seed in range(2)))
 
 
+def test_a_search_in_speech_is_one_without_a_stated_kind_of_model():
+    proto = onnx.load_from_string(transcription("WhisperBeamSearch", SPEECH, SCORES[:2], reads_hidden=True, **TOKENS))
+    attributes = proto.graph.node[0].attribute
+    attributes.remove(next(attribute for attribute in attributes if attribute.name == "model_type"))
+    compare(proto.SerializeToString(), feeds_of(SPEECH, BEGUN, numbers()))
+
+
 def test_how_likely_there_is_no_speech_is_the_share_of_its_token_in_the_first_choice():
-    model = transcription(
-        "WhisperBeamSearch", SPEECH, [*SCORES, "", "no_speech_probs"], reads_hidden=False, **TOKENS
-    )
+    model = transcription("WhisperBeamSearch", SPEECH, [*SCORES, "", "no_speech_probs"], reads_hidden=False, **TOKENS)
     *_, scores, silence = ontrain.InferenceSession(model, providers=TORCH).run(None, feeds_of(SPEECH, BEGUN, numbers()))
     np.testing.assert_allclose(silence, np.exp(scores[0, :, 0, TOKENS["no_speech_token_id"]]), rtol=1e-5)
 

@@ -22,6 +22,7 @@ from ontrain.inference.stepwise.search.settings import (
 from ontrain.inference.stepwise.search.timestamps import Timestamps
 from ontrain.inference.stepwise.step import Environment
 from ontrain.inference.stepwise.values import Array, Value
+from ontrain.operators import model_kind
 from ontrain.rounds import counted_rounds
 
 __all__ = ["BeamSearch", "WhisperBeamSearch"]
@@ -74,7 +75,7 @@ class BeamSearch(Search):
 
     def _results(self, inputs: list[Value], outer: Environment) -> list[Value]:
         node, inputs = self.node, [*inputs, *[None] * 15]
-        kind = node.attributes.get_int("model_type", 0)
+        kind = model_kind(node)
         ids = checked_features(node, inputs[0]) if kind == 2 else checked_ids(node, inputs[0])
         beams = int(number(node, inputs, 3, "num_beams", 1))
         count = int(number(node, inputs, 4, "num_return_sequences", 1))

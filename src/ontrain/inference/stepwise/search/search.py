@@ -5,6 +5,7 @@ from __future__ import annotations
 from ontrain.errors import GraphError
 from ontrain.graph import describe, source_of
 from ontrain.inference.stepwise.control import Control
+from ontrain.operators import model_kind
 
 __all__ = ["Search"]
 
@@ -14,7 +15,7 @@ class Search(Control):
 
     def _check_form(self) -> None:
         """Refuse graphs that are no such models."""
-        attributes, kind = self.node.attributes, self.node.attributes.get_int("model_type", 0)
+        attributes, kind = self.node.attributes, model_kind(self.node)
         for name in ("decoder",) if kind == 0 else ("encoder", "decoder"):
             if name not in attributes:
                 raise self._unfit(f"it has no graph {name!r}")

@@ -74,7 +74,8 @@ class Settings:
             ngram=attributes.get_int("no_repeat_ngram_size", 0),
             repetition_penalty=number(node, inputs, penalty, "repetition_penalty", 1.0),
             temperature=number(node, inputs, 14, "temperature", attributes.get_float("temperature", 1.0) or 0.0)
-            if node.op_type == "WhisperBeamSearch" else attributes.get_float("temperature", 1.0),
+            if node.op_type == "WhisperBeamSearch"
+            else attributes.get_float("temperature", 1.0),
             vocab_mask=checked_mask(node, "vocab_mask", vocab_mask, 1, batch),
             prefix_mask=checked_mask(node, "prefix_vocab_mask", prefix_mask, 2, batch),
         )
