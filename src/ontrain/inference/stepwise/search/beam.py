@@ -85,8 +85,9 @@ class BeamSearch(Search):
                 reason=f"beams are 1 to {_MOST_BEAMS}, and no more sequences than beams come back",
             )
         start = ids
-        if kind == 2 and inputs[10] is not None:
-            start = checked_mask(node, "decoder_input_ids", inputs[10], 2, len(ids))
+        begun = checked_mask(node, "decoder_input_ids", inputs[10], 2, len(ids)) if kind == 2 else None
+        if begun is not None:
+            start = begun
         elif kind:
             token = node.attributes["decoder_start_token_id"].as_int()
             start = torch.full([len(ids), 1], token, dtype=torch.int32, device=ids.device)
@@ -106,8 +107,8 @@ class BeamSearch(Search):
         first = model.first()
         stamped = kind == 2 and int(number(node, inputs, 11, "logits_processor", 0)) == 1
         rules = Rules(settings, None, Timestamps.of(node, first.shape[1]) if stamped else None)
-        begun = start.long().repeat_interleave(beams, 0)
-        tables = _search(model, first, rules, settings, begun, hypotheses, stops_early, keeps)
+        rows = start.long().repeat_interleave(beams, 0)
+        tables = _search(model, first, rules, settings, rows, hypotheses, stops_early, keeps)
         sequences = torch.full((settings.batch, count, settings.max_length), settings.pad, dtype=torch.int32)
         for row, ended in enumerate(hypotheses):
             for at in range(count):

@@ -53,7 +53,7 @@ class Timestamps:
                     f"{node.op_type}: {names[field]}_token_id is {token}", node=describe(node),
                     reason=f"logits_processor 1 places timestamps, for which it has to be below {vocab_size}",
                 )  # fmt: skip
-        return Timestamps(**tokens)  # type: ignore[arg-type]
+        return Timestamps(**tokens)
 
     def applied(self, scores: torch.Tensor, sequences: torch.Tensor, never: float) -> torch.Tensor:
         """Return the scores under the rules.
