@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ontrain.errors import OptionError
+from ontrain.errors import GraphError, OptionError
 
-__all__ = ["NESTING", "NODE_LIMIT", "limit", "node_limit"]
+__all__ = ["NESTING", "NODE_LIMIT", "TooLargeError", "limit", "node_limit"]
 
 NESTING = 32
 """Subgraphs in subgraphs: far above what any exporter writes, far below what recursion bears."""
@@ -14,6 +14,10 @@ NODE_LIMIT = "ONTRAIN_NODE_LIMIT"
 """The environment variable that sets the limit of `node_limit`."""
 _NODES, _RATIO = 20_000, 2
 """A session of so many nodes is planned in some twenty seconds."""
+
+
+class TooLargeError(GraphError):
+    """Values of a graph do not fit into the machine's memory: no other way of running it has more."""
 
 
 def limit(variable: str, default: int, counted: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -108,9 +110,58 @@ def test_the_first_of_the_list_that_can_gets_the_model(folder):
 
 def test_the_next_gets_a_model_that_the_first_cannot_run(folder):
     with pytest.warns(UserWarning, match="TorchExecutionProvider cannot run this model, so CPUExecutionProvider does"):
-        session = ontrain.InferenceSession(folder / "scaled.ort", recording(), BOTH)
-        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0))
+        session = ontrain.InferenceSession(folder / "sparse.onnx", recording(), BOTH)
     assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("given", ["path", "bytes"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_model_in_onnxruntimes_own_format_runs(provider, given, folder):
+    source = folder / "scaled.ort" if given == "path" else (folder / "scaled.ort").read_bytes()
+    session = ontrain.InferenceSession(source, providers=[provider])
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0), rtol=1e-6)
+    assert session.get_providers() == [provider]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_damaged_model_in_onnxruntimes_own_format_is_refused(provider, folder):
+    with pytest.raises(ontrain.GraphError, match="in its own format") as caught:
+        ontrain.InferenceSession((folder / "scaled.ort").read_bytes()[:200], providers=[provider])
+    assert isinstance(caught.value, errors.Fail)
+
+
+@pytest.mark.parametrize("asked", ["entry", "name"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_optimised_model_is_written_in_the_format_that_is_asked_for(provider, asked, folder, tmp_path):
+    options = ontrain.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / ("model.onnx" if asked == "entry" else "model.ort"))
+    if asked == "entry":
+        options.add_session_config_entry("session.save_model_format", "ORT")
+    ontrain.InferenceSession(folder / "scaled.onnx", options, [provider])
+    content = Path(options.optimized_model_filepath).read_bytes()
+    assert content[4:8] == b"ORTM"
+    again = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(again.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("providers", [["TorchExecutionProvider"], BOTH, BOTH[1:]], ids=str)
+def test_a_session_is_neither_pickled_nor_copied_whole(providers, folder):
+    session = ontrain.InferenceSession(folder / "scaled.onnx", ontrain.SessionOptions(), providers)
+    for way in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError):
+            way(session)
+    np.testing.assert_array_equal(copy.copy(session).run(None, {"x": X})[0], session.run(None, {"x": X})[0])
+
+
+def test_outputs_that_no_run_has_made_are_refused_on_onnxruntimes_provider(folder):
+    session = ontrain.InferenceSession(folder / "scaled.onnx", providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    with pytest.raises(ontrain.InputError, match="call session.run_with_iobinding first"):
+        binding.copy_outputs_to_cpu()
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(None, {"x": X})[0])
 
 
 def test_sparse_tensors_are_fed_to_the_next_provider(folder):
@@ -133,11 +184,11 @@ def test_without_another_in_the_list_a_model_is_refused(folder):
     for options in ({}, {"enable_fallback": 0}):
         with pytest.raises(ontrain.OntrainError):
             providers = BOTH if options else BOTH[:1]
-            ontrain.InferenceSession(folder / "scaled.ort", providers=providers, **options).run(None, {"x": X})
+            ontrain.InferenceSession(folder / "sparse.onnx", providers=providers, **options)
     kept = ontrain.SessionOptions()
     kept.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with pytest.raises(ontrain.OntrainError):
-        ontrain.InferenceSession(folder / "scaled.ort", kept, BOTH).run(None, {"x": X})
+        ontrain.InferenceSession(folder / "sparse.onnx", kept, BOTH)
 
 
 def test_onnxruntime_may_be_the_one_that_cannot():
@@ -192,9 +243,8 @@ def test_what_ontrains_providers_cannot_do_is_refused(provider, folder):
     session = ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider])
     with pytest.raises(ontrain.OptionError, match="set_ep_dynamic_options"):
         session.set_ep_dynamic_options({})
-    for name, problem in (("sparse.onnx", "value 'a' in .* is a sparse tensor"), ("scaled.ort", "own format")):
-        with pytest.raises(ontrain.GraphError, match=problem):
-            ontrain.InferenceSession(folder / name, providers=[provider])
+    with pytest.raises(ontrain.GraphError, match="value 'a' in .* is a sparse tensor"):
+        ontrain.InferenceSession(folder / "sparse.onnx", providers=[provider])
     with pytest.raises(ontrain.InputError, match="another session"):
         session.run_with_iobinding(ontrain.InferenceSession(folder / "scaled.onnx", providers=[provider]).io_binding())
 

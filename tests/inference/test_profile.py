@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx.parser
 import pytest
 
 import ontrain
-from ontrain.errors import InputError, OptionError
+from ontrain.errors import InputError, OntrainError, OptionError
 from ontrain.inference.profile import bench, profile
 from ontrain.inference.profile_page import profile_page
 
@@ -111,6 +112,21 @@ def test_what_cannot_be_profiled_is_refused(asked, error, told):
         profile(model(LINEAR), providers=[TORCH], **asked)
     with pytest.raises(error, match=told):
         bench(model(LINEAR), providers=[TORCH], **asked)
+
+
+@pytest.mark.parametrize("provider", [TORCH, STOCK])
+def test_a_loop_without_end_is_refused_before_a_trace_begins(provider, tmp_path, monkeypatch):
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+    m (float[n] x) => (float[n] y) <bool go = {1}> {
+        y = Loop(, go, x) <body = b (int64 i, bool c, float[n] s) => (bool more, float[n] t) {
+            more = Identity(c)
+            t = Add(s, s)
+        }>
+    }""")
+    monkeypatch.setenv("ONTRAIN_LOOP_LIMIT", "50")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # a trace would have no place
+    with pytest.raises(OntrainError, match="a Loop runs"):
+        profile(proto, providers=[provider], runs=1)
 
 
 def test_an_input_of_strings_needs_feeds():

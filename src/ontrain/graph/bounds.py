@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ontrain.errors import GraphError
 from ontrain.graph.source import describe, source_of
+from ontrain.limits import TooLargeError
 from ontrain.units import byte_text
 
 __all__ = ["check_sizes", "nbytes"]
@@ -39,11 +40,12 @@ def check_sizes(model: ir.Model, limit: int) -> None:
         limit: bytes that the machine has.
 
     Raises:
-        GraphError: a size depends on the data, or a node needs more than `limit`; names the node.
+        GraphError: a size depends on the data; names the node.
+        TooLargeError: a node needs more than `limit`; names the node.
     """
     for value in model.graph.inputs:
         if (nbytes(value) or 0) > limit:
-            raise GraphError(
+            raise TooLargeError(
                 f"input {value.name!r} has {byte_text(nbytes(value) or 0)}, there are {byte_text(limit)}",
                 reason=f"its shape is {', '.join(str(d) for d in value.shape or ())}",
                 way_out="feed a smaller batch; if the batch is small, the file is damaged",
@@ -63,7 +65,7 @@ def check_sizes(model: ir.Model, limit: int) -> None:
                 )
         needed = _together((*(v for v in node.inputs if v is not None), *node.outputs))
         if needed > limit:
-            raise GraphError(
+            raise TooLargeError(
                 f"{node.op_type} needs {byte_text(needed)} at once, there are {byte_text(limit)}",
                 node=describe(node),
                 source=source_of(node),

@@ -28,6 +28,17 @@ class IOBinding(stock().IOBinding):  # type: ignore[misc]
         with told_by_onnxruntime(lambda error: InputError("nothing can be bound", reason=str(error))):
             super().__init__(session)
 
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Return the outputs of the last run as arrays.
+
+        Raises:
+            InputError: there was no run, where onnxruntime's own would end the process.
+        """
+        if not all(value.has_value() for value in self.get_outputs()):
+            raise InputError("the bound outputs have no values", way_out="call session.run_with_iobinding first")
+        arrays: list[Any] = super().copy_outputs_to_cpu()
+        return arrays
+
 
 class OwnBinding(IOBinding):
     """Inputs and outputs of a session that runs on one of ontrain's providers.

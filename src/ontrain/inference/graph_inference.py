@@ -26,6 +26,7 @@ from ontrain.inference.sized import SizedGraph, Switches
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
 from ontrain.inference.timeline import run_plan
+from ontrain.limits import TooLargeError
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Padding, PassReport, Serving, serve
 from ontrain.providers import Executable, StateSpec, get_provider
@@ -229,6 +230,8 @@ class GraphSession:
             if kinds is not None and of_sizes and self._planner.is_settled(structure, signature):
                 self._latest = kinds, plan, True
             return plan
+        except TooLargeError:
+            raise
         except (GraphError, ProviderError):
             with self._switching:
                 if self._stepwise is None:

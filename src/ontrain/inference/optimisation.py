@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ontrain.capture import FiledModel, to_tensor
 from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET, subgraphs
 from ontrain.inference.options import EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
+from ontrain.inference.ort_format import as_ort, wants_ort_format
 from ontrain.passes import FoldWeights, Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
 from ontrain.session import OLDEST, save_model, served_model
 
@@ -63,6 +65,7 @@ class Optimisation:
         path: of the optimised file; "" for none.
         data: name of a file beside it for its weights; "" for none.
         smallest: weights of fewer bytes stay in the optimised file.
+        in_ort_format: whether the optimised file is to be in onnxruntime's own format.
     """
 
     level: int = _EXTENDED
@@ -70,6 +73,7 @@ class Optimisation:
     path: str = ""
     data: str = ""
     smallest: int = 1024
+    in_ort_format: bool = False
 
     @classmethod
     def of(cls, options: Any, disabled_optimizers: Iterable[str] | None) -> Optimisation:
@@ -90,9 +94,10 @@ class Optimisation:
         smallest = config_entry(options, EXTERNAL_LEAST) or str(cls.smallest)
         if not smallest.isdecimal():
             raise OptionError(f"{EXTERNAL_LEAST} is {smallest!r}", way_out="give a number of bytes")
+        path = str(options.optimized_model_filepath or "")
         return cls(
-            level, frozenset(disabled), str(options.optimized_model_filepath or ""),
-            config_entry(options, EXTERNAL_NAME), int(smallest),
+            level, frozenset(disabled), path, config_entry(options, EXTERNAL_NAME), int(smallest),
+            bool(path) and wants_ort_format(options, path),
         )  # fmt: skip
 
     def runs(self, graph_pass: Pass) -> bool:
@@ -147,6 +152,9 @@ class Optimisation:
             self._save(ir.from_proto(proto))
 
     def _save(self, model: ir.Model) -> None:
+        if self.in_ort_format:
+            Path(self.path).write_bytes(as_ort(ir.to_proto(model).SerializeToString()))
+            return
         save_model(model, self.path, data_name=self.data, smallest=self.smallest)
 
 

@@ -35,7 +35,7 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 
     ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, on
     `graph_optimization_level` and `optimized_model_filepath`, and on the entries
-    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`,
+    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`, `session.save_model_format`,
     `session.model_external_initializers_file_folder_path`, `session.optimized_model_external_initializers_file_name`
     and `session.optimized_model_external_initializers_min_size_in_bytes`. They say once of other settings
     that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in

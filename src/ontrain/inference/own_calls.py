@@ -32,6 +32,7 @@ from ontrain.inference.options import (
     config_entry,
     say_once,
 )  # fmt: skip
+from ontrain.inference.ort_format import as_onnx, is_ort_format
 from ontrain.inference.shared_values import array_of, copied_value, numbers, shared_value
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
@@ -49,7 +50,10 @@ _MEANINGLESS = (
 )  # fmt: skip
 """Settings of a session that only onnxruntime's providers follow."""
 _RECORDS = "session.record_ep_graph_assignment_info"
-_HEEDED = (_RECORDS, "session.disable_cpu_ep_fallback", EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME)
+_HEEDED = (
+    _RECORDS, "session.disable_cpu_ep_fallback", "session.load_model_format", "session.save_model_format",
+    EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +122,10 @@ class OwnSession:
         self._fed_weights: dict[frozenset[str], GraphSession] = {}
         self._apart: dict[GraphSession, GraphSession] = {}
         """By session another one of the same model, in which no two sizes have one name."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles, as onnxruntime's sessions do."""
+        raise TypeError("a session cannot be pickled or copied: make one in each process, of the model's path or bytes")
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """See `InferenceSession.run`."""
@@ -316,8 +324,11 @@ class OwnSession:
         """Return the model with its data and with what the options put in, read anew: it is as large as its weights."""
         options = self._options
         is_ours = isinstance(options, SessionOptions)
+        source = self._source
+        if is_ort_format(source):
+            source = as_onnx(source, options.custom_libraries if is_ours else ())
         proto, _ = read_proto(
-            self._source, folder=config_entry(options, EXTERNAL_FOLDER) or None,
+            source, folder=config_entry(options, EXTERNAL_FOLDER) or None,
             brought=options.initializers if is_ours else (), contents=options.external_files if is_ours else None,
         )  # fmt: skip
         return _with_options(proto, options)

@@ -131,6 +131,10 @@ def profile(
     _check_runs(runs)
     proto, called = read_proto(model)
     _name_nodes(proto)
+    if any(map(_loops, [proto.graph, *proto.functions])):
+        # Of a loop without end a trace takes long, and the refusal comes at once.
+        untraced = InferenceSession(proto, _options(threads, providers), providers)
+        untraced.run(None, sample_feeds(untraced.get_inputs(), sizes or {}) if feeds is None else dict(feeds))
     with tempfile.TemporaryDirectory() as folder:
         options = _options(threads, providers)
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "trace")
@@ -212,6 +216,12 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _loops(graph: onnx.GraphProto | onnx.FunctionProto) -> bool:
+    """Whether a graph holds a Loop, in graphs inside, too."""
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return any(node.op_type == "Loop" for node in graph.node) or any(map(_loops, inner))
 
 
 def _name_nodes(proto: onnx.ModelProto) -> None:

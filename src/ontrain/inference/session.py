@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ontrain.disk import open_file
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.files import suspect
 from ontrain.inference.binding import IOBinding
@@ -21,9 +20,11 @@ from ontrain.inference.fed import fed_value, run_by_values
 from ontrain.inference.inner_values import exposed, inner_names
 from ontrain.inference.lending import Changes, lent
 from ontrain.inference.options import RunOptions, SessionOptions, config_entry
+from ontrain.inference.ort_format import is_ort_format
 from ontrain.inference.provider_lists import Candidate, Providers, candidates, check_known, stock_providers
 from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
 from ontrain.inference.written import not_written, warn_of_lost_profile
+from ontrain.limits import TooLargeError
 from ontrain.rounds import StoppedError
 from ontrain.stock import stock
 from ontrain.stock_values import ort_value, speaks_numpy
@@ -278,7 +279,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         own, candidate = self._own, self._candidate
         try:
             results: list[Any] = own.run(output_names, input_feed, run_options)
-        except StoppedError:
+        except (StoppedError, TooLargeError):
             raise
         except (GraphError, ProviderError) as error:
             with _switching:  # one of several threads gives the model to the next provider
@@ -299,7 +300,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             return None
         session = self._wider.get(wanted)
         if session is None:
-            if _is_ort_format(self._source):
+            if self._own is None and is_ort_format(self._source):
                 return None
             proto, folder = self._proto()
             if not wanted <= inner_names(proto):
@@ -451,14 +452,6 @@ def _no_file(path: str) -> OntrainError:
 def _is_plain(value: object) -> bool:
     """Whether it is an array that onnxruntime takes as it is."""
     return type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.dtype.kind in _PLAIN
-
-
-def _is_ort_format(source: str | bytes) -> bool:
-    """Whether the model is in onnxruntime's own format, which nothing else reads."""
-    if isinstance(source, bytes):
-        return source[4:8] == b"ORTM"
-    with open_file(source) as file:
-        return file.read(8)[4:8] == b"ORTM"
 
 
 def _not_loaded(error: Exception) -> OntrainError:

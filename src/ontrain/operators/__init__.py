@@ -75,6 +75,7 @@ from ontrain.operators.record import (
     attribute_of,
     define,
     holds_programs,
+    model_kind,
     record_of,
     schema_of,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "form_of",
     "gather_adjoint",
     "holds_programs",
+    "model_kind",
     "is_float",
     "is_from_start",
     "static_dims",

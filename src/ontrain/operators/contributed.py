@@ -10,7 +10,7 @@ MICROSOFT = "com.microsoft"
 _CHOSEN = "it chooses tokens, which are whole numbers"
 
 define("Attention", domain=MICROSOFT, in_encoders=True, mask=3)
-define("BeamSearch", domain=MICROSOFT, searches=(0, 1), no_gradient=_CHOSEN)
+define("BeamSearch", domain=MICROSOFT, searches=(0, 1, 2), no_gradient=_CHOSEN)
 define("BiasGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
 define("BiasSplitGelu", domain=MICROSOFT)
 define("CDist", domain=MICROSOFT)
@@ -73,3 +73,4 @@ define(
     no_gradient="its result has as many elements as there are distinct values, which no plan knows",
     sized_by_values=True,
 )
+define("WhisperBeamSearch", domain=MICROSOFT, searches=(2,), no_gradient=_CHOSEN)

@@ -35,6 +35,7 @@ __all__ = [
     "attribute_of",
     "define",
     "holds_programs",
+    "model_kind",
     "record_of",
     "schema_of",
 ]
@@ -304,7 +305,17 @@ def record_of(node: ir.Node) -> Operator:
 def holds_programs(node: ir.Node) -> bool:
     """Return whether ontrain runs the graphs inside a node: a branch, a loop, a search of a kind that it knows."""
     record = record_of(node)
-    return record.control or (node.attributes.get_int("model_type", 0) or 0) in record.searches
+    return record.control or (bool(record.searches) and model_kind(node) in record.searches)
+
+
+def model_kind(node: ir.Node) -> int:
+    """Return the attribute `model_type` of a search for text; where it is left out, the first kind that the search has.
+
+    0 is a decoder like GPT-2's, 1 an encoder and a decoder like T5's, 2 those of speech like Whisper's.
+    """
+    default = record_of(node).searches[0]
+    kind = node.attributes.get_int("model_type", default)
+    return default if kind is None else kind
 
 
 def attribute_of(node: ir.Node, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Searches for text over models of one layer: a decoder like GPT-2's, and an encoder and a decoder like T5's."""
+"""Searches for text over models of one layer: a decoder like GPT-2's, encoders and decoders like T5's and Whisper's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import onnx
 import onnx.parser
 from onnx.helper import make_node, make_tensor_value_info
 
-__all__ = ["PAD", "SIZE", "START", "decoder_search", "feeds_of", "translation"]
+__all__ = ["PAD", "SIZE", "START", "decoder_search", "feeds_of", "transcription", "translation"]
 
 SIZE, PAD, START = 13, 0, 1
 """Tokens in the vocabulary; the one of padding; the one that a translation begins with."""
 _HEADS, _WIDTH = 2, 4
-_KINDS = {"length_penalty": onnx.TensorProto.FLOAT, "repetition_penalty": onnx.TensorProto.FLOAT}
+_KINDS = dict.fromkeys(
+    ("input_features", "length_penalty", "repetition_penalty", "temperature"), onnx.TensorProto.FLOAT
+)
 _SHAPES = {
+    "input_features": ["batch", _HEADS * _WIDTH, "frames"], "decoder_input_ids": ["batch", "begun"],
     "input_ids": ["batch", "length"], "attention_mask": ["batch", "length"], "vocab_mask": [SIZE],
     "prefix_vocab_mask": ["batch", SIZE], "presence_mask": ["batch", SIZE],
 }  # fmt: skip
@@ -132,10 +135,61 @@ def translation(names: list[str], outputs: list[str], *, starts: bool, **attribu
     return _model(node, _weights(positions=False))
 
 
-def _decoding(states: str, cross: str) -> str:
+def transcription(
+    op_type: str, names: list[str], outputs: list[str], *, reads_hidden: bool, **attributes: object
+) -> bytes:
+    """Return a search over an encoder of sound and a decoder, whose weights are the model's.
+
+    Args:
+        op_type: BeamSearch or WhisperBeamSearch.
+        names: inputs, "" for one left out.
+        outputs: of the node.
+        reads_hidden: whether the decoder has the encoder's hidden states among its inputs.
+        attributes: further ones.
+    """
+    state = f"float[b, {_HEADS}, {{}}, {_WIDTH}]"
+    selves = "{0} present_key_self_0, {0} present_value_self_0"
+    hidden = f"float[b, e, {_HEADS * _WIDTH}] encoder_hidden_states"
+    decoder = onnx.parser.parse_graph(f"""decoder (int32[b, 1] input_ids, {f"{hidden}," if reads_hidden else ""}
+    {state.format("p")} past_key_self_0, {state.format("p")} past_value_self_0,
+    {state.format("e")} past_key_cross_0, {state.format("e")} past_value_cross_0)
+    => (float[b, 1, {SIZE}] logits, {selves.format(state.format("t"))}) {{
+        word = Gather(words, input_ids)
+        half = Constant<value_float = 0.5>()
+        faded = Mul(past_key_self_0, half)
+        {_all_frames("past")}{_decoding("Concat<axis = 2>(faded, new)", "past", "frames")}
+    }}""")
+    encoder = onnx.parser.parse_graph(f"""encoder (float[b, {_HEADS * _WIDTH}, e] encoder_input_ids,
+    int32[b, n] decoder_input_ids)
+    => (float[b, n, {SIZE}] logits, {hidden}, {selves.format(state.format("n"))},
+    {state.format("e")} present_key_cross_0, {state.format("e")} present_value_cross_0) {{
+        encoder_hidden_states = Transpose<perm = [0, 2, 1]>(encoder_input_ids)
+        rows = Constant<value_ints = [0, 0, {_HEADS}, {_WIDTH}]>()
+        apart = Reshape(encoder_hidden_states, rows)
+        present_key_cross_0 = Transpose<perm = [0, 2, 1, 3]>(apart)
+        present_value_cross_0 = Neg(present_key_cross_0)
+        word = Gather(words, decoder_input_ids)
+        {_all_frames("present")}{_decoding("Identity(new)", "present", "frames")}
+    }}""")
+    node = make_node(
+        op_type, names, outputs, domain="com.microsoft", encoder=encoder, decoder=decoder, pad_token_id=PAD,
+        decoder_start_token_id=START, model_type=2, **attributes,
+    )  # fmt: skip
+    return _model(node, _weights(positions=False))
+
+
+def _all_frames(cross: str) -> str:
+    """A mask of ones for the keys of cross attention."""
+    return f"""outer = Constant<value_ints = [1, 3]>()
+        plane = ReduceMax<keepdims = 0>({cross}_key_cross_0, outer)
+        extent = Shape(plane)
+        frames = ConstantOfShape<value = int32[1] {{1}}>(extent)"""
+
+
+def _decoding(states: str, cross: str, mask: str = "encoder_attention_mask") -> str:
     """Attention to the encoder, by keys that depend on the tokens so far and on their order."""
     return _ATTENTION.format(
-        fed="word", mask="encoder_attention_mask",
+        fed="word", mask=mask,
         states=f"""present_key_self_0 = {states}
         present_value_self_0 = Neg(present_key_self_0)
         along = Constant<value_ints = [2]>()
@@ -149,10 +203,14 @@ def _model(node: onnx.NodeProto, weights: list[onnx.TensorProto] | None = None) 
     whole = onnx.TensorProto.INT32
     inputs = [make_tensor_value_info(n, _KINDS.get(n, whole), _SHAPES.get(n, [1])) for n in node.input if n]
     kinds = {"sequences": whole}
-    ranks = {"sequences": 3 if node.op_type == "BeamSearch" else 2, "sequences_scores": 2, "scores": 4}
+    ranks = {
+        "sequences": 3 if node.op_type.endswith("BeamSearch") else 2, "sequences_scores": 2, "scores": 4,
+        "no_speech_probs": 1,
+    }  # fmt: skip
     outputs = [
         make_tensor_value_info(n, kinds.get(n, onnx.TensorProto.FLOAT), [f"{n}_{i}" for i in range(ranks[n])])
         for n in node.output
+        if n
     ]
     sets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)]
     graph = onnx.helper.make_graph([node], "search", inputs, outputs, weights or [])
@@ -160,15 +218,24 @@ def _model(node: onnx.NodeProto, weights: list[onnx.TensorProto] | None = None) 
 
 
 def feeds_of(names: list[str], ids: np.ndarray, numbers: Mapping[str, float], seed: int = 0) -> dict[str, np.ndarray]:
-    """Return what is fed to inputs of these names: masks of chance, and else the numbers."""
-    rng, feeds = np.random.default_rng(seed), {"input_ids": ids.astype(np.int32)}
+    """Return what is fed to inputs of these names: masks and sounds of chance, and else the numbers.
+
+    Of a model that reads sound, the ids are what the text begins with.
+    """
+    rng, feeds = np.random.default_rng(seed), {}
     for name in names:
+        if name in ("input_ids", "decoder_input_ids"):
+            feeds[name] = ids.astype(np.int32)
+            continue
+        if name == "input_features":
+            feeds[name] = rng.standard_normal((len(ids), _HEADS * _WIDTH, 5), np.float32)
+            continue
         if name == "attention_mask":
             feeds[name] = (ids != PAD).astype(np.int32)
             feeds[name][-1, 0] = 0
         elif name.endswith("mask"):
             shape = (SIZE,) if name == "vocab_mask" else (len(ids), SIZE)
             feeds[name] = (rng.random(shape) < 0.7).astype(np.int32)
-        elif name and name != "input_ids":
+        elif name:
             feeds[name] = np.array([numbers[name]], np.float32 if name in _KINDS else np.int32)
     return feeds

@@ -1,4 +1,4 @@
-"""GreedySearch, BeamSearch and Sampling on the torch provider alone, token for token against stock onnxruntime."""
+"""Searches for text and in speech on the torch provider alone, token for token against stock onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ import pytest
 import ontrain
 from ontrain.capture import load_onnx
 from ontrain.inference.stepwise.search.draws import Generator
-from tests.inference.stepwise.searches import PAD, SIZE, decoder_search, feeds_of, translation
+from tests.inference.stepwise.searches import PAD, SIZE, decoder_search, feeds_of, transcription, translation
 
 TORCH, CPU = ["TorchExecutionProvider"], ["CPUExecutionProvider"]
 GREEDY = ["input_ids", "max_length", "min_length", "repetition_penalty"]
 MASKS = ["vocab_mask", "prefix_vocab_mask", "attention_mask"]
 BEAMS = [*GREEDY[:3], "num_beams", "num_return_sequences", "length_penalty", "repetition_penalty"]
 SCORES = ["sequences", "sequences_scores", "scores"]
+SPEECH = ["input_features", *BEAMS[1:], "", "", "", "decoder_input_ids"]
+STAMPED = [*SPEECH, "logits_processor", "", "", "temperature"]
+TOKENS = {
+    "eos_token_id": 4, "translate_token_id": 5, "transcribe_token_id": 6, "start_of_lm_token_id": 7,
+    "no_speech_token_id": 3, "no_timestamps_token_id": 8, "beginning_timestamp_token_id": 9,
+}  # fmt: skip
+"""Of Whisper; timestamps are 9 to 12."""
+BEGUN = np.array([[1, 3], [1, 5], [2, 7]])
 PROMPTS = np.array([[PAD, PAD, 3, 7], [PAD, 5, 2, 4], [6, 6, 1, 8]])
 
 
@@ -98,6 +106,54 @@ def test_translations_are_onnxruntimes(starts):
     names = [*BEAMS, "vocab_mask", "", "attention_mask"]
     model = translation(names, SCORES[:2], starts=starts, eos_token_id=9, early_stopping=1, no_repeat_ngram_size=2)
     compare(model, *(feeds_of(names, PROMPTS, numbers(), seed) for seed in range(3)))
+
+
+@pytest.mark.parametrize("reads_hidden", [False, True])
+def test_transcriptions_are_onnxruntimes(reads_hidden):
+    settings = numbers(), numbers(length_penalty=0.5, num_beams=5), numbers(9, repetition_penalty=1.4, min_length=7)
+    model = transcription("BeamSearch", SPEECH, SCORES[:2], reads_hidden=reads_hidden, eos_token_id=4)
+    compare(model, *(feeds_of(SPEECH, BEGUN, s) for s in settings), feeds_of(SPEECH, BEGUN[:1, :1], numbers(6)))
+    plain = SPEECH[:7]  # begins with decoder_start_token_id
+    model = transcription("BeamSearch", plain, SCORES[:2], reads_hidden=reads_hidden, eos_token_id=12, early_stopping=1)
+    compare(model, *(feeds_of(plain, BEGUN, s) for s in settings))
+
+
+@pytest.mark.parametrize("begun", [BEGUN, [[1, 9], [1, 10], [1, 12]], [[1, 9, 9], [1, 3, 12], [9, 11, 3]]], ids=str)
+def test_timestamps_stand_where_onnxruntime_has_them(begun):
+    model = transcription("WhisperBeamSearch", STAMPED, SCORES[:2], reads_hidden=False, **TOKENS)
+    for logits_processor, temperature in ((0, 1.0), (1, 1.0), (1, 2.5)):
+        changed = {"logits_processor": logits_processor, "temperature": temperature, "num_beams": 4}
+        compare(model, *(feeds_of(STAMPED, np.array(begun), numbers(**changed), seed) for seed in range(2)))
+
+
+def test_a_search_in_speech_is_one_without_a_stated_kind_of_model():
+    proto = onnx.load_from_string(transcription("WhisperBeamSearch", SPEECH, SCORES[:2], reads_hidden=True, **TOKENS))
+    attributes = proto.graph.node[0].attribute
+    attributes.remove(next(attribute for attribute in attributes if attribute.name == "model_type"))
+    compare(proto.SerializeToString(), feeds_of(SPEECH, BEGUN, numbers()))
+
+
+def test_how_likely_there_is_no_speech_is_the_share_of_its_token_in_the_first_choice():
+    model = transcription("WhisperBeamSearch", SPEECH, [*SCORES, "", "no_speech_probs"], reads_hidden=False, **TOKENS)
+    *_, scores, silence = ontrain.InferenceSession(model, providers=TORCH).run(None, feeds_of(SPEECH, BEGUN, numbers()))
+    np.testing.assert_allclose(silence, np.exp(scores[0, :, 0, TOKENS["no_speech_token_id"]]), rtol=1e-5)
+
+
+def test_a_transcription_that_cannot_be_is_refused_with_a_reason():
+    model = transcription("WhisperBeamSearch", STAMPED, SCORES[:1], reads_hidden=False, eos_token_id=4)
+    session = ontrain.InferenceSession(model, providers=TORCH)
+    feeds = feeds_of(STAMPED, BEGUN, numbers(logits_processor=1, temperature=1.0))
+    with pytest.raises(ontrain.OntrainError, match="translate_token_id is -1(.|\n)*places timestamps"):
+        session.run(None, feeds)
+    proto = onnx.load_from_string(model)
+    proto.graph.node[0].output.extend(["", "", "cross_qk"])
+    with pytest.raises(ontrain.GraphError, match="asked for cross_qk(.|\n)*for GPUs"):
+        ontrain.InferenceSession(proto, providers=TORCH)
+    proto = onnx.load_from_string(model)
+    encoder = next(a.g for a in proto.graph.node[0].attribute if a.name == "encoder")
+    del encoder.output[-1]
+    with pytest.raises(ontrain.GraphError, match="the encoder has 2 inputs and 5 outputs"):
+        ontrain.InferenceSession(proto, providers=TORCH)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="onnxruntime draws with the C++ library of its platform")

@@ -52,6 +52,23 @@ def test_results_and_descriptions_are_onnxruntimes(name):
         assert_same(mine.run(None, feeds), theirs.run(None, feeds))
 
 
+@pytest.mark.parametrize("providers", [[TORCH], [TORCH, "CPUExecutionProvider"]], ids=["alone", "in a list"])
+def test_what_is_too_large_for_the_machine_is_tried_no_other_way(providers, recwarn):
+    graph = """<ir_version: 8, opset_import: ["" : 18]>
+    m (float[n] x, float[k] more) => (float[s] y) {
+        twice = Concat<axis = 0>(x, more)
+        %s
+        y = Relu(v49)
+    }"""
+    # 64 values become 2^56.
+    doubled = [f"v{i} = Concat<axis = 0>({a}, {a})" for i, a in enumerate(["twice", *(f"v{i}" for i in range(49))])]
+    model = onnx.parser.parse_model(graph % "\n".join(doubled))
+    session = ontrain.InferenceSession(model, providers=providers)
+    with pytest.raises(ontrain.GraphError, match="Concat needs .* at once"):
+        session.run(None, {"x": floats(32), "more": floats(32)})
+    assert session.get_providers() == [TORCH] and not recwarn.list
+
+
 def test_threads_that_share_a_session_get_their_own_results():
     model = BRANCHES.serialized()
     session, alone = own(model), stock(model)

@@ -22,6 +22,7 @@ from ontrain.inference.stepwise.partition import Kind as StageKind, Stage
 from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Array, Value, as_value, is_text
 from ontrain.inference.timeline import run_plan
+from ontrain.limits import TooLargeError
 from ontrain.passes import Journal
 from ontrain.session import PLANS, Recent, Structure, explained
 
@@ -80,6 +81,8 @@ class Region:
             structure = self._structure(kinds, values)
             signature = tuple((name, tuple(fed.shape)) for name, fed in feeds.items() if name not in values)
             plan = engine.planner.plan(structure, signature, feeds)
+        except TooLargeError:
+            raise
         except (GraphError, ProviderError) as error:
             raise _NotPlannedError(error) from error
         with explained(structure.model.graph, feeds, engine.provider.name, "a run"):

@@ -8,15 +8,24 @@ import numpy as np
 import torch
 
 from ontrain.errors import InputError
-from ontrain.inference.stepwise.search.models import DecoderOnly, EncoderDecoder, Model
+from ontrain.graph import describe
+from ontrain.inference.stepwise.search.models import DecoderOnly, EncoderDecoder, Model, Transcriber
 from ontrain.inference.stepwise.search.scores import Rules, best
 from ontrain.inference.stepwise.search.search import Search
-from ontrain.inference.stepwise.search.settings import Settings, checked_ids, checked_mask, number
+from ontrain.inference.stepwise.search.settings import (
+    Settings,
+    checked_features,
+    checked_ids,
+    checked_mask,
+    number,
+)
+from ontrain.inference.stepwise.search.timestamps import Timestamps
 from ontrain.inference.stepwise.step import Environment
 from ontrain.inference.stepwise.values import Array, Value
+from ontrain.operators import model_kind
 from ontrain.rounds import counted_rounds
 
-__all__ = ["BeamSearch"]
+__all__ = ["BeamSearch", "WhisperBeamSearch"]
 
 _MOST_BEAMS = 128
 _UNLIKELY = -1e9
@@ -65,8 +74,9 @@ class BeamSearch(Search):
     operator = "BeamSearch"
 
     def _results(self, inputs: list[Value], outer: Environment) -> list[Value]:
-        node = self.node
-        ids = checked_ids(node, inputs[0])
+        node, inputs = self.node, [*inputs, *[None] * 15]
+        kind = model_kind(node)
+        ids = checked_features(node, inputs[0]) if kind == 2 else checked_ids(node, inputs[0])
         beams = int(number(node, inputs, 3, "num_beams", 1))
         count = int(number(node, inputs, 4, "num_return_sequences", 1))
         if not 1 <= count <= beams <= _MOST_BEAMS:
@@ -74,41 +84,79 @@ class BeamSearch(Search):
                 f"{node.op_type}: num_beams is {beams}, num_return_sequences is {count}",
                 reason=f"beams are 1 to {_MOST_BEAMS}, and no more sequences than beams come back",
             )
-        kind = node.attributes.get_int("model_type", 0)
         start = ids
-        if kind:
-            start = torch.full_like(ids[:, :1], node.attributes["decoder_start_token_id"].as_int())
+        begun = checked_mask(node, "decoder_input_ids", inputs[10], 2, len(ids)) if kind == 2 else None
+        if begun is not None:
+            start = begun
+        elif kind:
+            token = node.attributes["decoder_start_token_id"].as_int()
+            start = torch.full([len(ids), 1], token, dtype=torch.int32, device=ids.device)
         settings = Settings.of(node, inputs, start.shape[1], 6)
-        mask = checked_mask(node, "attention_mask", [*inputs, *[None] * 10][9], 2, settings.batch)
-        model: Model = (
-            EncoderDecoder(self.programs, outer, ids, mask, beams, settings, start) if kind
-            else DecoderOnly(self.programs, outer, ids, mask, beams, settings)
-        )  # fmt: skip
+        mask = checked_mask(node, "attention_mask", inputs[9], 2, settings.batch)
+        model: Model
+        if kind == 2:
+            model = Transcriber(self.programs, outer, ids, beams, settings, start)
+        elif kind:
+            model = EncoderDecoder(self.programs, outer, ids, mask, beams, settings, start)
+        else:
+            model = DecoderOnly(self.programs, outer, ids, mask, beams, settings)
         penalty = np.float32(number(node, inputs, 5, "length_penalty", 1.0))
         hypotheses = [_Hypotheses(beams, penalty) for _ in range(settings.batch)]
         stops_early = bool(node.attributes.get_int("early_stopping", 0))
         keeps = len(self.outputs) > 2 and bool(self.outputs[2].name)
-        tables = _search(model, settings, start.long().repeat_interleave(beams, 0), hypotheses, stops_early, keeps)
+        first = model.first()
+        stamped = kind == 2 and int(number(node, inputs, 11, "logits_processor", 0)) == 1
+        rules = Rules(settings, None, Timestamps.of(node, first.shape[1]) if stamped else None)
+        rows = start.long().repeat_interleave(beams, 0)
+        tables = _search(model, first, rules, settings, rows, hypotheses, stops_early, keeps)
         sequences = torch.full((settings.batch, count, settings.max_length), settings.pad, dtype=torch.int32)
         for row, ended in enumerate(hypotheses):
             for at in range(count):
                 sequences[row, at, : len(ended.sequences[at])] = ended.sequences[at]
         scores = np.array([ended.scores[:count] for ended in hypotheses], np.float32).reshape(settings.batch, count)
-        results = [sequences, torch.from_numpy(scores), *([tables] if keeps else [])]
-        return [result.to(ids.device) for result in results]
+        results = [sequences, torch.from_numpy(scores), tables, None, self._silence(first[::beams])]
+        return [None if result is None else result.to(ids.device) for result in results]
+
+    def _silence(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """How likely there is no speech at all, [batch], by the logits of the first token [batch, vocab_size]."""
+        return None
+
+
+class WhisperBeamSearch(BeamSearch):
+    """Beams of transcriptions, which also tells how likely there is no speech.
+
+    onnxruntime computes `non_speech_probs` on GPUs only.
+    """
+
+    operator = "WhisperBeamSearch"
+
+    def _check_form(self) -> None:
+        super()._check_form()
+        if len(self.outputs) > 3 and self.outputs[3].name:
+            raise self._unfit("it is asked for cross_qk", "that is for GPUs, in onnxruntime, too")
+
+    def _silence(self, logits: torch.Tensor) -> torch.Tensor | None:
+        if len(self.outputs) < 5 or not self.outputs[4].name:
+            return None
+        token = self.node.attributes.get_int("no_speech_token_id", -1)
+        if token is None or not 0 <= token < logits.shape[1]:
+            raise InputError(
+                f"{self.node.op_type}: no_speech_token_id is {token}", node=describe(self.node),
+                reason=f"non_speech_probs are those of this token, which has to be below {logits.shape[1]}",
+            )  # fmt: skip
+        return torch.softmax(logits, -1)[:, token]
 
 
 def _search(
-    model: Model, settings: Settings, sequences: torch.Tensor, hypotheses: list[_Hypotheses], stops_early: bool,
-    keeps: bool,
+    model: Model, logits: torch.Tensor, rules: Rules, settings: Settings, sequences: torch.Tensor,
+    hypotheses: list[_Hypotheses], stops_early: bool, keeps: bool,
 ) -> torch.Tensor:  # fmt: skip
     """Fill the hypotheses; return the scores of all tokens at each step, [steps, batch, beams, vocab_size]."""
     batch, begins = settings.batch, sequences.shape[1]
     beams = hypotheses[0].most if hypotheses else 1
     totals = np.full((batch, beams), _UNLIKELY, np.float32)
     totals[:, 0] = 0
-    rules, tables = Rules(settings), []
-    logits = model.first()
+    tables = []
     with counted_rounds() as another:
         for step in range(1, settings.max_length - begins + 1):
             another()

@@ -1,4 +1,4 @@
-"""The models that searches run: a decoder like GPT-2's, and an encoder with a decoder like T5's.
+"""The models that searches run: a decoder like GPT-2's, and an encoder with a decoder like T5's or Whisper's.
 
 Their inputs and outputs lie in the order that onnxruntime's script convert_generation gives them.
 """
@@ -16,7 +16,7 @@ from ontrain.inference.stepwise.search.settings import Settings
 from ontrain.inference.stepwise.step import Environment
 from ontrain.inference.stepwise.values import Value
 
-__all__ = ["DecoderOnly", "EncoderDecoder", "Model"]
+__all__ = ["DecoderOnly", "EncoderDecoder", "Model", "Transcriber"]
 
 
 class Model(Protocol):
@@ -145,6 +145,48 @@ class EncoderDecoder:
 
     def _expanded(self, x: torch.Tensor) -> torch.Tensor:
         return x.repeat_interleave(self._beams, 0)
+
+
+class Transcriber:
+    """An encoder of sound that runs the decoder's first tokens, too, and a decoder that goes on.
+
+    Args:
+        programs: for the graphs `encoder` and `decoder`.
+        outer: values that the graphs read.
+        features: [batch, features, frames], for the encoder.
+        beams: rows for each sequence.
+        settings: of the search.
+        start: tokens [batch, length] that sequences begin with.
+    """
+
+    def __init__(
+        self, programs: Mapping[str, Any], outer: Environment, features: torch.Tensor, beams: int, settings: Settings,
+        start: torch.Tensor,
+    ) -> None:  # fmt: skip
+        self._programs, self._outer, self._settings, self._beams = programs, outer, settings, beams
+        self._features, self._start = features, start.to(torch.int32)
+        inputs: list[ir.Value] = programs["decoder"].inputs
+        self._whole, self._reads_hidden = not _reads_one(inputs[0]), len(inputs) % 4 == 2
+        self._constant: list[torch.Tensor] = []
+        self._pasts: list[torch.Tensor] = []
+        self._cross: list[torch.Tensor] = []
+
+    def first(self) -> torch.Tensor:
+        """Return the logits behind the tokens that sequences begin with."""
+        results = _run(self._programs["encoder"], self._outer, [self._features, self._start])
+        logits, hidden, *states = (x.repeat_interleave(self._beams, 0) for x in results)
+        self._constant = [hidden] if self._reads_hidden else []
+        self._pasts, self._cross = states[: len(states) // 2], states[len(states) // 2 :]
+        return _last(logits, len(logits), self._settings.vocab_size)
+
+    def next(self, sequences: torch.Tensor, origins: torch.Tensor | None) -> torch.Tensor:
+        """Return the logits behind the last token of each sequence; see `Model.next`."""
+        if origins is not None:
+            self._pasts = [past.index_select(0, origins) for past in self._pasts]
+        ids = (sequences if self._whole else sequences[:, -1:]).to(torch.int32)
+        fed = [ids, *self._constant, *self._pasts, *self._cross]
+        logits, *self._pasts = _run(self._programs["decoder"], self._outer, fed)
+        return _last(logits, len(ids), self._settings.vocab_size)
 
 
 def _run(program: Any, outer: Environment, fed: Sequence[torch.Tensor]) -> list[Value]:

@@ -6,6 +6,7 @@ import torch
 
 from ontrain.errors import InputError
 from ontrain.inference.stepwise.search.settings import Settings
+from ontrain.inference.stepwise.search.timestamps import Timestamps
 
 __all__ = ["Rules", "best"]
 
@@ -14,15 +15,18 @@ _NEVER = torch.finfo(torch.float32).min
 
 
 class Rules:
-    """Rules in onnxruntime's order: repetition, n-grams, masks, least length, temperature, presence.
+    """Rules in onnxruntime's order: repetition, n-grams, masks, least length, temperature, presence, timestamps.
 
     Args:
         settings: say which.
         presence: [batch, vocab_size], what the score of a token is lowered by; None for nothing.
+        timestamps: where they may be; None for no rules on them.
     """
 
-    def __init__(self, settings: Settings, presence: torch.Tensor | None = None) -> None:
-        self._settings, self._presence = settings, presence
+    def __init__(
+        self, settings: Settings, presence: torch.Tensor | None = None, timestamps: Timestamps | None = None
+    ) -> None:
+        self._settings, self._presence, self._timestamps = settings, presence, timestamps
 
     def applied(self, scores: torch.Tensor, sequences: torch.Tensor, step: int) -> torch.Tensor:
         """Return the scores [rows, vocab_size] under the rules.
@@ -55,7 +59,9 @@ class Rules:
             scores[:, settings.eos] = _NEVER
         if settings.temperature > 0:
             scores = scores / settings.temperature
-        return scores if self._presence is None else scores - _fitting(self._presence, scores)
+        if self._presence is not None:
+            scores = scores - _fitting(self._presence, scores)
+        return scores if self._timestamps is None else self._timestamps.applied(scores, sequences, _NEVER)
 
 
 def _fitting(mask: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ontrain.errors import GraphError
 from ontrain.graph import describe, source_of
 from ontrain.inference.stepwise.control import Control
+from ontrain.operators import model_kind
 
 __all__ = ["Search"]
 
@@ -14,14 +15,16 @@ class Search(Control):
 
     def _check_form(self) -> None:
         """Refuse graphs that are no such models."""
-        attributes, kind = self.node.attributes, self.node.attributes.get_int("model_type", 0)
+        attributes, kind = self.node.attributes, model_kind(self.node)
         for name in ("decoder",) if kind == 0 else ("encoder", "decoder"):
             if name not in attributes:
                 raise self._unfit(f"it has no graph {name!r}")
         for name in ("decoder", "init_decoder") if kind == 0 else ():
             if name in attributes:
                 self._check_decoder(name)
-        if kind != 0:
+        if kind == 2:
+            self._check_transcriber()
+        elif kind != 0:
             self._check_encoder_decoder()
 
     def _check_decoder(self, name: str) -> None:
@@ -55,6 +58,26 @@ class Search(Control):
             )
         if any((v.name or "").startswith("past_sequence_length") for v in decoder.inputs):
             raise self._unfit("past and present of its decoder share a buffer", "that is for GPUs, in onnxruntime, too")
+        self._check_start()
+
+    def _check_transcriber(self) -> None:
+        encoder, decoder = (self.node.attributes[name].as_graph() for name in ("encoder", "decoder"))
+        layers = (len(decoder.outputs) - 1) // 2
+        if any((v.name or "").startswith("past_sequence_length") for v in decoder.inputs):
+            raise self._unfit("past and present of its decoder share a buffer", "that is for GPUs, in onnxruntime, too")
+        fits = len(encoder.inputs) == 2 and len(encoder.outputs) == 2 + 4 * layers and layers > 0
+        if not fits or len(decoder.outputs) != 1 + 2 * layers or len(decoder.inputs) - 4 * layers not in (1, 2):
+            raise self._unfit(
+                f"the encoder has {len(encoder.inputs)} inputs and {len(encoder.outputs)} outputs, the decoder "
+                f"{len(decoder.inputs)} inputs and {len(decoder.outputs)} outputs",
+                "the encoder reads sound and decoder_input_ids and gives logits, hidden states, and keys and values of "
+                "self and cross attention; the decoder reads ids, maybe hidden states, and these keys and values",
+            )
+        if (self.node.attributes.get_int("decoder_output_cross_qk", 0) or 0) != 0:
+            raise self._unfit("it is asked for cross_qk", "that is for GPUs, in onnxruntime, too")
+        self._check_start()
+
+    def _check_start(self) -> None:
         if (self.node.attributes.get_int("decoder_start_token_id", -1) or 0) < 0:
             raise self._unfit("it has no decoder_start_token_id")
 

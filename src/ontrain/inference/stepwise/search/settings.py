@@ -13,7 +13,7 @@ from ontrain.errors import InputError
 from ontrain.graph import describe
 from ontrain.inference.stepwise.values import Value
 
-__all__ = ["Settings", "checked_ids", "checked_mask", "number"]
+__all__ = ["Settings", "checked_features", "checked_ids", "checked_mask", "number"]
 
 _LONGEST = 16384
 """Tokens that onnxruntime's searches give at most."""
@@ -73,7 +73,9 @@ class Settings:
             vocab_size=max(attributes.get_int("vocab_size", 0), 0),
             ngram=attributes.get_int("no_repeat_ngram_size", 0),
             repetition_penalty=number(node, inputs, penalty, "repetition_penalty", 1.0),
-            temperature=attributes.get_float("temperature", 1.0),
+            temperature=number(node, inputs, 14, "temperature", attributes.get_float("temperature", 1.0) or 0.0)
+            if node.op_type == "WhisperBeamSearch"
+            else attributes.get_float("temperature", 1.0),
             vocab_mask=checked_mask(node, "vocab_mask", vocab_mask, 1, batch),
             prefix_mask=checked_mask(node, "prefix_vocab_mask", prefix_mask, 2, batch),
         )
@@ -105,6 +107,19 @@ def checked_ids(node: ir.Node, ids: torch.Tensor) -> torch.Tensor:
     if ids.dim() != 2:
         raise _unfit(node, f"input_ids are of shape {list(ids.shape)}", "it has to be [batch, length]")
     return ids
+
+
+def checked_features(node: ir.Node, features: torch.Tensor) -> torch.Tensor:
+    """Return `input_features` [batch, features, frames].
+
+    Raises:
+        InputError: they have other dimensions.
+    """
+    if features.dim() != 3:
+        raise _unfit(
+            node, f"input_features are of shape {list(features.shape)}", "it has to be [batch, features, frames]"
+        )
+    return features
 
 
 def checked_mask(node: ir.Node, name: str, mask: torch.Tensor | None, rank: int, batch: int) -> torch.Tensor | None:
