@@ -17,7 +17,7 @@ from ontrain.session import ModulePlan, StagedPlan
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import on_path
 
-__all__ = ["Call", "Mode", "Run", "Session", "without_autocast"]
+__all__ = ["Call", "Mode", "Run", "Session", "leave_backward_untraced", "without_autocast"]
 
 
 class Session(Protocol):
@@ -238,3 +238,8 @@ class Run(torch.autograd.Function):
             gradients = call.backward(ctx.tape, seeds)
             call.inspected.hand_back(call.steps, gradients)
         return (None, None, *[gradients.get(name) for name in call.mode.wrt])
+
+
+def leave_backward_untraced() -> None:
+    """Have TorchDynamo run backward as it stands where a function that it traces asks for gradients."""
+    Run.backward = staticmethod(torch.compiler.disable(Run.backward))  # type: ignore[method-assign]
