@@ -1,4 +1,4 @@
-"""Pieces of a program that are more than a module's forward: optimizers' steps, gradients inside, checkpoints, `.data`."""
+"""Pieces that are more than a module's forward: steps of optimizers, gradients inside, checkpoints, `.data`."""
 
 from __future__ import annotations
 

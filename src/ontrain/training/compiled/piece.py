@@ -94,7 +94,7 @@ def _check_gradients(graph_module: fx.GraphModule) -> None:
 
 
 def _check_update(graph_module: fx.GraphModule) -> None:
-    """Refuse an optimizer's step: TorchDynamo makes parameters and moments constants of its graph, and writes to them."""
+    """Refuse an optimizer's step: it writes to parameters and moments, which are constants of TorchDynamo's graph."""
     for node in graph_module.graph.nodes:
         held = node.op == "get_attr" or (node.op == "placeholder" and is_resident(node))
         if held and is_written(node) and (node.op == "get_attr" or not torch.is_grad_enabled() and _is_trained(node)):
