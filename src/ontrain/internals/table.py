@@ -105,6 +105,8 @@ TABLE: tuple[Row, ...] = (
         of_instance=True),
     Row("torch.utils._sympy.value_ranges.ValueRanges", "know what no draw can change", None, _DECISIONS),
     Row("torch.utils._sympy.value_ranges.bound_sympy", "know what no draw can change", c.bounds, _DECISIONS),
+    Row("torch._dynamo.convert_frame.compile_lock", "have TorchDynamo compile nothing while a module is traced", None,
+        "capturing in one thread while torch.compile compiles in another"),
     Row("torch._dynamo.config.patch", "keep what was answered for one batch from others", None, _DECISIONS),
     *(
         Row(f"{owner}.{name}", "compare tensors by operators that a trace has", None,

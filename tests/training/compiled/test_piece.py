@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -162,3 +163,23 @@ def test_a_write_through_data_to_an_input_reaches_it():
     result, wanted = compiles(doubled)(x), model(batch(0)[0] * 2).square().sum()
     torch.testing.assert_close(x, batch(0)[0] * 2)
     torch.testing.assert_close(result, wanted)
+
+
+def test_threads_compile_and_train_models_of_their_own():
+    models = [network() for _ in range(3)]
+    wanted = copy.deepcopy(models)
+
+    def train(model, module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            x, label = batch(step, size=5 + step % 2)
+            F.cross_entropy(model(x), label).backward()
+            optimizer.step()
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(3) as pool:
+        warnings.simplefilter("error", UserWarning)
+        list(pool.map(train, map(compiles, models), models))
+    for ours, eager in zip(models, wanted, strict=True):
+        train(eager, eager)
+        assert_alike(ours, eager)
