@@ -256,4 +256,4 @@ class Run(torch.autograd.Function):
 
 def leave_backward_untraced() -> None:
     """Have TorchDynamo run backward as it stands where a function that it traces asks for gradients."""
-    Run.backward = staticmethod(torch.compiler.disable(Run.backward))  # type: ignore[method-assign]
+    type.__setattr__(Run, "backward", staticmethod(torch.compiler.disable(Run.backward)))
