@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ontrain.training import compiled  # noqa: F401 - the backend's name without installing
+from ontrain.training.compiled import ontrain
 
 WITHOUT_FALLBACK = {"fallback": "FALLBACK_DISABLE"}
 
@@ -36,7 +36,7 @@ def batch(step, size=5):
 
 
 def compiles(function, **options):
-    return torch.compile(function, backend="ontrain", options=options)
+    return torch.compile(function, backend=ontrain, options=options)
 
 
 def assert_alike(ours, eager):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ontrain.errors import InputError
-from ontrain.training import compiled  # noqa: F401 - the backend's name without installing
+from ontrain.training.compiled import ontrain
 from ontrain.training.ortmodule import ORTModule
 
 
@@ -76,7 +76,7 @@ def wrapped(pair):
 
 def compiled_by_ontrain(module):
     torch._dynamo.reset()
-    return torch.compile(module, backend="ontrain")
+    return torch.compile(module, backend=ontrain)
 
 
 @pytest.mark.parametrize(("kind", "train"), [(Pair, wrapped), (Queue, compiled_by_ontrain)])
