@@ -6,7 +6,9 @@ import copy
 import functools
 import gc
 import importlib
+import multiprocessing.synchronize
 import random
+import tempfile
 import threading
 
 import numpy as np
@@ -336,3 +338,20 @@ def test_a_draw_beside_that_of_a_check_is_refused_by_line():
     with pytest.raises(CaptureError, match="draws random numbers") as refusal:
         capture(Checked(lambda: 1 + random.random()), ([torch.randn(3)],))
     assert "1 + random.random()" in refusal.value.source
+
+
+def test_names_of_locks_and_of_temporary_files_are_no_draws_of_forward():
+    class Locking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.names = multiprocessing.synchronize.SemLock._rand, tempfile._get_candidate_names()
+            self.last = nn.Linear(3, 2)
+
+        def forward(self, x):
+            multiprocessing.RLock()
+            with tempfile.NamedTemporaryFile():
+                return self.last(x)
+
+    model = Locking()
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(ORTModule(model)(x), model(x))

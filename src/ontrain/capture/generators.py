@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -178,16 +179,17 @@ class _Watch:
 class _Generators:
     """The generators of Python's and numpy's that a forward can come to, and the states that they had.
 
-    Those of sympy are left out: torch simplifies the sizes of a trace with them.
+    Those of sympy are left out: torch simplifies the sizes of a trace with them. So are those that draw the names of
+    temporary files and of locks, which an import within forward may make.
     """
 
     def __init__(self, forward: Callable[[], Any]) -> None:
         held = {id(generator): generator for generator in (*_OWN, *reachable([forward], _KINDS))}
-        sympys = {id(value) for value in vars(sympy.core.random).values()}
+        others = {id(value) for value in (*vars(sympy.core.random).values(), *_drawing_names())}
         self._held = [
             generator
             for own, generator in held.items()
-            if own not in sympys and not isinstance(generator, random.SystemRandom)
+            if own not in others and not isinstance(generator, random.SystemRandom)
         ]
         self._before = [_state(generator) for generator in self._held]
 
@@ -214,6 +216,12 @@ class _Generators:
                 generator.set_state(before)
             else:
                 generator.bit_generator.state = before
+
+
+def _drawing_names() -> list[Any]:
+    locks = getattr(sys.modules.get("multiprocessing.synchronize"), "SemLock", None)
+    makers = getattr(tempfile, "_name_sequence", None), getattr(locks, "_rand", None)
+    return [getattr(maker, "_rng", None) for maker in makers]
 
 
 def _state(generator: Any) -> Any:

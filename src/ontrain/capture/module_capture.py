@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths,
 from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
+from ontrain.internals import available
 from ontrain.locks import Lock
 from ontrain.sizes import Size
 
@@ -181,9 +183,17 @@ def capture(
         complex_pairs=complex_pairs,
     )
     samples = _enlarged(tensors, names.dynamic)
-    with _alone:
+    with _alone, _no_compilation():
         draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
         return _traced(module, spec, samples, names, state, tensors, draws, paths=paths, observed=observed)
+
+
+def _no_compilation() -> AbstractContextManager[Any]:
+    """Return a context in which TorchDynamo compiles nothing in other threads: it would see what a trace replaces."""
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        return nullcontext()
+    lock: AbstractContextManager[Any] | None = available("torch._dynamo.convert_frame.compile_lock")
+    return nullcontext() if lock is None else lock
 
 
 def _traced(

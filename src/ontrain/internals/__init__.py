@@ -31,7 +31,7 @@ from ontrain.internals.constants import (
     MODULE_STATE,
     TALKATIVE_LOGGERS,
 )
-from ontrain.internals.dynamo import is_number, is_resident, is_written
+from ontrain.internals.dynamo import is_checkpoint, is_data, is_number, is_resident, is_written
 from ontrain.internals.row import TESTED, Finding, Row
 from ontrain.internals.table import TABLE
 
@@ -55,6 +55,8 @@ __all__ = [
     "available",
     "check_all",
     "injected",
+    "is_checkpoint",
+    "is_data",
     "is_number",
     "is_resident",
     "is_written",

@@ -388,6 +388,18 @@ def tables_of_hooks(_: object) -> None:
         expect(len(getattr(module, table)) == 1, f"{table} lacks a hook")
 
 
+def tables_of_parameter_hooks(_: object) -> None:
+    """A parameter's hooks are in its tables."""
+    parameter: Any = nn.Parameter(torch.ones(2))
+    for register, table in (
+        (parameter.register_hook, "_backward_hooks"),
+        (parameter.register_post_accumulate_grad_hook, "_post_accumulate_grad_hooks"),
+    ):
+        expect(not getattr(parameter, table), f"{table} has a hook that nobody registered")
+        register(print)
+        expect(len(getattr(parameter, table)) == 1, f"{table} lacks a hook")
+
+
 def counts_writes(_: object) -> None:
     """It grows with each write in place."""
     x = torch.ones(2)

@@ -105,6 +105,8 @@ TABLE: tuple[Row, ...] = (
         of_instance=True),
     Row("torch.utils._sympy.value_ranges.ValueRanges", "know what no draw can change", None, _DECISIONS),
     Row("torch.utils._sympy.value_ranges.bound_sympy", "know what no draw can change", c.bounds, _DECISIONS),
+    Row("torch._dynamo.convert_frame.compile_lock", "have TorchDynamo compile nothing while a module is traced", None,
+        "capturing in one thread while torch.compile compiles in another"),
     Row("torch._dynamo.config.patch", "keep what was answered for one batch from others", None, _DECISIONS),
     *(
         Row(f"{owner}.{name}", "compare tensors by operators that a trace has", None,
@@ -226,6 +228,11 @@ TABLE: tuple[Row, ...] = (
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
     Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
         of_instance=True),
+    *(
+        Row(f"torch.Tensor.{name}", "refuse hooks on parameters", c.tables_of_parameter_hooks, "ORTTrainer on a module",
+            of_instance=True)
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+    ),
     Row("torch.Tensor._indices", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
     Row("torch.Tensor._values", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
     Row("torch.Tensor._nnz", "know where forward counts the places of a sparse matrix", c.counts_places, _SPARSE),

@@ -28,6 +28,9 @@ from ontrain.session.state_layout import state_layout
 
 __all__ = ["Counters", "Exchange", "TrainingSession"]
 
+_EVALUATION = "eval"
+"""The key of evaluation's plans, beside those of the kinds of steps."""
+
 
 @dataclass
 class Counters:
@@ -195,6 +198,13 @@ class TrainingSession:
         for kind in StepKind:
             self._planner.forget(kind.value)
 
+    def forget_graphs(self) -> None:
+        """Let go of all plans and of the evaluation graph: others of the same parameters take the graphs' places."""
+        self.eval_model = None
+        self._structures.clear()
+        for key in (*[kind.value for kind in StepKind], _EVALUATION):
+            self._planner.forget(key)
+
     def evaluate(self, feeds: Mapping[str, torch.Tensor], model: ir.Model | None = None) -> dict[str, torch.Tensor]:
         """Run the evaluation graph, or a part of it, on a batch with the present parameters; nothing is updated."""
         return self._run(self.plan(None, feeds, model), feeds, None)
@@ -241,7 +251,7 @@ class TrainingSession:
         structure = self._structures.get(kind)
         if structure is not None and structure.model is model:
             return structure
-        key = "eval" if kind is None else kind.value
+        key = _EVALUATION if kind is None else kind.value
         structure = self._structures[kind] = Structure(
             key=key,
             forward_key=kind is None,

@@ -57,6 +57,10 @@ class Forms:
         """
         return self._form(self.samples if self.missing_inputs(batch) else batch, training=False).model
 
+    def forget_parts(self) -> None:
+        """Let go of parts of an evaluation graph that is captured anew."""
+        self._partial.clear()
+
     def without(self, model: ir.Model, missing: tuple[str, ...]) -> ir.Model:
         """Return the part of the evaluation graph that needs none of these inputs, made once."""
         if missing not in self._partial:

@@ -93,6 +93,13 @@ class OnnxSource:
     def check_trained(self) -> None:
         """Nothing to check: a file's weights are chosen when the trainer is made."""
 
+    def changed(self) -> bool:
+        """Return False: a file is read once."""
+        return False
+
+    def changed_nothing(self) -> None:
+        """Nothing to learn."""
+
     def adopt(self) -> list[str]:
         """Nothing: a file's tensors have no other place that a user could write to."""
         return []

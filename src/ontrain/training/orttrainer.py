@@ -45,6 +45,8 @@ class ORTTrainer:
     parameters become views of them, or copies on a provider whose state is not torch's, so `model.state_dict()` stays
     up to date. A file's parameters are its
     initializers, under their names. Threads that share a trainer take turns: a step changes what all others read.
+    What is changed in the module between two steps, such as a parameter put in the place of another or an attribute
+    that forward reads, acts from the next step on: the module is captured again where it must be.
     A module that lies on another device than the trainer's is moved there, and so is each batch.
 
     Args:

@@ -42,6 +42,7 @@ class Run:
         self.schedule_start = 0
         self._loss_scale = 1.0
         self._hyper_parameters = setup.hyper_parameters()
+        self._is_outdated = False
 
     def ready(self, batch: Batch) -> TrainingSession:
         """Return the session, made of the first batch; a label that comes later brings the loss with it."""
@@ -77,6 +78,7 @@ class Run:
         """Train on one micro-batch, with what the user has changed in module and configuration since the last one."""
         self.setup.source.check_trained()
         self.adopt(session)
+        self._follow_model(session, batch)
         self._follow_configuration(session)
         with taken_back_if_refused(self.setup.options.lr_scheduler):
             return self._step(session, batch, self._learning_rate())
@@ -99,6 +101,10 @@ class Run:
         """Give the session what the user has changed in the module since the last step."""
         for name in self.setup.source.adopt():
             processes.follow_tensor(self.setup.reduction, name, torch.as_tensor(session.state[name]))
+        if self.setup.source.changed():
+            self._is_outdated = True
+            session.forget_graphs()
+            self.forms.forget_parts()
 
     def take_over(self, session: TrainingSession, state: Mapping[str, object], strict: bool) -> None:
         """Go on from a state_dict; one that does not fit is an error and changes nothing."""
@@ -120,6 +126,23 @@ class Run:
         """Take over a state that was loaded before there was a session; one that does not fit stays an error."""
         if self.pending_state is not None:
             self.take_over(session, *self.pending_state)
+
+    def _follow_model(self, session: TrainingSession, batch: Batch) -> None:
+        """Capture anew what the user has changed since the last step."""
+        if not self._is_outdated:
+            return
+        form = self.forms.for_training(batch)
+        if list(form.trainable) != session.trainable:
+            names = sorted({*form.trainable} ^ {*session.trainable})
+            raise OptionError(
+                f"the changed module trains other parameters than at the first step: {', '.join(names)}",
+                reason="the session holds moments for those",
+                way_out="make a new trainer for the changed module",
+            )
+        if ir.to_proto(form.model) == ir.to_proto(session.model):
+            self.setup.source.changed_nothing()
+        session.model, self._is_outdated = form.model, False
+        processes.follow_model(self.setup.reduction, session, self.setup.description)
 
     def _follow_configuration(self, session: TrainingSession) -> None:
         """Let hyper-parameters that were set since the last step act from this one on."""

@@ -12,7 +12,10 @@ import torch
 from ontrain.errors import OptionError, nearest
 from ontrain.internals import of
 from ontrain.session import TrainingSession
+from ontrain.training.following import Following, check_parameter_hooks, check_replacement
 from ontrain.training.model_desc import ModelDescription
+from ontrain.training.ortmodule.keeping import refuse_attributes
+from ontrain.training.ortmodule.watch import check_hooks, hooks_made
 from ontrain.training.wrapping import DescribedModule, capture_described, labels_of, named_tensors
 
 __all__ = ["Form", "ModelSource", "ModuleSource", "check_parameter_names"]
@@ -71,6 +74,14 @@ class ModelSource(Protocol):
         """Raise OptionError if the user has chosen other parameters to train since the first step."""
         ...
 
+    def changed(self) -> bool:
+        """Return whether the model has to be captured anew, because it is other than at the last call or capture."""
+        ...
+
+    def changed_nothing(self) -> None:
+        """Learn that the model's graph is the same after a change."""
+        ...
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of parameters and buffers as they are now."""
         ...
@@ -99,7 +110,9 @@ class ModuleSource:
         self.model, self._frozen, self._check = model, frozenset(frozen), check
         self._module, self._labels = DescribedModule(model, desc, loss_fn), labels_of(desc, loss_fn)
         self.parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        self._following, self._hooks = Following(self._module, model), 0
         self._session: TrainingSession | None = None
+        self._known: dict[str, torch.Tensor] = {}
         self._copied: dict[str, torch.Tensor] = {}
         self._views: list[tuple[str, torch.Tensor, int]] = []
         self._versions: list[tuple[str, torch.Tensor, tuple[int, int]]] = []
@@ -113,7 +126,12 @@ class ModuleSource:
             desc = module.desc
             outputs = tuple(d for d in desc.outputs if not d.is_loss)
             module = DescribedModule(self.model, ModelDescription(desc.inputs[:-1], outputs), None)
+        if training:
+            check_hooks(self._module)
+            check_parameter_hooks(self._module)
         captured = capture_described(module, batch, training=training, check=self._check)
+        refuse_attributes(module, captured, tuple(batch.values()))
+        self._following.captured(captured.constants)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]
         return Form(captured.model, trainable, captured.seconds)
 
@@ -135,8 +153,9 @@ class ModuleSource:
         self._trained = [
             (name, parameter, parameter.requires_grad) for name, parameter in self.model.named_parameters()
         ]
+        self._known, self._copied, self._views = self.tensors(), {}, []
         with torch.no_grad():
-            for name, tensor in self.tensors().items():
+            for name, tensor in self._known.items():
                 if isinstance(session.state[name], torch.Tensor):
                     tensor.data = session.state[name]
                     self._views.append((name, tensor, tensor.data_ptr()))
@@ -158,6 +177,8 @@ class ModuleSource:
         changed: list[str] = []
         if self._session is None:
             return changed
+        if self._following.has_other_state():
+            changed += self._adopt_others(self._session)
         for name, tensor, place in self._views:
             if tensor.data_ptr() != place:
                 _give(self._session, name, tensor)
@@ -169,8 +190,41 @@ class ModuleSource:
                 changed.append(name)
         return changed
 
+    def _adopt_others(self, session: TrainingSession) -> list[str]:
+        """Take over the values of tensors that the user has put in the place of others."""
+        now = self.tensors()
+        if now.keys() != self._known.keys():
+            names = sorted(now.keys() ^ self._known.keys())
+            raise OptionError(
+                f"the module has not the parameters and buffers that it had at the first step: {', '.join(names)}",
+                reason="the step was captured for those, each with its moments",
+                way_out="make a new trainer for the changed module",
+            )
+        others = {name: tensor for name, tensor in now.items() if tensor is not self._known[name]}
+        for name, tensor in others.items():
+            check_replacement(name, self._known[name], tensor)
+        for name, tensor in others.items():
+            session.state[name] = tensor.detach()
+        if others:
+            self.attach(session)
+        return list(others)
+
+    def changed(self) -> bool:
+        """Return whether the user has changed attributes, modes, submodules or hooks."""
+        return self._following.changed()
+
+    def changed_nothing(self) -> None:
+        """Look at attributes a few times more; a loop may note in the module where it is."""
+        self._following.changed_nothing()
+
     def check_trained(self) -> None:
-        """Raise OptionError if a parameter was frozen, or is to be trained, since the first step."""
+        """Raise OptionError if a parameter was frozen, or is to be trained, since the first step; or CaptureError.
+
+        The latter is raised for a hook that was registered on a parameter.
+        """
+        if self._hooks != hooks_made():
+            self._hooks = hooks_made()
+            check_parameter_hooks(self._module)
         for name, parameter, trained in self._trained:
             if parameter.requires_grad != trained and name not in self._frozen:
                 raise OptionError(

@@ -210,6 +210,14 @@ def _moved(name: str, tensor: torch.Tensor, device: str) -> torch.Tensor:
     return tensor.to(device)
 
 
+def _way_out(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "hand the batch over by names: **batch"
+    if isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor) for part in value):
+        return "hand the batch over as several arguments: *batch"
+    return "convert it with torch.as_tensor"
+
+
 def bind_batch(
     desc: ModelDescription, args: Sequence[object], kwargs: Mapping[str, object], device: str = "cpu", *,
     optional: Collection[str] = (),
@@ -238,7 +246,7 @@ def bind_batch(
             batch[name] = torch.from_numpy(np.asarray(batch[name]))
         if not isinstance(batch[name], torch.Tensor):
             kind = type(batch[name]).__name__
-            raise InputError(f"input {name!r} is of type {kind}", way_out="convert it with torch.as_tensor")
+            raise InputError(f"input {name!r} is of type {kind}", way_out=_way_out(batch[name]))
         if batch[name].layout is not torch.strided:
             layout = batch[name].layout
             raise InputError(f"input {name!r} has the layout {layout}", way_out="convert it with .to_dense()")

@@ -15,6 +15,7 @@ from ontrain.training.compiled.piece import Piece, inputs_of
 from ontrain.training.compiled.shared import SharedPiece
 from ontrain.training.ortmodule import FallbackPolicy, ORTModule
 from ontrain.training.ortmodule.fallback import Fallback
+from ontrain.training.ortmodule.function import leave_backward_untraced
 
 __all__ = ["ontrain"]
 
@@ -26,6 +27,8 @@ _ALL = (
     | FallbackPolicy.FALLBACK_UNSUPPORTED_DEVICE
     | FallbackPolicy.FALLBACK_BAD_INITIALIZATION
 )
+
+leave_backward_untraced()
 
 
 def ontrain(

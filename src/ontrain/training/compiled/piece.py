@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from ontrain.errors import CaptureError
 from ontrain.internals import is_number, is_resident, is_written, private
+from ontrain.training.compiled.rewriting import rewrite
 
 __all__ = ["Inputs", "Piece", "inputs_of"]
 
@@ -50,9 +51,11 @@ def inputs_of(graph_module: fx.GraphModule, examples: Sequence[Any]) -> Inputs:
 
     Raises:
         CaptureError: the graph writes to a tensor that is no parameter or buffer, which the program may read behind it;
-            or it turns gradients on where the program has them off.
+            it updates parameters as an optimizer does; or it turns gradients on where the program has them off.
     """
     _check_gradients(graph_module)
+    _check_update(graph_module)
+    rewrite(graph_module)
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     places, arguments = _places(placeholders), dict[int, Take]()
     residents, sizes = dict[int, str](), dict[int, tuple[int, int]]()
@@ -88,6 +91,22 @@ def _check_gradients(graph_module: fx.GraphModule) -> None:
                 "a piece turns gradients on, and is called without", node=node.name, source=_told(node),
                 reason="the program may differentiate what the piece returns",
             )  # fmt: skip
+
+
+def _check_update(graph_module: fx.GraphModule) -> None:
+    """Refuse an optimizer's step: it writes to parameters and moments, which are constants of TorchDynamo's graph."""
+    for node in graph_module.graph.nodes:
+        held = node.op == "get_attr" or (node.op == "placeholder" and is_resident(node))
+        if held and is_written(node) and (node.op == "get_attr" or not torch.is_grad_enabled() and _is_trained(node)):
+            raise CaptureError(
+                "a piece updates parameters, as an optimizer's step does", node=node.name, source=_line(node),
+                reason="a graph here is of what is differentiated",
+                way_out="compile the model and its loss, and call optimizer.step() outside of what is compiled",
+            )  # fmt: skip
+
+
+def _is_trained(node: fx.Node) -> bool:
+    return bool(node.meta["example_value"].requires_grad)
 
 
 class Piece(nn.Module):

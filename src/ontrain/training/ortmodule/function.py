@@ -16,8 +16,9 @@ from ontrain.internals import of, private
 from ontrain.session import ModulePlan, StagedPlan
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import on_path
+from ontrain.training.ortmodule.reading import Reading
 
-__all__ = ["Call", "Mode", "Run", "Session", "without_autocast"]
+__all__ = ["Call", "Mode", "Run", "Session", "leave_backward_untraced", "without_autocast"]
 
 
 class Session(Protocol):
@@ -96,6 +97,7 @@ class Call:
         named: the inputs and the module's tensors, by graph name.
         gradients: returns its gradients as values that autograd follows; see `Differentiated.gradients`.
         differentiated: whether a backward has been here.
+        reading: buffers that backward reads.
     """
 
     session: Session
@@ -118,10 +120,11 @@ class Call:
     states: list[tuple[int, int]] = field(default_factory=list)
     before: dict[str, torch.Tensor] = field(default_factory=dict)
     differentiated: bool = False
+    reading: Reading | None = None
 
     def run(self) -> tuple[torch.Tensor, ...]:
         """Run the forward half as a node of autograd's graph; return all outputs in order."""
-        reads = tuple([self.named[name] for name in self.plan.executable.reads])
+        reads = tuple([t for name in self.plan.executable.reads if _is_parameter(t := self.named[name])])
         outputs: tuple[torch.Tensor, ...] = Run.apply(self, reads, *[self.named[n] for n in self.mode.wrt])  # type: ignore[no-untyped-call]
         return outputs
 
@@ -135,6 +138,8 @@ class Call:
         self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
         outputs, tape = on_path(self.decisions, self.buffers, self.session, self.plan, self.inputs, self.seed)
         self.states = self._states()
+        read = {name: t for name in self.plan.executable.reads if not _is_parameter(t := self.named[name])}
+        self.reading = Reading(read) if read else None
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape
 
@@ -172,6 +177,10 @@ class Call:
             return self.session.backward(self.plan, tape, adjoints)
         return self._again(seeds, adjoints)
 
+    def as_read(self) -> AbstractContextManager[None]:
+        """Return a context in which the buffers that backward reads are what they were in forward."""
+        return nullcontext() if self.reading is None else self.reading.as_they_were()
+
     def _again(self, seeds: tuple[str, ...], adjoints: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.inputs_changed():
             raise InputError(
@@ -199,12 +208,16 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
+
+
 class Run(torch.autograd.Function):
     """A call as one node: its inputs are the parameters and inputs that want gradients."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, reads: tuple[torch.Tensor, ...], *wrt: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Run the forward half; `reads` are the tensors whose values backward reads."""
+        """Run the forward half; `reads` are the parameters whose values backward reads."""
         outputs, tape = call.forward()
         ctx.call, ctx.tape, ctx.wrt = call, tape, wrt
         # autograd then says so when one was changed in place before backward.
@@ -233,8 +246,14 @@ class Run(torch.autograd.Function):
                 way_out="ask for one after the other: vectorize=False",
             )
         if torch.is_grad_enabled():  # create_graph=True
-            return None, None, *call.gradients(call, ctx.wrt, seeds)
-        with without_autocast(call.session.device.type):
+            with call.as_read():
+                return None, None, *call.gradients(call, ctx.wrt, seeds)
+        with without_autocast(call.session.device.type), call.as_read():
             gradients = call.backward(ctx.tape, seeds)
             call.inspected.hand_back(call.steps, gradients)
         return (None, None, *[gradients.get(name) for name in call.mode.wrt])
+
+
+def leave_backward_untraced() -> None:
+    """Have TorchDynamo run backward as it stands where a function that it traces asks for gradients."""
+    type.__setattr__(Run, "backward", staticmethod(torch.compiler.disable(Run.backward)))

@@ -22,7 +22,7 @@ from ontrain.training.ortmodule.entry import Entry
 from ontrain.training.ortmodule.function import Call
 from ontrain.training.ortmodule.settling import carrying
 
-__all__ = ["Carried", "attributes_carried", "check_left", "leave", "refuse_carried"]
+__all__ = ["Carried", "attributes_carried", "check_left", "leave", "refuse_attributes", "refuse_carried"]
 
 _STATE = "pass it as an argument and return it from forward, which has gradients as in eager PyTorch"
 
@@ -38,9 +38,7 @@ def attributes_carried(
     attributes = [attribute for attribute in captured.retained if not attribute.is_buffer]
     if not attributes:
         return []
-    numbers = {id(part): number for number, part in enumerate(module.modules())}
-    names = {(numbers[id(attribute.module)], attribute.name): attribute for attribute in attributes}
-    carried = [names[name] for name in carrying(module, args, kwargs, list(names))]
+    carried = _read_again(module, attributes, args, kwargs)
     for attribute in attributes:
         if attribute.differentiable and attribute not in carried:
             warnings.warn(
@@ -50,6 +48,25 @@ def attributes_carried(
                 stacklevel=7,
             )
     return carried
+
+
+def refuse_attributes(module: nn.Module, captured: Captured, args: Sequence[Any]) -> None:
+    """Refuse a module that leaves tensors in attributes for its next call.
+
+    Raises:
+        CaptureError: it does.
+    """
+    attributes = [attribute for attribute in captured.retained if not attribute.is_buffer]
+    for attribute in _read_again(module, attributes, args, {}) if attributes else ():
+        raise Left(attribute).error()
+
+
+def _read_again(
+    module: nn.Module, attributes: Sequence[Kept], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Kept]:
+    numbers = {id(part): number for number, part in enumerate(module.modules())}
+    names = {(numbers[id(attribute.module)], attribute.name): attribute for attribute in attributes}
+    return [names[name] for name in carrying(module, args, kwargs, list(names))]
 
 
 class Left:

@@ -10,6 +10,7 @@ import torch
 
 from ontrain.capture import Course, Decision, Decisions, GeneratorStates
 from ontrain.errors import CaptureError, OntrainError
+from ontrain.training.ortmodule.reading import writing, written
 
 __all__ = ["PathDraws", "OtherPathError", "Running", "new_path", "on_path", "warn_of_courses"]
 _MANY_PATHS = 8
@@ -57,8 +58,11 @@ def on_path(
     Raises:
         OtherPathError: the values take another one.
     """
+    writing(buffers.values())
     if not decisions.conditions:
-        return session.forward(plan, inputs, seed)
+        result = session.forward(plan, inputs, seed)
+        written(buffers.values())
+        return result
     before = {name: buffer.clone() for name, buffer in buffers.items()}
     violated, cause = None, None
     try:
@@ -67,6 +71,7 @@ def on_path(
         outputs, tape = session.forward(plan, inputs, seed)
         violated = decisions.violated(decisions.numbers(outputs))
         if violated is None:
+            written(buffers.values())
             return outputs, tape
     except (OntrainError, RuntimeError, IndexError) as error:  # values for which the path was never meant
         cause = error

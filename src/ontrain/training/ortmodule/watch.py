@@ -23,7 +23,7 @@ from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, has_memory, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
 
-__all__ = ["Watch", "check_hooks"]
+__all__ = ["Watch", "check_hooks", "hooks_made"]
 
 _MISSING = object()
 _UNSEEN = object()
@@ -59,7 +59,7 @@ class Watch:
         self._names, self._values = _entries(self._tables)
         self._empty = [table for table in tables if not table]
         self._hookless = [table for table in hooks if not table]
-        self._hooks = _hooks_made()
+        self._hooks = hooks_made()
         self._sparse = [tensor for _, _, _, tensor in sparse_tensors(module)]
         self._written = _written(self._sparse)
         self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any]]] = []
@@ -104,8 +104,8 @@ class Watch:
             return True
         if self._sparse and _written(self._sparse) != self._written:
             return True
-        if self._hooks != _hooks_made():
-            self._hooks = _hooks_made()
+        if self._hooks != hooks_made():
+            self._hooks = hooks_made()
             if any(self._hookless):
                 return True
         try:
@@ -218,7 +218,7 @@ def _unique(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({id(table): table for table in tables}.values())
 
 
-def _hooks_made() -> int:
+def hooks_made() -> int:
     """How many hooks were ever registered in this process, on anything: none new, none to look for."""
     return int(RemovableHandle.next_id)
 

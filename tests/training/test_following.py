@@ -1,0 +1,200 @@
+"""What a user changes in a module between two steps of a trainer: followed as by eager PyTorch, or refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ontrain import CaptureError, InputError, OptionError
+from ontrain.training import optim
+from ontrain.training.orttrainer import ORTTrainer
+
+DESC = {
+    "inputs": [("x", ["batch", 6]), ("label", ["batch"])],
+    "outputs": [("loss", [], True), ("logits", ["batch", 3])],
+}
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.register_buffer("shift", torch.zeros(8))
+        self.scale = 1.0
+
+    def forward(self, x):
+        h = torch.relu(self.norm(self.first(x)) + self.shift)
+        if self.training:
+            self.shift.lerp_(h.detach().mean(0), 0.1)
+        return self.last(h) * self.scale
+
+
+def batch(step, size=5):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(size, 6, generator=generator), torch.randint(3, (size,), generator=generator)
+
+
+def trainer_of(model):
+    options = {"device": {"id": "cpu"}, "utils": {"grad_norm_clip": False}}
+    return ORTTrainer(model, DESC, optim.SGDConfig(lr=0.1), F.cross_entropy, options)
+
+
+def set_scale(model):
+    model.scale = 3.0
+
+
+def replace_parameter(model):
+    model.first.weight = nn.Parameter(model.first.weight.detach() * 0.5)
+
+
+def replace_buffer(model):
+    model.shift = torch.ones(8)
+
+
+def replace_layer(model):
+    torch.manual_seed(7)
+    model.last = nn.Linear(8, 3)
+
+
+def assign_state(model):
+    model.load_state_dict({name: value * 1 for name, value in model.state_dict().items()}, assign=True)
+
+
+def stop_statistics(model):
+    model.norm.eval()
+
+
+def put_hook_before(model):
+    model.last.register_forward_pre_hook(lambda _, arguments: (arguments[0] * 2,))
+
+
+CHANGES = [
+    set_scale, replace_parameter, replace_buffer, replace_layer, assign_state, stop_statistics, put_hook_before,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:the forward hooks")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_between_steps_acts_from_the_next_step_on(change):
+    torch.manual_seed(0)
+    ours = Model()
+    eager = copy.deepcopy(ours)
+    trainer = trainer_of(ours)
+    for step in range(5):
+        if step == 2:
+            change(ours)
+            change(eager)
+        x, label = batch(step, size=5 - step % 2)
+        loss, logits = trainer.train_step(x, label)
+        for parameter in eager.parameters():
+            parameter.grad = None
+        expected = eager(x)
+        wanted = F.cross_entropy(expected, label)
+        wanted.backward()
+        with torch.no_grad():
+            for parameter in eager.parameters():
+                parameter -= 0.1 * parameter.grad
+        torch.testing.assert_close((loss, logits), (wanted.detach(), expected.detach()), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours.state_dict(), eager.state_dict(), rtol=1e-5, atol=1e-6)
+    norm = eager.norm.training
+    torch.testing.assert_close(trainer.eval_step(x), copy.deepcopy(eager).eval()(x).detach(), rtol=1e-5, atol=1e-6)
+    assert ours.norm.training == norm
+
+
+def test_an_evaluation_follows_a_changed_attribute():
+    trainer = trainer_of(model := Model())
+    x, label = batch(0)
+    trainer.train_step(x, label)
+    before = trainer.eval_step(x)
+    model.scale = 3.0
+    torch.testing.assert_close(trainer.eval_step(x), before * 3)
+
+
+def test_notes_of_a_loop_in_the_module_are_not_captured_for_ever(monkeypatch):
+    from ontrain.training import source
+
+    captures = []
+    capture = source.capture_described
+    monkeypatch.setattr(source, "capture_described", lambda *a, **k: captures.append(0) or capture(*a, **k))
+    trainer = trainer_of(model := Model())
+    with pytest.warns(UserWarning, match="its graph was the same each time"):
+        for step in range(8):
+            model.epoch = step
+            trainer.train_step(*batch(step))
+    assert len(captures) == 4
+
+
+def rename_layer(model):
+    model.other = model.last
+    del model.last
+    model.last = nn.Identity()
+
+
+def freeze_by_replacing(model):
+    model.first.weight = nn.Parameter(model.first.weight.detach(), requires_grad=False)
+
+
+def widen(model):
+    model.first, model.norm = nn.Linear(6, 9), nn.BatchNorm1d(9)
+
+
+@pytest.mark.parametrize("change", [rename_layer, freeze_by_replacing, widen])
+def test_other_parameters_than_at_the_first_step_are_refused(change):
+    trainer = trainer_of(model := Model())
+    trainer.train_step(*batch(0))
+    change(model)
+    with pytest.raises(OptionError, match="make a new trainer"):
+        trainer.train_step(*batch(1))
+
+
+def hook_backward(model):
+    model.last.register_full_backward_hook(lambda _, inputs, __: (inputs[0] * 2,))
+
+
+def hook_parameter(model):
+    model.last.weight.register_hook(lambda gradient: gradient * 2)
+
+
+def hook_accumulation(model):
+    model.last.weight.register_post_accumulate_grad_hook(print)
+
+
+@pytest.mark.parametrize("hook", [hook_backward, hook_parameter, hook_accumulation])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_hook_on_gradients_is_refused(hook, at):
+    trainer = trainer_of(model := Model())
+    for step in range(at):
+        trainer.train_step(*batch(step))
+    hook(model)
+    with pytest.raises(CaptureError, match="hook"):
+        trainer.train_step(*batch(at))
+
+
+class Remembering(Model):
+    def __init__(self):
+        super().__init__()
+        self.before = torch.zeros(8)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x) + self.before)
+        self.before = h.detach().mean(0)
+        return self.last(h)
+
+
+def test_a_tensor_that_forward_keeps_in_an_attribute_for_its_next_call_is_refused():
+    trainer = trainer_of(Remembering())
+    with pytest.raises(CaptureError, match="keeps a tensor from call to call in the attribute 'before'"):
+        trainer.train_step(*batch(0))
+
+
+@pytest.mark.parametrize(("arrange", "way_out"), [
+    (lambda x, label: {"x": x, "label": label}, r"\*\*batch"),
+    (lambda x, label: [x, label], r"\*batch"),
+])  # fmt: skip
+def test_a_batch_in_one_piece_is_told_how_to_be_handed_over(arrange, way_out):
+    with pytest.raises(InputError, match=way_out):
+        trainer_of(Model()).train_step(arrange(*batch(0)))
