@@ -91,6 +91,7 @@ def _rewritten(
     program: ExportedProgram, decompositions: Mapping[OpOverload, Callable[..., Any]], whole: frozenset[OpOverload]
 ) -> ExportedProgram:
     """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
+    _read_numbers(program)
     try:
         with varying_lengths(), _composites_are(whole):
             rewritten: ExportedProgram = program.run_decompositions(dict(decompositions))
@@ -105,6 +106,19 @@ def _rewritten(
             reason=f"{type(error).__name__}: {message}",
             way_out="write what forward changes in place, or its rarer operators, in others",
         ) from error
+
+
+def _read_numbers(program: ExportedProgram) -> None:
+    """Name the kernel that reads a number off a tensor.
+
+    Where strides follow from values, as those of a row of what `nonzero` gives, torch takes `item` apart into an
+    operator that has to know the number.
+    """
+    read = available("torch.ops.aten._local_scalar_dense")
+    for module in program.graph_module.modules() if read is not None else ():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+            if node.target is torch.ops.aten.item.default:
+                node.target = read.default
 
 
 @contextmanager
