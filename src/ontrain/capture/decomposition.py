@@ -25,7 +25,7 @@ from ontrain.capture.source import user_frame
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import OpOverload, available, wrapped
 
-__all__ = ["decomposed", "functional"]
+__all__ = ["decomposed", "functional", "simplify_questions"]
 
 _COMPOSITES = "torch.export.exported_program._collect_all_valid_cia_ops"
 
@@ -91,7 +91,6 @@ def _rewritten(
     program: ExportedProgram, decompositions: Mapping[OpOverload, Callable[..., Any]], whole: frozenset[OpOverload]
 ) -> ExportedProgram:
     """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
-    _read_numbers(program)
     try:
         with varying_lengths(), _composites_are(whole):
             rewritten: ExportedProgram = program.run_decompositions(dict(decompositions))
@@ -108,17 +107,35 @@ def _rewritten(
         ) from error
 
 
-def _read_numbers(program: ExportedProgram) -> None:
-    """Name the kernel that reads a number off a tensor.
+def simplify_questions(program: ExportedProgram) -> None:
+    """Name the kernel that reads a number off a tensor, and drop what has been asked of a sparse matrix's form.
 
     Where strides follow from values, as those of a row of what `nonzero` gives, torch takes `item` apart into an
-    operator that has to know the number.
+    operator that has to know the number. The form of a sparse matrix is known while a forward is traced.
     """
     read = available("torch.ops.aten._local_scalar_dense")
-    for module in program.graph_module.modules() if read is not None else ():
-        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
-            if node.target is torch.ops.aten.item.default:
-                node.target = read.default
+    modules = (module for module in program.graph_module.modules() if isinstance(module, fx.GraphModule))
+    for node in [node for module in modules for node in module.graph.nodes]:
+        if node.target in _FORMS:
+            _drop(node)
+        elif node.target is torch.ops.aten.item.default and read is not None:
+            node.target = read.default
+
+
+def _drop(node: fx.Node) -> None:
+    """Take out a node that nothing reads, and the sparse matrices that were made for it alone."""
+    if node.users:
+        return
+    read = node.all_input_nodes
+    node.graph.erase_node(node)
+    for other in read:
+        made = other.meta.get("val")
+        if other.op == "call_function" and isinstance(made, torch.Tensor) and made.layout is not torch.strided:
+            _drop(other)
+
+
+_FORMS = frozenset({torch.ops.aten.is_coalesced.default, torch.ops.aten.sparse_dim.default,
+                    torch.ops.aten.dense_dim.default})  # fmt: skip
 
 
 @contextmanager
