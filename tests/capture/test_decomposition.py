@@ -14,6 +14,7 @@ from ontrain.capture import capture
 from ontrain.capture.aten import aten
 from ontrain.capture.aten.registry import table
 from tests.capture.harness import operators, run_captured
+from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 
 class Calls(nn.Module):
@@ -88,3 +89,34 @@ def test_a_composite_of_a_library_is_taken_apart_until_it_has_a_translation():
         assert operators(whole)["Sub"] == 1 and len(whole.model.graph) < len(apart.model.graph)
     finally:
         table.pop(name)
+
+
+class Experts(nn.Module):
+    """Rows go to experts whose numbers are read off the rows of what `nonzero` gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(4, 3)
+        self.weight = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x):
+        chosen = functional.one_hot(self.router(x).argmax(-1), 3)
+        y = torch.zeros_like(x)
+        for row in (chosen.sum(0) > 0).nonzero():
+            index = int(row.item())
+            (places,) = torch.where(chosen[:, index])
+            if index < 2:
+                y = y.index_add(0, places, x[places] @ self.weight[index])
+        return y.sum()
+
+
+def test_a_number_is_read_off_a_row_whose_stride_follows_from_values():
+    ours, eager = pair(Experts().double())
+    for seed in range(3):
+        x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        for module in (ours, eager):
+            module.zero_grad()
+        torch.testing.assert_close(ours(x), eager(x))
+        ours(x).backward()
+        eager(x).backward()
+        assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)

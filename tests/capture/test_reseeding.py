@@ -92,3 +92,18 @@ def test_a_forward_that_draws_nothing_from_the_state_it_sets_is_captured(draw):
         torch.set_rng_state(state)
         module(x).square().sum().backward()
     assert_same_gradients(ours, eager)
+
+
+def test_a_seed_without_draws_is_captured_whatever_the_default_dtype():
+    def drawless(y):
+        torch.manual_seed(3)
+        return y.sin()
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        ours, eager = pair(Drawing(drawless))
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(ours(x), eager(x))
+    finally:
+        torch.set_default_dtype(before)

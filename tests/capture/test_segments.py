@@ -100,3 +100,22 @@ def test_bins_are_eagers():
     torch.testing.assert_close(
         [tuple(pair) for pair in ORTModule(Bins())(x, weight)], [tuple(pair) for pair in Bins()(x, weight)]
     )
+
+
+class Boxes(nn.Module):
+    def forward(self, x, weight):
+        edges = [torch.tensor([-1.0, 0.0, 0.5, 2.0]), torch.tensor([-2.0, 0.0, 1.0]), torch.tensor([-9.0, 9.0])]
+        return (
+            *torch.histogramdd(x[:, :2], bins=[2, 3]),
+            *torch.histogramdd(x, bins=[2, 3, 2], range=[-1.0, 1.0, -2.0, 2.0, 0.0, 1.0], weight=weight),
+            torch.histogramdd(x, edges, density=True)[0],
+            torch.histogramdd(x[:, :1], bins=[4])[0],
+        )
+
+
+def test_boxes_are_eagers():
+    ours = ORTModule(Boxes())
+    for rows in (9, 20, 3):
+        x, weight = torch.randn(rows, 3), torch.arange(float(rows))
+        for mine, theirs in zip(ours(x, weight), Boxes()(x, weight), strict=True):
+            torch.testing.assert_close(mine, theirs)

@@ -310,3 +310,19 @@ def test_a_nested_input_is_refused_with_what_to_give_in_its_place(layout):
     with pytest.raises(InputError, match="tensor 0 of the call is nested") as caught:
         ORTModule(nn.Linear(5, 2))(nested)
     assert "to_padded_tensor" in caught.value.way_out
+
+
+def test_whether_a_matrix_is_coalesced_is_asked():
+    class Asking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            self.register_buffer("matrix", torch.eye(3).to_sparse())
+
+        def forward(self, x):
+            known = self.matrix.is_coalesced() and (self.matrix * 2).is_coalesced() and self.matrix.sparse_dim() == 2
+            return self.linear(torch.sparse.mm(self.matrix, x.t()).t()) * (2 if known else 1)
+
+    ours, eager = pair(Asking())
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(ours(x), eager(x))

@@ -25,7 +25,7 @@ from ontrain.capture.source import user_frame
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import OpOverload, available, wrapped
 
-__all__ = ["decomposed", "functional"]
+__all__ = ["decomposed", "functional", "simplify_questions"]
 
 _COMPOSITES = "torch.export.exported_program._collect_all_valid_cia_ops"
 
@@ -105,6 +105,37 @@ def _rewritten(
             reason=f"{type(error).__name__}: {message}",
             way_out="write what forward changes in place, or its rarer operators, in others",
         ) from error
+
+
+def simplify_questions(program: ExportedProgram) -> None:
+    """Name the kernel that reads a number off a tensor, and drop what has been asked of a sparse matrix's form.
+
+    Where strides follow from values, as those of a row of what `nonzero` gives, torch takes `item` apart into an
+    operator that has to know the number. The form of a sparse matrix is known while a forward is traced.
+    """
+    read = available("torch.ops.aten._local_scalar_dense")
+    modules = (module for module in program.graph_module.modules() if isinstance(module, fx.GraphModule))
+    for node in [node for module in modules for node in module.graph.nodes]:
+        if node.target in _FORMS:
+            _drop(node)
+        elif node.target is torch.ops.aten.item.default and read is not None:
+            node.target = read.default
+
+
+def _drop(node: fx.Node) -> None:
+    """Take out a node that nothing reads, and the sparse matrices that were made for it alone."""
+    if node.users:
+        return
+    read = node.all_input_nodes
+    node.graph.erase_node(node)
+    for other in read:
+        made = other.meta.get("val")
+        if other.op == "call_function" and isinstance(made, torch.Tensor) and made.layout is not torch.strided:
+            _drop(other)
+
+
+_FORMS = frozenset({torch.ops.aten.is_coalesced.default, torch.ops.aten.sparse_dim.default,
+                    torch.ops.aten.dense_dim.default})  # fmt: skip
 
 
 @contextmanager

@@ -40,8 +40,8 @@ _CHECKS = "<@beartype"
 _WAY_OUT = (
     "compare the number itself and train it with ORTModule, which captures each branch of `if random.random() < p`; "
     "decide outside and hand the decision in as an argument (each value of a bool is captured once); or draw a tensor "
-    "and choose with torch.where(torch.rand(()) < p, a, b); for layers that a library drops, set their rate to zero "
-    f"(config.layerdrop = 0); or {BROKEN}"
+    "and choose with torch.where(torch.rand(()) < p, a, b); for layers that a library drops, and masks that it draws "
+    f"over features, set the rates to zero (config.layerdrop = 0, config.mask_time_prob = 0); or {BROKEN}"
 )
 
 

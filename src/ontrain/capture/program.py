@@ -14,7 +14,7 @@ from ontrain.capture.aliases import Aliases
 from ontrain.capture.aten.complex import complexes, is_complex
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.aten.sparse import is_sparse, sparse_matrices
-from ontrain.capture.decomposition import decomposed, functional
+from ontrain.capture.decomposition import decomposed, functional, simplify_questions
 from ontrain.capture.outs import written_apart
 from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError
@@ -38,6 +38,7 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     Raises:
         CaptureError: an operator has neither a translation nor a decomposition into operators that have one.
     """
+    simplify_questions(program)
     if _casts(program.graph_module):
         program = decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph.arithmetic import arithmetic_by
+from ontrain.graph.empty_reshape import empty_target
 from ontrain.graph.fold import KEEPS_FILLS, evaluate, foldable
 from ontrain.graph.infer import infer_node
 from ontrain.graph.subgraphs import subgraphs
@@ -104,6 +105,10 @@ class Builder:
 
     def add(self, node: ir.Node, names: Sequence[str | None] = ()) -> Results:
         """Append a ready node: infer its outputs, fold it if it is constant, name the outputs."""
+        target = empty_target(node)
+        if target is not None:
+            node.replace_input_with(1, self.const(target))
+            node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
         if self._fold:
             known = self._known(node)
             if known is not None:

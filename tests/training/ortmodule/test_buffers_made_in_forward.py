@@ -8,6 +8,7 @@ from torch import nn
 
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
+from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 
 class Distances(nn.Module):
@@ -149,3 +150,37 @@ def test_what_the_next_call_depends_on_is_refused():
     with pytest.raises(CaptureError, match="gives buffer 'last' of Counted another shape"):
         ours(torch.randn(2, 4))
     assert ours.last is None
+
+
+class Spiking(nn.Module):
+    """A neuron whose state begins anew in each call, as a buffer of the batch's shape that autograd knows of."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("membrane", torch.zeros(0))
+
+    def forward(self, x):
+        self.membrane = torch.zeros_like(self.membrane)
+        steps = []
+        for _ in range(3):
+            current = self.linear(x)
+            if self.membrane.shape != current.shape:
+                self.membrane = torch.zeros_like(current)
+            self.membrane = 0.9 * self.membrane + current
+            steps.append(self.membrane)
+        return torch.stack(steps)
+
+
+def test_a_state_of_the_batchs_shape_that_each_call_begins_anew():
+    ours, eager = pair(Spiking().double())
+    for rows in (2, 2, 3, 2):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module.zero_grad()
+        y, expected = ours(x), eager(x)
+        torch.testing.assert_close(y, expected)
+        y.square().sum().backward()
+        expected.square().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(ours.membrane, eager.membrane.detach())

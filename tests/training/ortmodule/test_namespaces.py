@@ -221,3 +221,19 @@ def test_another_default_dtype_is_followed():
         assert model(x)[1].dtype == module(x)[1].dtype == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+class Uncounted(tuple):
+    """Like the irreducible representations of e3nn."""
+
+    __slots__ = ()
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_an_attribute_may_refuse_to_say_how_long_it_is():
+    module = nn.Linear(4, 4)
+    module.representations = Uncounted((1, 2))
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(ORTModule(module)(x), module(x))

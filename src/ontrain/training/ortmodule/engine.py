@@ -33,6 +33,7 @@ from ontrain.training.ortmodule.counting import Following, following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
+from ontrain.training.ortmodule.given_state import GivenState, given_parameters
 from ontrain.training.ortmodule.keeping import Carried, attributes_carried, check_left, leave, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
@@ -97,6 +98,10 @@ class Engine:
         self._told: set[tuple[int, str]] = set()
         self._carried = Carried()
         self._left: list[Kept] = []
+        self._given: GivenState | None = None
+        self._like = functools.partial(
+            Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths
+        )
 
     @property
     def entries(self) -> list[Entry]:
@@ -108,8 +113,14 @@ class Engine:
         check_left(self._left)
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
-            if self._watch.changed():
+            changed = self._watch.changed()
+            given = given_parameters(self.module) if changed or not self._entries else {}
+            if changed and not given:
                 self._take_up()
+        if given:
+            if self._given is None:
+                self._given = GivenState(self.module, self._like)
+            return self._given(given, args, kwargs)
         tensors: list[torch.Tensor] = []
         key: list[Any] = [self._watch.modes(), _autocast(), None, len(args)]
         for value in args:

@@ -68,13 +68,20 @@ def helpers(module: nn.Module) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(value, dict | list | tuple | deque):
             seen.add(id(value))
-            if len(value) <= _LARGEST_CONTAINER:
-                waiting += value.values() if isinstance(value, dict) else value
+            waiting += _items(value)
         elif is_helper(value, file):
             seen.add(id(value))
             attributes = attributes_of(value)
             yield attributes
             waiting += attributes.values()
+
+
+def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...] | deque[Any]) -> list[Any]:
+    """What is in a container, as Python sees it: a class of a library's may refuse to say how much that is."""
+    if isinstance(value, dict):
+        return list(dict.values(value)) if dict.__len__(value) <= _LARGEST_CONTAINER else []
+    kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(value, kind))
+    return list(kind.__iter__(value)) if kind.__len__(value) <= _LARGEST_CONTAINER else []
 
 
 def array_contents(value: np.ndarray[Any, Any]) -> Any:

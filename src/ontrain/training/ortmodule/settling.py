@@ -33,8 +33,10 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     _run(double, call)
     last = _state(double)
     formed = {place: after[place] for place in start if _is_formed(start[place], after[place], last[place])}
-    if not formed or any(_is_of_graph(start[place], value) for place, value in formed.items()):
+    if not formed or any(_is_of_optimizer(start[place], value) for place, value in formed.items()):
         return None
+    # What autograd holds of a buffer goes into no later call, or that would return something else.
+    formed = {place: _plain(value) if place[1] == "buffer" else value for place, value in formed.items()}
     again, call = _copied(module, args, kwargs)
     _put(again, formed)
     begun = _state(again)
@@ -140,11 +142,9 @@ def _put(module: nn.Module, values: Mapping[_Place, Any]) -> None:
             own[name] = _cloned(value)
 
 
-def _is_of_graph(start: Any, formed: Any) -> bool:
-    """Whether autograd or an optimizer holds what is made: a buffer with a gradient, a parameter of another shape."""
-    if isinstance(start, nn.Parameter):
-        return _form(start) != _form(formed)
-    return isinstance(formed, torch.Tensor) and formed.requires_grad
+def _is_of_optimizer(start: Any, formed: Any) -> bool:
+    """Whether an optimizer may hold what is formed anew: a parameter of another shape."""
+    return isinstance(start, nn.Parameter) and _form(start) != _form(formed)
 
 
 def _is_formed(start: Any, after: Any, last: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 import torch
 
@@ -34,6 +36,11 @@ aten = torch.ops.aten
 
 def _transposed(e: Emitter, x: Buf) -> Buf:
     return e.view(x, lambda t: t.transpose(-1, -2))
+
+
+def _flat(e: Emitter, x: Buf) -> Buf:
+    """[..., R, C] as [N, R, C]; there may be no elements, so N is said."""
+    return e.view(x, lambda t: t.view(math.prod(x.shape[:-2]), *x.shape[-2:]))
 
 
 def _scaled(e: Emitter, x: Buf, scale: float) -> Buf:
@@ -96,7 +103,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
         return
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
-    flat = e.view(probs, lambda t: t.view(-1, *probs.shape[-2:]))
+    flat = _flat(e, probs)
     scaled = _scaled(e, q, a.get("scale", 1.0))
     e.call(torch.bmm, batched(e, scaled, lead), batched(e, _transposed(e, k), lead), out=flat)
     if bias is not None:
@@ -118,7 +125,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
 def _multiply(e: Emitter, x: Buf, y: Buf, out: Buf) -> None:
     """Emit the batched product of x [N, R, K] and y [N, K, C] as out [..., R, C], whichever way that lies in memory."""
     whole = out if out.meta.is_contiguous() else e.new(out.shape, out.dtype)
-    e.call(torch.bmm, x, y, out=e.view(whole, lambda t: t.view(-1, *out.shape[-2:])))
+    e.call(torch.bmm, x, y, out=_flat(e, whole))
     if whole is not out:
         e.run(torch.Tensor.copy_, out, whole, writes=[out])
 
@@ -151,16 +158,13 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
     dq, dk, dv = (e.out(o) for o in node.outputs[:3])
     dscores = e.out(node.outputs[3]) if len(node.outputs) > 3 else e.new(probs.shape, probs.dtype)
 
-    def flat(x: Buf) -> Buf:
-        return e.view(x, lambda t: t.view(-1, *x.shape[-2:]))
-
     weights = probs
     if dropout:
         mask = find_mask(e, node.inputs[5], a["dropout"])
         dy = _scaled(e, dy, mask.scale)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
     dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
-    _multiply(e, _transposed(e, flat(weights)), dy3, dv)
+    _multiply(e, _transposed(e, _flat(e, weights)), dy3, dv)
     _multiply(e, dy3, _transposed(e, v3), dscores)
     if dropout:
         e.run(torch.Tensor.mul_, dscores, widen(e, mask, weights), writes=[dscores])

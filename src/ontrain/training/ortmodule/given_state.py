@@ -1,0 +1,79 @@
+"""`torch.func.functional_call(model, state, arguments)`: tensors in the place of parameters are inputs of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.internals import of
+
+__all__ = ["GivenState", "given_parameters"]
+
+
+def given_parameters(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that stand in the place of parameters, by name, for as long as a functional call takes."""
+    return {
+        name: tensor
+        for name, table, key in _places(module)
+        if (tensor := table[key]) is not None and not isinstance(tensor, nn.Parameter)
+    }
+
+
+class GivenState:
+    """Runs a module with tensors in the place of its parameters.
+
+    Args:
+        module: whose forward it is.
+        engine: makes what captures and runs a module.
+    """
+
+    def __init__(self, module: nn.Module, engine: Callable[[nn.Module], Callable[..., Any]]) -> None:
+        self._module, self._engine = module, engine(_Functional(module))
+        self._unread: dict[str, nn.Parameter] = {}
+
+    def __call__(
+        self, given: Mapping[str, torch.Tensor], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Any:
+        """Return what forward returns with the `given` tensors; gradients flow to them."""
+        with self._parameters(given):
+            return self._engine((dict(given), args, dict(kwargs)), {})
+
+    @contextmanager
+    def _parameters(self, given: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Have parameters in the places of the given tensors, always the same ones: torch.export asks for some."""
+        places = [place for place in _places(self._module) if place[0] in given]
+        for name, table, key in places:
+            table[key] = self._unread_like(name, given[name])
+        try:
+            yield
+        finally:
+            for name, table, key in places:
+                table[key] = given[name]
+
+    def _unread_like(self, name: str, tensor: torch.Tensor) -> nn.Parameter:
+        unread = self._unread.get(name)
+        if unread is None or (unread.shape, unread.dtype, unread.device) != (tensor.shape, tensor.dtype, tensor.device):
+            unread = self._unread[name] = nn.Parameter(torch.empty_like(tensor.detach()), requires_grad=False)
+        return unread
+
+
+class _Functional(nn.Module):
+    """A module as a function of its parameters and its arguments."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.training = module.training
+
+    def forward(self, state: dict[str, torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return torch.func.functional_call(self.module, state, args, kwargs)
+
+
+def _places(module: nn.Module) -> list[tuple[str, dict[str, Any], str]]:
+    """Return each parameter's name, and where it is: a table of a submodule, and the key there."""
+    tables = [(prefix, of("torch.nn.Module._parameters", part)) for prefix, part in module.named_modules()]
+    return [(f"{prefix}.{key}" if prefix else key, table, key) for prefix, table in tables for key in table]
