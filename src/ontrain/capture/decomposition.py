@@ -129,8 +129,8 @@ def _drop(node: fx.Node) -> None:
     read = node.all_input_nodes
     node.graph.erase_node(node)
     for other in read:
-        made = other.meta.get("val")
-        if other.op == "call_function" and isinstance(made, torch.Tensor) and made.layout is not torch.strided:
+        value = other.meta.get("val")
+        if other.op == "call_function" and isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             _drop(other)
 
 

@@ -76,9 +76,9 @@ def _messages(file: str) -> list[_Span]:
         elif isinstance(node, ast.Raise):
             parts.append(node.exc)
         elif isinstance(node, ast.Call):
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             name = _name(node.func)
-            parts += [part for part in given if name == "print" or (_SHOWS.search(name) and _is_text(part))]
+            parts += [part for part in arguments if name == "print" or (_SHOWS.search(name) and _is_text(part))]
     return [_span(part) for part in parts if part is not None]
 
 

@@ -28,17 +28,17 @@ def empty_target(node: ir.Node) -> np.ndarray | None:
     if 0 not in before or not {0, -1} & set(wanted):
         return None
     copied = [before[i] if size == 0 and i < len(before) else size for i, size in enumerate(wanted)]
-    for sizes, kept in ((copied, [i for i, size in enumerate(wanted) if size == 0]), (wanted, [])):
-        shape = _resolved(sizes, before, kept)
+    for sizes, copies in ((copied, [i for i, size in enumerate(wanted) if size == 0]), (wanted, [])):
+        shape = _resolved(sizes, before, copies)
         if 0 in shape:
             return np.array(shape, np.int64)
     return None
 
 
-def _resolved(sizes: Sequence[int], before: Sequence[int], kept: Sequence[int]) -> list[int]:
+def _resolved(sizes: Sequence[int], before: Sequence[int], copies: Sequence[int]) -> list[int]:
     """Put a size in the place of -1: what the sizes leave that are not kept, if that tells, else none."""
     known = [size for size in sizes if size != -1]
-    left = math.prod(size for i, size in enumerate(before) if i not in kept)
-    named = math.prod(size for i, size in enumerate(sizes) if size != -1 and i not in kept)
+    left = math.prod(size for i, size in enumerate(before) if i not in copies)
+    named = math.prod(size for i, size in enumerate(sizes) if size != -1 and i not in copies)
     rest = left // named if 0 in known and named and left % named == 0 else 0
     return [rest if size == -1 else size for size in sizes]

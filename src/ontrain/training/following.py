@@ -72,7 +72,8 @@ class Following:
 
     def _training_modes(self) -> tuple[bool, ...] | None:
         """Which submodules are in training mode; None where the whole model is not, and is captured as if it were."""
-        return tuple([part.training for part in self._module.modules()]) if self._model.training else None
+        assert self._watch is not None
+        return self._watch.modes() if self._model.training else None
 
 
 def check_parameter_hooks(module: nn.Module) -> None:

@@ -13,7 +13,7 @@ __all__ = ["ModelDescription", "TensorDescription"]
 Dims = tuple[int | str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorDescription:
     """Name and shape of an input or output; a dimension given as a string may vary from batch to batch."""
 
@@ -32,7 +32,7 @@ class TensorDescription:
         return {i: d for i, d in enumerate(self.shape) if isinstance(d, str)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelDescription:
     """A checked model_desc.
 

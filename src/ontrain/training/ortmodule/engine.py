@@ -114,13 +114,13 @@ class Engine:
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             changed = self._watch.changed()
-            given = given_parameters(self.module) if changed or not self._entries else {}
-            if changed and not given:
+            substitutes = given_parameters(self.module) if changed or not self._entries else {}
+            if changed and not substitutes:
                 self._take_up()
-        if given:
+        if substitutes:
             if self._given is None:
                 self._given = GivenState(self.module, self._like)
-            return self._given(given, args, kwargs)
+            return self._given(substitutes, args, kwargs)
         tensors: list[torch.Tensor] = []
         key: list[Any] = [self._watch.modes(), _autocast(), None, len(args)]
         for value in args:

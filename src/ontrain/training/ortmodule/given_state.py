@@ -36,23 +36,23 @@ class GivenState:
         self._unread: dict[str, nn.Parameter] = {}
 
     def __call__(
-        self, given: Mapping[str, torch.Tensor], args: tuple[object, ...], kwargs: Mapping[str, object]
+        self, tensors: Mapping[str, torch.Tensor], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> Any:
-        """Return what forward returns with the `given` tensors; gradients flow to them."""
-        with self._parameters(given):
-            return self._engine((dict(given), args, dict(kwargs)), {})
+        """Return what forward returns with these tensors; gradients flow to them."""
+        with self._parameters(tensors):
+            return self._engine((dict(tensors), args, dict(kwargs)), {})
 
     @contextmanager
-    def _parameters(self, given: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    def _parameters(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Have parameters in the places of the given tensors, always the same ones: torch.export asks for some."""
-        places = [place for place in _places(self._module) if place[0] in given]
+        places = [place for place in _places(self._module) if place[0] in tensors]
         for name, table, key in places:
-            table[key] = self._unread_like(name, given[name])
+            table[key] = self._unread_like(name, tensors[name])
         try:
             yield
         finally:
             for name, table, key in places:
-                table[key] = given[name]
+                table[key] = tensors[name]
 
     def _unread_like(self, name: str, tensor: torch.Tensor) -> nn.Parameter:
         unread = self._unread.get(name)
