@@ -14,7 +14,7 @@ from ontrain.internals import private
 from ontrain.operators import MICROSOFT, is_hardsigmoid
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering import few_windows, wide_filters
+from ontrain.providers.torch.lowering import few_points, few_windows, wide_filters
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints, surrounded
@@ -178,8 +178,12 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node, node.inputs[0], w, strides)
     bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
     out = e.out(node.outputs[0], *([] if column else [x]))
-    x, even = padded(e, x, pads)
     group = a.get("group", 1)
+    plain = z is None and applied[0] == "none"
+    if plain and not column and few_points.has_few_points(e, x, w, strides, pads, group):
+        few_points.convolve(e, x, w, bias, out)
+        return
+    x, even = padded(e, x, pads)
     by_row, windows = _row_windows(column, len(even), (even, strides, dilations, group))
     tunes = e.device.type == "cpu" and e.settings.tuning is not None
     # What a graph makes itself, as by ConstantOfShape, often holds equal numbers: ATen keeps ties between channels.
@@ -276,11 +280,14 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
         x = _images(e, node, node.inputs[1], w, steps)
     dy = e.ordered(e.value(node.inputs[0]), order_of(x.meta))
     strides, dilations, pads = geometry(a, x, w.shape[2:])
-    images, even = padded(e, x, pads)
     mask = [i < len(node.outputs) and e.reads(node.outputs[i]) for i in range(3)]
     # Images go back in the images' order; a weight's adjoint has four axes, too, and lies as the weight does.
     outs = [e.out(node.outputs[i], *([] if i else [x])) if wanted else None for i, wanted in enumerate(mask)]
     group = a.get("group", 1)
+    if few_points.has_few_points(e, x, w, strides, pads, group):
+        few_points.differentiate(e, dy, x, w, outs)
+        return
+    images, even = padded(e, x, pads)
     crop = images is not x
 
     by_columns = wide_filters.has_wide_filters(e, images, w, dy.shape, dilations, group)

@@ -95,8 +95,9 @@ def _by_pairs(
     dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, strides: Sequence[int], pads: Sequence[int]
 ) -> torch.Tensor:
     images, channels = x.shape[:2]
-    results, pixels = dy.reshape(images, channels, -1), x.reshape(images, channels, -1)
-    pairs = torch.bmm(results.permute(1, 2, 0), pixels.permute(1, 0, 2))
+    results = dy.reshape(images, channels, -1).permute(1, 2, 0).contiguous()  # bmm takes no factors with gaps
+    pixels = x.reshape(images, channels, -1).permute(1, 0, 2).contiguous()
+    pairs = torch.bmm(results, pixels)
     places = _places(tuple(x.shape[2:]), tuple(w.shape[2:]), tuple(strides), tuple(pads))
     return (pairs.view(channels, -1) @ places).view(w.shape)
 
