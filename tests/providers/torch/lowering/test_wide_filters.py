@@ -80,3 +80,55 @@ def test_a_network_with_wide_filters_trains_by_columns_or_pairs(monkeypatch, ord
         assert calls == ways
     for (name, p), q in zip(ours.named_parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-3 * float(q.grad.abs().max()), msg=name)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("pad", [0, 2, 9])
+@pytest.mark.parametrize("across", [False, True], ids=["by channel", "by place"])
+def test_lines_are_torchs(stride, pad, across):
+    torch.manual_seed(0)
+    x = torch.randn(3, 20, 41).transpose(1, 2) if across else torch.randn(3, 41, 20)
+    w, bias = torch.randn(x.shape[1], 1, 6), torch.randn(x.shape[1])
+    exact = [t.double().requires_grad_() for t in (x, w, bias)]
+    y = nn.functional.conv1d(*exact, stride, pad, 1, x.shape[1])
+    ours = wide_filters.convolve_line(x, w, bias, [stride], [pad])
+    torch.testing.assert_close(ours.double(), y, rtol=1e-5, atol=1e-4)
+    dy = torch.randn(y.shape)
+    adjoints = torch.autograd.grad(y, exact, dy.double())
+    for mask in ([True, True, True], [False, True, False], [True, False, False]):
+        results = wide_filters.differentiate_line(dy, x, w, mask, [stride], [pad])
+        for asked, result, adjoint in zip(mask, results, adjoints, strict=True):
+            assert (result is not None) == asked
+            if result is not None:
+                torch.testing.assert_close(result.double(), adjoint, rtol=1e-5, atol=1e-4)
+
+
+class Causal(nn.Module):
+    """The convolution of a Mamba, uneven pads and all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(64, 64), nn.Conv1d(64, 64, 5, groups=64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.pad(self.inner(x).transpose(1, 2), (4, 0))
+        return nn.functional.silu(self.outer(y)).transpose(1, 2)
+
+
+def test_a_network_over_lines_trains_with_channels_side_by_side(monkeypatch):
+    calls = []
+    for name in ("convolve_line", "differentiate_line"):
+        own = getattr(wide_filters, name)
+        monkeypatch.setattr(wide_filters, name, lambda *args, own=own, name=name: (calls.append(name), own(*args))[1])
+    torch.manual_seed(0)
+    eager = Causal()
+    ours = copy.deepcopy(eager)
+    wrapped = ORTModule(ours)
+    for length, products in ((900, 2), (20, 0)):
+        calls.clear()
+        x = torch.randn(2, length, 64)
+        wrapped(x).square().sum().backward()
+        eager(x).square().sum().backward()
+        assert len(calls) == products
+    for (name, p), q in zip(ours.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-4 * float(q.grad.abs().max()), msg=name)

@@ -200,6 +200,9 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     if few_windows.has_few_windows(e, x, w, static_dims(node.outputs[0]), group, few_windows.LARGE):
         e.compute(few_windows.convolve, x, w, bias, strides, even, dilations, outs=[out], fresh=True)
         return
+    if wide_filters.is_long_line(e, x, w, dilations, group):
+        e.compute(wide_filters.convolve_line, x, w, bias, strides, even, outs=[out], fresh=True)
+        return
     # ATen's variant with out= makes a new tensor and copies it, too.
     rest = (strides, even, dilations, False, [0] * len(even), group)
     e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
@@ -290,11 +293,14 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
     images, even = padded(e, x, pads)
     crop = images is not x
 
+    by_line = wide_filters.is_long_line(e, images, w, dilations, group)
     by_columns = wide_filters.has_wide_filters(e, images, w, dy.shape, dilations, group)
     by_windows = few_windows.has_few_windows(e, images, w, dy.shape, group, few_windows.LARGE_GRADIENTS)
 
     def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if by_columns:
+        if by_line:
+            dx, dw, db = wide_filters.differentiate_line(dy, x, w, mask, strides, even)
+        elif by_columns:
             dx, dw, db = wide_filters.differentiate(dy, x, w, mask, strides, even)
         elif by_windows:
             dx, dw, db = few_windows.differentiate(dy, x, w, mask, strides, even, dilations)

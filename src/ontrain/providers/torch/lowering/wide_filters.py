@@ -4,6 +4,9 @@ oneDNN's kernel for the gradient of such filters keeps a row of at most three nu
 filters it takes another one, which reaches a tenth of its rate. Their height makes no difference. So filters get their
 gradient three columns at a time. Where images have a few pixels only, each pixel of the images is multiplied with each
 of the result, and a filter's number gets the sum of the products that belong to it.
+
+Over one axis, as in Mamba and Conformer, oneDNN is slow forwards, too, unless the channels of each place lie side by
+side.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 
-__all__ = ["differentiate", "has_wide_filters"]
+__all__ = ["convolve_line", "differentiate", "differentiate_line", "has_wide_filters", "is_long_line"]
 
 _COLUMNS = 3
 """Columns of a filter that the kernel's registers hold."""
@@ -27,6 +30,8 @@ _WORTH_CUTTING = 2_500_000
 """Products of a gradient from which on it takes less time in parts; each part copies the images."""
 _FEW_PAIRS = 400
 """Pairs of a pixel of the images and one of the result, up to which the product of all pairs takes the least time."""
+_LONG = 100_000
+"""Elements from which on a copy to another order is worth its time."""
 _WORTH_PAIRING = 1_000_000
 """Products of a gradient from which on that is so."""
 
@@ -51,6 +56,39 @@ def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: S
     if _pairs(x.shape, dy) <= _FEW_PAIRS:
         return products >= _WORTH_PAIRING
     return high <= x.shape[2] and wide <= x.shape[3] and products >= _WORTH_CUTTING
+
+
+def is_long_line(e: Emitter, x: Buf, w: Buf, dilations: Sequence[int], group: int) -> bool:
+    """Return whether a convolution over one axis takes less time with the channels of each place side by side."""
+    plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == w.dtype == torch.float32
+    if not plain or len(x.shape) != 3 or not group == x.shape[1] == w.shape[0]:
+        return False
+    wide = w.shape[2] > _COLUMNS and set(dilations) == {1} and e.unchanging(w) is None
+    return wide and math.prod(x.shape) >= _LONG
+
+
+def convolve_line(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, strides: Sequence[int], pads: Sequence[int]
+) -> torch.Tensor:
+    """Return the result [N, C, places] for [N, C, length] and filters [C, 1, width]."""
+    y = torch.convolution(_line(x), w.unsqueeze(2), bias, [1, *strides], [0, *pads], [1, 1], False, [0, 0], len(w))
+    return y.squeeze(2)
+
+
+def differentiate_line(
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mask: Sequence[bool], strides: Sequence[int],
+    pads: Sequence[int],
+) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    """Return the adjoints of what `convolve_line` takes, as far as `mask` asks for them."""
+    wanted = [*mask[:2], False]
+    dx, dw, _ = _gradients(_line(dy), _line(x), w.unsqueeze(2), wanted, [1, *strides], [0, *pads])
+    db = dy.sum((0, 2)) if mask[2] else None
+    return None if dx is None else dx.squeeze(2), None if dw is None else dw.squeeze(2), db
+
+
+def _line(x: torch.Tensor) -> torch.Tensor:
+    """[N, C, 1, length], channels last"""
+    return x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
 
 
 def _pairs(x: Sequence[int], dy: Sequence[int]) -> int:
