@@ -30,10 +30,10 @@ _WORTH_CUTTING = 2_500_000
 """Products of a gradient from which on it takes less time in parts; each part copies the images."""
 _FEW_PAIRS = 400
 """Pairs of a pixel of the images and one of the result, up to which the product of all pairs takes the least time."""
-_LONG = 100_000
-"""Elements from which on a copy to another order is worth its time."""
 _WORTH_PAIRING = 1_000_000
 """Products of a gradient from which on that is so."""
+_LONG = 100_000
+"""Elements of a batch of lines from which on a copy to another order is worth its time."""
 
 
 def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: Sequence[int], group: int) -> bool:
