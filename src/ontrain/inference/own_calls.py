@@ -34,10 +34,10 @@ from ontrain.inference.options import (
 )  # fmt: skip
 from ontrain.inference.ort_format import as_onnx, check_stated_format, is_ort_format
 from ontrain.inference.shared_values import array_of, copied_value, numbers, shared_value
+from ontrain.inference.stated_shapes import STRICT, check_stated_shapes
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
-from ontrain.inference.stated_shapes import STRICT, check_stated_shapes
 from ontrain.inference.written import check_places
 from ontrain.rounds import StoppedError, stop_if_asked, stopped_by
 from ontrain.session import MixedSizesError
