@@ -130,6 +130,35 @@ def test_a_damaged_model_in_onnxruntimes_own_format_is_refused(provider, folder)
     assert isinstance(caught.value, errors.Fail)
 
 
+@EVERYWHERE
+def test_a_file_of_another_format_than_the_one_that_is_stated_is_refused(provider, folder):
+    options = ontrain.SessionOptions()
+    options.add_session_config_entry("session.load_model_format", "ORT")
+    with pytest.raises(ontrain.OntrainError) as caught:
+        ontrain.InferenceSession(folder / "scaled.onnx", options, [provider])
+    assert isinstance(caught.value, errors.Fail)
+    session = ontrain.InferenceSession(folder / "scaled.ort", options, [provider])
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [3, 5])
+@EVERYWHERE
+def test_stated_shapes_that_contradict_the_operators_are_refused_where_this_is_asked_for(provider, columns):
+    x, y = (onnx.helper.make_tensor_value_info(*value) for value in (("x", 1, [2, 3]), ("y", 1, [2, columns])))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "stated", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    options = ontrain.SessionOptions()
+    options.log_severity_level = 4
+    ontrain.InferenceSession(model, options, [provider])
+    options.add_session_config_entry("session.strict_shape_type_inference", "1")
+    if columns == 3:
+        ontrain.InferenceSession(model, options, [provider])
+        return
+    with pytest.raises(ontrain.OntrainError, match="ShapeInferenceError") as caught:
+        ontrain.InferenceSession(model, options, [provider])
+    assert isinstance(caught.value, errors.Fail)
+
+
 @pytest.mark.parametrize("asked", ["entry", "name"])
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_the_optimised_model_is_written_in_the_format_that_is_asked_for(provider, asked, folder, tmp_path):

@@ -500,6 +500,11 @@ def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:
     check(run("SpreadRows", x[:2], places, at), torch.tensor(x)[[0, 1, 0, 0, 0]])
 
 
+def test_numbers_stand_for_nan_alone() -> None:
+    x = np.array([1.5, np.nan, np.inf, -np.inf, -np.nan])
+    check(run("ReplaceNan", x, number=-128.0), torch.tensor([1.5, -128.0, np.inf, -np.inf, -128.0]).double())
+
+
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
     # Optimizers are tested beside them, branches and loops in tests/control, linear models, recurrent layers, linear
     # algebra, linear layers and functions of mathematical physics by the samples of tests/autodiff, assignments, which

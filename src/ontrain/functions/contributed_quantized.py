@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.contributed import MICROSOFT
+from ontrain.functions.quantization import in_range
 from ontrain.functions.registry import NoBodyError, composite
 from ontrain.graph import Builder, infer_node, static_dims
 from ontrain.operators import Attribute, Value
@@ -116,9 +117,7 @@ def _wholes(op: Builder, y: Value, scale: Value, zero: Value | None, like: Value
 
 def _rounded(op: Builder, y: Value, like: Value) -> Value:
     """Reals that have the zero point in them already, as whole numbers of the type of `like`."""
-    limits = np.iinfo(like.dtype.numpy())
-    low, high = (op.const(np.asarray(limit, y.dtype.numpy())) for limit in (limits.min, limits.max))
-    return op.Cast(op.Clip(op.Round(y), low, high), to=like.dtype)
+    return in_range(op, op.Round(y), like.dtype)
 
 
 @composite("QLinearAdd", domain=MICROSOFT, infer=_binary_types)

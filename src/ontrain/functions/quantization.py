@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.registry import expansion
+from ontrain.functions.registry import composite, expansion
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value
 
-__all__: list[str] = []
+__all__ = ["in_range"]
 
 
 def _spread(op: Builder, value: Value, x: Value, axis: int, block_size: int) -> Value:
@@ -49,10 +49,12 @@ def quantize_linear(
 ) -> Value:  # fmt: skip
     """round(x / scale) + zero, brought into the range of the result's type.
 
+    Where nothing else is said, numbers of 16 bits are divided in 32, as by onnxruntime: fewer bits would move ties, and
+    do not hold the bounds of wide results. NaN becomes the least number, as in onnxruntime.
     Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
     """
     target = zero.dtype if zero is not None else ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
-    work = ir.DataType(precision) if precision else x.dtype
+    work = ir.DataType(precision) if precision else ir.DataType.FLOAT if x.dtype.bitwidth < 32 else x.dtype
     numbers = op.Cast(x, to=work) / _spread(op, op.Cast(scale, to=work), x, axis, block_size)
     if not target.is_floating_point():
         numbers = op.Round(numbers)
@@ -60,7 +62,47 @@ def quantize_linear(
         numbers = numbers + _spread(op, op.Cast(zero, to=work), x, axis, block_size)
     if target.is_floating_point():
         return op.Cast(numbers, to=target, saturate=saturate)
-    return op.Cast(op.Clip(numbers, float(target.min), float(target.max)), to=target)
+    return in_range(op, numbers, target)
+
+
+def in_range(op: Builder, numbers: Value, target: ir.DataType) -> Value:
+    """Whole numbers that are reals, in a type of whole numbers: its bounds stand for all beyond, the lower one for NaN.
+
+    Args:
+        op: where this is emitted.
+        numbers: of a float type whose numbers the bounds are among.
+        target: the type.
+    """
+    least, greatest = float(target.min), float(target.max)
+    numbers = op.Clip(numbers, least, greatest)
+    if least:
+        numbers = op.composite("ReplaceNan", numbers, number=least)
+    elif target == ir.DataType.UINT8:
+        # By way of more bits, because torch has vectors for conversions to numbers with a sign only.
+        numbers = op.Cast(numbers, to=ir.DataType.INT16)
+    return op.Cast(numbers, to=target)
+
+
+@composite("ReplaceNan", like=[0])
+def replace_nan(op: Builder, x: Value, *, number: float) -> Value:
+    """A number in the place of each NaN; everything else stays, infinities too."""
+    return op.Where(op.IsNaN(x), number, x)
+
+
+@expansion("DynamicQuantizeLinear")
+def dynamic_quantize_linear(op: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """x as uint8, with the scale and the zero point of the range of its numbers, which zero belongs to.
+
+    As in onnxruntime NaN does not count for the range, and the scale of nothing but zeros is one.
+    Source: https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
+    """
+    numbers = op.composite("ReplaceNan", x, number=0.0)
+    low, high = (op.Reshape(reduced, []) for reduced in (op.ReduceMin(numbers), op.ReduceMax(numbers)))
+    low, high = op.Min(low, 0.0), op.Max(high, 0.0)
+    scale = op.Where(op.Equal(low, high), 1.0, (high - low) / 255.0)
+    place = 0.0 - low / scale
+    zero = op.Cast(op.Round(op.Clip(op.Where(op.IsNaN(place), 255.0, place), 0.0, 255.0)), to=ir.DataType.UINT8)
+    return op.QuantizeLinear(x, scale, zero), scale, zero
 
 
 @expansion("Hardmax")

@@ -10,12 +10,13 @@ from typing import Any
 from ontrain.disk import open_file
 from ontrain.errors import GraphError, OptionError
 from ontrain.inference.options import config_entry
-from ontrain.inference.upstream_errors import told_by_onnxruntime
+from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
 from ontrain.stock import stock
 
-__all__ = ["as_onnx", "as_ort", "is_ort_format", "wants_ort_format"]
+__all__ = ["as_onnx", "as_ort", "check_stated_format", "is_ort_format", "wants_ort_format"]
 
 _SAVED = "session.save_model_format"
+_LOADED = "session.load_model_format"
 
 
 def is_ort_format(source: str | bytes) -> bool:
@@ -31,6 +32,25 @@ def is_ort_format(source: str | bytes) -> bool:
             return bool(file.read(8)[4:8] == b"ORTM")
     except OSError:  # whoever reads the model says what hinders
         return False
+
+
+def check_stated_format(source: str | bytes, options: Any) -> None:
+    """Refuse a model that is not in this format where the options say that it is.
+
+    Args:
+        source: a path, or the file's bytes.
+        options: of the session, or None.
+
+    Raises:
+        GraphError: it is in another format.
+    """
+    if config_entry(options, _LOADED) == "ORT" and not is_ort_format(source):
+        error = GraphError(
+            "the model is not in onnxruntime's own format",
+            reason=f"the entry {_LOADED!r} says that it is",
+            way_out="leave the entry out, or set it to ONNX",
+        )
+        raise also(error, upstream("Fail"))
 
 
 def wants_ort_format(options: Any, path: str) -> bool:

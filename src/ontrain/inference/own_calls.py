@@ -32,8 +32,9 @@ from ontrain.inference.options import (
     config_entry,
     say_once,
 )  # fmt: skip
-from ontrain.inference.ort_format import as_onnx, is_ort_format
+from ontrain.inference.ort_format import as_onnx, check_stated_format, is_ort_format
 from ontrain.inference.shared_values import array_of, copied_value, numbers, shared_value
+from ontrain.inference.stated_shapes import STRICT, check_stated_shapes
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
@@ -52,7 +53,7 @@ _MEANINGLESS = (
 _RECORDS = "session.record_ep_graph_assignment_info"
 _HEEDED = (
     _RECORDS, "session.disable_cpu_ep_fallback", "session.load_model_format", "session.save_model_format",
-    EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME,
+    EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME, STRICT,
 )  # fmt: skip
 
 
@@ -108,7 +109,9 @@ class OwnSession:
         check_places(options)
         _check_wanted(options)
         with self._trace.event("model_loading"), _loading():
+            check_stated_format(self._source, options)
             proto = self.proto()
+            check_stated_shapes(proto, options)
         _check_wanted(options)
         with self._trace.event("session_initialization"), _loading():
             self._session = self._opened(proto, self._optimisation)

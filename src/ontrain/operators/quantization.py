@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ontrain.operators.record import Axis, define
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, Axis, define
 
 __all__: list[str] = []
 
@@ -16,3 +16,4 @@ define("MatMulInteger", zero_gradient=WHOLE)
 define("QLinearConv", zero_gradient=ROUNDS)
 define("QLinearMatMul", zero_gradient=ROUNDS)
 define("QuantizeLinear", weightless=(1, 2), axis=Axis.ANY, zero_gradient=ROUNDS)
+define("ReplaceNan", ELEMENTWISE, overwrites=(0,), domain=DOMAIN)

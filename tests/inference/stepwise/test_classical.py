@@ -28,7 +28,10 @@ TREE = {
     "class_treeids": [0] * 6, "class_nodeids": [1, 1, 1, 2, 2, 2], "class_ids": [0, 1, 2] * 2,
     "class_weights": [0.2, 0.3, 0.5, 0.6, 0.3, 0.1],
 }  # fmt: skip
-KINDS = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "O": TensorProto.STRING}
+KINDS = {
+    "f": TensorProto.FLOAT, "i": TensorProto.INT64, "O": TensorProto.STRING, "u": TensorProto.UINT32,
+    "j": TensorProto.INT32,
+}  # fmt: skip
 
 
 def grams(**changed):
@@ -62,10 +65,14 @@ CASES = [
     ("TfIdfVectorizer", WORDS[0], grams(mode="TF"), "f"),
     ("TfIdfVectorizer", WORDS, grams(mode="IDF", min_gram_length=2, max_skip_count=0), "f"),
     ("Tokenizer", TEXTS, {"tokenexp": "[a-z]+", "mark": 0, "mincharnum": 1, "pad_value": "#"}, "O"),
+    ("MurmurHash3", np.array([["The cat", ""], ["déjà vu 漢字", "a\tb"]], object), {}, "u"),
+    ("MurmurHash3", TEXTS, {"positive": 0, "seed": 123456}, "j"),
+    ("MurmurHash3", np.array([1, -(2**40)]), {"seed": 7}, "u"),
+    ("MurmurHash3", X, {"positive": 0}, "j"),
     ("Tokenizer", TEXTS, {"separators": [" ", ","], "mark": 1, "mincharnum": 2, "pad_value": "~"}, "O"),
 ]  # fmt: skip
 CLASSIFIERS = [("LinearClassifier", LINEAR), ("SVMClassifier", MACHINE), ("TreeEnsembleClassifier", TREE)]
-DOMAINS = {"TfIdfVectorizer": "", "Tokenizer": "com.microsoft"}
+DOMAINS = {"TfIdfVectorizer": "", "Tokenizer": "com.microsoft", "MurmurHash3": "com.microsoft"}
 
 
 def model_of(op_type, x, kind, version=2, places=None, **attributes):

@@ -46,6 +46,7 @@ CASES = [
     case("Pow", lambda op, x: op.Pow(x, 3.0), (B, L, H)),
     case("Detach", lambda op, x: op.composite("Detach", x), (B, L, H)),
     case("Silu", lambda op, x: op.composite("Silu", x), (B, L, H)),
+    case("ReplaceNan", lambda op, x: op.composite("ReplaceNan", x, number=0.5), (B, L, H)),
     case("BitwiseAnd", lambda op, x, y: op.Cast(op.BitwiseAnd(ids(op, x), ids(op, y)), to=1), (B, L, H), (H,)),
     case("Dropout", lambda op, x: op.Dropout(x, 0.5, op.const(False)), (B, L, H)),
     case("MatMul", lambda op, x, w: op.MatMul(x, w), (B, L, H), (H, 3)),

@@ -21,6 +21,13 @@ _START, _END = "\x02", "\x03"
 """What onnxruntime's Tokenizer puts around the tokens of a text if it is to mark them."""
 
 
+@kernel("MurmurHash3", domain="com.microsoft", text=True)
+def _murmur_hash(call: Call) -> list[Value]:
+    """A hash of each text or number in 32 bits, with a sign or without."""
+    a = attributes_of(call.node, {"positive": 1, "seed": 0})
+    return [as_value(run_stock("MurmurHash3", [as_array(call.inputs[0])], domain="com.microsoft", **a), call.device)]
+
+
 @kernel("Tokenizer", domain="com.microsoft", text=True)
 def _tokenizer(call: Call) -> list[Value]:
     """The tokens of each text along a new last axis, filled up with a value."""

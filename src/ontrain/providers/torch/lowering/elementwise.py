@@ -126,6 +126,12 @@ def clip(e: Emitter, node: ir.Node) -> None:
     e.call(aten.clamp.Tensor_out, x, low, high, out=e.out(node.outputs[0], x), elementwise=True)
 
 
+@lowers_composite("ReplaceNan")
+def replace_nan(e: Emitter, node: ir.Node) -> None:
+    x, number = e.value(node.inputs[0]), attributes(node)["number"]
+    e.call(torch.nan_to_num, x, number, math.inf, -math.inf, out=e.out(node.outputs[0], x), elementwise=True)
+
+
 @lowers("BitShift")
 def bit_shift(e: Emitter, node: ir.Node) -> None:
     left = attributes(node)["direction"] == "LEFT"
