@@ -144,7 +144,7 @@ def export(
         ):
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
-        spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
+        spec = _with_unread_cache(flat, tensors, results, masks) if cached else results[-1]
         decisions = () if answers is None else answers.decisions
         return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn))
 
@@ -188,7 +188,7 @@ def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.e
         raise _explained(error) from error
 
 
-def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec]) -> Spec:
+def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec], masks: Masks) -> Spec:
     """The structure of the last result with what refuses to be read where the module would have put a cache."""
     spec, count = results[-1], len(results)
     if not spec.children:
@@ -197,7 +197,7 @@ def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: lis
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs, state = stand_ins(mode, flat, [tensor.shape for tensor in tensors], tensors)
     try:
-        with quiet(), tracing(flat.module, caches=True), exporting(_not_compiled), mode:
+        with quiet(), tracing(flat.module, caches=True), masks.traced(), exporting(_not_compiled), mode:
             torch.func.functional_call(flat, state, tuple(inputs))
     except Exception as error:  # of any kind that a user's forward raises on tensors without values
         if len(results) == count:  # and not what no graph could return: only its place matters

@@ -141,11 +141,11 @@ class Entry:
 
     def _computed(self, name: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return an output of the graph that depends on none of its random numbers."""
-        before = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        before = {updated: buffer.clone() for updated, buffer in self.buffers.items()}
         with torch.inference_mode(False), torch.no_grad(), without_autocast(self.session.device.type):
             value = self.session.forward(self.session.plan(inputs, outputs=(name,)), inputs, 0)[0][name]
-            for buffer, kept in before.items():
-                self.buffers[buffer].copy_(kept)
+            for buffer, copy in before.items():
+                self.buffers[buffer].copy_(copy)
         return value
 
     def mode(self, inputs: Sequence[torch.Tensor]) -> Mode:
