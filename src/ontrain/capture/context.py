@@ -69,6 +69,9 @@ class AtenBuilder(Builder):
         self.environment: dict[fx.Node, Any] = {}
         self.reseeded = False
         """Whether forward has set torch's generator."""
+        self.is_inner = parent is not None
+        self.masks: dict[int, tuple[Value, torch.Size, Value | None]] = {}
+        """Masks that forward draws by numpy: the graph's input, its shape, and what the draw depends on."""
         self._memo: dict[Hashable, Any] = {}
 
     def inside(self, graph: ir.Graph) -> AtenBuilder:

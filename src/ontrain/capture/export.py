@@ -25,6 +25,7 @@ from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.kept import Kept, attributes_before, kept_tensors
 from ontrain.capture.key_values import asks_for_cache, with_unread
+from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
@@ -85,6 +86,7 @@ class Exported:
         counts: the numbers among the module's attributes that forward changes.
         retained: tensors that forward leaves in the module.
         course: the random numbers, and answers about them, with which forward is the program.
+        masks: those that forward draws by numpy, as the program's calls of `ontrain::mask` number them.
     """
 
     program: torch.export.ExportedProgram
@@ -93,6 +95,7 @@ class Exported:
     counts: Sequence[Count]
     retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
+    masks: Sequence[DrawnMask] = ()
 
 
 def export(
@@ -102,6 +105,8 @@ def export(
     dynamic: Sequence[Mapping[int, str]],
     batch: Sequence[torch.Tensor] | None = None,
     draws: Draws = Draws.NONE,
+    *,
+    masked: bool = False,
 ) -> Exported:
     """Export a module in its own mode as a function of tensors.
 
@@ -113,6 +118,7 @@ def export(
         batch: the tensors themselves, if forward may branch on their values; the program is of the branches that it
             takes for them.
         draws: whether forward may branch on random numbers; the program is of the branches that it takes now.
+        masked: whether the caller draws the masks that forward draws by numpy.
 
     Raises:
         ValueBranchError: forward branches on values.
@@ -121,6 +127,7 @@ def export(
     """
     auto = torch.export.Dim.AUTO
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
+    masks = Masks(allowed=masked)
 
     def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
@@ -128,16 +135,18 @@ def export(
         left: list[list[Kept]] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
-                    changed=changed.append, keeps=left.append)  # fmt: skip
+                    changed=changed.append, keeps=left.append, begins=masks.drawn.clear)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
             tracing(module, answers=answers, whole_numbers=whole_numbers),
+            masks.traced(),
             shared_memory(),
         ):
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
-        spec = _with_unread_cache(flat, tensors, results) if cached else results[-1]
-        return Exported(program, spec, () if answers is None else answers.decisions, changed[-1], tuple(left[-1]))
+        spec = _with_unread_cache(flat, tensors, results, masks) if cached else results[-1]
+        decisions = () if answers is None else answers.decisions
+        return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn))
 
     try:
         return _drawing(trace, draws)
@@ -179,7 +188,7 @@ def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.e
         raise _explained(error) from error
 
 
-def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec]) -> Spec:
+def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec], masks: Masks) -> Spec:
     """The structure of the last result with what refuses to be read where the module would have put a cache."""
     spec, count = results[-1], len(results)
     if not spec.children:
@@ -188,7 +197,7 @@ def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: lis
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs, state = stand_ins(mode, flat, [tensor.shape for tensor in tensors], tensors)
     try:
-        with quiet(), tracing(flat.module, caches=True), exporting(_not_compiled), mode:
+        with quiet(), tracing(flat.module, caches=True), masks.traced(), exporting(_not_compiled), mode:
             torch.func.functional_call(flat, state, tuple(inputs))
     except Exception as error:  # of any kind that a user's forward raises on tensors without values
         if len(results) == count:  # and not what no graph could return: only its place matters
@@ -220,6 +229,7 @@ class Flat(nn.Module):
         eager: whether a forward that asks whether it is compiled is told that it is not.
         changed: is told which numbers among the module's attributes forward changes.
         keeps: is told which tensors forward leaves in the module.
+        begins: is called when forward begins.
     """
 
     def __init__(
@@ -232,6 +242,7 @@ class Flat(nn.Module):
         eager: bool = False,
         changed: Callable[[list[Count]], None] | None = None,
         keeps: Callable[[list[Kept]], None] | None = None,
+        begins: Callable[[], None] = restart,
     ) -> None:
         super().__init__()
         self.module, self._eager = module, eager
@@ -242,12 +253,13 @@ class Flat(nn.Module):
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
-        self._keeps = keeps
+        self._keeps, self._begins = keeps, begins
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the tensors of the module's result for those of its arguments."""
         restart()
+        self._begins()
         left = list(tensors)
         named = {}
         for name, spec in self._arguments:

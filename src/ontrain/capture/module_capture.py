@@ -24,6 +24,7 @@ from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
 from ontrain.capture.kept import Kept
+from ontrain.capture.masks import DrawnMask
 from ontrain.capture.names import COMPLEX, Names
 from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
@@ -64,6 +65,8 @@ class Captured:
         counts: numbers among the module's attributes that forward changes; the graph has those from before.
         retained: tensors that forward leaves in the module, for the next call or for whoever reads them.
         course: random numbers that forward branches on, and the branches of the graph.
+        masks: those that forward draws by numpy, in order; they are further inputs of the model, and whoever runs it
+            draws them.
         seconds: what each phase took.
     """
 
@@ -84,6 +87,7 @@ class Captured:
     counts: Sequence[Count] = ()
     retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
+    masks: Sequence[DrawnMask] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -153,7 +157,7 @@ def capture(
         sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does. The graph then
             needs a session that learns such sizes as it runs.
         paths: whether the graph of a module that branches on values may be of the path that the sample call takes. The
-            caller then sees to it that `decisions` hold in a run, and that it draws what `course` says.
+            caller then sees to it that `decisions` hold in a run, and that it draws what `masks` and `course` say.
         course: of another capture of the module, if there is one: such random numbers are looked for at once.
         complex_pairs: whether parameters, buffers, inputs and outputs may be complex. In the graph such a tensor has a
             last dimension of two, as `torch.view_as_real` shows it.
@@ -217,7 +221,7 @@ def _traced(
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
     with quiet():
         try:
-            model, specialised, path = translate(exported.program, names, exported.decisions)
+            translated = translate(exported.program, names, exported.decisions, exported.masks)
         except RandomBranchError:
             if exported.course.from_torch or not paths:
                 raise
@@ -225,20 +229,21 @@ def _traced(
             if again is None:
                 raise
             exported = again
-            model, specialised, path = translate(exported.program, names, exported.decisions)
+            translated = translate(exported.program, names, exported.decisions, exported.masks)
+    model, specialised, path, masks = translated
     program, output_spec, counted = exported.program, exported.output_spec, exported.counts
     guards = Guards.of(program, names.inputs)  # with what torch assumed while it wrote the program anew
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
-    whole = not (exported.decisions or counted or exported.course or exported.retained)
+    whole = not (exported.decisions or counted or exported.course or exported.retained or masks)
     if cache is not None and whole:
         cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
         clock.lap("cache")
     captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
                      clock.seconds)  # fmt: skip
     captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, _known(counted, guards)
-    captured.course, captured.retained = exported.course, exported.retained
+    captured.course, captured.retained, captured.masks = exported.course, exported.retained, masks
     return captured
 
 
@@ -252,10 +257,10 @@ def _exported(
     """
     may = draws if paths else Draws.NONE
     try:
-        return export(module, spec, samples, names.dynamic, None, may)
+        return export(module, spec, samples, names.dynamic, None, may, masked=paths)
     except ValueBranchError as error:
         refusal = error
-    exported = export(module, spec, samples, names.dynamic, batch, may)
+    exported = export(module, spec, samples, names.dynamic, batch, may, masked=paths)
     if exported.decisions and not paths:
         raise refusal
     return exported

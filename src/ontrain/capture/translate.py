@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,12 @@ from ontrain.capture.aten.sparse import Product, Sparse
 from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError
 from ontrain.capture.inspection import INSPECTED
+from ontrain.capture.masks import DrawnMask
 from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
 from ontrain.capture.program import prepare
 from ontrain.capture.source import source_line
 from ontrain.capture.symbols import Symbols
+from ontrain.capture.sympy_sizes import size_of
 from ontrain.capture.walk import Walk, constant, written
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -41,14 +44,16 @@ __all__ = ["translate"]
 
 
 def translate(
-    program: ExportedProgram, names: Names, decisions: Sequence[Decision] = ()
-) -> tuple[ir.Model, list[str], Decisions]:
-    """Return the model of an exported program, a message for each dimension that could not stay symbolic, and its path.
+    program: ExportedProgram, names: Names, decisions: Sequence[Decision] = (), masks: Sequence[DrawnMask] = ()
+) -> tuple[ir.Model, list[str], Decisions, list[DrawnMask]]:
+    """Return the model of an exported program, a message for each dimension that could not stay symbolic, its path, and
+    the masks that a run is given.
 
     Args:
         program: as torch.export made it.
         names: of what is in it.
         decisions: conditions on values under which it holds.
+        masks: those that it draws by numpy.
 
     Raises:
         CaptureError: an operator, or one use of it, has no translation.
@@ -56,9 +61,9 @@ def translate(
     program, graph = prepare(program)
     walk = _Program(program, graph, names)
     walk.run()
-    path = walk.finish(decisions)
+    path, drawn = walk.finish(decisions, masks)
     verify(walk.model, after="capture")
-    return walk.model, walk.specialised, path
+    return walk.model, walk.specialised, path, drawn
 
 
 class _Program(Walk):
@@ -159,7 +164,19 @@ class _Program(Walk):
         value.metadata_props[COMPLEX] = "1"
         return value
 
-    def finish(self, decisions: Sequence[Decision]) -> Decisions:
+    def _masks(self, drawn: Sequence[DrawnMask]) -> list[DrawnMask]:
+        """Return the masks that the graph has as inputs; what they depend on becomes graph outputs."""
+        return [
+            dataclasses.replace(
+                drawn[index],
+                name=str(value.name),
+                shape=[size_of(size.node.expr if isinstance(size, torch.SymInt) else size) for size in shape],
+                attention=None if attention is None else str(self._output(attention, f"attention_{index}").name),
+            )
+            for index, (value, shape, attention) in sorted(self.op.masks.items())
+        ]
+
+    def finish(self, decisions: Sequence[Decision], masks: Sequence[DrawnMask]) -> tuple[Decisions, list[DrawnMask]]:
         """Name the outputs, append the new values of buffers and what forward decides by, drop what nothing reads."""
         graph = self.model.graph
         outputs: Any = self.graph.output_node().args[0]
@@ -185,9 +202,9 @@ class _Program(Walk):
         for node in [node for node in graph if node.op_type == "Inspect" and node.domain == DOMAIN]:
             if node.attributes["name"].as_string():  # else it is a point that a derivative is taken by
                 self._inspected(node)
-        path = self._decided(decisions)
+        path, drawn = self._decided(decisions), self._masks(masks)
         self._prune()
-        return path
+        return path, drawn
 
     def _decided(self, decisions: Sequence[Decision]) -> Decisions:
         """Make the numbers that conditions are about graph outputs."""

@@ -10,7 +10,9 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.graph import Role, set_role
 from ontrain.operators import Value
+from ontrain.sizes import Size
 
 __all__: list[str] = []
 
@@ -39,6 +41,18 @@ def reseed(op: AtenBuilder, is_set: bool) -> Value:
     """Note whether what is drawn from here on would be drawn from a state that forward sets."""
     op.reseeded = is_set
     return op.const(np.zeros(0, np.float32))
+
+
+@aten("ontrain::mask")
+def mask(op: AtenBuilder, attention: Value | None, shape: object, index: int) -> Value:
+    """A mask that is drawn before the run, as an input of the graph."""
+    if op.is_inner:
+        raise op.refuse("a branch or a loop draws a mask by numpy", "a mask is drawn before a run", "draw it outside")
+    dims = [str(size) if isinstance(size, Size) else int(size) for size in op.shape]
+    value = Value(name=op.fresh(f"mask_{index}"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(dims))
+    op.graph.inputs.append(set_role(value, Role.INPUT))
+    op.masks[index] = value, op.val.shape, attention
+    return value
 
 
 @aten("rand", "rand_like")

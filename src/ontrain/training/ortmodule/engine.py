@@ -148,7 +148,7 @@ class Engine:
                     self._forget()
                     continue
             try:
-                result = self._run(site.entry, [as_real(tensors[i]) for i in site.order])
+                result = self._run(site.entry, [*_inputs(site, tensors), *draws.masks])
             except OtherPathError as error:
                 tried[site.entry] = error
                 draws.undo()
@@ -205,11 +205,13 @@ class Engine:
         if sites is not None:
             self._sites.move_to_end(key)
             for site in sites[::-1]:
-                if site.entry not in tried and site.accepts(shapes) and draws.lead_to(site.entry.captured.course):
-                    if site.entry.moved():
-                        draws.undo()
-                        self._forget()
-                        break
+                if site.entry in tried or not site.accepts(shapes):
+                    continue
+                if site.entry.moved():
+                    draws.undo()
+                    self._forget()
+                    break
+                if _leads(site, tensors, draws):
                     # Next time, what held last is tried first.
                     sites.remove(site)
                     sites.append(site)
@@ -225,16 +227,21 @@ class Engine:
         entries = self._entries.setdefault((told, *canonical(named)), [])
         for entry in entries:
             site = Site(entry, places)
-            if entry not in tried and site.accepts(shapes) and draws.lead_to(entry.captured.course):
+            if entry not in tried and site.accepts(shapes) and _leads(site, tensors, draws):
                 break
         else:
+            masked = [Site(entry, places) for entry in entries if entry.captured.masks]
+            draws.skip_masks(next((_masks(site, tensors) for site in masked if site.accepts(shapes)), None))
             resized = any(entry not in tried and not Site(entry, places).accepts(shapes) for entry in entries)
             course = next((entry.captured.course for entry in entries if entry.captured.course), None)
             entry = self._capture(args, kwargs, tensors, resized=resized, first=not tried and not course, course=course)
             entries.append(new_path(entry, tried))
             site = Site(entries[-1], places)
             warn_of_courses(type(self.module).__name__, [entry.captured.course for entry in entries])
-            if not draws.lead_to(entry.captured.course):
+            if not _leads(site, tensors, draws):
+                if entry.captured.masks and not any(other.accepts(shapes) for other in masked):
+                    # Only now is known what forward draws before it branches on what it draws.
+                    return self._site(key, args, kwargs, tensors, tried, draws)
                 raise CaptureError(
                     f"{type(self.module).__name__} branches on random numbers that others draw, too",
                     source=entry.captured.course.source, reason="another thread drew from the generator meanwhile",
@@ -359,6 +366,19 @@ class Engine:
     def _forget(self) -> None:
         self._former, self._sites, self._entries = [], OrderedDict(), {}
         self._watch = Watch(self.module)
+
+
+def _inputs(site: Site, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [as_real(tensors[i]) for i in site.order]
+
+
+def _masks(site: Site, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]] | None:
+    """What draws the masks of a call; None where forward draws none."""
+    return functools.partial(site.entry.masks, _inputs(site, tensors)) if site.entry.captured.masks else None
+
+
+def _leads(site: Site, tensors: Sequence[torch.Tensor], draws: PathDraws) -> bool:
+    return draws.lead_to(site.entry.captured.course, _masks(site, tensors))
 
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:

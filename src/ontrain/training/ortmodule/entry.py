@@ -19,7 +19,7 @@ from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.ortmodule.counting import Following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
-from ontrain.training.ortmodule.function import Call, Mode, Session
+from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
 
 __all__ = ["Entry", "Site", "as_real"]
@@ -122,6 +122,31 @@ class Entry:
                 if pointer != was and (self._complex or not self.session.memory.replace(name, tensor)):
                     return True
         return False
+
+    def masks(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Draw the masks of a call with these inputs, which forward would draw by numpy.
+
+        A draw may depend on the inputs: that much of the graph is run first. Buffers stay as they are.
+        """
+        masks, device = self.captured.masks, self.session.device
+        if not masks:
+            return []
+        sizes = self.captured.guards.sizes(dict(zip(self.captured.input_names, (t.shape for t in inputs), strict=True)))
+        shapes = [mask.sizes(sizes) for mask in masks]
+        drawn = [torch.zeros(shape, dtype=torch.bool, device=device) for shape in shapes]
+        for index, (mask, shape) in enumerate(zip(masks, shapes, strict=True)):
+            attention = None if mask.attention is None else self._computed(mask.attention, [*inputs, *drawn])
+            drawn[index] = mask.draw(shape, attention).to(device)
+        return drawn
+
+    def _computed(self, name: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return an output of the graph that depends on none of its random numbers."""
+        before = {updated: buffer.clone() for updated, buffer in self.buffers.items()}
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(self.session.device.type):
+            value = self.session.forward(self.session.plan(inputs, outputs=(name,)), inputs, 0)[0][name]
+            for buffer, copy in before.items():
+                self.buffers[buffer].copy_(copy)
+        return value
 
     def mode(self, inputs: Sequence[torch.Tensor]) -> Mode:
         """What a call is differentiated by: follows requires_grad of parameters and inputs."""

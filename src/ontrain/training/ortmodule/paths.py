@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -110,23 +110,46 @@ def _look_ahead(
 
 
 class PathDraws:
-    """The random numbers that a call draws to choose its path, as forward would draw them."""
+    """The masks that a call draws, and the random numbers that choose its path, as forward would draw them.
+
+    Attributes:
+        masks: of the path that was led to last.
+    """
 
     def __init__(self) -> None:
         self._start: GeneratorStates | None = None
+        self.masks: list[torch.Tensor] = []
 
-    def lead_to(self, course: Course) -> bool:
-        """Whether forward would take this path now. If so, the generators have moved as by forward."""
-        if not course:
+    def lead_to(self, course: Course, masks: Callable[[], list[torch.Tensor]] | None) -> bool:
+        """Whether forward would take this path now. If so, the generators have moved as by forward.
+
+        Args:
+            course: the path.
+            masks: draws those that forward draws before all other numbers, if it draws any; they are `masks` then.
+        """
+        self.masks = []
+        if not course and masks is None:
             return True
-        if self._start is None:
-            self._start = GeneratorStates()
-        else:
-            self._start.restore()
+        self._begin(masks)
+        assert self._start is not None
         if course.follow():
             return True
         self._start.restore()
         return False
+
+    def skip_masks(self, masks: Callable[[], list[torch.Tensor]] | None) -> None:
+        """Leave the generators where forward begins to choose its path: behind its masks, if it draws any."""
+        if masks is not None:
+            self._begin(masks)
+
+    def _begin(self, masks: Callable[[], list[torch.Tensor]] | None) -> None:
+        """Draw masks from where the generators stood before the call."""
+        if self._start is None:
+            self._start = GeneratorStates()
+        else:
+            self._start.restore()
+        if masks is not None:
+            self.masks = masks()
 
     def undo(self) -> None:
         """Give the generators the states that they had before the call."""
