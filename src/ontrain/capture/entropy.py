@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import sysconfig
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,9 +61,14 @@ def entropy_refused(way_out: str) -> Iterator[None]:
 
 
 def _is_for_forward() -> bool:
-    """Whether the innermost caller outside of Python's and numpy's own files is the model's code."""
+    """Whether the innermost caller outside of Python's and numpy's own files is the model's code.
+
+    A generator that `tempfile` seeds draws names of files and locks.
+    """
     frame = sys._getframe(2)
     while frame.f_back is not None and _draws_for_others(frame.f_code.co_filename):
+        if frame.f_code.co_filename == tempfile.__file__:
+            return False
         frame = frame.f_back
     return is_foreign(frame.f_code.co_filename) and "sympy" not in str(frame.f_globals.get("__name__"))
 
