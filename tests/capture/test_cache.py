@@ -68,9 +68,9 @@ def exports(monkeypatch):
     seen = []
     real = capturing.export
 
-    def counted(*args):
+    def counted(*args, **options):
         seen.append(1)
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(capturing, "export", counted)
     return seen
