@@ -323,7 +323,7 @@ _SCRIPT = """
             return self.inner(x).square().mean()
 
     real = capturing.export
-    capturing.export = lambda *a: (print("exported"), real(*a))[1]
+    capturing.export = lambda *a, **k: (print("exported"), real(*a, **k))[1]
     torch.manual_seed(0)
     model = ORTModule(Model())
     loss = model(torch.ones(3, 4))
