@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.figures import EPOCH_TITLES, NAMES, WORKLOADS, Row, marks_of, newest, newest_of_each, origin, processor
 from benchmarks.workloads import MODELS
@@ -20,11 +20,15 @@ _CONTENDED = {
 def steps() -> Iterable[str]:
     """Tables and charts of each workload, by processor: who takes how many times as long as ontrain."""
     for model in MODELS:
-        measured = newest_of_each("step", model=model)
-        if measured:
-            yield from ("", f"### {WORKLOADS[model]}")
-        for row in measured:
-            yield from _step(row)
+        yield from _section(WORKLOADS[model], newest_of_each("step", model=model), _step)
+
+
+def _section(title: str, measured: Sequence[Row], table: Callable[[Row], Iterable[str]]) -> Iterable[str]:
+    """A heading and the table of each processor, if there is one."""
+    if measured:
+        yield from ("", f"### {title}")
+    for row in measured:
+        yield from table(row)
 
 
 def _step(row: Row) -> Iterable[str]:
@@ -48,11 +52,7 @@ def _step(row: Row) -> Iterable[str]:
 def epochs() -> Iterable[str]:
     """Batches as they come: sums from the first step on."""
     for data, title in EPOCH_TITLES.items():
-        measured = newest_of_each("epoch", data=data)
-        if measured:
-            yield from ("", f"### {title}")
-        for row in measured:
-            yield from _epoch(row)
+        yield from _section(title, newest_of_each("epoch", data=data), _epoch)
 
 
 def _epoch(row: Row) -> Iterable[str]:

@@ -126,6 +126,14 @@ class Emitter:
         """Return whether a buffer shows a constant of the session, and not one of the graph."""
         return buf.storage in self.placement.constants
 
+    def reformulates(self, *operands: Buf) -> bool:
+        """Return whether what is computed of these may be computed otherwise than in eager PyTorch, if that is faster.
+
+        On a CPU, of operands in single precision, unless the user asked for eager's products.
+        """
+        asked = self.device.type == "cpu" and self.settings.tuning is not None
+        return asked and all(operand.dtype == torch.float32 for operand in operands)
+
     def weights(self, buf: Buf) -> Weights:
         """Return where orders of an unchanging buffer are held: with the session, or with this program alone."""
         return self._weights if self.is_weight(buf) else self._own

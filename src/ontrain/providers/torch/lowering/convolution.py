@@ -185,7 +185,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
         return
     x, even = padded(e, x, pads)
     by_row, windows = _row_windows(column, len(even), (even, strides, dilations, group))
-    tunes = e.device.type == "cpu" and e.settings.tuning is not None
+    tunes = e.reformulates()
     # What a graph makes itself, as by ConstantOfShape, often holds equal numbers: ATen keeps ties between channels.
     own = e.unchanging(w) if tunes and len(x.shape) in (3, 4) and e.is_weight(w) and not _is_narrow(w) else None
     filters = None if own is None else e.weights(w).filters(by_row(own), windows, by_row(x.meta).shape)
@@ -217,8 +217,7 @@ _BY_ONNXRUNTIME = {"none", "relu", "sigmoid", "tanh", "leaky_relu", "hardtanh"}
 def _is_short_line(e: Emitter, node: ir.Node, applied: Applied) -> bool:
     """Whether an image of one row has so few numbers that one thread is enough, and its filters never change."""
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
-    plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == torch.float32
-    if not plain or not is_line(x, w) or e.unchanging(w) is None:
+    if not e.reformulates(x) or not is_line(x, w) or e.unchanging(w) is None:
         return False
     return applied[0] in _BY_ONNXRUNTIME and 2 * math.prod(w.shape) * static_dims(node.outputs[0])[-1] <= _SHORT
 

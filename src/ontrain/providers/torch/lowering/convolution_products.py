@@ -14,7 +14,7 @@ from ontrain.graph import static_dims
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 
-__all__ = ["Applied", "convolve_by_product", "is_line"]
+__all__ = ["Applied", "convolve_by_product", "image_rows", "is_line"]
 
 Applied = tuple[str, list[float | None], str]
 """What oneDNN applies to a result, with its numbers and its algorithm."""
@@ -69,8 +69,7 @@ def convolve_by_product(
     """
     x, w, bias, z = (e.value(v) if v is not None else None for v in (*node.inputs, None, None)[:4])
     assert x is not None and w is not None
-    fits = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == torch.float32
-    filters = e.unchanging(w) if fits else None
+    filters = e.unchanging(w) if e.reformulates(x) else None
     if filters is None:
         return False
     plain = math.prod(w.shape[2:]) == 1 and all(s == 1 for s in strides) and not any(p for pair in pads for p in pair)
@@ -104,12 +103,13 @@ def _points(e: Emitter, node: ir.Node, w: Buf, filters: torch.Tensor) -> _Rows:
     images, _, height, width = x.shape
     shape = images, height, width, w.shape[0]
     return _Rows(
-        _image_rows(e, x), filters.flatten(1).t(), lambda e, z: _image_rows(e, e.ordered(z, torch.channels_last)),
+        image_rows(e, x), filters.flatten(1).t(), lambda e, z: image_rows(e, e.ordered(z, torch.channels_last)),
         lambda t: t.view(shape).permute(0, 3, 1, 2),
     )  # fmt: skip
 
 
-def _image_rows(e: Emitter, x: Buf) -> Buf:
+def image_rows(e: Emitter, x: Buf) -> Buf:
+    """Return images whose channels lie last as rows [pixels, channels]."""
     return e.view(x, lambda t: t.permute(0, 2, 3, 1).view(-1, x.shape[1]))
 
 

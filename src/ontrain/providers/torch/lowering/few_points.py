@@ -14,6 +14,7 @@ import torch
 
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.convolution_products import image_rows
 from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.weights import LINEAR
 
@@ -37,8 +38,7 @@ def has_few_points(
         pads: before and behind each axis.
         group: groups of channels.
     """
-    plain = e.device.type == "cpu" and e.settings.tuning is not None and LINEAR is not None and group == 1
-    if not plain or x.dtype != torch.float32 or w.dtype != torch.float32 or len(x.shape) != 4:
+    if not e.reformulates(x, w) or LINEAR is None or group != 1 or len(x.shape) != 4:
         return False
     if order_of(x.meta) is not torch.channels_last or math.prod(w.shape[2:]) != 1 or e.unchanging(w) is not None:
         return False
@@ -48,29 +48,27 @@ def has_few_points(
 
 def convolve(e: Emitter, x: Buf, w: Buf, bias: Buf | None, out: Buf) -> None:
     """Emit the result [N, M, H, W] for images [N, C, H, W] and filters [M, C, 1, 1]."""
-    y = out if order_of(out.meta) is torch.channels_last else e.new(out.shape, out.dtype, torch.channels_last)
-    multiply(e, Factors(_rows(e, x), e.view(_matrix(e, w), torch.t), _rows(e, y), bias))
-    if y is not out:
-        e.copy(y, out)
+    _multiply(e, image_rows(e, x), e.view(_matrix(e, w), torch.t), out, bias)
 
 
 def differentiate(e: Emitter, dy: Buf, x: Buf, w: Buf, outs: Sequence[Buf | None]) -> None:
     """Emit the adjoints of images, filters and bias, as far as `outs` has places for them; dy lies as x does."""
-    above, (dx, dw, db) = _rows(e, dy), outs
+    above, (dx, dw, db) = image_rows(e, dy), outs
     if dx is not None:
-        place = dx if order_of(dx.meta) is torch.channels_last else e.new(dx.shape, dx.dtype, torch.channels_last)
-        multiply(e, Factors(above, _matrix(e, w), _rows(e, place)))
-        if place is not dx:
-            e.copy(place, dx)
+        _multiply(e, above, _matrix(e, w), dx)
     if dw is not None:
-        multiply(e, Factors(e.view(above, torch.t), _rows(e, x), _matrix(e, dw)))
+        multiply(e, Factors(e.view(above, torch.t), image_rows(e, x), _matrix(e, dw)))
     if db is not None:
         e.call(torch.sum, above, [0], out=db)
 
 
-def _rows(e: Emitter, images: Buf) -> Buf:
-    """[pixels, channels]"""
-    return e.view(images, lambda t: t.permute(0, 2, 3, 1).view(-1, t.shape[1]))
+def _multiply(e: Emitter, rows: Buf, factor: Buf, images: Buf, bias: Buf | None = None) -> None:
+    """Emit a product whose rows are the pixels of images, which lie in any order."""
+    last = order_of(images.meta) is torch.channels_last
+    place = images if last else e.new(images.shape, images.dtype, torch.channels_last)
+    multiply(e, Factors(rows, factor, image_rows(e, place), bias))
+    if place is not images:
+        e.copy(place, images)
 
 
 def _matrix(e: Emitter, filters: Buf) -> Buf:

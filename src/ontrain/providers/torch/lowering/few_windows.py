@@ -37,8 +37,7 @@ def has_few_windows(e: Emitter, x: Buf, w: Buf, y: Sequence[int], group: int, la
         group: groups of channels.
         large: elements that the filters must have.
     """
-    plain = e.device.type == "cpu" and e.settings.tuning is not None and LINEAR is not None and group == 1
-    fits = plain and x.dtype == w.dtype == torch.float32 and len(x.shape) == 4
+    fits = e.reformulates(x, w) and LINEAR is not None and group == 1 and len(x.shape) == 4
     return fits and 0 < y[0] * math.prod(y[2:]) <= _FEW and math.prod(w.shape) >= large
 
 

@@ -84,7 +84,7 @@ def _has_units(e: Emitter, a: Buf, b: Buf, a_zero: Buf | None, b_zero: Buf | Non
     """Whether the processor has units for a product with a weight that never changes, and the product is small."""
     fixed = e.unchanging(b) is not None and (b_zero is None or e.unchanging(b_zero) is not None)
     fixed = fixed and (a_zero is None or math.prod(a_zero.shape) == 1)  # onnxruntime takes none a row
-    plain = e.device.type == "cpu" and e.settings.tuning is not None and len(b.shape) == 2 and len(a.shape) > 1
+    plain = e.reformulates() and len(b.shape) == 2 and len(a.shape) > 1
     return plain and fixed and 0 < 2 * math.prod(a.shape) * b.shape[1] <= _SMALL and multiplies_bytes()
 
 

@@ -274,7 +274,7 @@ def global_norm(e: Emitter, node: ir.Node) -> None:
         tensors = []
     for number, (tensor, dtype) in enumerate(zip(tensors, dtypes, strict=bool(tensors))):
         place = e.view(norms, operator.itemgetter(number))
-        if e.settings.tuning is not None and e.device.type == "cpu" and is_long(tensor.meta):
+        if e.reformulates() and is_long(tensor.meta):
             tensor, dtype = e.cast(_row_norms(e, tensor), torch.float64), torch.float64
         norm = place if dtype == norms.dtype else e.new((), dtype)
         e.run(torch.linalg.vector_norm, tensor, dtype=dtype, out=norm, writes=[norm])

@@ -46,8 +46,7 @@ def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: S
         dilations: of both axes.
         group: groups of channels.
     """
-    plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == w.dtype == torch.float32
-    if not plain or len(x.shape) != 4 or not group == x.shape[1] == w.shape[0]:
+    if not e.reformulates(x, w) or len(x.shape) != 4 or not group == x.shape[1] == w.shape[0]:
         return False
     high, wide = w.shape[2:]
     if high == 1 or wide <= _COLUMNS or set(dilations) != {1}:
@@ -60,8 +59,7 @@ def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: S
 
 def is_long_line(e: Emitter, x: Buf, w: Buf, dilations: Sequence[int], group: int) -> bool:
     """Return whether a convolution over one axis takes less time with the channels of each place side by side."""
-    plain = e.device.type == "cpu" and e.settings.tuning is not None and x.dtype == w.dtype == torch.float32
-    if not plain or len(x.shape) != 3 or not group == x.shape[1] == w.shape[0]:
+    if not e.reformulates(x, w) or len(x.shape) != 3 or not group == x.shape[1] == w.shape[0]:
         return False
     wide = w.shape[2] > _COLUMNS and set(dilations) == {1} and e.unchanging(w) is None
     return wide and math.prod(x.shape) >= _LONG
