@@ -4,10 +4,8 @@
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 python -m benchmarks.expected
 
 Writes src/ontrain/providers/torch/expected.json: by kind of processor, number of threads (1, or 2 for more) and layout
-of a product, its sizes and the formulation that is about the fastest. Layouts in which that is ATen's for all sizes are
-left out. The second command has the libraries take this processor for one with narrower vectors. Of processors that
-are not at hand it takes over what `benchmarks.floor` once measured (benchmarks/results/floor.jsonl): whether a
-product was faster in oneDNN's order than by ATen. That is "packed" here, whose results lie where they are planned.
+of a product, its sizes and the formulation that is about the fastest. The second command has the libraries take this
+processor for one with narrower vectors. What the file says of other kinds of processors stays.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ FILE = Path(__file__).parents[1] / "src/ontrain/providers/torch/expected.json"
 def main() -> None:
     """Write the file."""
     Command(__doc__).parse_args()
-    from benchmarks.formulations import measure, recorded
+    from benchmarks.formulations import measure
     from ontrain.providers.torch.expected import kind
 
-    table = {**json.loads(FILE.read_text(encoding="utf-8")), **recorded(), kind(): measure()}
+    table = {**json.loads(FILE.read_text(encoding="utf-8")), kind(): measure()}
     lines = [f" {json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table)]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     for name, about in table.items():
         taken = [row[1] for known in about["products"].values() for rows in known.values() for row in rows]
-        print(name, {formulation: taken.count(formulation) for formulation in dict.fromkeys(taken)} or "ATen's for all")
+        print(name, {formulation: taken.count(formulation) for formulation in dict.fromkeys(taken)})
 
 
 if __name__ == "__main__":

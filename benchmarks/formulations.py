@@ -1,19 +1,17 @@
-"""The formulations of products that are about the fastest, measured here or by rows of the floor."""
+"""The formulations of products that are about the fastest, measured here."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from typing import Any
 
 import torch
 
-from benchmarks.rows import RESULTS
 from ontrain.providers.torch.lowering.product import _measure
-from ontrain.providers.torch.timings import ATEN, choice
+from ontrain.providers.torch.timings import choice
 
-__all__ = ["measure", "recorded"]
+__all__ = ["measure"]
 
 LAYOUTS = (
     "NTN",
@@ -27,12 +25,11 @@ LAYOUTS = (
     "TNn",
     "nTN",
 )
-SIZES = [
-    (rows, inner, columns)
-    for rows, (inner, columns) in itertools.product(
-        (128, 512, 1024), ((256, 256), (768, 768), (768, 2304), (3072, 768), (768, 3072))
-    )
-]
+ROWS = (64, 128, 256, 512, 1024, 2048)
+LAYERS = (
+    (256, 256), (256, 1024), (1024, 256), (384, 1536), (1536, 384), (768, 768), (768, 2304), (3072, 768), (768, 3072)
+)  # fmt: skip
+SIZES = [(rows, *layer) for rows, layer in itertools.product(ROWS, LAYERS)]
 _TRIES = 3
 
 
@@ -53,30 +50,4 @@ def measure() -> dict[str, Any]:
             known.setdefault(layout, []).append([list(sizes), choice(name, times)])
             rates.append(2 * math.prod(sizes) / min(times.values()) / threads)
     # Half of what is usual, so that a slower one of its kind is not disbelieved.
-    return {"rate": float(f"{sorted(rates)[len(rates) // 2] / 2:.2g}"), "products": _told(products)}
-
-
-def _told(products: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
-    return {
-        threads: {layout: rows for layout, rows in known.items() if any(row[1] != ATEN for row in rows)}
-        for threads, known in products.items()
-    }
-
-
-def recorded() -> dict[str, dict[str, Any]]:
-    """Return what rows of the floor say of other kinds of processors."""
-    kinds: dict[str, dict[str, Any]] = {}
-    for line in (RESULTS / "floor.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "AMD" not in row["hardware"]["cpu"] or not row["hardware"]["avx512"] or row["hardware"]["cores"] < 2:
-            continue
-        for product in row["products"]:
-            batch, rows, columns, inner = product["product"]
-            if batch != 1 or "best" not in product:
-                continue
-            taken = "packed" if product["best"] == "oneDNN" else ATEN
-            kinds.setdefault("amd AVX512", {})[rows, inner, columns] = taken
-    return {
-        name: {"products": {"2": {"": [[list(sizes), taken] for sizes, taken in sorted(known.items())]}}}
-        for name, known in kinds.items()
-    }
+    return {"rate": float(f"{sorted(rates)[len(rates) // 2] / 2:.2g}"), "products": products}

@@ -26,29 +26,15 @@ _FOLDERS = ("ONTRAIN_CACHE_DIR", "ONTRAIN_DATA")
 
 def hardware() -> dict[str, Any]:
     """Return the processor, its vector extensions, the cores in use and the memory."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    fields = dict(line.split("\t", 1) for line in text.partition("\n\n")[0].splitlines() if "\t" in line)
-    said = {name.strip(): value.strip(": \t") for name, value in fields.items()}
-    model = said.get("model name", "unknown")
+    from ontrain.providers.torch import processor
+
     return {
-        "cpu": model,
-        "generation": _zen(int(said.get("cpu family", 0)), int(said.get("model", 0))) if "AMD" in model else None,
-        "avx512": "avx512f" in text,
+        "cpu": processor.model_name(),
+        "generation": processor.generation(),
+        "avx512": "avx512f" in processor.flags(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }
-
-
-def _zen(family: int, model: int) -> str | None:
-    """The generation of an AMD processor: in a virtual machine all of them have one name.
-
-    From https://en.wikipedia.org/wiki/List_of_AMD_CPU_microarchitectures.
-    """
-    if family == 0x17:
-        return "Zen" if model < 0x30 else "Zen 2"
-    if family == 0x19:
-        return "Zen 4" if 0x10 <= model < 0x20 or 0x60 <= model < 0x80 or 0xA0 <= model < 0xB0 else "Zen 3"
-    return "Zen 5" if family == 0x1A else None
 
 
 def command_line() -> str:

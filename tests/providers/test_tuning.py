@@ -384,6 +384,18 @@ def test_a_first_answer_is_confirmed_by_a_measurement(file, reviewed):
     assert entry == {"taken": taken, "seconds": measured[-1]}
 
 
+@pytest.mark.parametrize(("slower", "taken"), [(1.15, "linear"), (1.06, "aten")])
+def test_what_was_taken_unmeasured_is_replaced_for_less(slower, taken, file, reviewed, monkeypatch):
+    monkeypatch.setattr(tuning, "is_known", lambda: True)
+    monkeypatch.setattr(tuning, "expected", lambda product, names: "aten")
+    ours = tuning.open_tuning()
+    assert ours.fastest(SQUARE, BOTH, lambda: pytest.fail("a plan waits")) == "aten"
+    ours._measures[timings.machine(), SQUARE] = lambda: {"aten": slower * 0.006, "linear": 0.006}
+    for _ in range(3):
+        ours.review()
+    assert ours.fastest(SQUARE, BOTH, dict) == taken
+
+
 def test_no_choice_is_replaced_where_torch_is_to_be_deterministic(file, reviewed):
     ours = tuning.open_tuning()
     measured = [{"aten": 0.006, "linear": 0.012}]
@@ -448,6 +460,18 @@ def test_the_table_answers_for_every_kind_and_is_safe_for_unknown_ones(monkeypat
         assert expected.expected(SQUARE, ["aten"]) == "aten"
         assert 1e9 < expected.expected_rate() < 5e11
     assert expected.expected(SQUARE, tuning.formulations()) == "aten"
+
+
+@pytest.mark.parametrize("family, generation", [(25, "Zen 4"), (26, "Zen 5")])
+def test_generations_of_one_name_are_told_apart(family, generation, cpuinfo, monkeypatch):
+    """A Zen 4 takes what is fast on a Zen 4; and a file that both write to holds the times of each."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    text = "vendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nflags\t\t: avx512f\n"
+    cpuinfo(text.format("AuthenticAMD", family))
+    assert expected.kind() == f"amd {generation} AVX512" and expected.kind() in expected._table()
+    assert timings.machine().startswith(f"AMD EPYC {generation}, ")
+    cpuinfo(text.format("GenuineIntel", family))
+    assert expected.kind() == "intel AVX512"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

@@ -1,4 +1,4 @@
-"""Whether the processor has units for bfloat16, and what is said where it has none."""
+"""Which processor this is, whether it has units for bfloat16, and what is said where it has none."""
 
 from __future__ import annotations
 
@@ -13,21 +13,17 @@ from ontrain.training.ortmodule import ORTModule
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def machine(monkeypatch, cpuinfo):
     """Pretend another processor: the capabilities that torch tells of, None for a torch that tells none."""
 
-    def pretend(capabilities, cpuinfo=""):
-        processor.multiplies_bfloat16.cache_clear()
-        processor.multiplies_bytes.cache_clear()
-        monkeypatch.setattr(processor.Path, "read_text", lambda *args, **kwargs: cpuinfo)
+    def pretend(capabilities, text=""):
+        cpuinfo(text)
         if capabilities is None:
             monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
         else:
             monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
 
-    yield pretend
-    processor.multiplies_bfloat16.cache_clear()
-    processor.multiplies_bytes.cache_clear()
+    return pretend
 
 
 @pytest.mark.parametrize(
@@ -102,3 +98,28 @@ def test_a_trainer_in_mixed_precision_says_so_too(machine, there):
 class _Mean(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.square().mean()
+
+
+@pytest.mark.parametrize(
+    "vendor, family, model, generation",
+    [
+        ("AuthenticAMD", 23, 0x01, "Zen"),
+        ("AuthenticAMD", 23, 0x31, "Zen 2"),
+        ("AuthenticAMD", 25, 0x01, "Zen 3"),
+        ("AuthenticAMD", 25, 0x11, "Zen 4"),
+        ("AuthenticAMD", 25, 0x61, "Zen 4"),
+        ("AuthenticAMD", 25, 0xA0, "Zen 4"),
+        ("AuthenticAMD", 26, 0x02, "Zen 5"),
+        ("AuthenticAMD", 27, 0x02, None),
+        ("GenuineIntel", 6, 0x8F, None),
+    ],
+)
+def test_the_generation_follows_from_family_and_model(vendor, family, model, generation, machine):
+    machine({}, f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n")
+    assert processor.generation() == generation
+    assert processor.model_name() == "AMD EPYC"
+
+
+def test_a_system_that_tells_nothing_has_a_name_all_the_same(machine):
+    machine({})
+    assert processor.generation() is None and processor.maker() == "other" and processor.model_name()

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from collections.abc import Collection, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ontrain.providers.torch import processor
 from ontrain.providers.torch.timings import ATEN, sizes_of
 
 __all__ = ["distance", "distance_to_known", "expected", "expected_rate", "is_known", "kind", "layout_of"]
@@ -73,19 +72,17 @@ def layout_of(product: str) -> str:
 
 @functools.cache
 def kind() -> str:
-    """Return the maker of the processor and the widest vectors that torch's kernels use: "intel AMX", "amd AVX512"."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    maker = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(_field(text, "vendor_id"), "other")
+    """Return the processor's maker, generation and the widest vectors that torch's kernels use.
+
+    "amd Zen 4 AVX512", "intel AMX". A Zen 5 multiplies twice as many numbers at once as a Zen 4, and what is fast on
+    the one is slow on the other.
+    """
     vectors = torch.backends.cpu.get_cpu_capability()
-    return f"{maker} {'AMX' if vectors == 'AVX512' and 'amx_tile' in _field(text, 'flags').split() else vectors}"
-
-
-def _field(text: str, name: str) -> str:
-    match = re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE)
-    return match[1].strip() if match else ""
+    if vectors == "AVX512" and "amx_tile" in processor.flags():
+        vectors = "AMX"
+    # With narrower vectors a processor is like an older one of its maker.
+    generation = processor.generation() if vectors == "AVX512" else None
+    return " ".join(filter(None, (processor.maker(), generation, vectors)))
 
 
 def _products() -> dict[str, list[tuple[list[int], str]]] | None:

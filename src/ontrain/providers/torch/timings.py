@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import platform
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ import torch
 from filelock import FileLock
 
 from ontrain.disk import read_file
+from ontrain.providers.torch import processor
 
 __all__ = [
     "ATEN",
@@ -26,7 +25,6 @@ __all__ = [
     "as_json",
     "choice",
     "machine",
-    "processor",
     "read_timings",
     "sizes_of",
     "tuning_file",
@@ -135,17 +133,8 @@ def as_json(timings: Timings) -> dict[str, dict[str, Any]]:
 
 def machine() -> str:
     """Return what times depend on: processor, threads, and the libraries that torch brings."""
-    return f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-
-
-@functools.cache
-def processor() -> str:
-    """Return the processor's name, or what the system knows of it instead."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    return model
+    name = " ".join(filter(None, (processor.model_name(), processor.generation())))
+    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 def _entry(known: Any) -> Entry | None:

@@ -55,6 +55,8 @@ _BANDWIDTH = 5e9
 """Bytes a second that every machine moves."""
 _CLEARLY = 1.25
 """How many times as long as another a formulation must take, in two measurements, until it is replaced."""
+_GUESSED = 1.1
+"""The same of a formulation that was taken unmeasured."""
 _FAR = 4
 """How many times as large the larger of two products may be between which one of the same choice is not measured."""
 _PAUSE, _SHARE = 20.0, 200.0
@@ -121,8 +123,8 @@ class Tuning:
     and is measured between steps. On another processor measuring takes a small share of the time, and a product that
     comes when that is spent is treated likewise. What was disturbed by other work, or is not what the
     shape predicts, decides nothing: then the table answers, and so it does where the file cannot be written. A choice
-    that is clearly slow, in two undisturbed measurements between steps, is replaced; none is while torch is told to be
-    deterministic.
+    that is clearly slow, in two undisturbed measurements between steps, is replaced, and sooner where it was taken
+    unmeasured; none is while torch is told to be deterministic.
 
     Args:
         file: see `read_timings`. One that is torn, of another form or unreadable is as if it were not there.
@@ -197,7 +199,7 @@ class Tuning:
         if times is None or not plausible(key[1], times, rate_of(self._read, key[0])):
             return
         taken, best = self._chosen[key], choice(key[1], times)
-        if times[taken] <= _CLEARLY * times[best]:
+        if times[taken] <= (_CLEARLY if self._seconds(key) else _GUESSED) * times[best]:
             self._suspects.discard(key)
             if not self._seconds(key):
                 self._write(key, Entry(taken, times), over=True)

@@ -16,7 +16,8 @@ from ontrain.capture import open_cache
 from ontrain.errors import OntrainError
 from ontrain.internals import check_all
 from ontrain.providers import available_providers
-from ontrain.providers.torch.timings import processor, tuning_file
+from ontrain.providers.torch import processor
+from ontrain.providers.torch.timings import tuning_file
 from ontrain.training.environment.variables import VARIABLES, unknown_variables
 
 __all__ = ["Environment", "collect_environment"]
@@ -96,7 +97,7 @@ def _system() -> dict[str, Any]:
     available = getattr(os, "sched_getaffinity", None)
     return {
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": processor.model_name(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "cores for this process": len(available(0)) if available is not None else os.cpu_count(),
