@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import ontrain
+from ontrain.passes.rows import section, unread
+from ontrain.training.ortmodule import ORTModule
 from tests.passes.rows.encoders import VOCABULARY, Classifier, Tagger, made
 from tests.passes.rows.savings import ROWS, batch, layer, plan, trainer
 
@@ -59,3 +61,32 @@ def test_a_slice_behind_another_is_taken_with_it(rng):
     session = ontrain.InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
     assert session.get_optimization_statistics()["EliminateUnreadRows"] > 1
+
+
+class Stepwise(nn.Module):
+    """A loop in Python over the places of its input, as transformers' Mamba and RWKV have."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps, self.inner, self.recurrent = steps, nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        inner, state, states = self.inner(x), torch.zeros(len(x), 8), []
+        for step in range(self.steps):
+            state = torch.tanh(inner[:, step] + self.recurrent(state))
+            states.append(state)
+        return torch.stack(states, 1).mean()
+
+
+def test_slices_of_one_value_are_not_looked_at_one_by_one(monkeypatch):
+    """Each look walks the whole graph. Of a value that several slices read all rows are read."""
+    sections = []
+
+    def counted(graph, reader):
+        sections.append(reader)
+        return section.find_section(graph, reader)
+
+    monkeypatch.setattr(unread, "find_section", counted)
+    loss = ORTModule(Stepwise(12))(torch.randn(3, 40, 8))
+    loss.backward()
+    assert len(sections) <= 1

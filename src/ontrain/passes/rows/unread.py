@@ -32,9 +32,10 @@ class EliminateUnreadRows(Pass):
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rewrite one slice after another; what changed are the nodes that work on fewer rows."""
         changed = 0
-        for name in [root.outputs[0].name for root in _readers(model.graph)]:
+        readers = _readers(model.graph)
+        for name in list(readers):
             # A slice may have gone with another one, whose rows it read.
-            root = next((root for root in _readers(model.graph) if root.outputs[0].name == name), None)
+            root = readers.get(name)
             if root is None:
                 continue
             source = root.inputs[0]
@@ -47,21 +48,29 @@ class EliminateUnreadRows(Pass):
             note(f"{root.outputs[0].name}: {layout.rows} rows, {section.products()} products on them")
             model = rebuild(model, Sections(section, index, {root: _taken}))
             changed += 1 + len(section.packed)
+            readers = _readers(model.graph)
         return model, changed
 
 
-def _readers(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that take less than half of the rows of a value."""
-    roots = []
-    for node in live_nodes(graph):
+def _readers(graph: ir.Graph) -> dict[str, ir.Node]:
+    """The nodes that take less than half of the rows of a value and alone read it, by the names of their results."""
+    roots = {}
+    nodes = live_nodes(graph)
+    alive = set(nodes)
+    for node in nodes:
         layout = rows_read(node)
         source = node.inputs[0] if node.inputs else None
-        if layout is None or source is None:
+        if layout is None or source is None or _has_others(source, node, alive):
             continue
         lead = layout.lead(static_dims(source))
         if lead is not None and 2 * layout.rows < int(np.prod(static_dims(source)[:lead])):
-            roots.append(node)
+            roots[node.outputs[0].name or ""] = node
     return roots
+
+
+def _has_others(source: ir.Value, root: ir.Node, alive: set[ir.Node]) -> bool:
+    """Whether someone else reads a value. All of it is read then: no reader but the root is content with its rows."""
+    return source.is_graph_output() or any(reader is not root and reader in alive for reader in source.consumers())
 
 
 def rows_read(node: ir.Node) -> Layout | None:
