@@ -63,7 +63,7 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 def _other(version: str) -> tuple[str, ...]:
     tests = "tests/graph tests/functions tests/optim tests/session tests/inference tests/capi tests/test_tiny.py"
-    return ("make", "test", f"VENV=.venvs/python{version}", "PYTHON=", f"ARGS=-q {tests}")
+    return ("make", "--no-print-directory", "test", f"VENV=.venvs/python{version}", "PYTHON=", f"ARGS=-q {tests}")
 
 
 def _operators(k: int) -> Part:
