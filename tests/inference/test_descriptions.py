@@ -137,6 +137,22 @@ def test_optional_values_have_the_shape_of_what_they_hold(provider):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+def test_outputs_without_a_type_have_the_type_that_follows_from_a_graph_in_steps(provider):
+    """onnxscript writes such outputs where a function has no annotation of its result."""
+    graph = """g (float[n, 4] x, int64 k) => (y, chosen, parts, count) {
+        parts = SplitToSequence<axis = 0>(x)
+        y = ConcatFromSequence<axis = 0>(parts)
+        chosen = NonZero(x)
+        count = SequenceLength(parts)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}')
+    theirs, ours = sessions(model, provider)
+    types = ["tensor(float)", "tensor(int64)", "seq(tensor(float))", "tensor(int64)"]
+    assert [value.type for value in ours.get_outputs()] == [value.type for value in theirs.get_outputs()] == types
+    assert [value.shape for value in ours.get_outputs()] == [[None, 4], [2, None], [], []]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_sizes_follow_from_scales_that_an_identity_hands_on(provider):
     """torch's older exporter writes equal initializers once, and an Identity for each other use."""
     graph = """g (float[batch, 3, 4, 4] x) => (float[batch, c, h, w] y) <float[4] s = {1, 1, 1.5, 1.5}> {
