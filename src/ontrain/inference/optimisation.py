@@ -18,7 +18,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from ontrain.capture import FiledModel, to_tensor
 from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET, subgraphs
-from ontrain.inference.options import EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
+from ontrain.inference.options import DISABLED, EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
 from ontrain.inference.ort_format import as_ort, wants_ort_format
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.passes import FoldWeights, Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
@@ -85,7 +85,7 @@ class Optimisation:
             disabled_optimizers: names of passes, or of onnxruntime's optimisers. Optimisers that have no like here are
                 off anyway.
         """
-        names = list(disabled_optimizers or ())
+        names = [*(disabled_optimizers or ()), *config_entry(options, DISABLED).split(";")]
         known = {graph_pass.name for graph_pass in (*_OWN, *pipeline("forward"), *pipeline("inference"))}
         disabled = {name for name in names if name in known}
         disabled.update(own for name in names for own in _OF_UPSTREAM.get(name, ()))

@@ -10,6 +10,7 @@ from typing import Any
 from ontrain.stock import stock
 
 __all__ = [
+    "DISABLED",
     "EXTERNAL_FOLDER",
     "EXTERNAL_LEAST",
     "EXTERNAL_NAME",
@@ -19,6 +20,8 @@ __all__ = [
     "say_once",
 ]
 
+DISABLED = "optimization.disable_specified_optimizers"
+"""The entry that names optimisers to leave out, separated by semicolons."""
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 """The entry that says where external data lie of a model that is given as bytes."""
 EXTERNAL_NAME = "session.optimized_model_external_initializers_file_name"
@@ -35,9 +38,11 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 
     ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, on
     `graph_optimization_level` and `optimized_model_filepath`, and on the entries
-    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`, `session.save_model_format`,
-    `session.model_external_initializers_file_folder_path`, `session.optimized_model_external_initializers_file_name`
-    and `session.optimized_model_external_initializers_min_size_in_bytes`. They say once of other settings
+    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`, `session.load_model_format`,
+    `session.save_model_format`, `session.strict_shape_type_inference`,
+    `session.model_external_initializers_file_folder_path`, `session.optimized_model_external_initializers_file_name`,
+    `session.optimized_model_external_initializers_min_size_in_bytes` and `optimization.disable_specified_optimizers`.
+    They say once of other settings
     that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in
     the list; without one, they are refused.
 

@@ -25,6 +25,7 @@ from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeA
 from ontrain.inference.inner_values import exposed, overridable, told_apart
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.options import (
+    DISABLED,
     EXTERNAL_FOLDER,
     EXTERNAL_LEAST,
     EXTERNAL_NAME,
@@ -53,7 +54,7 @@ _MEANINGLESS = (
 _RECORDS = "session.record_ep_graph_assignment_info"
 _HEEDED = (
     _RECORDS, "session.disable_cpu_ep_fallback", "session.load_model_format", "session.save_model_format",
-    EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME, STRICT,
+    DISABLED, EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME, STRICT,
 )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ import ontrain
 from ontrain import ProviderError
 
 GRAPH = """<ir_version: 8, opset_import: ["" : 11]>
-m (float[n, b, 4] boxes, float[n, c, b] scores, int64[1] most, float[1] overlap, float[1] least) => (int64[k, 3] kept) {
+m (float[n, b, 4] boxes, float[n, c, b] scores, int64[1] most, float[1] overlap, float[1] least)
+=> (int64[k, 3] kept) {
     kept = NonMaxSuppression<center_point_box = %d>(boxes, scores, most, overlap, least)
 }"""
 
@@ -22,7 +23,9 @@ def sessions(centred: int) -> tuple[ontrain.InferenceSession, onnxruntime.Infere
     return ontrain.InferenceSession(model, providers=["TorchExecutionProvider"]), theirs
 
 
-def feeds(count: int, *, steps: int, most: int = 1000, overlap: float = 0.5, least: float = 0.2) -> dict[str, np.ndarray]:
+def feeds(
+    count: int, *, steps: int, most: int = 1000, overlap: float = 0.5, least: float = 0.2
+) -> dict[str, np.ndarray]:
     """Boxes and scores on a grid of so many steps: few steps make equal scores, and boxes of no area."""
     random = np.random.default_rng(count)
     boxes, scores = (np.floor(random.random(shape) * steps) / steps for shape in ((2, count, 4), (2, 3, count)))
