@@ -229,6 +229,12 @@ def replaced(t):
     return t("scaled", options).run(None, {"x": X})
 
 
+def retyped(t):
+    options, weight = t.m.SessionOptions(), t.m.OrtValue.ortvalue_from_numpy(WEIGHT.astype(np.float64))
+    options.add_initializer("w", weight)
+    return t("scaled", options).run(None, {"x": X})
+
+
 def external(t):
     options, weight = t.m.SessionOptions(), t.m.OrtValue.ortvalue_from_numpy(WEIGHT * 3)
     options.add_external_initializers(["w"], [weight])
@@ -352,6 +358,7 @@ EVERYWHERE = {
     "weights of so many bytes as nobody can read": written("a.onnx", file_name="a.bin", min_size_in_bytes="few"),
     "so many bytes that nobody reads": written(min_size_in_bytes="few"),
     "initializer put in": replaced,
+    "initializer of another type put in": retyped,
     "external initializer put in": external,
     "profile": profiled,
     "profiling starts": times_ascend,

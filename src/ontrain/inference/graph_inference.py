@@ -430,9 +430,9 @@ def _stated(
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape"):
-        if len(own) != len(stated) and not changed and not infers_rank(proto, output.name):
-            own = stated
         clash = _clash(own, stated)
+        if clash is not None and not changed and not infers_rank(proto, output.name):
+            own, clash = stated, None
         if clash is None:
             own = [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
         elif not changed:

@@ -554,7 +554,11 @@ def _loading() -> Iterator[None]:
     except InputError as error:
         raise also(error, upstream("NoSuchFile")) from error
     except GraphError as error:
-        raise also(error, upstream(_kind_of_damage(f"{error.problem}: {error.reason}"))) from error
+        text = f"{error.problem}: {error.reason}"
+        told = also(error, upstream(_kind_of_damage(text)))
+        if "has inconsistent type" in text:  # onnxruntime's class depends on whether the file states the type, too
+            told = also(told, upstream("Fail"))
+        raise told from error
     except ProviderError as error:
         raise also(error, upstream("NotImplemented")) from error
 
