@@ -369,6 +369,7 @@ EVERYWHERE = {
     "assigned": assigned,
     "no such file": lambda t: t("nothing"),
     "no model": lambda t: t.m.InferenceSession(b"nonsense", providers=t.providers),
+    "a function that calls itself": lambda t: t("circular"),
     "wrong kind of model": lambda t: t.m.InferenceSession(3, providers=t.providers),
     "missing input": lambda t: t.run("scaled", {}),
     "unknown input": lambda t: t.run("scaled", {"x": X, "z": X}),
