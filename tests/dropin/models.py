@@ -153,6 +153,13 @@ def optional():
     return made
 
 
+def circular():
+    """A function that calls itself."""
+    return onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+    g (float[n] x) => (float[n] y) { y = f.call(x) }
+    <domain: "f", opset_import: ["" : 21, "f" : 1]> call (x) => (y) { y = f.call(x) }""")
+
+
 MODELS = {
     "scaled": scaled(), "overridable": scaled(True), "two_inputs": two_inputs(), "sequence_in": sequence_in(),
     "sequence_length": sequence_length(), "sequence_out": sequence_out(), "zip_map": zip_map(), "of_map": of_map(),
@@ -163,7 +170,7 @@ MODELS = {
     "integers": identity(TensorProto.INT64), "bytes": identity(TensorProto.UINT8),
     "doubles": identity(TensorProto.DOUBLE), "sparse": sparse(), "shorts": identity(TensorProto.INT16),
     "halves": identity(TensorProto.FLOAT16), "words": identity(TensorProto.UINT16),
-    "unsigned": identity(TensorProto.UINT32), "wide": identity(TensorProto.UINT64),
+    "circular": circular(), "unsigned": identity(TensorProto.UINT32), "wide": identity(TensorProto.UINT64),
 }  # fmt: skip
 
 

@@ -180,17 +180,57 @@ def told_by_a_call(t, names, feeds):
     return told
 
 
-def frozen(kind, name):
+def frozen(*sizes):
+    """The sizes of an input after overrides, each by a kind of name, the name and a size."""
+
     def probe(t):
         options = t.m.SessionOptions()
-        getattr(options, f"add_free_dimension_override_by_{kind}")(name, 4)
+        for kind, name, size in sizes:
+            getattr(options, f"add_free_dimension_override_by_{kind}")(name, size)
         return t("denoted", options).get_inputs()[0].shape
+
+    return probe
+
+
+def with_entry(key, value):
+    """A run with an entry in its options."""
+
+    def probe(t):
+        options = t.m.RunOptions()
+        options.add_run_config_entry(key, value)
+        return t.run("scaled", {"x": X}, options=options)
+
+    return probe
+
+
+def written(path="", **entries):
+    """The names and data of initializers in the optimised file, and the files beside it."""
+
+    def probe(t):
+        options = t.m.SessionOptions()
+        options.graph_optimization_level = t.m.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        folder = t.scratch / t.m.__name__
+        folder.mkdir()
+        if path:
+            options.optimized_model_filepath = str(folder / path)
+        for key, value in entries.items():
+            options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
+        results = t("scaled", options).run(None, {"x": X})
+        graph = onnx.load(folder / path, load_external_data=False).graph if path else None
+        tensors = [] if graph is None else [(tensor.name, tensor.data_location) for tensor in graph.initializer]
+        return results, tensors, sorted(file.name for file in folder.iterdir())
 
     return probe
 
 
 def replaced(t):
     options, weight = t.m.SessionOptions(), t.m.OrtValue.ortvalue_from_numpy(WEIGHT * 2)
+    options.add_initializer("w", weight)
+    return t("scaled", options).run(None, {"x": X})
+
+
+def retyped(t):
+    options, weight = t.m.SessionOptions(), t.m.OrtValue.ortvalue_from_numpy(WEIGHT.astype(np.float64))
     options.add_initializer("w", weight)
     return t("scaled", options).run(None, {"x": X})
 
@@ -299,9 +339,26 @@ EVERYWHERE = {
     "misspelled setting": lambda t: setattr(t.m.SessionOptions(), "intra_op_num_thread", 1),
     "misspelled setting of a run": lambda t: setattr(t.m.RunOptions(), "terminated", True),
     "sparse value": lambda t: t().run_with_ort_values(None, {"x": sparse_value(t.m)}),
-    "dimension by name": frozen("name", "named"),
-    "dimension by denotation": frozen("denotation", "DATA_BATCH"),
+    "what is no value for a call": lambda t: told_by_a_call(t, ["y"], {"x": "text"}),
+    "dimension by name": frozen(("name", "named", 4)),
+    "dimension by two sizes": frozen(("name", "named", 4), ("name", "named", 5)),
+    "dimension by denotation": frozen(("denotation", "DATA_BATCH", 4)),
+    "dimension by denotation in another case": frozen(("denotation", "data_Batch", 4)),
+    "dimension by two denotations": frozen(("denotation", "DATA_BATCH", 4), ("denotation", "data_batch", 5)),
+    "dimension by one size twice": frozen(("name", "other", 4), ("denotation", "DATA_BATCH", 4)),
+    "dimension by sizes that differ": frozen(("name", "other", 5), ("denotation", "DATA_BATCH", 4)),
+    "entry for arenas": with_entry("memory.enable_memory_arena_shrinkage", "cpu:0;gpu:0"),
+    "entry for arenas without a number": with_entry("memory.enable_memory_arena_shrinkage", "cpu"),
+    "entry for arenas of no device": with_entry("memory.enable_memory_arena_shrinkage", "disk:0"),
+    "entry for arenas of no number": with_entry("memory.enable_memory_arena_shrinkage", "cpu:first"),
+    "unknown entry of a run": with_entry("nothing", "1"),
+    "weights beside the optimised file": written("a.onnx", file_name="a.bin", min_size_in_bytes="0"),
+    "small weights in the optimised file": written("a.onnx", file_name="a.bin", min_size_in_bytes="4000"),
+    "weights in a folder that is not there": written("a.onnx", file_name="b/a.bin", min_size_in_bytes="0"),
+    "weights of so many bytes as nobody can read": written("a.onnx", file_name="a.bin", min_size_in_bytes="few"),
+    "so many bytes that nobody reads": written(min_size_in_bytes="few"),
     "initializer put in": replaced,
+    "initializer of another type put in": retyped,
     "external initializer put in": external,
     "profile": profiled,
     "profiling starts": times_ascend,
@@ -312,6 +369,7 @@ EVERYWHERE = {
     "assigned": assigned,
     "no such file": lambda t: t("nothing"),
     "no model": lambda t: t.m.InferenceSession(b"nonsense", providers=t.providers),
+    "a function that calls itself": lambda t: t("circular"),
     "wrong kind of model": lambda t: t.m.InferenceSession(3, providers=t.providers),
     "missing input": lambda t: t.run("scaled", {}),
     "unknown input": lambda t: t.run("scaled", {"x": X, "z": X}),

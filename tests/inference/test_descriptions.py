@@ -137,6 +137,22 @@ def test_optional_values_have_the_shape_of_what_they_hold(provider):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+def test_outputs_without_a_type_have_the_type_that_follows_from_a_graph_in_steps(provider):
+    """onnxscript writes such outputs where a function has no annotation of its result."""
+    graph = """g (float[n, 4] x, int64 k) => (y, chosen, parts, count) {
+        parts = SplitToSequence<axis = 0>(x)
+        y = ConcatFromSequence<axis = 0>(parts)
+        chosen = NonZero(x)
+        count = SequenceLength(parts)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}')
+    theirs, ours = sessions(model, provider)
+    types = ["tensor(float)", "tensor(int64)", "seq(tensor(float))", "tensor(int64)"]
+    assert [value.type for value in ours.get_outputs()] == [value.type for value in theirs.get_outputs()] == types
+    assert [value.shape for value in ours.get_outputs()] == [[None, 4], [2, None], [], []]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_sizes_follow_from_scales_that_an_identity_hands_on(provider):
     """torch's older exporter writes equal initializers once, and an Identity for each other use."""
     graph = """g (float[batch, 3, 4, 4] x) => (float[batch, c, h, w] y) <float[4] s = {1, 1, 1.5, 1.5}> {
@@ -169,3 +185,20 @@ def test_a_contradiction_that_onnxruntime_does_not_see_is_told_as_the_file_has_i
     theirs, ours = sessions(onnx.parser.parse_model(f'<ir_version: 7, opset_import: ["" : 12]> {graph}'), provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
     assert ours.run(None, {"x": np.ones((3, 4), np.float32)})[0].shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_of_a_forest_with_several_targets_the_stated_size_is_told(provider):
+    """skl2onnx states one column whatever the number of targets, and onnxruntime infers nothing of a forest."""
+    graph = """g (float[n, 2] x) => (float[n, 1] y) {
+        y = ai.onnx.ml.TreeEnsembleRegressor<
+            n_targets = 3, nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],
+            nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values = [0.5, 0.0, 0.0],
+            nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0, 0],
+            target_nodeids = [1, 2, 2], target_ids = [0, 1, 2], target_weights = [1.0, 2.0, 3.0]
+        >(x)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+    assert [value.shape for value in ours.get_outputs()] == [["n", 1]]

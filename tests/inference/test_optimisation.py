@@ -149,6 +149,15 @@ def test_an_optimiser_is_left_out_by_its_name_here_or_in_onnxruntime(pictures, n
     assert "FoldBatchNormalization" not in session.get_optimization_statistics()
 
 
+@pytest.mark.parametrize("names", ["ConvBNFusion", "Nothing;FoldBatchNormalization"])
+def test_an_entry_of_the_options_leaves_optimisers_out(pictures, names, recwarn):
+    options = ontrain.SessionOptions()
+    options.add_session_config_entry("optimization.disable_specified_optimizers", names)
+    session = ontrain.InferenceSession(pictures, options, providers=["TorchExecutionProvider"])
+    assert "FoldBatchNormalization" not in session.get_optimization_statistics()
+    assert not [warning for warning in recwarn if "means nothing" in str(warning.message)]
+
+
 def test_the_optimised_file_is_right_in_stock_onnxruntime(pictures, sentences, tmp_path):
     for name, model, feeds, gone in (
         ("pictures", pictures, X, "BatchNormalization"), ("sentences", sentences, batch(), "ReduceMean")

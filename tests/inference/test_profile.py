@@ -17,6 +17,7 @@ import ontrain
 from ontrain.errors import InputError, OntrainError, OptionError
 from ontrain.inference.profile import bench, profile
 from ontrain.inference.profile_page import profile_page
+from ontrain.inference.samples import read_feeds
 
 TORCH, STOCK = "TorchExecutionProvider", "CPUExecutionProvider"
 W = np.eye(64, dtype=np.float32)
@@ -127,6 +128,28 @@ def test_a_loop_without_end_is_refused_before_a_trace_begins(provider, tmp_path,
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # a trace would have no place
     with pytest.raises(OntrainError, match="a Loop runs"):
         profile(proto, providers=[provider], runs=1)
+
+
+def test_a_provider_that_is_not_here_is_refused_by_name():
+    with pytest.raises(OptionError, match="NothingProvider"):
+        profile(model(LINEAR), providers=["NothingProvider"])
+
+
+@pytest.mark.parametrize("damage", ["one array", "cut off", "changed", "empty"])
+def test_a_file_that_holds_no_feeds_is_refused(damage, tmp_path):
+    path = tmp_path / "feeds.npz"
+    np.savez_compressed(path, x=np.arange(4000.0))
+    content = path.read_bytes()
+    if damage == "one array":
+        np.save(tmp_path / "one.npy", np.ones(2))
+        content = (tmp_path / "one.npy").read_bytes()
+    elif damage == "changed":
+        content = content[:200] + b"zzzz" + content[204:]
+    else:
+        content = content[: len(content) // 2] if damage == "cut off" else b""
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="no .npz file of arrays"):
+        read_feeds(str(path))
 
 
 def test_an_input_of_strings_needs_feeds():

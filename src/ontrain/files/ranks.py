@@ -1,11 +1,13 @@
-"""Whether the rank of an output follows from the graph by onnx's own inference, as onnxruntime asks it."""
+"""What onnx's own inference tells of a model's outputs, as onnxruntime asks it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import onnx
 import onnx.shape_inference
 
-__all__ = ["infers_rank"]
+__all__ = ["infers_rank", "with_types"]
 
 _FEW = 1024
 """Bytes of a stored tensor whose values shapes may depend on."""
@@ -18,9 +20,44 @@ def infers_rank(proto: onnx.ModelProto, name: str) -> bool:
         proto: the model, left untouched.
         name: of the output.
     """
+    stated = next(value for value in proto.graph.output if value.name == name)
+    asked = onnx.ValueInfoProto(name=name)
+    asked.type.tensor_type.elem_type = stated.type.tensor_type.elem_type
+    inferred = _inferred(proto, [asked])
+    return True if inferred is None else bool(inferred[0].type.tensor_type.HasField("shape"))
+
+
+def with_types(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the outputs; those to which the file gives no type with the type that onnx infers, if it infers one.
+
+    Args:
+        proto: the model, left untouched.
+    """
+    outputs = list(proto.graph.output)
+    if all(value.type.WhichOneof("value") for value in outputs):
+        return outputs
+    inferred = _inferred(proto, outputs) or outputs
+    named = {dim.dim_param for value in proto.graph.input for dim in _dims(value.type)}
+    for stated, value in zip(outputs, inferred, strict=True):
+        if not stated.type.WhichOneof("value"):
+            for dim in _dims(value.type):
+                if dim.dim_param not in named:  # onnx makes names up
+                    dim.ClearField("dim_param")
+    return inferred
+
+
+def _dims(kind: onnx.TypeProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
+    """The sizes of a tensor, and of the tensors that a sequence or an optional value holds."""
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = getattr(kind, str(kind.WhichOneof("value"))).elem_type
+    return kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ()
+
+
+def _inferred(proto: onnx.ModelProto, outputs: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto] | None:
+    """What onnx infers of these outputs, without the values of weights; None where it infers nothing at all."""
     model = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = model.graph
-    graph.name = "ranks"
+    graph.name = "types"
     graph.node.extend(proto.graph.node)
     inputs = {value.name for value in proto.graph.input}
     graph.input.extend(proto.graph.input)
@@ -33,10 +70,8 @@ def infers_rank(proto: onnx.ModelProto, name: str) -> bool:
             kind.shape.SetInParent()
             for size in tensor.dims:
                 kind.shape.dim.add(dim_value=size)
-    stated = next(value for value in proto.graph.output if value.name == name)
-    graph.output.add(name=name).type.tensor_type.elem_type = stated.type.tensor_type.elem_type
+    graph.output.extend(outputs)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        return list(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
     except (ValueError, RuntimeError, onnx.shape_inference.InferenceError):
-        return True
-    return bool(inferred.graph.output[0].type.tensor_type.HasField("shape"))
+        return None

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from ontrain.errors import InputError
-from ontrain.inference.upstream_errors import also
+from ontrain.errors import InputError, OptionError
+from ontrain.inference.options import RunOptions, say_once
+from ontrain.inference.upstream_errors import also, upstream
 from ontrain.stock import stock
 
-__all__ = ["check_arguments"]
+__all__ = ["check_arguments", "heed_run"]
+
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_ARENAS = re.compile(r"((cpu|gpu)(:(-?\d+)?(:[^;]*)?)?)?(;((cpu|gpu)(:(-?\d+)?(:[^;]*)?)?)?)*")
+"""Devices with their numbers, as onnxruntime reads the entry for arenas to be made smaller."""
+
+
+def heed_run(run_options: Any, provider: str) -> None:
+    """Say of a run's entries that they mean nothing to a provider of ontrain's; refuse what nobody can read.
+
+    Raises:
+        OptionError: the entry for arenas lists no devices; also of onnxruntime's class InvalidArgument.
+    """
+    entries = run_options.config_entries if isinstance(run_options, RunOptions) else {}
+    for key, value in entries.items():
+        if key == _SHRINKAGE and not _ARENAS.fullmatch(value):
+            error = OptionError(f"{key} is {value!r}", way_out="list devices with their numbers, such as 'cpu:0'")
+            raise also(error, upstream("InvalidArgument"))
+        say_once(f"The run's entry {key} means nothing to {provider}.")
 
 
 def check_arguments(output_names: Any, feeds: Any, run_options: Any) -> None:

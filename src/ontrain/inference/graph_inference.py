@@ -19,7 +19,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
-from ontrain.files import Source, infers_rank, read_proto
+from ontrain.files import Source, infers_rank, read_proto, with_types
 from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
@@ -145,7 +145,7 @@ class GraphSession:
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
         """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
         if model is None:
-            self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, proto.graph.output))
+            self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
             self._stepwise = self._in_steps()
             numbers = of_numbers and all(
                 isinstance(v.type, ir.TensorType) and is_numeric(v) for v in filed.raw.graph.inputs
@@ -430,9 +430,9 @@ def _stated(
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape"):
-        if len(own) != len(stated) and not changed and not infers_rank(proto, output.name):
-            own = stated
         clash = _clash(own, stated)
+        if clash is not None and not changed and not infers_rank(proto, output.name):
+            own, clash = stated, None
         if clash is None:
             own = [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
         elif not changed:

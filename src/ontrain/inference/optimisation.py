@@ -18,8 +18,9 @@ from onnx_ir.tensor_adapters import TorchTensor
 from ontrain.capture import FiledModel, to_tensor
 from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET, subgraphs
-from ontrain.inference.options import EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
+from ontrain.inference.options import DISABLED, EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
 from ontrain.inference.ort_format import as_ort, wants_ort_format
+from ontrain.inference.upstream_errors import also, upstream
 from ontrain.passes import FoldWeights, Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
 from ontrain.session import OLDEST, save_model, served_model
 
@@ -84,21 +85,22 @@ class Optimisation:
             disabled_optimizers: names of passes, or of onnxruntime's optimisers. Optimisers that have no like here are
                 off anyway.
         """
-        names = list(disabled_optimizers or ())
+        names = [*(disabled_optimizers or ()), *config_entry(options, DISABLED).split(";")]
         known = {graph_pass.name for graph_pass in (*_OWN, *pipeline("forward"), *pipeline("inference"))}
         disabled = {name for name in names if name in known}
         disabled.update(own for name in names for own in _OF_UPSTREAM.get(name, ()))
         if options is None:
             return cls(disabled=frozenset(disabled))
         level = min(int(options.graph_optimization_level), _EXTENDED)
-        smallest = config_entry(options, EXTERNAL_LEAST) or str(cls.smallest)
-        if not smallest.isdecimal():
-            raise OptionError(f"{EXTERNAL_LEAST} is {smallest!r}", way_out="give a number of bytes")
         path = str(options.optimized_model_filepath or "")
-        return cls(
-            level, frozenset(disabled), path, config_entry(options, EXTERNAL_NAME), int(smallest),
-            bool(path) and wants_ort_format(options, path),
-        )  # fmt: skip
+        if not path:
+            return cls(level, frozenset(disabled))
+        data, smallest = config_entry(options, EXTERNAL_NAME), config_entry(options, EXTERNAL_LEAST) or cls.smallest
+        if data and not str(smallest).isdecimal():
+            error = OptionError(f"{EXTERNAL_LEAST} is {smallest!r}", way_out="give a number of bytes")
+            raise also(error, upstream("Fail"))
+        least = int(smallest) if data else cls.smallest
+        return cls(level, frozenset(disabled), path, data, least, wants_ort_format(options, path))
 
     def runs(self, graph_pass: Pass) -> bool:
         """Whether a pass belongs to the level, and is not disabled."""
@@ -155,7 +157,10 @@ class Optimisation:
         if self.in_ort_format:
             Path(self.path).write_bytes(as_ort(ir.to_proto(model).SerializeToString()))
             return
-        save_model(model, self.path, data_name=self.data, smallest=self.smallest)
+        try:
+            save_model(model, self.path, data_name=self.data, smallest=self.smallest)
+        except OptionError as error:
+            raise also(error, upstream("Fail")) from error
 
 
 def _handed_through(model: ir.Model, graph: ir.Graph) -> ir.Model:

@@ -10,6 +10,7 @@ from typing import Any
 from ontrain.stock import stock
 
 __all__ = [
+    "DISABLED",
     "EXTERNAL_FOLDER",
     "EXTERNAL_LEAST",
     "EXTERNAL_NAME",
@@ -19,6 +20,8 @@ __all__ = [
     "say_once",
 ]
 
+DISABLED = "optimization.disable_specified_optimizers"
+"""The entry that names optimisers to leave out, separated by semicolons."""
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 """The entry that says where external data lie of a model that is given as bytes."""
 EXTERNAL_NAME = "session.optimized_model_external_initializers_file_name"
@@ -35,15 +38,17 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 
     ontrain's providers act on free dimensions, on initializers that are put in, on `enable_profiling`, on
     `graph_optimization_level` and `optimized_model_filepath`, and on the entries
-    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`, `session.save_model_format`,
-    `session.model_external_initializers_file_folder_path`, `session.optimized_model_external_initializers_file_name`
-    and `session.optimized_model_external_initializers_min_size_in_bytes`. They say once of other settings
+    `session.record_ep_graph_assignment_info`, `session.disable_cpu_ep_fallback`, `session.load_model_format`,
+    `session.save_model_format`, `session.strict_shape_type_inference`,
+    `session.model_external_initializers_file_folder_path`, `session.optimized_model_external_initializers_file_name`,
+    `session.optimized_model_external_initializers_min_size_in_bytes` and `optimization.disable_specified_optimizers`.
+    They say once of other settings
     that these mean nothing to them. Libraries of custom operators reach onnxruntime's provider that follows in
     the list; without one, they are refused.
 
     Attributes:
         free_dimensions: sizes by the name of the dimension.
-        denoted_dimensions: sizes by the denotation of the dimension.
+        denoted_dimensions: sizes by the denotation of the dimension, in lower case.
         initializers: values that stand for the model's initializers, by name.
         external_initializers: which of them `add_external_initializers` put in.
         config_entries: entries of the configuration by key.
@@ -70,14 +75,14 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
         self.is_load_cancelled = False
 
     def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
-        """Fix the dimension of this name to a size."""
+        """Fix the dimension of this name to a size; of several sizes the first counts."""
         super().add_free_dimension_override_by_name(name, size)
-        self.free_dimensions[name] = int(size)
+        self.free_dimensions.setdefault(name, int(size))
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int, /) -> None:
-        """Fix dimensions of this denotation to a size."""
+        """Fix dimensions of this denotation, in whatever case, to a size; of several sizes the first counts."""
         super().add_free_dimension_override_by_denotation(denotation, size)
-        self.denoted_dimensions[denotation] = int(size)
+        self.denoted_dimensions.setdefault(denotation.lower(), int(size))
 
     def add_initializer(self, name: str, value: Any, /) -> None:
         """Let a value stand for the initializer of this name; an `OrtValue`, which must outlive the session."""
@@ -120,17 +125,25 @@ class SessionOptions(stock().SessionOptions):  # type: ignore[misc]
 class RunOptions(stock().RunOptions):  # type: ignore[misc]
     """onnxruntime's `RunOptions`, with the same names, defaults and effects on onnxruntime's providers.
 
-    ontrain's providers act on `terminate` and on LoRA adapters.
+    ontrain's providers act on `terminate` and on LoRA adapters. They say once of an entry that it means nothing to
+    them.
 
     Attributes:
         adapters: LoRA adapters that are active.
+        config_entries: entries of the configuration by key.
     """
 
-    __slots__ = ("adapters",)
+    __slots__ = ("adapters", "config_entries")
 
     def __init__(self) -> None:
         super().__init__()
         self.adapters: list[Any] = []
+        self.config_entries: dict[str, str] = {}
+
+    def add_run_config_entry(self, key: str, value: str, /) -> None:
+        """Set an entry of the configuration, such as "memory.enable_memory_arena_shrinkage"."""
+        super().add_run_config_entry(key, value)
+        self.config_entries[key] = value
 
     def add_active_adapter(self, adapter: Any, /) -> None:
         """Let the values of an adapter, an `ontrain.LoraAdapter`, stand for initializers in this run.

@@ -18,13 +18,14 @@ from ontrain.capture import to_array
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.files import read_proto
 from ontrain.inference.adapters import adapted, say_without_adapters
-from ontrain.inference.arguments import check_arguments
+from ontrain.inference.arguments import check_arguments, heed_run
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg, node_arg_of
 from ontrain.inference.inner_values import exposed, overridable, told_apart
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.options import (
+    DISABLED,
     EXTERNAL_FOLDER,
     EXTERNAL_LEAST,
     EXTERNAL_NAME,
@@ -53,7 +54,7 @@ _MEANINGLESS = (
 _RECORDS = "session.record_ep_graph_assignment_info"
 _HEEDED = (
     _RECORDS, "session.disable_cpu_ep_fallback", "session.load_model_format", "session.save_model_format",
-    EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME, STRICT,
+    DISABLED, EXTERNAL_FOLDER, EXTERNAL_LEAST, EXTERNAL_NAME, STRICT,
 )  # fmt: skip
 
 
@@ -207,10 +208,15 @@ class OwnSession:
         say_without_adapters("run_async", run_options)
         check_arguments(output_names, input_feed, run_options)
         self._check_missing(input_feed)
+        # What is no value at all is told the caller, what does not fit the callback, as in onnxruntime.
+        feeds = {
+            name: self.value(name, value) if value is not None and name in self._kinds else value
+            for name, value in input_feed.items()
+        }
 
         def work() -> None:
             try:
-                results, told = list(map(self.array, self._run(output_names, input_feed, run_options))), ""
+                results, told = list(map(self.array, self._run(output_names, feeds, run_options))), ""
             except Exception as error:  # noqa: BLE001 (whoever waits for the call has to be told)
                 results, told = [], str(error)
             callback(results, user_data, told)
@@ -223,6 +229,7 @@ class OwnSession:
         self._check(output_names, feeds, run_options)
         if run_options is None:
             return self._traced(output_names, feeds)
+        heed_run(run_options, self._provider)
         with stopped_by(lambda: bool(run_options.terminate)):
             try:
                 stop_if_asked()
@@ -504,9 +511,17 @@ def _with_options(proto: onnx.ModelProto, options: Any) -> onnx.ModelProto:
         return proto
     for value in proto.graph.input:
         for dim in value.type.tensor_type.shape.dim:
-            size = options.free_dimensions.get(dim.dim_param, options.denoted_dimensions.get(dim.denotation))
-            if size is not None and not dim.HasField("dim_value"):
-                dim.dim_value = size
+            named, denoted = options.free_dimensions.get(dim.dim_param), options.denoted_dimensions
+            stated = dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+            sizes = [size for size in (stated, named, denoted.get(dim.denotation.lower())) if size is not None]
+            if len(set(sizes)) > 1:
+                error = OptionError(
+                    f"a dimension of input {value.name!r} is to be {' and '.join(map(str, sizes))}",
+                    reason="the file and the overrides by name and by denotation differ", way_out="leave one of them",
+                )  # fmt: skip
+                raise also(error, upstream("InvalidArgument"))
+            if sizes:
+                dim.dim_value = sizes[0]
     there = {tensor.name: tensor for tensor in proto.graph.initializer}
     for name in options.external_initializers:
         _check_external(name, there, options.initializers[name])
@@ -539,7 +554,11 @@ def _loading() -> Iterator[None]:
     except InputError as error:
         raise also(error, upstream("NoSuchFile")) from error
     except GraphError as error:
-        raise also(error, upstream(_kind_of_damage(f"{error.problem}: {error.reason}"))) from error
+        text = f"{error.problem}: {error.reason}"
+        told = also(error, upstream(_kind_of_damage(text)))
+        if "has inconsistent type" in text:  # onnxruntime's class depends on whether the file states the type, too
+            told = also(told, upstream("Fail"))
+        raise told from error
     except ProviderError as error:
         raise also(error, upstream("NotImplemented")) from error
 

@@ -133,12 +133,12 @@ def profile(
     _name_nodes(proto)
     if any(map(_loops, [proto.graph, *proto.functions])):
         # Of a loop without end a trace takes long, and the refusal comes at once.
-        untraced = InferenceSession(proto, _options(threads, providers), providers)
+        untraced = InferenceSession(proto, _options(threads, providers), providers, strict_providers=True)
         untraced.run(None, sample_feeds(untraced.get_inputs(), sizes or {}) if feeds is None else dict(feeds))
     with tempfile.TemporaryDirectory() as folder:
         options = _options(threads, providers)
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "trace")
-        session = InferenceSession(proto, options, providers)
+        session = InferenceSession(proto, options, providers, strict_providers=True)
         fed = dict(feeds) if feeds is not None else sample_feeds(session.get_inputs(), sizes or {})
         with _threads(threads):
             for _ in range(_WARM_UP + runs):

@@ -45,6 +45,7 @@ _NO_OPERATOR = (
     "load its library with SessionOptions.register_custom_ops_library; one of @ontrain.op runs on "
     "TorchExecutionProvider, which may stand before others in the list"
 )
+_CIRCLE = "a function calls itself"
 _DELEGATED = (
     "create_ortvalue_from_shape_and_type", "end_profiling", "get_input_memory_infos", "get_inputs", "get_modelmeta",
     "get_output_memory_infos", "get_outputs", "get_overridable_initializers", "get_profiling_start_time_ns",
@@ -165,7 +166,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
 
                 source, changes = guarded(source, content, self._options_given)
         except GraphError as error:
-            raise also(error, upstream("Fail")) from error
+            raise also(error, upstream("InvalidGraph" if _CIRCLE in error.problem else "Fail")) from error
         warn_of_lost_profile(self._options_given)
         with (
             lent(self._options_given, changes) as options,

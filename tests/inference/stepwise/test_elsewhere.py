@@ -9,8 +9,11 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
+import torch
 
 import ontrain
+from ontrain.inference.graph_inference import GraphSession
+from ontrain.inference.stepwise import Following
 
 
 def onnxruntime_error(name: str) -> type[Exception]:
@@ -106,6 +109,21 @@ def test_an_operator_that_no_provider_of_the_list_has_is_refused_when_the_model_
     warned = pytest.warns(UserWarning, match="neither TorchExecutionProvider nor CPUExecutionProvider has it")
     with warned, pytest.raises(onnxruntime_error("Fail"), match="Thing"):
         ontrain.InferenceSession(model, providers=BOTH)
+
+
+def test_a_part_that_the_next_provider_cannot_load_is_told_by_its_node():
+    """With libraries of custom operators nobody knows before a part is opened which operators they have."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "my.own" : 1]>
+    m (float[n] x) => (float[n] y) { h = Relu(x) y = my.own.Thing(h) }""")
+
+    def opened(part: bytes) -> ontrain.InferenceSession:
+        return ontrain.InferenceSession(part, providers=BOTH[1:])
+
+    session = GraphSession(model, BOTH[0], {}, following=Following(BOTH[1], opened))
+    with pytest.raises(ontrain.ProviderError, match="CPUExecutionProvider cannot load a part of the model") as caught:
+        session.compute(None, {"x": torch.ones(2)})
+    assert "my.own.Thing(h" in caught.value.node and "my.own:Thing" in caught.value.reason
+    assert "register_custom_ops_library" in caught.value.way_out
 
 
 TABLE = "<float[5, 5] table = {0,9,1,2,3, 1,0,9,2,3, 1,2,0,9,3, 9,1,2,0,3, 1,2,3,9,0}>"
