@@ -87,7 +87,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     # pytest listens to each logger that passes nothing on, and torch prints every graph that it traces, with the stack,
-    # to the one of its own as soon as anybody listens there: up to a fifth of a small capture.
+    # to the one of its own as soon as anybody listens there: a tenth of a capture.
     logging.getLogger("torch.__trace").propagate = True
     # What a capture makes lives as long as it takes. Behind so small a rest, Python would look through all of it, in
     # vain, for a tenth of the tests' time: the third generation is collected five times as rarely.
