@@ -90,8 +90,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # to the one of its own as soon as anybody listens there: a tenth of a capture.
     logging.getLogger("torch.__trace").propagate = True
     # What a capture makes lives as long as it takes. Behind so small a rest, Python would look through all of it, in
-    # vain, for a tenth of the tests' time: the third generation is collected five times as rarely.
-    gc.set_threshold(700, 10, 50)
+    # vain, for a tenth of the tests' time: the third generation is collected five times as rarely. The young ones are
+    # collected ten times as rarely, for hypothesis calls a function of its own at each collection.
+    gc.set_threshold(7000, 10, 5)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
