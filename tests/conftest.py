@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import sys
@@ -85,9 +86,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # random numbers among all objects, goes through them again for each test.
     gc.collect()
     gc.freeze()
+    # pytest listens to each logger that passes nothing on, and torch prints every graph that it traces, with the stack,
+    # to the one of its own as soon as anybody listens there: a tenth of a capture.
+    logging.getLogger("torch.__trace").propagate = True
     # What a capture makes lives as long as it takes. Behind so small a rest, Python would look through all of it, in
-    # vain, for a tenth of the tests' time: the third generation is collected five times as rarely.
-    gc.set_threshold(700, 10, 50)
+    # vain, for a tenth of the tests' time: the third generation is collected five times as rarely. The young ones are
+    # collected ten times as rarely, for hypothesis calls a function of its own at each collection.
+    gc.set_threshold(7000, 10, 5)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

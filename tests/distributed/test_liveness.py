@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,21 @@ def started(size: int, function: Callable[..., None], *args: Any) -> Iterator[li
             process.join()
 
 
+@contextmanager
+def started_together(folder: Path, cases: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Path, list[Any]]]]:
+    """Three processes for each case (function, *arguments), which call it with a folder of their own in front.
+
+    The cases wait for their timeouts side by side. Yields each one's folder and processes.
+    """
+    with ExitStack() as stack:
+        groups = []
+        for number, (function, *arguments) in enumerate(cases):
+            own = folder / str(number)
+            own.mkdir()
+            groups.append((own, stack.enter_context(started(3, function, own, *arguments))))
+        yield groups
+
+
 def told_by_the_others(folder: Path, processes: list[Any], absent: tuple[int, ...]) -> list[str]:
     others = [rank for rank in range(len(processes)) if rank not in absent]
     for rank in others:
@@ -98,27 +113,29 @@ def meet_and_stop(folder: Path, stopping: tuple[int, ...], where: str) -> None:
         World(me.rank, me.world_size, torch.device("cpu"), TIMEOUT).gather(None)
 
 
-@pytest.mark.parametrize("stopping", [(0,), (2,), pytest.param((1, 2), marks=pytest.mark.thorough)], ids=str)
-def test_a_process_that_does_not_come_is_named(tmp_path, stopping):
-    with started(3, meet_and_stop, tmp_path, stopping, "") as processes:
-        for text in told_by_the_others(tmp_path, processes, stopping):
-            if 0 in stopping:
-                assert re.match(r"rank 0 did not answer rank . of 3 at 127.0.0.1:\d+", text)
-            else:
-                assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 did not come", text)
+@pytest.mark.parametrize("cases", [[(0,), (2,)], pytest.param([(1, 2)], marks=pytest.mark.thorough)], ids=str)
+def test_processes_that_do_not_come_are_named(tmp_path, cases):
+    with started_together(tmp_path, [(meet_and_stop, stopping, "") for stopping in cases]) as groups:
+        for stopping, (folder, processes) in zip(cases, groups, strict=True):
+            for text in told_by_the_others(folder, processes, stopping):
+                if 0 in stopping:
+                    assert re.match(r"rank 0 did not answer rank . of 3 at 127.0.0.1:\d+", text)
+                else:
+                    assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 did not come", text)
 
 
-@pytest.mark.parametrize("stopping", [(0,), (1,), pytest.param((0, 2), marks=pytest.mark.thorough)], ids=str)
-@pytest.mark.parametrize("where", ["_wait_for_all", "init_process_group"])
-def test_a_process_that_stops_while_the_others_are_met_is_named(tmp_path, stopping, where):
-    with started(3, meet_and_stop, tmp_path, stopping, where) as processes:
-        pids = [processes[rank].pid for rank in stopping]
-        for text in told_by_the_others(tmp_path, processes, stopping):
-            if re.match(r"rank 0 did not answer rank . of 3 at 127.0.0.1:\d+", text):
-                assert 0 in stopping  # its store was not asked in time for where the others are
-                continue
-            assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 do(es)? not answer", text)
-            assert all(f"process {pid} on" in text for pid in pids)
+@pytest.mark.parametrize("cases", [[(0,), (1,)], pytest.param([(0, 2)], marks=pytest.mark.thorough)], ids=str)
+def test_processes_that_stop_while_the_others_are_met_are_named(tmp_path, cases):
+    places = [(where, stopping) for where in ("_wait_for_all", "init_process_group") for stopping in cases]
+    with started_together(tmp_path, [(meet_and_stop, stopping, where) for where, stopping in places]) as groups:
+        for (_, stopping), (folder, processes) in zip(places, groups, strict=True):
+            pids = [processes[rank].pid for rank in stopping]
+            for text in told_by_the_others(folder, processes, stopping):
+                if re.match(r"rank 0 did not answer rank . of 3 at 127.0.0.1:\d+", text):
+                    assert 0 in stopping  # its store was not asked in time for where the others are
+                    continue
+                assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 do(es)? not answer", text)
+                assert all(f"process {pid} on" in text for pid in pids)
 
 
 def warmed_up(stage: int = 0) -> tuple[ORTTrainer, tuple[Any, Any]]:
@@ -155,20 +172,24 @@ STOPPING = [(0,), (1,), (0, 2)]
 
 
 @pytest.mark.parametrize(
-    ("where", "stopping"),
+    "cases",
     [
-        pytest.param(where, stopping, marks=[pytest.mark.thorough] if (i + k) % 3 else [])
-        for i, where in enumerate(PLACES)
-        for k, stopping in enumerate(STOPPING)
+        pytest.param(
+            [(where, STOPPING[(turn - i) % 3]) for i, where in enumerate(PLACES) if i // 2 == half],
+            marks=[pytest.mark.thorough] if turn else [],
+        )
+        for turn in range(3)
+        for half in range(2)
     ],
     ids=str,
 )
-def test_a_process_that_stands_still_is_named(tmp_path, where, stopping):
-    with started(3, train_and_stop, tmp_path, stopping, where) as processes:
-        pids = [processes[rank].pid for rank in stopping]
-        for text in told_by_the_others(tmp_path, processes, stopping):
-            assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 do(es)? not answer", text)
-            assert all(f"process {pid} on" in text for pid in pids)
+def test_processes_that_stand_still_are_named(tmp_path, cases):
+    with started_together(tmp_path, [(train_and_stop, stopping, where) for where, stopping in cases]) as groups:
+        for (_, stopping), (folder, processes) in zip(cases, groups, strict=True):
+            pids = [processes[rank].pid for rank in stopping]
+            for text in told_by_the_others(folder, processes, stopping):
+                assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 do(es)? not answer", text)
+                assert all(f"process {pid} on" in text for pid in pids)
 
 
 def train_on(folder: Path) -> None:
@@ -221,18 +242,18 @@ def raise_between_steps(folder: Path) -> None:
         trainer.train_step(*batch)
 
 
-@pytest.mark.parametrize(
-    ("hanging", "rank", "says"),
-    [
-        (hang_in_python, 1, "rank 1 of 3 did not take part .process"),
-        (keep_the_lock, 0, "rank 0 of 3 does not answer .process"),
-        (raise_between_steps, 1, "rank 1 of 3 has died or ended .process"),
-    ],
-)
-def test_a_process_that_is_elsewhere_is_named(tmp_path, hanging, rank, says):
-    with started(3, hanging, tmp_path) as processes:
-        for text in told_by_the_others(tmp_path, processes, (rank,)):
-            assert re.match(says, text)
+ELSEWHERE = [
+    (hang_in_python, 1, "rank 1 of 3 did not take part .process"),
+    (keep_the_lock, 0, "rank 0 of 3 does not answer .process"),
+    (raise_between_steps, 1, "rank 1 of 3 has died or ended .process"),
+]
+
+
+def test_processes_that_are_elsewhere_are_named(tmp_path):
+    with started_together(tmp_path, [(function,) for function, _, _ in ELSEWHERE]) as groups:
+        for (_, rank, says), (folder, processes) in zip(ELSEWHERE, groups, strict=True):
+            for text in told_by_the_others(folder, processes, (rank,)):
+                assert re.match(says, text)
 
 
 SCRIPT = """

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ontrain.capture.autograd import traced_here
+from ontrain.capture.loaded import files_with
 from ontrain.internals import substituted
 
 __all__ = ["traced_assignments"]
@@ -27,7 +28,7 @@ def traced_assignments() -> Iterator[None]:
     those of the trace, too. Arrays and other threads get scipy's and numpy's own functions.
     """
     own = getattr(sys.modules.get("scipy.optimize"), _NAME, None)
-    files = [file for file in [*sys.modules.values()] if getattr(file, "__dict__", {}).get(_NAME) is own is not None]
+    files = [] if own is None else [file for file, function in files_with(_NAME) if function is own]
     places: list[tuple[Any, str, Any]] = [(file, _NAME, _traceable(own)) for file in files]
     with substituted([*places, (np, "concatenate", _joining(np.concatenate))] if places else []):
         yield

@@ -10,7 +10,6 @@ made again, for a second backward, has its masks again.
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import torch
 
 from ontrain.capture.autograd import traced_here
 from ontrain.capture.chances import comparable
+from ontrain.capture.loaded import files_with
 from ontrain.capture.source import current_line
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -90,8 +90,7 @@ class Masks:
 
         Other threads get transformers' own.
         """
-        own: list[tuple[Any, Any]] = [(f, getattr(f, "__dict__", {}).get(_NAME)) for f in [*sys.modules.values()]]
-        places = [(file, _NAME, self._standing_in(function)) for file, function in own if _is_known(function)]
+        places = [(f, _NAME, self._standing_in(function)) for f, function in files_with(_NAME) if _is_known(function)]
         with substituted(places), warnings.catch_warnings():
             # What is an array in eager is a tensor here; torch warns of `torch.tensor(tensor)`.
             warnings.filterwarnings("ignore", message="To copy construct from a tensor", category=UserWarning)

@@ -383,10 +383,8 @@ def _scopes(module: nn.Module) -> Iterable[dict[str, Any]]:
     files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
     packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}
     begun = tuple(packages)  # most of some thousand names are told by their beginning
-    loaded = [
-        vars(file) for name, file in [*sys.modules.items()]
-        if name.startswith(begun) and name.partition(".")[0] in packages and file is not None
-    ]  # fmt: skip
+    names = [name for name in [*sys.modules] if name.startswith(begun) and name.partition(".")[0] in packages]
+    loaded = [vars(file) for name in names if (file := sys.modules.get(name)) is not None]
     return {id(scope): scope for scope in (*files, *loaded)}.values()
 
 

@@ -32,20 +32,25 @@ DROPS = {
 
 
 @pytest.fixture(scope="module")
-def runs(model: Path, cola: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all runs: NAME-1 of one process, NAME-2 of two."""
+def runs(
+    model: Path, cola: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
+    """The folder of the runs that tests look at: NAME-1 of one process, NAME-2 of two."""
     folder = tmp_path_factory.mktemp("processes")
-    for name, flags in CASES.items():
+    own = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    looked_at = {item.callspec.params.get("name") for item in own}
+    cases = {name: flags for name, flags in CASES.items() if name in looked_at}
+    for name, flags in cases.items():
         steps = 2 * flags.get("gradient_accumulation_steps", 1)
         _run(name, model, cola, questions, folder / f"{name}-1", {**flags, "gradient_accumulation_steps": steps})
-    start(2, _both, model, cola, questions, folder)
+    start(2, _both, cases, model, cola, questions, folder)
     return folder
 
 
-def _both(model: Path, cola: Path, questions: Path, folder: Path) -> None:
+def _both(cases: dict[str, dict[str, Any]], model: Path, cola: Path, questions: Path, folder: Path) -> None:
     from harness.finetuning import training
 
-    for name, flags in CASES.items():
+    for name, flags in cases.items():
         _run(name, model, cola, questions, folder / f"{name}-2", flags)
     _glue(model, cola, folder / "whole", DROPS)
     with pytest.MonkeyPatch.context() as patch:

@@ -47,6 +47,7 @@ def check(module: nn.Module, steps: int, states: int = 0, dtype: torch.dtype = t
     assert_same_gradients(ours, eager, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(5)  # five cases with each bias, direction, number of steps and dtype among them
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("steps", [1, 7, 40])
 @pytest.mark.parametrize("bidirectional", [False, True])
