@@ -120,3 +120,29 @@ def test_a_number_is_read_off_a_row_whose_stride_follows_from_values():
         ours(x).backward()
         eager(x).backward()
         assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
+
+
+class Twice(nn.Module):
+    """A module in two places, whose statistics therefore have two names, and an operator that has no translation."""
+
+    def __init__(self, persistent):
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(4, dtype=torch.float64), nn.Linear(4, 4, dtype=torch.float64)
+        if not persistent:
+            for name in ("running_mean", "running_var"):
+                self.norm.register_buffer(name, getattr(self.norm, name), persistent=False)
+        self.inner = nn.Sequential(self.norm, self.layer)
+
+    def forward(self, x):
+        return _hardshrink(self.inner(self.norm(x)))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_normalisation_in_two_places_is_rewritten(persistent):
+    ours, eager = pair(Twice(persistent))
+    for size in (3, 5):
+        x = torch.randn(size, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module(x).square().mean().backward()
+    assert_same_gradients(ours, eager)
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()))
