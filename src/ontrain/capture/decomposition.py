@@ -118,17 +118,17 @@ def _one_name_each(program: ExportedProgram) -> Iterator[None]:
     specs = [spec for spec in program.graph_signature.input_specs if spec.target is not None]
     names = {str(spec.target): getattr(spec.arg, "name", None) in read for spec in specs}
     before: list[tuple[dict[str, Any], str, Any]] = []
-    for table in (program.state_dict, program.constants):
-        owners = {id(value) for name, value in table.items() if names.get(name)}
-        for name, value in table.items():
+    for tensors in (program.state_dict, program.constants):
+        owners = {id(value) for name, value in tensors.items() if names.get(name)}
+        for name, value in tensors.items():
             if id(value) in owners and not names.get(name, True):
-                before.append((table, name, value))
-                table[name] = _of_form(value)
+                before.append((tensors, name, value))
+                tensors[name] = _of_form(value)
     try:
         yield
     finally:
-        for table, name, value in before:
-            table[name] = value
+        for tensors, name, value in before:
+            tensors[name] = value
 
 
 def _of_form(tensor: torch.Tensor) -> torch.Tensor:
