@@ -22,6 +22,7 @@ from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import OpOverload, available, wrapped
 
@@ -103,7 +104,7 @@ def _rewritten(
             "torch cannot write the traced program in operators that have a translation",
             source=user_frame(error.__traceback__),
             reason=f"{type(error).__name__}: {message}",
-            way_out="write what forward changes in place, or its rarer operators, in others",
+            way_out=f"write what forward changes in place, or its rarer operators, in others; or {BROKEN}",
         ) from error
 
 
