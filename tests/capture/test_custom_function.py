@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -165,3 +166,33 @@ def test_a_backward_that_is_nearly_the_derivative_is_the_functions_own(dtype):
     for module in (ORTModule(ours), eager):
         module(x).backward()
     torch.testing.assert_close(ours.weight.grad, eager.weight.grad, rtol=1e-6, atol=0.0)
+
+
+class _Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy
+
+
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(5, dtype=torch.float64))
+
+    def forward(self, x):
+        return _Straight.apply((self.weight * x)[x > 0] * 3).square().sum()
+
+
+def test_a_function_of_as_many_rows_as_a_mask_has_keeps_its_backward_and_prints_nothing(monkeypatch):
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    ours, eager = pair(Chosen())
+    for module in (ours, eager):
+        for x in (torch.tensor([1.0, -1, 2, 3, -2]), torch.tensor([1.0, -1, -2, -3, -2])):
+            module(x.double()).backward()
+    assert_same_gradients(ours, eager, **DOUBLE)
+    assert not failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -13,6 +14,8 @@ from torch.nn import functional
 from ontrain.capture import capture
 from ontrain.capture.aten import aten
 from ontrain.capture.aten.registry import table
+from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import operators, run_captured
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -121,3 +124,52 @@ def test_a_number_is_read_off_a_row_whose_stride_follows_from_values():
         ours(x).backward()
         eager(x).backward()
         assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
+
+
+class Twice(nn.Module):
+    """A module in two places, whose statistics therefore have two names, and an operator that has no translation."""
+
+    def __init__(self, persistent):
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(4, dtype=torch.float64), nn.Linear(4, 4, dtype=torch.float64)
+        if not persistent:
+            for name in ("running_mean", "running_var"):
+                self.norm.register_buffer(name, getattr(self.norm, name), persistent=False)
+        self.inner = nn.Sequential(self.norm, self.layer)
+
+    def forward(self, x):
+        return _hardshrink(self.inner(self.norm(x)))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_normalisation_in_two_places_is_rewritten(persistent):
+    ours, eager = pair(Twice(persistent))
+    for size in (3, 5):
+        x = torch.randn(size, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module(x).square().mean().backward()
+    assert_same_gradients(ours, eager)
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()))
+
+
+class Repeated(nn.Module):
+    """Asks, within an operator that has to be rewritten, for the size that a value says."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(6, dtype=torch.float64))
+
+    def forward(self, x, count):
+        number = count.item()
+        return torch.deg2rad(self.weight * x).expand(number, *x.shape).reshape(number, -1) * 5
+
+
+def test_what_cannot_be_rewritten_names_a_way_that_trains():
+    x, count = torch.randn(2, 6, dtype=torch.float64), torch.tensor(2)
+    with pytest.raises(CaptureError, match=r"torch cannot write the traced program[\s\S]*breaks=\"allow\""):
+        ORTModule(Repeated())(x, count)
+    module = Repeated()
+    eager = copy.deepcopy(module)
+    for model in (ORTModule(module, breaks="allow"), eager):
+        model(x, count).square().mean().backward()
+    torch.testing.assert_close(module.weight.grad, eager.weight.grad)

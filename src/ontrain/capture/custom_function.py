@@ -282,10 +282,10 @@ def _agree(function: type[torch.autograd.Function], args: Sequence[Any]) -> bool
     generator = torch.Generator().manual_seed(0)
     flows = False
     for scale in _SCALES:
-        sample = _pytree().tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
         try:
+            sample = _pytree().tree_map(lambda value, s=scale: _random(value, s, generator), list(args))
             agrees, flow = _agree_on(function, sample)
-        except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take)
+        except Exception:  # noqa: BLE001 (the user's code, on inputs that it may not take, or of sizes that nobody knows)
             return False
         with suppress(Exception):  # as above; it may hold tensors of single precision
             agrees = agrees and _agree_on(function, _pytree().tree_map(_doubled, sample))[0]

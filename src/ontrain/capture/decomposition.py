@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.export import ExportedProgram
 
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import OpOverload, available, wrapped
 
@@ -92,7 +93,7 @@ def _rewritten(
 ) -> ExportedProgram:
     """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
     try:
-        with varying_lengths(), _composites_are(whole):
+        with varying_lengths(), _composites_are(whole), _one_name_each(program):
             rewritten: ExportedProgram = program.run_decompositions(dict(decompositions))
             return rewritten
     except OntrainError:
@@ -103,8 +104,38 @@ def _rewritten(
             "torch cannot write the traced program in operators that have a translation",
             source=user_frame(error.__traceback__),
             reason=f"{type(error).__name__}: {message}",
-            way_out="write what forward changes in place, or its rarer operators, in others",
+            way_out=f"write what forward changes in place, or its rarer operators, in others; or {BROKEN}",
         ) from error
+
+
+@contextmanager
+def _one_name_each(program: ExportedProgram) -> Iterator[None]:
+    """Give the further names of a parameter or buffer, which a trace never reads, tensors of their own meanwhile.
+
+    A module may stand in two places. torch writes a program anew that writes to a tensor only where each name is of
+    another tensor.
+    """
+    read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.target is not None]
+    names = {str(spec.target): getattr(spec.arg, "name", None) in read for spec in specs}
+    before: list[tuple[dict[str, Any], str, Any]] = []
+    for tensors in (program.state_dict, program.constants):
+        owners = {id(value) for name, value in tensors.items() if names.get(name)}
+        for name, value in tensors.items():
+            if id(value) in owners and not names.get(name, True):
+                before.append((tensors, name, value))
+                tensors[name] = _of_form(value)
+    try:
+        yield
+    finally:
+        for tensors, name, value in before:
+            tensors[name] = value
+
+
+def _of_form(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor, or parameter, with the dtype, sizes and strides of one; its values are never read."""
+    other = torch.empty_like(tensor, requires_grad=False)
+    return nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
 
 
 def simplify_questions(program: ExportedProgram) -> None:

@@ -77,6 +77,8 @@ ENTRIES = [
         )
     ),
     encoder("big_bird", attention_type="original_full"),
+    encoder("eurobert", num_key_value_heads=1),
+    encoder("ernie"),
     decoder("gpt2"),
     decoder("gpt_neo", num_hidden_layers=2, attention_types=[[["global", "local"], 1]], window_size=4),
     decoder("gpt_neox"),
@@ -94,6 +96,10 @@ ENTRIES = [
     decoder("mpt", max_seq_len=32),
     decoder("olmo", num_key_value_heads=1),
     decoder("cohere", num_key_value_heads=1),
+    decoder("arcee", num_key_value_heads=1),
+    decoder("glm4", num_key_value_heads=1, head_dim=8),
+    decoder("olmo3", num_key_value_heads=1, sliding_window=4),
+    decoder("diffllama", num_key_value_heads=2),
     text("xlnet", "ForCausalLM", vocab_size=VOCAB, d_model=WIDTH, n_layer=1, n_head=HEADS, d_inner=24),
     decoder("mixtral", num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2, **DISPATCH),
     decoder(
@@ -112,6 +118,7 @@ ENTRIES = [
     ),
     decoder("xlstm", fixed=UNROLLED, num_heads=2, num_blocks=1, chunk_size=4),
     text("t5", "ForSeq2SeqLM", **T5),
+    text("mt5", "ForSeq2SeqLM", **T5),
     seq2seq("bart"),
     seq2seq("mbart"),
     seq2seq("pegasus"),

@@ -172,6 +172,17 @@ def test_replacing_data_loading_and_moving(twins, x):
         assert_same_gradients(*twins, **DOUBLE)
 
 
+def test_replacing_data_before_a_call_in_another_form(twins, x):
+    """A call by name finds what a call by place has captured, and has to look whether it still fits."""
+    weight = torch.randn_like(twins[0].first.weight)
+    for module in twins:
+        module(x).square().sum().backward()
+        module.zero_grad()
+        module.first.weight.data = weight.t().contiguous().t()
+        module(x=x).square().sum().backward()
+    assert_same_gradients(*twins, **DOUBLE)
+
+
 def test_another_dtype(twins, x):
     for module in twins:
         module(x).sum().backward()

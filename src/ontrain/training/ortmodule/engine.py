@@ -227,7 +227,13 @@ class Engine:
         entries = self._entries.setdefault((told, *canonical(named)), [])
         for entry in entries:
             site = Site(entry, places)
-            if entry not in tried and site.accepts(shapes) and _leads(site, tensors, draws):
+            if entry in tried or not site.accepts(shapes):
+                continue
+            if entry.moved():
+                draws.undo()
+                self._forget()
+                return self._site(key, args, kwargs, tensors, tried, draws)
+            if _leads(site, tensors, draws):
                 break
         else:
             masked = [Site(entry, places) for entry in entries if entry.captured.masks]
