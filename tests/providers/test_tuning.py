@@ -92,6 +92,8 @@ def test_of_those_that_are_about_as_fast_the_first_is_taken():
 def test_a_large_result_is_written_to_planned_memory_for_a_little_time():
     assert timings.choice("1024x768x3072 NTN", {"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "packed"
     assert timings.choice("1024x768x3072 NTN", {"aten": 2.0, "packed": 1.3, "linear": 1.0}) == "linear"
+    assert timings.choice("1024x768x3072 NTN", {"aten": 1.1, "packed": 1.2, "linear": 1.0}) == "aten"
+    assert timings.choice("1024x768x3072 NTN", {"aten": 1.2, "packed": 1.1, "linear": 1.0}) == "packed"
     assert timings.choice("1024x3072x768 NTN", {"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "linear"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -35,9 +36,11 @@ ATEN = "aten"
 """The formulation of eager PyTorch."""
 _ABOUT = 1.05
 """How many times the fastest's time a formulation may take that is preferred: ATen's rounds as eager PyTorch does."""
-_PACKED, _PLANNED, _LARGE = "packed", 1.25, 4 << 20
-"""The formulation that writes to planned memory, and its times for results of so many bytes: where kernels return as
-large ones, the C library's heap grows by the gaps between them."""
+_RETURNS = "linear"
+"""The formulation whose result lies in memory that its kernel takes; others write to planned memory."""
+_PLANNED, _LARGE = 1.25, 4 << 20
+"""How many times its time another may take for results of so many bytes: where kernels return as large ones, the C
+library's heap grows by the gaps between them."""
 _MOST = 64 << 20
 """Bytes of the file: a product takes some hundred."""
 _PATIENCE = 10.0
@@ -66,12 +69,12 @@ Timings = dict[str, dict[str, Entry]]
 def choice(product: str, seconds: Mapping[str, float]) -> str:
     """Return the name of the formulation that these times speak for: the first preferred that is about the fastest."""
     rows, _, columns = sizes_of(product)
-    large = 4 * rows * columns > _LARGE
+    if 4 * rows * columns > _LARGE:
+        planned = {name: taken for name, taken in seconds.items() if name != _RETURNS}
+        if min(planned.values(), default=math.inf) <= _PLANNED * min(seconds.values()):
+            seconds = planned
     best = min(seconds.values())
-    return next(
-        name for name, taken in seconds.items()
-        if taken <= (_PLANNED if large and name == _PACKED else _ABOUT) * best
-    )  # fmt: skip
+    return next(name for name, taken in seconds.items() if taken <= _ABOUT * best)
 
 
 def sizes_of(product: str) -> tuple[int, int, int]:
