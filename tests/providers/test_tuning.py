@@ -94,6 +94,7 @@ def test_a_large_result_is_written_to_planned_memory_for_a_little_time():
     assert timings.choice("1024x768x3072 NTN", {"aten": 2.0, "packed": 1.3, "linear": 1.0}) == "linear"
     assert timings.choice("1024x768x3072 NTN", {"aten": 1.1, "packed": 1.2, "linear": 1.0}) == "aten"
     assert timings.choice("1024x768x3072 NTN", {"aten": 1.2, "packed": 1.1, "linear": 1.0}) == "packed"
+    assert timings.choice("1024x768x3072 NTw + bias", {"aten": 2.0, "packed": 1.1, "linear": 1.0}) == "linear"
     assert timings.choice("1024x3072x768 NTN", {"aten": 2.0, "packed": 1.2, "linear": 1.0}) == "linear"
 
 
@@ -462,6 +463,18 @@ def test_the_table_answers_for_every_kind_and_is_safe_for_unknown_ones(monkeypat
         assert expected.expected(SQUARE, ["aten"]) == "aten"
         assert 1e9 < expected.expected_rate() < 5e11
     assert expected.expected(SQUARE, tuning.formulations()) == "aten"
+
+
+def test_parts_of_a_classifiers_scores_are_products_of_their_own(monkeypatch):
+    """ATen's reads all of the weight for a few rows again and again, which small products do not show."""
+    table = {"2": {"NTN": [[[512, 768, 4096], "aten"]], "NTw": [[[512, 768, 4096], "linear"]]}}
+    monkeypatch.setattr(expected, "_known", lambda: {"products": table})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    names = ("aten", "packed", "linear")
+    assert expected.expected("512x768x4096 NTN", names) == "aten"
+    assert expected.expected("512x768x4096 NTw + bias", names) == "linear"
+    del table["2"]["NTw"]
+    assert expected.expected("512x768x4096 NTw + bias", names) == "aten"
 
 
 @pytest.mark.parametrize("family, generation", [(25, "Zen 4"), (26, "Zen 5")])

@@ -49,7 +49,8 @@ def _nearest(product: str) -> tuple[float, str]:
     known = _products() or {}
     layout = layout_of(product)
     # Gaps between rows and what is added matter less than which way a matrix lies.
-    likenesses = (layout, layout.partition(" ")[0], layout.partition(" ")[0].upper(), "")
+    orders = layout.partition(" ")[0]
+    likenesses = (layout, orders, orders.replace("w", "n"), orders.replace("w", "n").upper(), "")
     rows: list[tuple[list[int], str]] = next((known[likeness] for likeness in likenesses if likeness in known), [])
     mine = sizes_of(product)
     return min(((distance(sizes, mine), name) for sizes, name in rows), default=(math.inf, ATEN))

@@ -69,7 +69,8 @@ Timings = dict[str, dict[str, Entry]]
 def choice(product: str, seconds: Mapping[str, float]) -> str:
     """Return the name of the formulation that these times speak for: the first preferred that is about the fastest."""
     rows, _, columns = sizes_of(product)
-    if 4 * rows * columns > _LARGE:
+    copied = product.partition(" ")[2][2:3] == "w"  # to where the rows of a result lie far apart
+    if 4 * rows * columns > _LARGE and not copied:
         planned = {name: taken for name, taken in seconds.items() if name != _RETURNS}
         if min(planned.values(), default=math.inf) <= _PLANNED * min(seconds.values()):
             seconds = planned

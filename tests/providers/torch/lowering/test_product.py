@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
+from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering import product
+from ontrain.providers.torch.settings import Settings
+from ontrain.providers.torch.tuning import Forced
 from tests.providers.torch.doubled import assert_trains_as_in_double, mixed
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
@@ -40,3 +44,19 @@ def test_products_of_the_least_sizes_that_have_a_choice(forced, threads, multipl
     for size in (product._LEAST - 1, product._LEAST, product._LEAST + 1):
         assert_trains_as_in_double(*mixed(2 * size, 2 * size, size, size, seed=size))
     assert forced in multiplied
+
+
+@pytest.mark.parametrize(("columns", "orders"), [(30522, "NTw"), (4096, "NTN")])
+def test_the_name_of_a_part_says_that_its_rows_lie_far_apart(columns, orders):
+    asked = []
+
+    class Asked(Forced):
+        def fastest(self, product, names, measure):
+            asked.append(product)
+            return self.name
+
+    e = Emitter(torch.device("cpu"), settings=Settings(tuning=Asked("aten")))
+    x, w, out = (e.constant(torch.ones(shape)) for shape in ((64, 256), (columns, 256), (64, columns)))
+    product.multiply(e, product.Factors(x, e.view(w, torch.t), out))
+    assert asked[0].split()[1] == orders
+    product._measure((64, 256, 512), orders, "")  # can be made

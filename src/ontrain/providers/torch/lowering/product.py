@@ -28,7 +28,9 @@ _WORTH = 1 << 24
 """Floating-point operations from which on a product is measured: below it is a matter of the call."""
 _BLOCK = 12 << 20
 """Bytes that a matrix may take where it is copied."""
-_BY_ROW = ("N", "n")
+_BY_ROW = ("N", "n", "w")
+_WIDE = 1 << 12
+"""Numbers that lie between the rows of a result from which on each row has pages of its own."""
 _LEAST = 16
 """Rows, columns and inner size from which on there is more than one formulation."""
 _ROUNDS, _ALIKE, _ENOUGH = range(3, 13), 1.05, 0.5
@@ -93,7 +95,7 @@ def formulation(e: Emitter, factors: Factors) -> str:
     if not floats or min(factors.sizes) < _LEAST or "?" in orders or orders[2] not in _BY_ROW:
         return ATEN
     first = _blocks(e, factors)[0]
-    orders = "".join(_order(factor) for factor in (first.x, first.w, first.out))
+    orders = _order(first.x) + _order(first.w) + _order_of_result(first.out)
     adds = " + result" if first.before is not None else " + bias" if first.bias is not None else ""
     rows, inner, columns = map(_class_of, first.sizes)
     sizes = rows, inner, columns
@@ -152,6 +154,12 @@ def _order(matrix: Buf) -> str:
     if down == 1 and across >= rows:
         return "T" if across == rows else "t"
     return "?"
+
+
+def _order_of_result(matrix: Buf) -> str:
+    """The same, and w for rows that lie far apart, as those of a part of a classifier's scores do."""
+    order, gap = _order(matrix), matrix.meta.stride(0) - matrix.shape[1]
+    return "w" if order == "n" and gap >= _WIDE else order
 
 
 def _class_of(size: int) -> int:
@@ -238,7 +246,8 @@ def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "")
     Args:
         name: of the formulation.
         sizes: rows, inner size and columns.
-        orders: of x, w and the result, "NTN" for rows, columns and rows; in lower case there are gaps between them.
+        orders: of x, w and the result, "NTN" for rows, columns and rows; in lower case there are gaps between them,
+            wide ones where the letter is w.
         adds: " + bias", " + result" (to what the last call left) or nothing.
     """
     rows, inner, columns = sizes
@@ -246,7 +255,8 @@ def _runner(name: str, sizes: tuple[int, int, int], orders: str, adds: str = "")
 
     def matrix(order: str, *size: int) -> Buf:
         down, across = size if order in _BY_ROW else size[::-1]
-        matrix = torch.ones(down, across + _LEAST * order.islower(), **_PLAIN)[:, :across]
+        gap = _WIDE if order == "w" else _LEAST * order.islower()
+        matrix = torch.empty(down, across + gap, **_PLAIN)[:, :across].fill_(1)
         return e.constant(matrix if order in _BY_ROW else matrix.t())
 
     out = matrix(orders[2], rows, columns)
