@@ -112,6 +112,64 @@ def test_what_onnxruntime_computes_it_computes(op_type, shapes, opset):
     assert result.shape == (shapes["x"][0], 1, 2, 2)
 
 
+def scan(rank, opset=17, **attributes):
+    """The rows of x along an axis, stacked along an axis, beside a value that is carried."""
+    step = [helper.make_tensor_value_info("c", TensorProto.FLOAT, [1])]
+    step += [helper.make_tensor_value_info("row", TensorProto.FLOAT, [None] * (rank - 1))]
+    given = [helper.make_tensor_value_info("d", TensorProto.FLOAT, [1])]
+    given += [helper.make_tensor_value_info("same", TensorProto.FLOAT, [None] * (rank - 1))]
+    nodes = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Relu", ["row"], ["same"])]
+    body = helper.make_graph(nodes, "body", step, given)
+    node = helper.make_node("Scan", ["first", "x"], ["last", "y"], body=body, num_scan_inputs=1, **attributes)
+    inputs = [helper.make_tensor_value_info("first", TensorProto.FLOAT, [1])]
+    inputs += [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * rank)]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("last", "y")]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("opset", [9, 11, 17, 21])
+@pytest.mark.parametrize(
+    ("shape", "axes", "message"),
+    [
+        ((2, 0, 3), {"scan_input_axes": [1]}, "operand 1 has no elements"),
+        ((2, 3, 0), {"scan_input_axes": [1]}, "operand 1 has no elements"),
+        ((2, 3, 0), {"scan_input_axes": [-1]}, "operand 1 has no elements"),
+        ((2, 0, 3), {"scan_output_axes": [1]}, "result 1 of the graph inside has no elements"),
+        ((2, 0, 3), {"scan_output_axes": [-2], "scan_output_directions": [1]}, "result 1 of the graph inside"),
+        ((0, 2, 3), {"scan_input_axes": [2], "scan_output_axes": [1]}, "result 1 of the graph inside"),
+    ],
+    ids=str,
+)
+def test_a_scan_that_would_move_axes_of_nothing_is_a_named_error(shape, axes, message, opset):
+    session = InferenceSession(scan(3, opset, **axes), providers=["CPUExecutionProvider"])
+    with pytest.raises(ProviderError, match=message) as caught:
+        session.run(None, {"first": np.ones(1, np.float32), "x": np.ones(shape, np.float32)})
+    assert caught.value.node == "Scan last"
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((2, 3, 4), {"scan_input_axes": [1], "scan_output_axes": [2], "scan_input_directions": [1]}),
+        ((2, 3, 4), {"scan_input_axes": [-1], "scan_output_axes": [-2]}),
+        ((2, 0, 3), {}),
+        ((0, 2, 3), {"scan_input_axes": [1]}),
+        ((0, 2, 3), {"scan_input_axes": [-1]}),
+    ],
+    ids=str,
+)
+def test_a_scan_that_onnxruntime_computes_it_computes(shape, axes, opset):
+    content = scan(3, opset, **axes)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    feeds = {"first": np.ones(1, np.float32), "x": x}
+    wanted = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feeds)
+    results = InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feeds)
+    for result, value in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(result, value, strict=True)
+
+
 def test_sizes_that_the_file_states_need_no_guard():
     feeds = floats({"x": (4, 2, 3), **GRU})
     assert not guard(model("GRU", feeds, [4, 2, 3], hidden_size=2))

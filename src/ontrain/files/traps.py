@@ -10,6 +10,7 @@ draw ends it, too. Operators that take the sizes of an operand for granted end i
     Div(a, b)          →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
     SequenceAt(s, i)   →   SequenceAt(s, Reshape(i, [])), and so SequenceInsert and SequenceErase
     GRU(x, …)          →   GRU(Reshape(x, s), …),   s = the s of Gather([Shape(x)], whether x has no elements)
+    Scan               →   the same with one carried value more, which comes of such a Gather before and inside
     Loop               →   the same with one carried value more, the rounds so far; its condition comes of a Gather too
 
 A Gather whose index is 1 where there is one entry is refused by onnxruntime, with the name that the node has here.
@@ -27,7 +28,7 @@ import onnx
 from onnx import numpy_helper
 
 from ontrain.errors import GraphError, ProviderError
-from ontrain.files.demands import DEMANDING, demands_of
+from ontrain.files.demands import DEMANDING, Demand, demands_of, stacked
 from ontrain.files.element_types import Foreign, Types, given_types, result_types
 from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.subgraphs import subgraphs
@@ -38,7 +39,7 @@ __all__ = ["guard", "sprung"]
 
 _DIVISION, _ROUNDS = "ontrain: integer division", "ontrain: rounds of a loop"
 _POSITION = "ontrain: position in a sequence"
-_SIZES = "ontrain: sizes of operand"
+_SIZES, _STACKED = "ontrain: sizes of operand", "ontrain: sizes of result"
 _KIND = onnx.TensorProto
 _FORMS = frozenset(TRAPS) - frozenset(DEMANDING)
 """Operators that are looked at so closely that they must be whole."""
@@ -46,6 +47,10 @@ _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
 _AXES_FED = 13
 """The operator set from which on axes of an Unsqueeze are an operand."""
+_SCANS_AXES = 9
+"""The operator set from which on a Scan goes over other axes than the first."""
+_SLICES_FED = 10
+"""The operator set from which on the ends of a Slice are operands."""
 _LARGEST = 2**31 - 1
 """The largest version that onnx's own look-up takes."""
 _INTEGERS = frozenset({
@@ -105,6 +110,15 @@ def sprung(message: str) -> ProviderError | None:
             node=at or None,
             reason="onnxruntime's kernel takes its sizes for granted, and onnxruntime's process would end",
             way_out="feed at least one row and one step, or use TorchExecutionProvider",
+        )
+    if _STACKED in message:
+        result, _, rest = message.partition(f"{_STACKED} ")[2].partition(" of ")
+        at = rest.partition("'")[0]
+        return ProviderError(
+            f"result {result} of the graph inside has no elements",
+            node=at or None,
+            reason="onnxruntime cannot stack such results along an inner axis, and onnxruntime's process would end",
+            way_out="let the graph stack them along the first axis, or use TorchExecutionProvider",
         )
     if _DIVISION in message:
         at = message.partition(f"{_DIVISION} before ")[2].partition("'")[0]
@@ -277,36 +291,98 @@ class _Guard:
     def _sizes_asked(self, node: onnx.NodeProto) -> None:
         if self.opset < _OLDEST or node.op_type.encode() not in DEMANDING:
             return
+        checks = []
         for demand in demands_of(node, {name: len(shape) for name, shape in self._shapes.items()}):
             operand = node.input[demand.operand]
             known = self._shapes.get(operand)
             if known is not None and demand.holds(known):
+                continue
+            called = f"{_SIZES} {demand.operand} of {node.op_type} {node.name or node.output[0]}"
+            if node.op_type == "Scan":
+                checks.append((demand, operand, called))
                 continue
             self.guards += 1
             shape = self._emit("Shape", [operand])
             if demand.is_number:
                 met = self._emit("Cast", [operand], to=_KIND.BOOL)
             elif demand.rank is None:
-                met = self._emit("Cast", [self._axes(shape, demand.axes)], to=_KIND.BOOL)
+                met = self._emit("Cast", [self._asked(shape, demand)], to=_KIND.BOOL)
             else:
                 rank = self._emit("Cast", [self._emit("Size", [shape])], to=_KIND.DOUBLE)
                 met = self._emit("Less", [self._constant(np.array([demand.rank - 1]), _KIND.DOUBLE), rank])
-            wrong = self._flat(self._emit("Cast", [self._emit("Not", [met])], to=_KIND.INT32))
-            index = self._emit("Cast", [self._emit("ReduceMax", [wrong], keepdims=0)], to=_KIND.INT64)
-            rows = self._row(shape)
-            called = f"{_SIZES} {demand.operand} of {node.op_type} {node.name or node.output[0]}"
             # Not a copy: onnxruntime gives a reshaped value the memory that it had.
-            node.input[demand.operand] = self._emit(
-                "Reshape", [operand, self._emit("Gather", [rows, index], called=called)]
-            )
+            node.input[demand.operand] = self._emit("Reshape", [operand, self._unless(shape, met, called)])
+        if node.op_type == "Scan" and node.domain in ("", "ai.onnx") and self.opset >= _SCANS_AXES:
+            self._scan(node, checks)
 
-    def _axes(self, shape: str, axes: Sequence[int] | None) -> str:
-        """The sizes of these axes, of which an operand may lack some; or of all."""
+    def _scan(self, node: onnx.NodeProto, checks: Sequence[tuple[Demand, str, str]]) -> None:
+        """Let a Scan carry one value more, whose making fails: its operands keep the ranks that are known of them."""
+        body, results = next(iter(subgraphs(node)), None), [*stacked(node)]
+        if body is None or not (checks or results):
+            return
+        self.guards += 1
+        called = f"of Scan {node.name or node.output[0]}"
+        carried = self._constant(np.array(0), _KIND.INT64)
+        for demand, operand, text in checks:
+            sizes = self._asked(self._emit("Shape", [operand]), demand)
+            carried = self._unless(carried, self._emit("Cast", [sizes], to=_KIND.BOOL), text)
+        outside, self._nodes, within = self._nodes, [], self._name()
+        after = within
+        for at, axis in results:
+            if at < len(body.output):
+                sizes = self._stacked_sizes(body.output[at].name, axis)
+                after = self._unless(after, self._emit("Cast", [sizes], to=_KIND.BOOL), f"{_STACKED} {at} {called}")
+        after = self._emit("Identity", [after])
+        body.node.extend(self._nodes)
+        body.input.insert(0, _scalar(within, _KIND.INT64))
+        body.output.insert(0, _scalar(after, _KIND.INT64))
+        self._nodes = outside
+        node.input.insert(0, carried)
+        node.output.insert(0, self._name())
+
+    def _stacked_sizes(self, result: str, axis: int) -> str:
+        """The sizes of a result behind its axis once it is stacked; all of them where that becomes the second axis.
+
+        There, the first and the second axis change places, and onnxruntime moves either. Nothing is moved to the first.
+        """
+        sizes = self._emit("Shape", [result])
+        padded = self._emit("Concat", [sizes, self._sizes(1)], axis=0)
+        if axis > 0:
+            return self._since(padded, axis if axis > 1 else 0)
+        if self.opset < _SLICES_FED:
+            return padded
+        rank = self._flat(self._emit("Size", [sizes]))
+        place = self._emit("Add", [rank, self._sizes(axis + 1)])
+        is_first = self._emit("Cast", [self._emit("Equal", [place, self._sizes(0)])], to=_KIND.INT64)
+        place = self._emit("Add", [place, self._emit("Mul", [is_first, rank])])
+        is_second = self._emit("Cast", [self._emit("Equal", [place, self._sizes(1)])], to=_KIND.INT64)
+        place = self._emit("Sub", [place, is_second])
+        return self._emit("Slice", [padded, place, self._sizes(_LARGEST)])
+
+    def _unless(self, value: str, met: str, called: str) -> str:
+        """The same value, behind a node of this name that fails where one of these is not true."""
+        wrong = self._flat(self._emit("Cast", [self._emit("Not", [met])], to=_KIND.INT32))
+        index = self._emit("Cast", [self._emit("ReduceMax", [wrong], keepdims=0)], to=_KIND.INT64)
+        return self._emit("Gather", [self._row(value), index], called=called)
+
+    def _asked(self, shape: str, demand: Demand) -> str:
+        """The sizes that a demand is about, of which an operand may lack some."""
+        axes = demand.axes
         if axes is None:
-            return self._emit("Concat", [shape, self._sizes(1)], axis=0)
+            sizes = self._emit("Concat", [shape, self._sizes(1)], axis=0)
+            return self._since(sizes, demand.since) if demand.since else sizes
         if axes[0] >= 0:
             shape = self._emit("Concat", [shape, self._sizes(*[1] * (axes[-1] + 1))], axis=0)
         return self._emit("Gather", [shape, self._sizes(*axes)])
+
+    def _since(self, sizes: str, axis: int) -> str:
+        """The sizes from an axis on."""
+        if self.opset >= _SLICES_FED:
+            return self._emit("Slice", [sizes, self._sizes(axis), self._sizes(_LARGEST)])
+        behind = self._emit("Slice", [sizes])
+        for name, number in (("starts", axis), ("ends", _LARGEST)):
+            self._nodes[-1].attribute.add(name=name, type=onnx.AttributeProto.INTS, ints=[number])
+        return behind
 
     # Loops
 

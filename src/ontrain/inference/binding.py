@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ontrain.errors import InputError, OptionError
-from ontrain.inference.upstream_errors import also, told_by_onnxruntime
+from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
 from ontrain.stock import stock
 
 __all__ = ["IOBinding", "OwnBinding"]
@@ -96,6 +96,30 @@ class OwnBinding(IOBinding):
         from ontrain.inference.shared_values import memory_of
 
         self.outputs[self._result(name)] = memory_of(ortvalue)
+
+    def take(self, results: Sequence[Any]) -> None:
+        """Keep the results of a run, and write those whose outputs have memory there.
+
+        Raises:
+            InputError: a result does not fit the memory.
+        """
+        taken: list[Any] = []
+        for (name, memory), value in zip(self.outputs.items(), results, strict=True):
+            if memory is None:
+                taken.append(value)
+                continue
+            result = self._calls.as_tensor(value)
+            if memory.shape != result.shape or memory.dtype != result.dtype:
+                raise also(
+                    InputError(
+                        f"output {name!r} is {result.dtype} {list(result.shape)}",
+                        reason=f"it is bound to memory of {memory.dtype} {list(memory.shape)}",
+                    ),
+                    upstream("InvalidArgument"),
+                )
+            memory.copy_(result)
+            taken.append(memory)
+        self.results = taken
 
     def synchronize_inputs(self) -> None:
         """Wait until the device has what is bound."""
