@@ -36,6 +36,7 @@ class Symbols:
         """Vectors of one element that forward branches on, by torch's symbol for the number."""
         self._derived: set[str] = set()
         self._sizes: set[str] | None = None
+        self._bounds: set[str] = set()
         self._arithmetic = SizeArithmetic(self._locate)
 
     def inside(self) -> Symbols:
@@ -85,12 +86,23 @@ class Symbols:
         if symbol is not None and symbol not in self._sources:
             self._names.setdefault(symbol, str(size))
 
-    def is_size(self, number: torch.SymInt, graph: fx.Graph) -> bool:
-        """Whether a number out of a tensor is the size of something, or what is made of it is."""
+    def is_size(self, number: torch.SymInt, value: ir.Value, graph: fx.Graph) -> bool:
+        """Whether a number out of a tensor, or what is made of it, is the size of something or says where a slice ends.
+
+        Args:
+            number: as torch sees it.
+            value: the same in the graph.
+            graph: where it is used.
+        """
         if self._sizes is None:
             self._sizes = {symbol for node in graph.nodes for symbol in _in_sizes(node)}
+            self._bounds = {symbol for node in graph.nodes for symbol in _in_bounds(node)}
         symbol = size_of(number.node.expr).as_symbol
-        return symbol in self._sizes
+        return symbol in self._sizes or (symbol in self._bounds and not _follows_from_shapes(value))
+
+    def is_planned(self, size: Any) -> bool:
+        """Whether each plan has a number for this size, because it follows from shapes, measured ones included."""
+        return not isinstance(size, Size) or size.symbols() <= self._known()
 
     def learn(self, seen: torch.Tensor, value: ir.Value) -> None:
         """Let a result say the sizes that it is the first to have, where sizes may depend on values.
@@ -184,6 +196,15 @@ def _in_sizes(node: fx.Node) -> Iterator[str]:
         if "SymInt" in str(argument.type):
             for number in operand if isinstance(operand, list | tuple) else [operand]:
                 yield from _symbols_of(number.meta.get("val") if isinstance(number, fx.Node) else number)
+
+
+def _in_bounds(node: fx.Node) -> Iterator[str]:
+    """The symbols of where a slice begins and ends: they say its size, which torch gives a symbol of its own."""
+    if not isinstance(node.target, OpOverload):
+        return
+    if of("torch._ops.OpOverload._schema", node.target).name in ("aten::slice", "aten::slice_copy"):
+        for number in (*node.args[2:], *node.kwargs.values()):
+            yield from _symbols_of(number.meta.get("val") if isinstance(number, fx.Node) else number)
 
 
 def _symbols_of(size: Any) -> Iterable[str]:

@@ -103,8 +103,8 @@ class Walk:
         environment[node] = result
 
     def _measured(self, node: fx.Node, number: torch.SymInt, value: ir.Value) -> bool:
-        """Whether a number out of a tensor is a size; it then is that of a tensor as long, which all plans have."""
-        if not self.symbols.by_values or not self.symbols.is_size(number, node.graph):
+        """Whether a number out of a tensor is or bounds a size; it then is that of a tensor as long, as plans want."""
+        if not self.symbols.by_values or not self.symbols.is_size(number, value, node.graph):
             return False
         self.symbols.equate(number, self.symbols.as_size(self.op, value))
         return True

@@ -214,6 +214,39 @@ def alignment_of_targets_in_a_row(self, x, ids):
     return F.ctc_loss(log_probs, ids[:3] % 2 + 1, lengths, torch.stack([ids[0] * 0 + 1, ids[0] * 0 + 2]))
 
 
+@forward
+def slices_between_numbers(self, x, ids):
+    h, low, high = self.a(x), ids.min().item(), int(ids.max())
+    return self.b(h)[: high + 1], h[:, low : low + high], h[-high - 1 :].sum(0), self.b(h)[ids.max() :].sum(), h[1::2]
+
+
+@forward
+def slices_of_several_lengths(self, x, ids):
+    h, lengths = self.a(x), (ids[:3] + 1).tolist()
+    padded = nn.utils.rnn.pad_sequence([h[:length] for length in lengths], batch_first=True)
+    means = [h[i, :length].mean() for i, length in enumerate(lengths)]
+    return self.b(padded), torch.stack(means), h.flatten()[: lengths[0] * 3].view(lengths[0], 3)
+
+
+@forward
+def parts_of_several_lengths(self, x, ids):
+    parts = self.a(x)[: ids[:3].sum()].split(ids[:3].tolist())
+    return torch.stack([part.tanh().sum() for part in parts])
+
+
+@forward
+def mask_of_the_longest(self, x, ids):
+    longest = int(ids.max())
+    return self.b(x[:4, :longest] @ self.a.weight[:, :longest].T * (torch.arange(4) < longest)[:, None])
+
+
+@forward
+def rolled_and_narrowed_from_a_number(self, x, ids):
+    h, n = self.a(x), int(ids.max())
+    flat, cut = h.roll(n - 2), h.narrow(1, n, 2)
+    return self.b(h.roll(n, 1)), h.roll((n, -n), (0, 1)), flat, cut
+
+
 def step(module, x, ids):
     """What a forward gives, and the gradients of a scalar of it."""
     module.zero_grad()
@@ -278,6 +311,15 @@ def test_forwards_before_backwards_and_evaluation_in_between():
         first.square().sum().backward()
     for actual, wanted in zip(ours.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(actual.grad, wanted.grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("forward", [rolled_and_narrowed_from_a_number, slices_between_numbers])
+def test_a_number_says_where_not_how_often_to_capture(forward):
+    ours = ORTModule(Layers(forward))
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for last in range(1, 5):
+        step(ours, x, torch.tensor([0, 1, 0, last, 0, 1]))
+    assert ours._engine.captures == 1
 
 
 def test_a_parameter_that_changed_before_backward():

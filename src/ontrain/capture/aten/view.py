@@ -211,9 +211,9 @@ def slice_tensor(
 
 @aten("narrow")
 def narrow(op: AtenBuilder, x: Value, dim: int, start: Value | Dim, length: int) -> Value:
-    if isinstance(start, ir.Value):
-        first = op.Reshape(start, [1])
-        return op.Slice(x, first, first + _vector(op, length), [dim])
+    if isinstance(start, ir.Value) or not op.symbols.is_planned(start):
+        first = op.Reshape(start, [1]) if isinstance(start, ir.Value) else _vector(op, start)
+        return op.Gather(x, op.cast(first, ir.DataType.INT64) + op.counted(length), axis=dim)
     if isinstance(start, Size) or isinstance(length, Size):
         return op.Slice(x, _vector(op, start), _vector(op, start) + _vector(op, length), [dim])
     end = _END if start < 0 and start + length == 0 else start + length
@@ -265,7 +265,10 @@ def roll(op: AtenBuilder, x: Value, shifts: int | Sequence[Dim], dims: int | Seq
         x, dims = op.Reshape(x, [-1]), [0]
     for shift, dim in zip(shifts, dims, strict=True):
         start = _remainder(shift, sizes[dim])
-        if start != 0:
+        if not op.symbols.is_planned(start):
+            places = op.Mod(op.counted(sizes[dim]) + op.scalar(start), op.scalar(sizes[dim]))
+            x = op.Gather(x, places, axis=dim)
+        elif start != 0:
             x = op.Concat(sliced(op, x, dim, start, _END), sliced(op, x, dim, 0, start), axis=dim)
     return x if sizes is shape else op.reshape(x, shape, [-1])
 
