@@ -189,6 +189,7 @@ def test_annotations_name_a_type():
 
 def test_variables_say_what_they_hold():
     assert vague_names(SOURCE).total() < 20, "but `one` is a good name of the number"
+    assert vague_names(ROOT / "tests").total() == vague_names(ROOT / "benchmarks").total() == 0
 
 
 def test_the_type_checker_looks_away_seldom():
